@@ -1,0 +1,198 @@
+"""Apply: many objects of both forms in one transaction: all of them are written, or none.
+
+`POST /_apply` takes a YAML stream, or JSON: one object, a list, or
+`{"objects": [...], "set": "shop", "prune": true}`. Objects of a set carry the label `koguma.io/set`; pruning
+removes those of the set that the request no longer contains. The answer says for each object whether it was
+created, configured, unchanged or deleted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from koguma.api import plain, transactions
+from koguma.api.call import Call, answer_json
+from koguma.api.context import Context
+from koguma.api.plain import Objects
+from koguma.core import identity
+from koguma.core.admission import Admitted
+from koguma.model import forms, names
+from koguma.model.errors import BadRequest, Conflict, Invalid, KogumaError, NotAllowed
+from koguma.model.forms import Draft
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation, under
+from koguma.store.contract import Change, Op, Operation
+
+SET_LABEL: Final = "koguma.io/set"
+OBJECTS_MAX: Final = 10_000
+_TRIES: Final = 5
+_ACTIONS: Final = {
+    Op.CREATE: "created",
+    Op.UPDATE: "configured",
+    Op.DELETE: "deleted",
+    Op.UNCHANGED: "unchanged",
+}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a request asks for."""
+
+    documents: Sequence[Json]
+    set: str = ""
+    prune: bool = False
+
+
+class Apply:
+    """Handler of `/_apply`."""
+
+    def __init__(self, context: Context, objects: Objects) -> None:
+        self._context = context
+        self._objects = objects
+
+    async def apply(self, call: Call) -> web.StreamResponse:
+        """Write all objects of the request, or none."""
+        wanted = _wanted(await call.documents())
+        drafts = self._drafts(wanted)
+        for _ in range(_TRIES):
+            made, operations, pruned = await self._plan(call, drafts, wanted)
+            try:
+                changes = await self._objects.commit(call, operations)
+            except Conflict:
+                if any(draft.revision is not None for draft in drafts):
+                    raise
+                continue
+            return self._answer(made, changes, pruned)
+        raise Conflict("the objects are being written by others all the time; try again")
+
+    def _drafts(self, wanted: Wanted) -> list[Draft]:
+        drafts: list[Draft] = []
+        violations: list[Violation] = []
+        for index, document in enumerate(wanted.documents):
+            try:
+                draft = forms.read(document, self._context.kinds)
+            except (Invalid, BadRequest) as error:
+                violations += _at(index, error)
+                continue
+            if wanted.set:
+                draft = msgspec.structs.replace(draft, labels={**draft.labels, SET_LABEL: wanted.set})
+            drafts.append(draft)
+        if violations:
+            raise Invalid(violations)
+        return drafts
+
+    async def _plan(
+        self, call: Call, drafts: Sequence[Draft], wanted: Wanted
+    ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
+        made: list[Admitted] = []
+        puts: list[tuple[int, Operation]] = []
+        violations: list[Violation] = []
+        seen: dict[Key, int] = {}
+        for index, draft in enumerate(drafts):
+            try:
+                admitted, operations = self._one(call, draft)
+            except (Invalid, BadRequest, NotAllowed) as error:
+                violations += _at(index, error)
+                continue
+            first = seen.setdefault(admitted.resource.key, index)
+            if first != index:
+                violations.append(
+                    Violation(f"objects[{index}]", f"is the same object as objects[{first}]", "duplicate")
+                )
+            made.append(admitted)
+            # Meshes first, so that what lives in them finds them.
+            puts += [(draft.kind.is_mesh_scoped, operation) for operation in operations]
+        if violations:
+            raise Invalid(violations)
+        written = [operation for _, operation in sorted(puts, key=lambda pair: pair[0])]
+        written += await transactions.new_meshes(self._context, [admitted.resource for admitted in made])
+        pruned = self._pruned(call, wanted, seen) if wanted.prune else []
+        for resource in pruned:
+            written += transactions.delete(self._context, resource, resource.revision)
+        return made, written, pruned
+
+    def _one(self, call: Call, draft: Draft) -> tuple[Admitted, list[Operation]]:
+        context = self._context
+        if draft.kind.read_only_at(context.place):
+            raise NotAllowed(plain.read_only_reason(draft.kind, context))
+        before = transactions.stored(context, draft)
+        name = identity.of(draft, context.place).core_name
+        mesh = draft.mesh or identity.DEFAULT_MESH if draft.kind.is_mesh_scoped else ""
+        context.check(call.user, "update" if before else "create", draft.kind, mesh, name)
+        return transactions.put(context, draft, before, plain.field_validation(call))
+
+    def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
+        found = [
+            resource
+            for kind in self._context.kinds
+            for resource in self._context.state.listed(kind.name, None)
+            if resource.labels.get(SET_LABEL) == wanted.set and resource.key not in kept
+        ]
+        for resource in found:
+            kind = self._context.kinds[resource.kind]
+            self._context.check(call.user, "delete", kind, resource.mesh, resource.core_name)
+        return sorted(found, key=lambda resource: (resource.kind == "Mesh", resource.key))
+
+    def _answer(
+        self, made: Sequence[Admitted], changes: Sequence[Change], pruned: Sequence[Resource]
+    ) -> web.Response:
+        by_key = {change.resource.key: change for change in changes}
+        results = [self._result(one.resource, by_key, one.warnings) for one in made]
+        results += [self._result(resource, by_key, ()) for resource in pruned]
+        revision = max((change.revision for change in changes), default=self._context.state.revision)
+        return answer_json(
+            {"revision": revision, "results": results}, headers={"Koguma-Revision": str(revision)}
+        )
+
+    def _result(self, resource: Resource, changes: dict[Key, Change], warnings: Sequence[str]) -> Json:
+        kind = self._context.kinds[resource.kind]
+        change = changes.get(resource.key)
+        shown: dict[str, Json] = {"type": kind.name, "path": kind.plural, "name": resource.core_name}
+        if resource.mesh:
+            shown["mesh"] = resource.mesh
+        kri = resource.kri(kind.short)
+        if kri is not None:
+            shown["kri"] = str(kri)
+        shown["action"] = _ACTIONS[change.op] if change else "unchanged"
+        if warnings:
+            shown["warnings"] = list(warnings)
+        return shown
+
+
+def _at(index: int, error: KogumaError) -> Iterator[Violation]:
+    violations = getattr(error, "violations", ()) or (Violation("", error.detail),)
+    return under(f"objects[{index}]", violations)
+
+
+def _wanted(documents: Sequence[Json]) -> Wanted:
+    if len(documents) == 1 and isinstance(documents[0], list):
+        return _limited(Wanted(documents[0]))
+    if len(documents) == 1 and isinstance(documents[0], dict) and "objects" in documents[0]:
+        return _limited(_envelope(documents[0]))
+    return _limited(Wanted(documents))
+
+
+def _envelope(body: Json) -> Wanted:
+    objects, name, prune = body["objects"], body.get("set", ""), body.get("prune", False)
+    unknown = sorted(set(body) - {"objects", "set", "prune"})
+    if unknown:
+        raise Invalid([Violation(unknown[0], f'unknown field "{unknown[0]}"', "unknown")])
+    if not isinstance(objects, list) or not isinstance(prune, bool) or not isinstance(name, str):
+        raise BadRequest('the body is {"objects": [...], "set": "name", "prune": true}')
+    if name and not names.is_dns_label(name):
+        raise Invalid([Violation("set", "must be at most 63 of a-z, 0-9 and '-'", "name")])
+    if prune and not name:
+        raise Invalid(
+            [Violation("prune", 'needs "set": the name of the set whose leftovers are removed', "set")]
+        )
+    return Wanted(objects, name, prune)
+
+
+def _limited(wanted: Wanted) -> Wanted:
+    if len(wanted.documents) > OBJECTS_MAX:
+        raise BadRequest(
+            f"at most {OBJECTS_MAX} objects in one request, this one has {len(wanted.documents)}"
+        )
+    return wanted

@@ -1,0 +1,97 @@
+"""Call: one request on its way through the API, and the answer that it gets."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from koguma.api.user import User
+from koguma.model import documents
+from koguma.model.errors import BadRequest, TooLarge, UnsupportedMedia
+from koguma.model.schema import Json
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+JSON: Final = "application/json"
+_YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+
+
+class Call:
+    """A request whose user is known; its body is read only when a handler asks for it."""
+
+    __slots__ = ("__dict__", "id", "request", "user")
+
+    def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
+        self.request = request
+        self.user = user
+        self.id = request_id
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """The query parameters; the first value where one is repeated."""
+        return self.request.rel_url.query
+
+    def header(self, name: str) -> str | None:
+        """A header's value."""
+        return self.request.headers.get(name)
+
+    @property
+    def media_type(self) -> str:
+        """The body's content type without parameters, in lower case."""
+        return (self.header("Content-Type") or "").partition(";")[0].strip().lower()
+
+    def flag(self, name: str, words: tuple[str, ...] = ("true", "1")) -> bool:
+        """Whether a boolean query parameter is on."""
+        value = self.query.get(name)
+        if value is None or value.lower() in ("", "false", "0"):
+            return False
+        if value.lower() in words:
+            return True
+        raise BadRequest(f'query parameter "{name}" must be true or false, not "{value}"')
+
+    async def body(self, size_max: int = BODY_BYTES_MAX) -> bytes:
+        """The whole body, refused as soon as it is known to be too large."""
+        too_large = TooLarge(f"the body is larger than {size_max} bytes")
+        if (self.request.content_length or 0) > size_max:
+            raise too_large
+        parts, size = [], 0
+        async for part in self.request.content.iter_any():
+            size += len(part)
+            if size > size_max:
+                raise too_large
+            parts.append(part)
+        return b"".join(parts)
+
+    async def documents(self) -> list[Json]:
+        """The values in a JSON or YAML body."""
+        data = await self.body()
+        media = self.media_type
+        if media in _YAML_TYPES:
+            return [document.value for document in documents.load(data)]
+        if media in (JSON, "") or media.endswith("+json") or self._is_curls_default(media):
+            return [documents.load_json(data)]
+        raise UnsupportedMedia(f'content type "{media}" is not read here; send {JSON} or {_YAML_TYPES[0]}')
+
+    def _is_curls_default(self, media: str) -> bool:
+        # `curl -X PUT -d` calls everything a form. A web page cannot send a PUT by a form, only a POST.
+        return media == "application/x-www-form-urlencoded" and self.request.method == "PUT"
+
+    async def document(self) -> Json:
+        """The one value in the body."""
+        found = await self.documents()
+        if len(found) != 1:
+            raise BadRequest(f"one document is needed, the body has {len(found)}")
+        return found[0]
+
+
+def answer(
+    body: bytes, status: int = 200, headers: Mapping[str, str] | None = None, content_type: str = JSON
+) -> web.Response:
+    """An answer made of ready bytes."""
+    return web.Response(body=body, status=status, headers=headers, content_type=content_type)
+
+
+def answer_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An answer made of a value."""
+    return answer(msgspec.json.encode(value), status, headers)

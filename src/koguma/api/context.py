@@ -1,0 +1,65 @@
+"""Context: what every handler of the API works with. Built once by main, handed in."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from koguma.api.access import Access, Attempt
+from koguma.api.shown import Shown
+from koguma.api.user import User
+from koguma.model.errors import NotFound
+from koguma.model.kind import Kind, Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+from koguma.store.state import State
+from koguma.store.store import Store
+
+
+class About(msgspec.Struct, frozen=True):
+    """What this control plane says about itself."""
+
+    hostname: str
+    instance_id: str
+    cluster_id: Callable[[], str]
+    version: str
+    settings: Mapping[str, Json]  # effective configuration, secrets masked
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The parts that handlers share."""
+
+    kinds: Kinds
+    place: Place
+    store: Store
+    access: Access
+    shown: Shown
+    about: About
+    signing_key: Callable[[], str]  # a new private key, as a secret's data
+
+    @property
+    def state(self) -> State:
+        """The newest committed state."""
+        return self.store.state
+
+    def check_mesh(self, mesh: str) -> None:
+        """Raise NotFound where a mesh does not exist."""
+        if self.state.get(mesh_key(mesh)) is None:
+            raise NotFound(title="Failed to retrieve Mesh")
+
+    def check(self, user: User, verb: str, kind: Kind, mesh: str = "", name: str = "") -> None:
+        """Raise Forbidden unless the user may do this to objects of a kind."""
+        refusal = f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
+        self.access.check(user, Attempt(verb, kind.plural, name, mesh), refusal)
+
+    def find(self, kind: Kind, mesh: str, core_name: str) -> Resource:
+        """The object of that core name."""
+        found = self.state.named(kind.name, mesh, core_name)
+        if found is None:
+            raise NotFound
+        return found
+
+
+def mesh_key(mesh: str) -> Key:
+    """Where a Mesh is stored."""
+    return Key("Mesh", "", "", "", mesh)

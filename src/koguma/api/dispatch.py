@@ -1,0 +1,141 @@
+"""Dispatch: the one path of every request: a number, a user, a handler, an answer, a line in the log.
+
+Routing is by the segments of the path, since kinds are looked up and not listed. Whatever goes wrong
+becomes an answer here, and nowhere else.
+"""
+
+import itertools
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from koguma.api import problems
+from koguma.api.authn import Authenticator
+from koguma.api.call import JSON, Call
+from koguma.api.metrics import Metrics
+from koguma.api.user import ANONYMOUS
+from koguma.model.errors import KogumaError, NotFound
+
+Handler = Callable[..., Awaitable[web.StreamResponse]]  # the call, then what the path says
+
+_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+_INTERNAL: Final = "Internal Server Error"
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """What a path leads to: handlers by method, a word for metrics, and titles for what goes wrong."""
+
+    word: str
+    handlers: Mapping[str, Handler]
+    titles: Mapping[str, str] = {}
+    is_open: bool = False  # answered without asking who it is
+
+
+Found = tuple[Endpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
+Route = Callable[[tuple[str, ...]], Found | None]
+
+
+class MethodNotAllowed(KogumaError):
+    """The path is there and does not take this method."""
+
+    status = 405
+    title = "Method not Allowed"
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        super().__init__("Method not allowed")
+        self.allowed = allowed
+
+
+class Dispatch:
+    """Answers requests. `routes` are asked in order; the first that knows a path has it."""
+
+    def __init__(self, routes: tuple[Route, ...], authenticator: Authenticator, metrics: Metrics) -> None:
+        self._routes = routes
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._log = structlog.get_logger("koguma.api")
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        started = time.perf_counter()
+        request_id = f"{self._prefix}-{next(self._numbers):x}"
+        call = Call(request, ANONYMOUS, request_id)
+        endpoint: Endpoint | None = None
+        try:
+            endpoint, parts = self._found(request)
+            response = await self._answer(call, endpoint, parts)
+        except KogumaError as error:
+            response = self._refused(call, endpoint, error)
+        except ConnectionError:
+            raise  # the client left; there is nobody to answer
+        except Exception:  # noqa: BLE001 - a bug in one handler is one bad answer, never a dead server
+            self._log.exception(
+                "request failed", request=request_id, method=request.method, path=request.path
+            )
+            response = self._refused(call, endpoint, KogumaError(_INTERNAL))
+        self._done(call, endpoint, response, time.perf_counter() - started)
+        return response
+
+    def _found(self, request: web.BaseRequest) -> Found:
+        segments = tuple(request.path.strip("/").split("/")) if request.path != "/" else ()
+        for route in self._routes:
+            found = route(segments)
+            if found is not None:
+                return found
+        text = f"there is nothing at {request.path[:200]}; GET /_resources lists kinds and paths"
+        raise NotFound(text, title="Not Found")
+
+    async def _answer(self, call: Call, endpoint: Endpoint, parts: tuple[Any, ...]) -> web.StreamResponse:
+        request = call.request
+        if not endpoint.is_open:
+            transport = request.transport
+            peer = transport.get_extra_info("peername") if transport else None
+            call.user = self._authenticator.user(request.headers, peer[0] if peer else "", request.scheme)
+        method = "GET" if request.method == "HEAD" else request.method
+        handler = endpoint.handlers.get(method)
+        if handler is None:
+            raise MethodNotAllowed(tuple(endpoint.handlers))
+        return await handler(call, *parts)
+
+    def _refused(self, call: Call, endpoint: Endpoint | None, error: KogumaError) -> web.Response:
+        titles = endpoint.titles if endpoint else {}
+        title = titles.get(call.request.method, "Could not process a resource")
+        response = web.Response(
+            body=problems.body(error, title, call.id), status=error.status, content_type=JSON
+        )
+        if isinstance(error, MethodNotAllowed):
+            response.headers["Allow"] = ", ".join(error.allowed)
+        if not call.request.body_exists or call.request.content.is_eof():
+            return response
+        response.force_close()  # what is left of the body will not be read
+        return response
+
+    def _done(
+        self, call: Call, endpoint: Endpoint | None, response: web.StreamResponse, seconds: float
+    ) -> None:
+        request = call.request
+        method = request.method if request.method in _METHODS else "other"
+        word = endpoint.word if endpoint else "none"
+        if not isinstance(response, web.Response):
+            word = "watch"
+        self._metrics.observe(method, word, response.status, seconds)
+        if not response.prepared:
+            response.headers["Koguma-Request-Id"] = call.id
+            response.headers["Server"] = "koguma"
+        if request.method not in ("GET", "HEAD") or response.status >= 400:  # noqa: PLR2004 - what went wrong
+            self._log.info(
+                "request answered",
+                request=call.id,
+                method=request.method,
+                path=request.path[:500],
+                user=call.user.name,
+                status=response.status,
+                ms=round(seconds * 1000, 2),
+            )

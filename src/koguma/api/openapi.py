@@ -1,0 +1,324 @@
+"""OpenAPI 3.1 of the plain form, generated from the kinds: what is served is what is described."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from koguma import __version__
+from koguma.api import lists, patches, watch
+from koguma.api.call import JSON
+from koguma.model.kind import Kind, Kinds
+from koguma.model.schema import Json, json_schemas
+
+_REF: Final = "#/components/schemas/{name}"
+_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+_ERROR: Final[Json] = {
+    "type": "object",
+    "required": ["type", "status", "title", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "status": {"type": "integer"},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "details": {"type": "string", "deprecated": True},
+        "instance": {"type": "string", "description": "The request's id, as in the log."},
+        "invalid_parameters": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "reason"],
+                "properties": {
+                    "field": {"type": "string"},
+                    "reason": {"type": "string"},
+                    "rule": {"type": "string"},
+                },
+            },
+        },
+        "causes": {"type": "array", "deprecated": True, "items": {"type": "object"}},
+    },
+}
+_WRITTEN: Final[Json] = {
+    "type": "object",
+    "properties": {"warnings": {"type": "array", "items": {"type": "string"}}},
+}
+_META: Final[Mapping[str, Json]] = {
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "creationTime": {"type": "string", "readOnly": True},
+    "modificationTime": {"type": "string", "readOnly": True},
+    "kri": {"type": "string", "readOnly": True, "description": "The resource identifier."},
+}
+
+
+def encoded(kinds: Kinds) -> bytes:
+    """The description as it is served."""
+    return msgspec.json.encode(document(kinds))
+
+
+def document(kinds: Kinds) -> Json:
+    """The whole description."""
+    schemas, components = _schemas(kinds)
+    paths: dict[str, Json] = dict(_system_paths())
+    for kind in kinds:
+        paths |= _kind_paths(kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Koguma",
+            "version": __version__,
+            "description": "The plain REST form of the control plane's API, as Kuma users know it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**components, **schemas, "Error": _ERROR, "Written": _WRITTEN},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+        },
+        "security": [{"bearer": []}],
+    }
+
+
+def _schemas(kinds: Kinds) -> tuple[dict[str, Json], dict[str, Json]]:
+    types = {kind.name: kind.spec for kind in kinds}
+    statuses = {f"{kind.name}-status": kind.status for kind in kinds if kind.status is not None}
+    refs, components = json_schemas({**types, **statuses}, _REF)
+    return {kind.name: _object(kind, refs, components) for kind in kinds}, components
+
+
+def _object(kind: Kind, refs: Mapping[str, Json], components: Mapping[str, Json]) -> Json:
+    properties: dict[str, Json] = {
+        "type": {"type": "string", "const": kind.name},
+        "name": {"type": "string", "pattern": _NAME_PATTERN, "maxLength": 253},
+        **({"mesh": {"type": "string"}} if kind.is_mesh_scoped else {}),
+        **_META,
+    }
+    required = ["type", "name", *(["mesh"] if kind.is_mesh_scoped else [])]
+    if kind.inline:
+        spec = components[refs[kind.name]["$ref"].rpartition("/")[2]]
+        properties |= {
+            name: field for name, field in spec.get("properties", {}).items() if name not in properties
+        }
+        required += [name for name in spec.get("required", []) if name not in required]
+    else:
+        properties["spec"] = refs[kind.name]
+        if kind.status is not None:
+            properties["status"] = {**refs[f"{kind.name}-status"], "readOnly": True}
+    return {
+        "title": kind.name,
+        "description": kind.doc.strip().partition("\n")[0],
+        "type": "object",
+        "required": required,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _kind_paths(kind: Kind) -> dict[str, Json]:
+    if not kind.is_mesh_scoped:
+        return {
+            f"/{kind.path}": {"get": _list(kind)},
+            f"/{kind.path}/{{name}}": _item(kind, [_NAME]),
+        }
+    base = f"/meshes/{{mesh}}/{kind.path}"
+    return {
+        f"/{kind.path}": {"get": _list(kind, everywhere=True)},
+        base: {"parameters": [_MESH], "get": _list(kind)},
+        f"{base}/{{name}}": _item(kind, [_MESH, _NAME]),
+    }
+
+
+_NAME: Final[Json] = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The core name.",
+    "schema": {"type": "string", "pattern": _NAME_PATTERN, "maxLength": 253},
+}
+_MESH: Final[Json] = {
+    "name": "mesh",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+}
+
+
+def _query(name: str, schema: Json, description: str) -> Json:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+_LIST_QUERY: Final = [
+    _query(
+        "size",
+        {"type": "integer", "minimum": 1, "maximum": lists.SIZE_MAX, "default": lists.SIZE_DEFAULT},
+        "Objects in one page.",
+    ),
+    _query("offset", {"type": "integer", "minimum": 0}, "Objects to leave out at the beginning."),
+    _query("name", {"type": "string"}, "Only objects whose core name contains this."),
+    _query("watch", {"type": "boolean"}, f"Send changes as they happen ({watch.CONTENT_TYPE})."),
+    _query("revision", {"type": "integer", "minimum": 0}, "With watch: go on after this revision."),
+]
+_WRITE_QUERY: Final = [
+    _query("dryRun", {"type": "string", "enum": ["All", "true", "false"]}, "Check, and write nothing."),
+    _query(
+        "fieldValidation",
+        {"type": "string", "enum": ["Strict", "Warn", "Ignore"], "default": "Strict"},
+        "What happens to fields that do not exist.",
+    ),
+]
+_FORMAT: Final = _query(
+    "format", {"type": "string", "enum": ["universal", "kubernetes", "k8s"]}, "The form of the answer."
+)
+
+
+def _content(schema: Json, media: str = JSON) -> Json:
+    return {media: {"schema": schema}}
+
+
+def _answer(words: str, schema: Json) -> Json:
+    return {"description": words, "content": _content(schema)}
+
+
+def _errors(*codes: int) -> dict[str, Json]:
+    error = {"$ref": "#/components/schemas/Error"}
+    return {str(code): _answer(_ERROR_WORDS[code], error) for code in codes}
+
+
+_ERROR_WORDS: Final = {
+    400: "What was sent is wrong; `invalid_parameters` says where.",
+    401: "The token does not hold.",
+    403: "No access rule allows it.",
+    404: "It is not there.",
+    405: "Not on this control plane, or not this method.",
+    409: "Somebody wrote first, or the name is taken.",
+    410: "The revision is older than the history that is kept.",
+    412: "If-Match or If-None-Match does not hold.",
+    413: "The body is too large.",
+    415: "The content type is not read here.",
+    503: "The store does not answer; try again.",
+}
+
+
+def _list(kind: Kind, *, everywhere: bool = False) -> Json:
+    items = {"type": "array", "items": {"$ref": _REF.format(name=kind.name)}}
+    schema = {
+        "type": "object",
+        "required": ["total", "items", "next"],
+        "properties": {
+            "total": {"type": "integer"},
+            "items": items,
+            "next": {"type": ["string", "null"]},
+        },
+    }
+    shown = _answer(f"{kind.display_names[1]}.", schema)
+    shown["content"] |= _content({"type": "string"}, watch.CONTENT_TYPE)
+    return {
+        "operationId": f"list{kind.name}{'Everywhere' if everywhere else ''}",
+        "tags": [kind.name],
+        "parameters": _LIST_QUERY,
+        "responses": {"200": shown, **_errors(400, 401, 403, 404, 410)},
+    }
+
+
+def _item(kind: Kind, parameters: list[Json]) -> Json:
+    reference = {"$ref": _REF.format(name=kind.name)}
+    operations: dict[str, Json] = {
+        "parameters": parameters,
+        "get": {
+            "operationId": f"get{kind.name}",
+            "tags": [kind.name],
+            "parameters": [_FORMAT],
+            "responses": {
+                "200": _answer(f"The {kind.display_names[0]}.", reference),
+                **_errors(400, 401, 403, 404),
+            },
+        },
+    }
+    if kind.read_only:
+        return operations
+    written = {"$ref": "#/components/schemas/Written"}
+    changed = {"200": _answer("It is stored.", written)}
+    refused = _errors(400, 401, 403, 404, 405, 409, 412, 413, 415, 503)
+    operations["put"] = {
+        "operationId": f"put{kind.name}",
+        "tags": [kind.name],
+        "parameters": _WRITE_QUERY,
+        "requestBody": {"required": True, "content": _content(reference)},
+        "responses": {**changed, "201": _answer("It is created.", written), **refused},
+    }
+    operations["patch"] = {
+        "operationId": f"patch{kind.name}",
+        "tags": [kind.name],
+        "parameters": _WRITE_QUERY,
+        "requestBody": {
+            "required": True,
+            "content": {
+                **_content({"type": "object"}, patches.MERGE),
+                **_content({"type": "array", "items": {"type": "object"}}, patches.JSON_PATCH),
+            },
+        },
+        "responses": {**changed, **refused},
+    }
+    operations["delete"] = {
+        "operationId": f"delete{kind.name}",
+        "tags": [kind.name],
+        "parameters": _WRITE_QUERY[:1],
+        "responses": {"200": _answer("It is gone.", {"type": "object"}), **refused},
+    }
+    return operations
+
+
+def _page(operation: str, words: str, *codes: int) -> Json:
+    return {
+        "get": {
+            "operationId": operation,
+            "tags": ["System"],
+            "responses": {"200": _answer(words, {"type": "object"}), **_errors(*codes)},
+        }
+    }
+
+
+def _system_paths() -> dict[str, Json]:
+    return {
+        "/": _page("index", "Who answers here."),
+        "/config": _page("config", "The effective settings, secrets masked.", 401, 403),
+        "/who-am-i": _page("whoAmI", "The user that this request counts as.", 401),
+        "/policies": _page("policies", "All policy kinds.", 401, 403),
+        "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
+        "/_kri/{kri}": {
+            "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
+            "get": {
+                "operationId": "getByKri",
+                "tags": ["System"],
+                "parameters": [_FORMAT],
+                "responses": {
+                    "200": _answer("The object of that KRI.", {"type": "object"}),
+                    **_errors(400, 401, 403, 404),
+                },
+            },
+        },
+        "/_apply": {
+            "post": {
+                "operationId": "apply",
+                "tags": ["System"],
+                "parameters": _WRITE_QUERY,
+                "requestBody": {"required": True, "content": _content(_APPLY_BODY)},
+                "responses": {
+                    "200": _answer("What happened to each object.", {"type": "object"}),
+                    **_errors(400, 401, 403, 404, 409, 413, 415, 503),
+                },
+            }
+        },
+    }
+
+
+_APPLY_BODY: Final[Json] = {
+    "type": "object",
+    "required": ["objects"],
+    "properties": {
+        "objects": {"type": "array", "items": {"type": "object"}, "maxItems": 10_000},
+        "set": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+        "prune": {"type": "boolean"},
+    },
+    "additionalProperties": False,
+}

@@ -1,0 +1,244 @@
+"""The plain form's objects: read, write, patch, delete, one at a time."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from koguma.api import lists, patches, transactions
+from koguma.api.call import Call, answer, answer_json
+from koguma.api.context import Context
+from koguma.core.admission import Admitted, FieldValidation
+from koguma.model import forms
+from koguma.model.documents import BadDocument
+from koguma.model.errors import BadRequest, Conflict, Invalid, NotAllowed, PreconditionFailed
+from koguma.model.forms import Draft, Form
+from koguma.model.kind import Kind
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+from koguma.store.contract import Change, Op, Operation, Transaction
+
+_TRIES: Final = 5
+_FORMATS: Final = {"universal": Form.PLAIN, "k8s": Form.KUBERNETES, "kubernetes": Form.KUBERNETES}
+_PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "status")
+
+
+class Objects:
+    """Handlers for the objects of every kind."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """One object."""
+        context = self._context
+        context.check(call.user, "get", kind, mesh, name)
+        if kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        return self.show(call, context.find(kind, mesh, name))
+
+    def show(self, call: Call, resource: Resource) -> web.Response:
+        """An object in the form that the query asks for, with its ETag."""
+        headers = {"ETag": etag(resource.revision)}
+        if call.header("If-None-Match") == headers["ETag"]:
+            return web.Response(status=304, headers=headers)
+        if "format" in call.query and _form(call.query["format"]) is Form.KUBERNETES:
+            kind = self._context.kinds[resource.kind]
+            return answer_json(forms.kubernetes(resource, kind), headers=headers)
+        return answer(self._context.shown.bytes(resource), headers=headers)
+
+    async def list(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
+        """A page of the objects of a kind, in one mesh or (None) everywhere."""
+        context = self._context
+        context.check(call.user, "list", kind, mesh or "")
+        if mesh is not None and kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        page = lists.page(call.query)
+        pairs = list(call.request.rel_url.query.items())
+        fits = lists.wanted(call.query, pairs, call.request.path)
+        found: Sequence[Resource] = context.state.listed(kind.name, mesh)
+        if fits is not None:
+            found = [resource for resource in found if fits(resource)]
+        end = page.offset + page.size
+        link = lists.next_link(call.request, end) if end < len(found) else None
+        items = [context.shown.bytes(resource) for resource in found[page.offset : end]]
+        headers = {"Koguma-Revision": str(context.state.revision)}
+        return answer(lists.body(items, len(found), link), headers=headers)
+
+    async def put(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """Create or replace one object."""
+        context = self._context
+        before = self._before_write(call, kind, mesh, name)
+        document = await _document(call, kind)
+        for _ in range(_TRIES):
+            _check_preconditions(call, before)
+            draft = self._draft(document, kind, mesh, name)
+            try:
+                return await self._write(call, draft, before)
+            except Conflict:
+                if draft.revision is not None:
+                    raise
+                # No precondition was given: the writer wants this, whatever came between.
+                before = context.state.named(kind.name, mesh, name)
+        raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
+
+    async def patch(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """Change parts of one object: a merge patch or a JSON patch on its plain form."""
+        context = self._context
+        self._check_writable(kind)
+        context.check(call.user, "patch", kind, mesh, name)
+        if kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        context.find(kind, mesh, name)
+        change = await _document(call, kind)
+        for _ in range(_TRIES):
+            before = context.find(kind, mesh, name)
+            _check_preconditions(call, before)
+            base = {k: v for k, v in forms.plain(before, kind).items() if k not in _PLAIN_COMPUTED}
+            draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
+            try:
+                return await self._write(call, draft, before)
+            except Conflict:
+                continue
+        raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
+
+    async def delete(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """Remove one object."""
+        context = self._context
+        self._check_writable(kind)
+        context.check(call.user, "delete", kind, mesh, name)
+        if kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        resource = context.find(kind, mesh, name)
+        _check_preconditions(call, resource)
+        expected = resource.revision if call.header("If-Match") else None
+        await self.commit(call, transactions.delete(context, resource, expected))
+        return answer(b"{}")
+
+    def _before_write(self, call: Call, kind: Kind, mesh: str, name: str) -> Resource | None:
+        context = self._context
+        self._check_writable(kind)
+        before = context.state.named(kind.name, mesh, name)
+        context.check(call.user, "update" if before else "create", kind, mesh, name)
+        if kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        return before
+
+    def _check_writable(self, kind: Kind) -> None:
+        if kind.read_only_at(self._context.place):
+            raise NotAllowed(read_only_reason(kind, self._context))
+
+    def _draft(self, document: Json, kind: Kind, mesh: str, name: str) -> Draft:
+        draft = (
+            forms.read(document, self._context.kinds)
+            if isinstance(document, dict) and "apiVersion" in document
+            else forms.read_plain(document, kind)
+        )
+        violations = list(_url_violations(draft, document, kind, mesh, name))
+        if violations:
+            raise Invalid(violations)
+        return draft
+
+    async def _write(self, call: Call, draft: Draft, before: Resource | None) -> web.Response:
+        context = self._context
+        made, operations = transactions.put(context, draft, before, field_validation(call))
+        operations += await transactions.new_meshes(context, [made.resource])
+        changes = await self.commit(call, operations)
+        return _written(made, changes, before, context)
+
+    async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
+        """Write, or only see what a write would do where the query says dryRun."""
+        transaction = Transaction(tuple(operations), call.user.name, reason(call))
+        if dry_run(call):
+            return self._context.store.preview(transaction)
+        return await self._context.store.write(transaction)
+
+
+def reason(call: Call) -> str:
+    """Why, as the caller says in the Koguma-Reason header."""
+    return (call.header("Koguma-Reason") or "")[:1000]
+
+
+def etag(revision: int) -> str:
+    """The ETag of an object that this revision wrote."""
+    return f'"{revision}"'
+
+
+def dry_run(call: Call) -> bool:
+    """Whether the write is only to be tried."""
+    return call.flag("dryRun", ("all", "true", "1"))
+
+
+def field_validation(call: Call) -> FieldValidation:
+    """What happens to unknown fields: refused unless the query says otherwise."""
+    word = call.query.get("fieldValidation", FieldValidation.STRICT.value)
+    try:
+        return FieldValidation(word)
+    except ValueError:
+        choices = ", ".join(choice.value for choice in FieldValidation)
+        raise BadRequest(f'query parameter "fieldValidation" must be one of {choices}') from None
+
+
+def read_only_reason(kind: Kind, context: Context) -> str:
+    """Why a kind cannot be written here, and where it can."""
+    if kind.read_only:
+        return f"{kind.name} is written by the control plane alone"
+    other = "a zone" if context.place.is_global else "the Global"
+    return f"On this control plane {kind.name} is read-only; write it on {other} control plane"
+
+
+def _form(word: str) -> Form:
+    if word not in _FORMATS:
+        message = '"format" must be one of ["k8s", "kubernetes", "universal"]'
+        raise Invalid([Violation("", message, "enum")])
+    return _FORMATS[word]
+
+
+async def _document(call: Call, kind: Kind) -> Json:
+    try:
+        return await call.document()
+    except BadDocument as error:
+        raise BadRequest(
+            f'invalid {kind.name} object: "{error.detail}"', violations=error.violations
+        ) from None
+
+
+def _url_violations(draft: Draft, document: Json, kind: Kind, mesh: str, name: str) -> list[Violation]:
+    found = []
+    if draft.form is Form.KUBERNETES:
+        wanted = draft.name, f"{draft.name}.{draft.namespace or 'default'}"
+    else:
+        wanted = draft.name, draft.name
+    if name not in wanted:
+        found.append(Violation("name", "name from the URL has to be the same as in body", "url"))
+    written = document.get("type") if draft.form is Form.PLAIN else draft.kind.name
+    if written != kind.name:
+        found.append(Violation("type", "type from the URL has to be the same as in body", "url"))
+    if kind.is_mesh_scoped and (draft.mesh or ("" if draft.form is Form.PLAIN else "default")) != mesh:
+        found.append(Violation("mesh", "mesh from the URL has to be the same as in body", "url"))
+    return found
+
+
+def _check_preconditions(call: Call, stored: Resource | None) -> None:
+    match, none_match = call.header("If-Match"), call.header("If-None-Match")
+    if match is not None:
+        if stored is None:
+            raise PreconditionFailed("If-Match was given, and there is no such object")
+        if match != "*" and etag(stored.revision) not in [part.strip() for part in match.split(",")]:
+            held = etag(stored.revision)
+            raise PreconditionFailed(
+                f"If-Match says {match}, the stored object is {held}; read it again and retry"
+            )
+    if none_match == "*" and stored is not None:
+        raise PreconditionFailed("If-None-Match: * was given, and the object exists")
+
+
+def _written(
+    made: Admitted, changes: tuple[Change, ...], before: Resource | None, context: Context
+) -> web.Response:
+    change = next((c for c in changes if c.resource.key == made.resource.key), None)
+    revision = change.revision if change else before.revision if before else 0
+    status = 201 if change is not None and change.op is Op.CREATE else 200
+    headers = {"ETag": etag(revision), "Koguma-Revision": str(max(revision, context.state.revision))}
+    return answer_json({"warnings": list(made.warnings)} if made.warnings else {}, status, headers)

@@ -1,0 +1,122 @@
+"""System endpoints: what this control plane is, what it serves, and objects by KRI."""
+
+from typing import Final
+
+from aiohttp import web
+
+from koguma.api.access import Attempt
+from koguma.api.call import Call, answer_json
+from koguma.api.context import Context
+from koguma.api.plain import Objects
+from koguma.model import kri
+from koguma.model.errors import NotFound
+from koguma.model.kind import Kind
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+# What Kuma's own client sees. It takes any product whose version is a preview, without a warning.
+_KUMA_VERSION: Final = "2.13.10"
+
+
+class System:
+    """Handlers of the endpoints beside the objects."""
+
+    def __init__(self, context: Context, objects: Objects, *, resource_ids: bool = True) -> None:
+        self._context = context
+        self._objects = objects
+        self._resource_ids = resource_ids
+
+    async def index(self, _call: Call) -> web.StreamResponse:
+        """Who answers here."""
+        about = self._context.about
+        return answer_json(
+            {
+                "product": "Koguma",
+                "version": f"0.0.0-preview.koguma-{about.version}",
+                "kogumaVersion": about.version,
+                "basedOnKuma": _KUMA_VERSION,
+                "hostname": about.hostname,
+                "instanceId": about.instance_id,
+                "clusterId": about.cluster_id(),
+                "mode": self._context.place.mode.value,
+                "gui": "",
+            }
+        )
+
+    async def config(self, call: Call) -> web.StreamResponse:
+        """The effective settings, secrets masked."""
+        refusal = f'user "{call.user}" cannot access control-plane metadata'
+        self._context.access.check(call.user, Attempt("get", path="/config"), refusal)
+        return answer_json(self._context.about.settings)
+
+    async def who_am_i(self, call: Call) -> web.StreamResponse:
+        """The user that this request counts as."""
+        return answer_json({"name": call.user.name, "groups": call.user.groups})
+
+    async def policies(self, call: Call) -> web.StreamResponse:
+        """All policy kinds."""
+        self._context.access.check(call.user, Attempt("get", path="/policies"))
+        shown = [self._policy(kind) for kind in self._context.kinds if kind.policy is not None]
+        return answer_json({"policies": shown})
+
+    async def resources(self, call: Call) -> web.StreamResponse:
+        """All kinds, with what a client needs to find and address their objects."""
+        self._context.access.check(call.user, Attempt("get", path="/_resources"))
+        return answer_json({"resources": [self._kind(kind) for kind in self._context.kinds]})
+
+    async def by_kri(self, call: Call, text: str) -> web.StreamResponse:
+        """The object of a KRI, whatever its origin; the section is not looked at."""
+        kinds = self._context.kinds
+        try:
+            wanted = kri.parse(text, kinds.by_short)
+        except kri.InvalidKri as error:
+            raise kri.InvalidKri(f"bad request: {error.detail}", violations=error.violations) from None
+        kind = kinds.by_short[wanted.short]
+        key = Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name)
+        found = self._context.state.get(key)
+        name = found.core_name if found else wanted.name
+        self._context.check(call.user, "get", kind, wanted.mesh, name)
+        if found is None:
+            raise NotFound
+        return self._objects.show(call, found)
+
+    def _policy(self, kind: Kind) -> Json:
+        singular, plural = kind.display_names
+        assert kind.policy is not None
+        return {
+            "name": kind.name,
+            "readOnly": kind.read_only_at(self._context.place),
+            "path": kind.path,
+            "singularDisplayName": singular,
+            "pluralDisplayName": plural,
+            "isExperimental": False,
+            "isTargetRefBased": True,
+            "isInbound": kind.policy.has_from,
+            "isOutbound": kind.policy.has_to,
+        }
+
+    def _kind(self, kind: Kind) -> Json:
+        singular, plural = kind.display_names
+        shown: dict[str, Json] = {
+            "name": kind.name,
+            "scope": kind.scope.value,
+            "path": kind.path,
+            "shortName": kind.short,
+            "readOnly": kind.read_only_at(self._context.place),
+            "singularDisplayName": singular,
+            "pluralDisplayName": plural,
+            "includeInFederation": kind.sync.global_to_zones and not kind.read_only,
+        }
+        if self._resource_ids:
+            shown["resourceID"] = kind.resource_id
+        if kind.aliases:
+            shown["aliases"] = list(kind.aliases)
+        if kind.policy is not None:
+            shown["policy"] = {
+                "isTargetRef": True,
+                "hasToTargetRef": kind.policy.has_to,
+                "hasFromTargetRef": kind.policy.has_from,
+                "hasRulesTargetRef": kind.policy.has_rules,
+                "isFromAsRules": kind.policy.from_as_rules,
+            }
+        return shown

@@ -1,0 +1,96 @@
+"""Tokens: verifies those of users, and issues those of users, proxies and zones.
+
+Signing keys and revocation lists are secrets in the store, so every control plane on it agrees at once.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from koguma.api.access import Attempt
+from koguma.api.call import Call, answer
+from koguma.api.context import Context
+from koguma.api.user import User, authenticated
+from koguma.identity import token_requests, tokens
+from koguma.identity.claims import DATAPLANE, USER, ZONE, C, Purpose
+from koguma.identity.signing_keys import KeyRing, key_ring
+from koguma.model.errors import BadRequest
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.store.state import State
+
+
+class Keys:
+    """The key rings, read from the newest secrets and kept until those change."""
+
+    def __init__(self, state: Callable[[], State]) -> None:
+        self._state = state
+        # The state gives the same tuple until a secret changes, so comparing it costs nothing.
+        self._rings: dict[tuple[str, str], tuple[Sequence[Resource], KeyRing[Any]]] = {}
+
+    def ring(self, purpose: Purpose[C], mesh: str = "") -> KeyRing[C]:
+        """The ring of one purpose, in one mesh where the purpose has one."""
+        secrets = self._state().listed(purpose.secret_kind)
+        kept = self._rings.get((purpose.word, mesh))
+        if kept is None or kept[0] is not secrets:
+            data = {s.core_name: str(s.spec.get("data", "")) for s in secrets if s.mesh == mesh}
+            kept = self._rings[purpose.word, mesh] = (secrets, key_ring(purpose, data, mesh))
+        return kept[1]
+
+
+class TokenVerifier:
+    """Turns a bearer token of the API into its user."""
+
+    def __init__(self, keys: Keys, clock: Callable[[], datetime]) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._verified = tokens.VerifiedTokens()
+
+    def user(self, token: str) -> User:
+        """The user of a token, or Unauthenticated."""
+        claims = self._verified.verify(self._keys.ring(USER), token, self._clock())
+        return authenticated(claims.name, tuple(claims.groups))
+
+
+class TokenIssuer:
+    """Handlers of `POST /tokens/...`."""
+
+    def __init__(self, context: Context, keys: Keys, clock: Callable[[], datetime]) -> None:
+        self._context = context
+        self._keys = keys
+        self._clock = clock
+
+    async def user(self, call: Call) -> web.StreamResponse:
+        """A token for a user of the API."""
+        self._context.access.check(call.user, Attempt("create", "usertokens"), "action not allowed")
+        request = token_requests.user_request(await _body(call))
+        return self._answer(self._keys.ring(USER), request.claims, request.lifetime)
+
+    async def dataplane(self, call: Call) -> web.StreamResponse:
+        """A token for a proxy."""
+        request = token_requests.dataplane_request(await _body(call))
+        refusal = f'user "{call.user}" cannot generate dataplane token'
+        attempt = Attempt("create", "dataplanetokens", mesh=request.mesh)
+        self._context.access.check(call.user, attempt, refusal)
+        return self._answer(self._keys.ring(DATAPLANE, request.mesh), request.claims, request.lifetime)
+
+    async def zone(self, call: Call) -> web.StreamResponse:
+        """A token for what a zone runs."""
+        request = token_requests.zone_request(await _body(call))
+        refusal = f"user \"{call.user}\" cannot generate zone token for zone '{request.zone}'"
+        self._context.access.check(call.user, Attempt("create", "zonetokens", request.zone), refusal)
+        return self._answer(self._keys.ring(ZONE), request.claims, request.lifetime)
+
+    def _answer(self, ring: KeyRing[C], claims: C, lifetime: timedelta) -> web.Response:
+        token = tokens.issue(ring, claims, lifetime, self._clock())
+        headers = {"Cache-Control": "no-store"}
+        return answer(token.reveal().encode(), headers=headers, content_type="text/plain")
+
+
+async def _body(call: Call) -> Json:
+    body = await call.document()
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", title="Invalid request")
+    return body

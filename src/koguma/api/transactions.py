@@ -1,0 +1,115 @@
+"""Transactions: what a request does to the store, as operations that happen together or not at all."""
+
+import asyncio
+from collections.abc import Sequence
+
+from koguma.api.context import Context, mesh_key
+from koguma.core import admission, defaults, identity
+from koguma.core.admission import Admitted, FieldValidation
+from koguma.identity.claims import DATAPLANE
+from koguma.model import forms, labels
+from koguma.model.errors import Invalid, NotFound
+from koguma.model.forms import Draft
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireNone
+
+
+def stored(context: Context, draft: Draft) -> Resource | None:
+    """What a draft would replace: the object of its core name, or else of its key."""
+    wanted = identity.of(draft, context.place)
+    state = context.state
+    return state.named(wanted.key.kind, wanted.key.mesh, wanted.core_name) or state.get(wanted.key)
+
+
+def put(
+    context: Context, draft: Draft, before: Resource | None, unknown_fields: FieldValidation
+) -> tuple[Admitted, list[Operation]]:
+    """Write one object: over what the writer saw, in a mesh that exists, with what a new mesh brings."""
+    made = admission.admitted(draft, before, context.place, unknown_fields)
+    operations: list[Operation] = []
+    if draft.kind.is_mesh_scoped:
+        missing = NotFound(title="Failed to retrieve Mesh")
+        operations.append(Require(mesh_key(made.resource.mesh), missing))
+    expected = draft.revision if draft.revision is not None else before.revision if before else 0
+    operations.append(Put(made.resource, expected))
+    return made, operations
+
+
+async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
+    """What comes with a new mesh: its token signing key and the first policies."""
+    if context.place.federated:
+        return []
+    data = await asyncio.to_thread(context.signing_key)  # tens of milliseconds of arithmetic
+    secret = {"type": "Secret", "mesh": mesh.name, "name": DATAPLANE.key_name(1, mesh.name), "data": data}
+    documents = (secret, *defaults.mesh_policies(mesh.name, mesh.spec))
+    return [Put(made_here(context, document), None) for document in documents]
+
+
+def made_here(context: Context, document: Json) -> Resource:
+    """An object that the control plane itself writes, from its plain document."""
+    kind = context.kinds[document["type"]]
+    origin = {labels.ORIGIN: context.place.origin}
+    draft = forms.read_plain({**document, "labels": {**origin, **document.get("labels", {})}}, kind)
+    return admission.admitted(draft, None, context.place).resource
+
+
+def delete(context: Context, resource: Resource, expected: int | None) -> Sequence[Operation]:
+    """Remove one object, if nothing needs it; a mesh takes what is in it along."""
+    _check_origin(context, resource)
+    if resource.kind == "Mesh":
+        attached = Invalid(
+            [Violation("mesh", "unable to delete mesh, there are still some dataplanes attached", "in-use")]
+        )
+        return (
+            RequireNone("Dataplane", resource.name, attached),
+            DeleteMesh(resource.name),
+            Delete(resource.key, expected),
+        )
+    if resource.kind == "Secret":
+        _check_secret_unused(context, resource)
+    return (Delete(resource.key, expected),)
+
+
+def _check_origin(context: Context, resource: Resource) -> None:
+    here = context.place.origin
+    may_be_foreign = not context.place.is_global and not context.place.federated
+    if not may_be_foreign and resource.origin not in ("", here):
+        at = f'labels["{labels.ORIGIN}"]'
+        raise Invalid([Violation(at, f"the origin label must be set to '{here}'", "origin")])
+
+
+def _check_secret_unused(context: Context, secret: Resource) -> None:
+    mesh = context.state.get(mesh_key(secret.mesh))
+    for backend in _backends(mesh):
+        if secret.name in _secret_names(backend, secret.mesh):
+            name = backend.get("name", "")
+            message = (
+                f'The secret "{secret.name}" that you are trying to remove is currently in use in Mesh'
+                f' "{secret.mesh}" in mTLS backend "{name}". Please remove the reference from the "{name}"'
+                " backend before removing the secret."
+            )
+            raise Invalid([Violation("name", message, "in-use")])
+
+
+def _backends(mesh: Resource | None) -> Sequence[Json]:
+    return ((mesh.spec.get("mtls") or {}).get("backends") or ()) if mesh else ()
+
+
+def _secret_names(backend: Json, mesh: str) -> set[str]:
+    name, conf = backend.get("name", ""), backend.get("conf") or {}
+    if backend.get("type") == "builtin":
+        return {f"{mesh}.ca-builtin-cert-{name}", f"{mesh}.ca-builtin-key-{name}"}
+    return {(conf.get(part) or {}).get("secret", "") for part in ("cert", "key")} - {""}
+
+
+async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Put]:
+    """What the new meshes among these resources bring, less what the same change writes itself."""
+    written = {resource.key for resource in resources}
+    companions: list[Put] = []
+    for resource in resources:
+        if resource.kind == "Mesh" and context.state.get(resource.key) is None:
+            made = await mesh_companions(context, resource)
+            companions += [put for put in made if put.resource.key not in written]
+    return companions

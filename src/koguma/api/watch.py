@@ -1,0 +1,103 @@
+"""Watch: changes as they happen, one JSON object a line, in revision order, with bookmarks.
+
+`GET <list>?watch=true` first sends what is there (ADDED each, then a BOOKMARK), then every change.
+`&revision=N` goes on after revision N instead; a revision that is compacted away answers 410. A BOOKMARK
+carries the revision to go on from, and comes regularly, so that a quiet watch is known to be alive.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from koguma.api import lists
+from koguma.api.call import Call
+from koguma.api.context import Context
+from koguma.model.errors import BadRequest, Gone, KogumaError, Unavailable
+from koguma.model.kind import Kind
+from koguma.model.resource import Resource
+from koguma.store.contract import Change, Op
+
+BOOKMARK_SECONDS: Final = 15.0
+CONTENT_TYPE: Final = "application/x-ndjson"
+_TYPES: Final = {Op.CREATE: b"ADDED", Op.UPDATE: b"MODIFIED", Op.DELETE: b"DELETED"}
+_BATCH = 500
+
+
+class Watches:
+    """Handler of all watches; `open` counts those that run."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.open = 0
+
+    async def watch(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
+        """Send changes of a kind until the client leaves or the server stops."""
+        context = self._context
+        context.check(call.user, "watch", kind, mesh or "")
+        if mesh is not None and kind.is_mesh_scoped:
+            context.check_mesh(mesh)
+        fits = self._filter(call, mesh)
+        after, first = self._start(call, kind, mesh, fits)
+        feed = context.store.watch(frozenset({kind.name}), after)
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+        await response.prepare(call.request)
+        self.open += 1
+        try:
+            for start in range(0, len(first), _BATCH):
+                await response.write(b"".join(self._added(r) for r in first[start : start + _BATCH]))
+            await response.write(_bookmark(after))
+            while True:
+                changes = await feed.next_batch(BOOKMARK_SECONDS)
+                lines = [self._line(change) for change in changes if fits(change.resource)]
+                await response.write(b"".join(lines) if lines else _bookmark(feed.position))
+        except (Gone, Unavailable) as error:  # fell too far behind, or the server stops
+            await response.write(_error(error))
+        finally:
+            self.open -= 1
+        return response
+
+    def _filter(self, call: Call, mesh: str | None) -> Callable[[Resource], bool]:
+        pairs = list(call.request.rel_url.query.items())
+        wanted = lists.wanted(call.query, pairs, call.request.path)
+        return lambda resource: (
+            (mesh is None or resource.mesh == mesh) and (wanted is None or wanted(resource))
+        )
+
+    def _start(
+        self, call: Call, kind: Kind, mesh: str | None, fits: Callable[[Resource], bool]
+    ) -> tuple[int, Sequence[Resource]]:
+        state, text = self._context.state, call.query.get("revision")
+        if text is None:
+            return state.revision, [r for r in state.listed(kind.name, mesh) if fits(r)]
+        if not text.isascii() or not text.isdigit() or len(text) > 18:  # noqa: PLR2004 - int64
+            raise BadRequest(f'query parameter "revision" must be a number, not "{text}"')
+        after = int(text)
+        if after > state.revision:
+            raise BadRequest(f"revision {after} is not written yet; the newest is {state.revision}")
+        if after < state.compacted:
+            raise Gone(
+                f"revision {after} is too old: history begins at {state.compacted}; list again, then watch"
+                " from the list's revision"
+            )
+        return after, ()
+
+    def _added(self, resource: Resource) -> bytes:
+        return _event(b"ADDED", resource.revision, self._context.shown.bytes(resource))
+
+    def _line(self, change: Change) -> bytes:
+        return _event(_TYPES[change.op], change.revision, self._context.shown.bytes(change.resource))
+
+
+def _event(word: bytes, revision: int, shown: bytes) -> bytes:
+    return b'{"type":"%b","revision":%d,"object":%b}\n' % (word, revision, shown)
+
+
+def _bookmark(revision: int) -> bytes:
+    return b'{"type":"BOOKMARK","revision":%d}\n' % revision
+
+
+def _error(error: KogumaError) -> bytes:
+    shown = {"type": "ERROR", "status": error.status, "title": error.title, "detail": error.detail}
+    return msgspec.json.encode(shown) + b"\n"

@@ -1,0 +1,79 @@
+"""First start: the objects that a new store begins with, written once, by whoever gets there first."""
+
+import base64
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from koguma.api import transactions
+from koguma.api.context import Context
+from koguma.api.tokens import Keys
+from koguma.api.user import SYSTEM
+from koguma.core import defaults, identity
+from koguma.identity import files
+from koguma.identity.claims import USER, ZONE
+from koguma.model.errors import AlreadyExists, Conflict
+from koguma.model.redacted import Redacted
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.settings import Settings
+from koguma.store.contract import Put, Transaction
+
+_CLUSTER_ID = "kuma-cluster-id"
+
+
+async def fill(context: Context, settings: Settings) -> None:
+    """Write what a new store needs, in one transaction; a store that has a cluster id is not new."""
+    if cluster_id(context):
+        return
+    documents = list(_documents(context, settings))
+    objects = [transactions.made_here(context, document) for document in documents]
+    if not settings.skip_default_mesh:
+        mesh = transactions.made_here(context, {"type": "Mesh", "name": identity.DEFAULT_MESH})
+        objects += [mesh, *(put.resource for put in await transactions.mesh_companions(context, mesh))]
+    await _write_once(context, objects, "first start")
+
+
+async def fill_zone(context: Context) -> None:
+    """Every start in zone mode makes sure that the zone itself is an object."""
+    if context.place.is_global:
+        return
+    document = {"type": "Zone", "name": context.place.zone, "enabled": True}
+    zone = transactions.made_here(context, document)
+    if context.state.get(zone.key) is None:
+        await _write_once(context, [zone], "start of the zone")
+
+
+async def _write_once(context: Context, objects: list[Resource], reason: str) -> None:
+    try:
+        await context.store.write(Transaction(tuple(Put(o, 0) for o in objects), SYSTEM, reason))
+    except (AlreadyExists, Conflict):
+        return  # another control plane on the same store was faster
+
+
+def _documents(context: Context, settings: Settings) -> Iterator[Json]:
+    yield {"type": "Config", "name": _CLUSTER_ID, "config": str(uuid.uuid4())}
+    for purpose in (USER, ZONE):
+        yield {"type": "GlobalSecret", "name": purpose.key_name(1), "data": context.signing_key()}
+    if not settings.skip_hostname_generators:
+        yield from defaults.hostname_generators(context.place)
+
+
+def cluster_id(context: Context) -> str:
+    """The id that all control planes on this store share; empty before the first start."""
+    found = context.state.named("Config", "", _CLUSTER_ID)
+    return str(found.spec.get("config", "")) if found else ""
+
+
+async def admin_token(context: Context, keys: Keys, data_dir: Path, now: datetime) -> str:
+    """Keep the admin's token in a file that only we can read, and as a secret; answers a warning, if any."""
+    token = files.admin_token(data_dir, keys.ring(USER), now)
+    if context.state.named("GlobalSecret", "", "admin-user-token") is None:
+        document = {"type": "GlobalSecret", "name": "admin-user-token", "data": _encoded(token.text)}
+        await _write_once(context, [transactions.made_here(context, document)], "first start")
+    return token.warning
+
+
+def _encoded(text: Redacted) -> str:
+    return base64.b64encode(text.reveal().encode()).decode()

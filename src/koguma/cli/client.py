@@ -1,0 +1,198 @@
+"""Client: requests to the control plane over the standard library's HTTP, which is quick to import.
+
+An answer that is an error becomes Refused, with the fields that the server names; a server that does not
+answer becomes Unreachable, with what to try. Redirects are not followed, so a token goes nowhere else.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from koguma import __version__
+from koguma.cli.failures import Field, Refused, Unreachable
+from koguma.cli.target import HTTPS_PORT, Target
+
+Json = Any
+Query = Sequence[tuple[str, str]]
+
+_CONNECT_SECONDS: Final = 10.0
+_ANSWER_SECONDS: Final = 120.0
+_WATCH_SECONDS: Final = 45.0  # the server sends a bookmark every 15
+_PAGE_SIZE: Final = 1_000
+_ERRORS_FROM: Final = 400
+
+
+class Answer(NamedTuple):
+    """What the server said; `value` is the JSON of the body, or its text."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    value: Json
+
+    @property
+    def etag(self) -> str:
+        """The version of the object in it."""
+        return str(self.headers.get("ETag", ""))
+
+
+class Client:
+    """Talks to one server, over one connection at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, path: str, query: Query = ()) -> Answer:
+        """Read."""
+        return self.send("GET", path, query)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        body: Json = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request; Refused where the answer is an error."""
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        typed = {"Content-Type": "application/json"} if content is not None else {}
+        with self._trouble():
+            response = self._request(method, path, query, content, {**typed, **(headers or {})})
+            data = response.read()
+        return _answer(response, data)
+
+    def pages(self, path: str, query: Query = ()) -> Iterator[Json]:
+        """The objects of a list, page by page."""
+        offset = "0"
+        while offset:
+            sent = (*query, ("size", str(_PAGE_SIZE)), *([("offset", offset)] if offset != "0" else []))
+            page = self.get(path, sent).value
+            yield from page["items"]
+            # Only the offset is taken from the link: its host may be one that is known inside a network.
+            offset = parse_qs(urlsplit(page.get("next") or "").query).get("offset", [""])[0]
+
+    def watch(self, path: str, query: Query = ()) -> Iterator[Json]:
+        """Events of a list, until the connection ends."""
+        with self._trouble(), contextlib.closing(self._connected()) as connection:
+            self._connection = None
+            response = self._request("GET", path, (*query, ("watch", "true")), None, {}, connection)
+            if response.status >= _ERRORS_FROM:
+                _answer(response, response.read())
+            assert connection.sock is not None
+            connection.sock.settimeout(_WATCH_SECONDS)
+            while line := response.readline():
+                yield json.loads(line)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        connection: http.client.HTTPConnection | None = None,
+    ) -> http.client.HTTPResponse:
+        connection = connection or self._connected()
+        where = self.target.url.path + path + (f"?{urlencode(query)}" if query else "")
+        connection.request(method, where, content, {**self._headers(), **headers})
+        return connection.getresponse()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": f"koguma/{__version__}"}
+        if self.target.token is not None:
+            headers["Authorization"] = f"Bearer {self.target.token.reveal()}"
+        return headers
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            self._connection = self._opened()
+        return self._connection
+
+    def _opened(self) -> http.client.HTTPConnection:
+        url = self.target.url
+        if self.target.is_https:
+            context = _tls_context(self.target)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                self.target.host, url.port, timeout=_CONNECT_SECONDS, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(self.target.host, url.port, timeout=_CONNECT_SECONDS)
+        connection.connect()
+        connection.sock.settimeout(_ANSWER_SECONDS)
+        return connection
+
+    @contextlib.contextmanager
+    def _trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            self._connection = None
+            raise Unreachable(*_trouble(self.target, error)) from None
+
+
+def _tls_context(target: Target) -> Any:
+    import ssl  # noqa: PLC0415 - plain http on the same machine does not pay for it
+
+    try:
+        return ssl.create_default_context(cafile=target.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise Unreachable(f"the CA file {target.ca_file} cannot be used: {error.strerror or error}") from None
+
+
+def _trouble(target: Target, error: Exception) -> tuple[str, tuple[str, ...]]:
+    """Why there is no answer, and what to try."""
+    where = f"{target.address} (from {target.origin})"
+    words = _words(error)
+    if type(error).__name__ == "SSLCertVerificationError":
+        return f"the certificate of {where} is not trusted: {words}", (
+            " - give the control plane's CA with --ca-file; it keeps ca.pem in its data directory",
+        )
+    if isinstance(error, http.client.HTTPException) or type(error).__name__ == "SSLError":
+        return f"{where} does not answer as {target.url.scheme}: {words}", (
+            f" - http is usually on port 5681, https on port {HTTPS_PORT}",
+        )
+    return f"cannot reach the control plane at {where}: {words}", (
+        " - start one with `koguma cp run`, or name another with --address, KOGUMA_ADDRESS or --context",
+    )
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if type(error).__name__ == "SSLCertVerificationError":
+        return str(getattr(error, "verify_message", error))
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _answer(response: http.client.HTTPResponse, data: bytes) -> Answer:
+    text = data.decode("utf-8", "replace")
+    value: Json = text
+    if response.headers.get_content_type() == "application/json":
+        with contextlib.suppress(ValueError):
+            value = json.loads(text)
+    if response.status >= _ERRORS_FROM:
+        raise refused(response.status, value, response.headers.get("Koguma-Request-Id", ""))
+    return Answer(response.status, response.headers, value)
+
+
+def refused(status: int, value: Json, request_id: str = "") -> Refused:
+    """The failure that an error body describes, whoever wrote it."""
+    if not isinstance(value, dict):
+        first = str(value or "").strip().splitlines()[:1]
+        return Refused(
+            status, f"the server answered {status}", first[0][:500] if first else "", (), request_id
+        )
+    fields = tuple(
+        Field(str(entry.get("field", "")), str(entry.get("reason", "")))
+        for entry in value.get("invalid_parameters") or ()
+    )
+    instance = str(value.get("instance") or request_id)
+    title, detail = str(value.get("title") or ""), str(value.get("detail") or "")
+    return Refused(status, title, detail, fields, instance)

@@ -1,0 +1,152 @@
+"""Contexts: the control planes that a person talks to, kept in one private file.
+
+`$XDG_CONFIG_HOME/koguma/config.yaml`, or `~/.config/koguma/config.yaml`. It may hold tokens, so it is written
+with mode 0600, and beside its place first, so that a reader never sees half of it.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from koguma.cli import terminal
+from koguma.cli.failures import ExitCode, Failure
+from koguma.model.redacted import Redacted
+
+_KEYS: Final = {"address": "address", "token": "token", "tokenFile": "token_file", "caFile": "ca_file"}
+_FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
+MASK: Final = "*****"
+
+
+class Context(NamedTuple):
+    """One control plane and how to talk to it."""
+
+    name: str
+    address: str
+    token: Redacted | None = None
+    token_file: str = ""
+    ca_file: str = ""
+
+    def written(self, *, masked: bool = False) -> dict[str, str]:
+        """The entry in the file."""
+        token = "" if self.token is None else MASK if masked else self.token.reveal()
+        values = {**self._asdict(), "token": token}
+        return {"name": self.name} | {key: values[name] for key, name in _KEYS.items() if values[name]}
+
+
+class Config(NamedTuple):
+    """What the file says."""
+
+    current: str = ""
+    contexts: tuple[Context, ...] = ()
+
+    def named(self, name: str) -> Context:
+        """The context of that name, or a failure that lists those that exist."""
+        for context in self.contexts:
+            if context.name == name:
+                return context
+        known = ", ".join(context.name for context in self.contexts) or "none yet"
+        raise Failure(
+            f'there is no context "{name}" (known: {known}); `koguma config add` makes one',
+            code=ExitCode.USAGE,
+        )
+
+    def with_context(self, context: Context) -> "Config":
+        """The same with one context more, or another of its name; the first becomes the current one."""
+        kept = tuple(each for each in self.contexts if each.name != context.name)
+        return Config(self.current or context.name, (*kept, context))
+
+    def without(self, name: str) -> "Config":
+        """The same without a context."""
+        kept = tuple(each for each in self.contexts if each is not self.named(name))
+        return Config("" if self.current == name else self.current, kept)
+
+    def written(self, *, masked: bool = False) -> dict[str, Any]:
+        """The content of the file."""
+        return {
+            "currentContext": self.current,
+            "contexts": [context.written(masked=masked) for context in self.contexts],
+        }
+
+
+def path(environment: Mapping[str, str]) -> Path:
+    """Where the file is."""
+    base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "koguma" / "config.yaml"
+
+
+def load(file: Path) -> Config:
+    """What the file says; nothing where there is none."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(file, f"cannot be read: {error}") from None
+    config = _config(file, _parsed(file, text))
+    if any(context.token for context in config.contexts) and file.stat().st_mode & _FOREIGN_BITS:
+        terminal.complain(f"warning: {file} holds a token and others can read it; run `chmod 600 {file}`")
+    return config
+
+
+def save(file: Path, config: Config) -> None:
+    """Write the file, readable by its owner alone."""
+    import yaml  # noqa: PLC0415 - commands without contexts do not pay for it
+
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with os.fdopen(os.open(beside, flags, 0o600), "w", encoding="utf-8") as stream:
+            yaml.safe_dump(config.written(), stream, sort_keys=False)
+        beside.replace(file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+
+
+def _parsed(file: Path, text: str) -> Any:
+    import yaml  # noqa: PLC0415 - commands without contexts do not pay for it
+
+    try:
+        return yaml.load(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+        raise Failure(f"{place}: {error.problem}", code=ExitCode.USAGE) from None
+    except yaml.YAMLError as error:
+        raise _unusable(file, str(error)) from None
+
+
+def _config(file: Path, value: Any) -> Config:
+    if value is None:
+        return Config()
+    entries = value.get("contexts") if isinstance(value, dict) else None
+    if not isinstance(entries or [], list) or not isinstance(value, dict):
+        raise _unusable(file, "must be a mapping with `currentContext` and a list `contexts`")
+    current = value.get("currentContext") or ""
+    return Config(
+        str(current), tuple(_context(file, index, entry) for index, entry in enumerate(entries or ()))
+    )
+
+
+def _context(file: Path, index: int, entry: Any) -> Context:
+    place = f"contexts[{index}]"
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise _unusable(file, f"{place} must be a mapping of texts")
+    unknown = sorted(set(entry) - {"name", *_KEYS})
+    if unknown:
+        raise _unusable(file, f'{place}: unknown field "{unknown[0]}"; known are name, {", ".join(_KEYS)}')
+    if not entry.get("name") or not entry.get("address"):
+        raise _unusable(file, f"{place} needs a name and an address")
+    token = Redacted(entry["token"]) if entry.get("token") else None
+    return Context(
+        entry["name"], entry["address"], token, entry.get("tokenFile", ""), entry.get("caFile", "")
+    )
+
+
+def _unusable(file: Path, why: str) -> Failure:
+    return Failure(f"{file}: {why}", code=ExitCode.USAGE)

@@ -1,0 +1,110 @@
+"""Nouns: the words that people use for kinds, as the server knows them.
+
+The server's list is asked rather than our own code: it is there quicker than the kinds are imported, and it
+knows policies that only the server has installed.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+import click
+
+from koguma.cli.failures import ExitCode, Refused
+
+if TYPE_CHECKING:  # most commands only need the words
+    from koguma.cli.client import Client, Json
+    from koguma.model.kind import Kinds
+
+
+class Noun(NamedTuple):
+    """One kind, as far as addressing its objects goes."""
+
+    name: str
+    plural: str
+    short: str = ""
+    is_mesh_scoped: bool = True
+    is_policy: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What people may call it, in lower case."""
+        return tuple(filter(None, (self.short, self.name.lower(), self.plural, *self.aliases)))
+
+    def path(self, mesh: str | None, name: str = "") -> str:
+        """Where its objects are, in one mesh or (None) in all; or where one of them is."""
+        base = f"/meshes/{quote(mesh, safe='')}" if self.is_mesh_scoped and mesh is not None else ""
+        return f"{base}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
+
+    def reference(self, name: str) -> str:
+        """One object in a few letters: `meshtimeout/backend-is-quick`."""
+        return f"{self.name.lower()}/{name}"
+
+
+class Nouns:
+    """All kinds, found by any of their words."""
+
+    def __init__(self, nouns: Iterable[Noun]) -> None:
+        self._nouns = tuple(nouns)
+        self._by_word = {word: noun for noun in self._nouns for word in noun.words}
+
+    def __iter__(self) -> Iterator[Noun]:
+        return iter(self._nouns)
+
+    def word(self, word: str) -> Noun:
+        """The kind that a person means; wrong usage where there is none."""
+        found = self._by_word.get(word.lower())
+        if found is None:
+            raise click.UsageError(f'unknown kind "{word}"{self._near(word)}')
+        return found
+
+    def _near(self, word: str) -> str:
+        import difflib  # noqa: PLC0415 - only for the mistake
+
+        near = difflib.get_close_matches(word.lower(), self._by_word, n=1, cutoff=0.6)
+        return f'; did you mean "{self._by_word[near[0]].name}"?' if near else "; `koguma kinds` lists them"
+
+
+def served(client: "Client") -> Nouns:
+    """The kinds of the server; our own where it does not tell this user."""
+    try:
+        listed = client.get("/_resources").value["resources"]
+    except Refused as refused:
+        if refused.code is not ExitCode.DENIED:
+            raise
+        return local()
+    return Nouns(_served(entry) for entry in listed)
+
+
+def _served(entry: "Json") -> Noun:
+    return Noun(
+        entry["name"],
+        entry["path"],
+        entry.get("shortName") or "",
+        is_mesh_scoped=entry.get("scope") == "Mesh",
+        is_policy="policy" in entry,
+        aliases=tuple(entry.get("aliases") or ()),
+    )
+
+
+def local() -> Nouns:
+    """The kinds that this program knows."""
+    return Nouns(
+        Noun(kind.name, kind.plural, kind.short, kind.is_mesh_scoped, kind.policy is not None, kind.aliases)
+        for kind in local_kinds()
+    )
+
+
+def local_kinds() -> "Kinds":
+    """The records of the kinds that this program knows."""
+    from koguma.kinds import KINDS  # noqa: PLC0415 - the largest import of all
+    from koguma.model.kind import Kinds  # noqa: PLC0415 - the same
+    from koguma.policies import POLICIES  # noqa: PLC0415 - the same
+
+    return Kinds((*KINDS, *POLICIES))
+
+
+def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Kinds that begin like this, for shells; the longest word of each, which says most."""
+    return sorted(noun.plural for noun in local() if noun.plural.startswith(incomplete.lower()))

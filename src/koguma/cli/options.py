@@ -1,0 +1,85 @@
+"""Options that many commands share."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:  # `--help` does not pay for HTTP
+    from koguma.cli.client import Client
+
+VERBOSE: Final = "koguma.verbose"
+
+Function = Callable[..., Any]
+
+
+def _note_verbose(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click calls it
+    if value:
+        ctx.meta[VERBOSE] = True
+
+
+_CONNECTION = (
+    click.option(
+        "--address", metavar="URL", help="The control plane: http://HOST:PORT or https://HOST:PORT."
+    ),
+    click.option("--token-file", metavar="FILE", help="File with the token to send."),
+    click.option("--ca-file", metavar="FILE", help="CA (PEM) that the server's certificate must come from."),
+    click.option("--context", metavar="NAME", help="Context to use instead of the current one."),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_verbose,
+        help="Also show request ids with errors.",
+    ),
+)
+
+
+def connected(function: Function) -> Function:
+    """Add the options that find the server, and hand its client over as the first argument."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in ("address", "token_file", "ca_file", "context")}
+        return function(client(**given), *args, **kwargs)
+
+    return connection(command)
+
+
+def connection(function: Function) -> Function:
+    """Add the options that find the server."""
+    for option in reversed(_CONNECTION):
+        function = option(function)
+    return function
+
+
+def client(
+    address: str | None = None,
+    token_file: str | None = None,
+    ca_file: str | None = None,
+    context: str | None = None,
+) -> "Client":
+    """A client of the server that these options, the environment and the contexts name."""
+    from koguma.cli.client import Client  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
+
+    return Client(resolve(Given(address, token_file, ca_file, context), os.environ))
+
+
+mesh = click.option("-m", "--mesh", default="default", show_default=True, help="Mesh of the objects.")
+files = click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="PATH",
+    help="File, folder (all .yaml, .yml and .json in it) or - for standard input; repeatable.",
+)
+
+
+def output(*choices: str) -> Callable[[Function], Function]:
+    """The option `-o` with these choices; without it a command prints for people."""
+    return click.option("-o", "--output", type=click.Choice(choices), help="Another form than the default.")

@@ -1,0 +1,115 @@
+"""The root of the command tree: names and one-line helps here, everything else in the commands' modules."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from koguma.cli import failures
+from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.options import VERBOSE
+
+# Each command `name` is the attribute `command` of the module `koguma.cli.<name>`.
+COMMANDS: Final[Mapping[str, str]] = {
+    "cp": "Run a control plane.",
+    "apply": "Write objects from files, all of them or none.",
+    "get": "Show objects: a table, YAML, JSON; or watch them.",
+    "describe": "Explain one object: identity, labels, times, spec.",
+    "diff": "Compare files with what is stored.",
+    "delete": "Remove objects.",
+    "kinds": "List the kinds of objects and their short names.",
+    "kri": "Take resource identifiers apart, or build them.",
+    "token": "Issue, inspect and revoke tokens.",
+    "config": "Keep the control planes that you talk to.",
+    "check": "Check the control plane, a line each with what to do.",
+    "version": "Show the versions of the client and the server.",
+    "completion": "Print a completion script for a shell.",
+}
+
+
+class Root(click.Group):
+    """A group that imports a command's module when the command is called, and tells how commands fail."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest command that exists in the error."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f'there is no command "{name}"{_near(name)}')
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; its answer is the exit code."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            return ExitCode.INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has seen enough; the rest goes nowhere, also at the interpreter's end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.BROKEN_PIPE
+        except Failure as failure:
+            return _told(ctx, failure)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            found = failures.of_library(error)
+            if found is None:
+                raise
+            return _told(ctx, found)
+        return code
+
+
+def _told(ctx: click.Context, failure: Failure) -> ExitCode:
+    failures.tell(failure, verbose=bool(ctx.meta.get(VERBOSE)))
+    return failure.code
+
+
+def _near(name: str) -> str:
+    import difflib  # noqa: PLC0415 - only for the mistake
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f'; did you mean "{near[0]}"?' if near else "; `koguma --help` lists them"
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 server unreachable, 4 not allowed."
+    " The server is found by --address, KOGUMA_ADDRESS, the current context, or http://localhost:5681.",
+)
+def root() -> None:
+    """Koguma, a service-mesh control plane."""
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code."""
+    try:
+        code = root.main(args=argv, prog_name="koguma", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return ExitCode.INTERRUPTED
+    return int(code) if isinstance(code, int) else ExitCode.FINE

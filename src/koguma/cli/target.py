@@ -1,0 +1,151 @@
+"""Target: which server a command talks to, and with which credentials.
+
+The address: `--address`, `KOGUMA_ADDRESS`, the context, http://localhost:5681. The token: `--token-file`,
+`KOGUMA_TOKEN`, the context; the CA: `--ca-file`, `KOGUMA_CA`, the context. `--context` is a flag, so what the
+context that it names says comes before the environment. What the current context holds is for its own
+address and is not sent to another.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from koguma.cli import contexts
+from koguma.cli.contexts import Context
+from koguma.cli.failures import ExitCode, Failure
+from koguma.model.redacted import Redacted
+
+DEFAULT_ADDRESS: Final = "http://localhost:5681"
+HTTPS_PORT: Final = 5682
+_TOKEN_BYTES_MAX: Final = 64 * 1024
+
+
+class Given(NamedTuple):
+    """What the command line says."""
+
+    address: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+    context: str | None = None
+
+
+class Target(NamedTuple):
+    """Where to send requests; `origin` says where the address comes from."""
+
+    address: str
+    origin: str
+    token: Redacted | None = None
+    ca_file: str = ""
+
+    @property
+    def url(self) -> SplitResult:
+        """The address in its parts."""
+        return urlsplit(self.address)
+
+    @property
+    def host(self) -> str:
+        """The server's name or IP address."""
+        return self.url.hostname or ""
+
+    @property
+    def is_https(self) -> bool:
+        """Whether requests are encrypted."""
+        return self.url.scheme == "https"
+
+
+def resolve(given: Given, environment: Mapping[str, str]) -> Target:
+    """The target that flags, environment and contexts make, in that order."""
+    context = _context(given, environment)
+    address, origin = _address(given, environment, context)
+    checked = _checked(address, origin)
+    if context is not None and given.context is None and context.address.rstrip("/") != checked:
+        context = None
+    token = _token(given, environment, context)
+    ca_file = given.ca_file or _ca_file(given, environment, context)
+    target = Target(checked, origin, token, ca_file)
+    if token is not None and not target.is_https and not is_loopback(target.host):
+        raise _unprotected(target)
+    return target
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, so that nobody else hears."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _context(given: Given, environment: Mapping[str, str]) -> Context | None:
+    config = contexts.load(contexts.path(environment))
+    if given.context is not None:
+        return config.named(given.context)
+    return config.named(config.current) if config.current else None
+
+
+def _address(given: Given, environment: Mapping[str, str], context: Context | None) -> tuple[str, str]:
+    if given.address:
+        return given.address, "--address"
+    if given.context is None and environment.get("KOGUMA_ADDRESS"):
+        return environment["KOGUMA_ADDRESS"], "KOGUMA_ADDRESS"
+    if context is not None:
+        return context.address, f'context "{context.name}"'
+    return DEFAULT_ADDRESS, "the default"
+
+
+def _checked(address: str, origin: str) -> str:
+    try:
+        parts = urlsplit(address)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.username is not None or parts.query or parts.fragment:
+        raise Failure(
+            f'{origin}: "{address}" is no address of a control plane; write http://HOST:PORT or https://HOST:PORT',
+            code=ExitCode.USAGE,
+        )
+    return address.rstrip("/")
+
+
+def _token(given: Given, environment: Mapping[str, str], context: Context | None) -> Redacted | None:
+    if given.token_file:
+        return read_token(given.token_file, "--token-file")
+    variable = Redacted(environment["KOGUMA_TOKEN"].strip()) if environment.get("KOGUMA_TOKEN") else None
+    kept = _kept_token(context) if given.context is not None or variable is None else None
+    return kept or variable
+
+
+def _kept_token(context: Context | None) -> Redacted | None:
+    if context is not None and context.token_file:
+        return read_token(context.token_file, f'context "{context.name}"')
+    return context.token if context else None
+
+
+def _ca_file(given: Given, environment: Mapping[str, str], context: Context | None) -> str:
+    kept, variable = context.ca_file if context else "", environment.get("KOGUMA_CA", "")
+    return (kept or variable) if given.context is not None else (variable or kept)
+
+
+def read_token(file: str, origin: str) -> Redacted:
+    """The token in a file."""
+    try:
+        with Path(file).expanduser().open(encoding="ascii") as stream:
+            text = stream.read(_TOKEN_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no token"
+        raise Failure(f"{origin}: {file}: {why}", code=ExitCode.USAGE) from None
+    if not text or any(c.isspace() for c in text):
+        raise Failure(f"{origin}: {file}: must contain one token", code=ExitCode.USAGE)
+    return Redacted(text)
+
+
+def _unprotected(target: Target) -> Failure:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return Failure(
+        f"the token would cross the network unprotected to {target.address}; use the https port:"
+        f" --address https://{host}:{HTTPS_PORT} with --ca-file FILE (the control plane keeps ca.pem in its"
+        " data directory)",
+        code=ExitCode.USAGE,
+    )

@@ -1,0 +1,26 @@
+"""`koguma version`: the versions of the client and of the server that it talks to."""
+
+import click
+
+from koguma import __version__
+from koguma.cli import options, terminal
+from koguma.cli.failures import Failure
+
+
+@click.command("version")
+@click.option("--client", "client_only", is_flag=True, help="Do not ask the server.")
+@options.connection
+def command(*, client_only: bool, **given: str | None) -> None:
+    """Show the versions of the client and, if it answers, of the server."""
+    print(f"client: koguma {__version__}")
+    if client_only:
+        return
+    try:
+        client = options.client(**given)
+        index = client.get("/").value
+    except Failure as failure:
+        terminal.complain(f"server: {failure.message}")
+        return
+    product, based_on = str(index.get("product", "unknown")).lower(), index.get("basedOnKuma", "unknown")
+    said = str(index.get("kogumaVersion") or index.get("version") or "of unknown version")
+    print(f"server: {product} {said} at {client.target.address} (reads Kuma {based_on})")

@@ -1,0 +1,96 @@
+"""Watching: changes on standard output as they happen, over lost connections."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from koguma.cli import columns, tables, terminal
+from koguma.cli.client import Client, Json, Query, refused
+from koguma.cli.failures import Unreachable
+from koguma.cli.nouns import Noun
+
+_TRIES: Final = 6
+_FIRST_PAUSE_SECONDS: Final = 0.5
+_GONE: Final = 410
+
+
+def watch(
+    client: Client, watched: tuple[Noun, frozenset[str]], mesh: str | None, query: Query, output: str | None
+) -> None:
+    """Print what is there, then every change, until somebody stops it."""
+    noun, names = watched
+    events = (
+        event
+        for event in changes(client, noun.path(mesh), query)
+        if event["type"] == "BOOKMARK" or not names or event["object"]["name"] in names
+    )
+    printed = (
+        _objects(events, output) if output in ("yaml", "json", "name", "kri") else _rows(noun, events, output)
+    )
+    for line in printed:
+        print(line, flush=True)
+
+
+def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
+    """Events in order; a lost connection goes on where it was, from the last revision."""
+    revision: int | None = None
+    failed = 0
+    while True:
+        after = () if revision is None else (("revision", str(revision)),)
+        try:
+            for event in client.watch(path, (*query, *after)):
+                failed = 0
+                if event["type"] == "ERROR":
+                    raise refused(event.get("status", _GONE), event)
+                # What comes before the first bookmark is the list, which has no place to go on from.
+                if revision is not None or event["type"] == "BOOKMARK":
+                    revision = int(event["revision"])
+                yield event
+            reason = "the server ended the watch"
+        except Unreachable as lost:
+            if revision is None or failed >= _TRIES:
+                raise
+            reason = lost.message
+        _wait(failed, reason)
+        failed += 1
+
+
+def _wait(failed: int, reason: str) -> None:
+    terminal.complain(f"{reason}; connecting again")
+    time.sleep(_FIRST_PAUSE_SECONDS * 2**failed)
+
+
+def _rows(noun: Noun, events: Iterator[Json], output: str | None) -> Iterator[str]:
+    def row(event: Json) -> Sequence[str]:
+        # Ages are counted from now, which moves while we watch.
+        chosen = columns.columns(noun, datetime.now(UTC), wide=output == "wide")
+        return (event["type"].lower(), *columns.row(chosen, event["object"]))
+
+    titles = columns.header(columns.columns(noun, datetime.now(UTC), wide=output == "wide"))
+    table = tables.Table(("EVENT", *titles))
+    first = []
+    for event in events:
+        if event["type"] == "BOOKMARK":
+            break
+        first.append(row(event))
+    yield from table.start(first)
+    yield from (table.row(row(event)) for event in events if event["type"] != "BOOKMARK")
+
+
+def _objects(events: Iterator[Json], output: str) -> Iterator[str]:
+    from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+
+    for event in events:
+        if event["type"] == "BOOKMARK":
+            continue
+        value = event["object"]
+        if output == "json":
+            yield json.dumps({"type": event["type"], "object": value}, ensure_ascii=False)
+        elif output == "yaml":
+            yield f"--- # {event['type'].lower()}\n{form.yaml_text(value)}".rstrip("\n")
+        elif output == "kri":
+            yield str(value.get("kri", ""))
+        else:
+            yield f"{value['type'].lower()}/{value['name']}"

@@ -1,0 +1,1 @@
+"""The questions about the mesh. Pure: it reads its arguments, and nothing else."""

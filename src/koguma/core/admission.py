@@ -1,0 +1,234 @@
+"""Admission: what an object must look like before it may be stored, and the labels that it gets.
+
+`admitted(draft, ...)` either gives the resource to store, with warnings, or raises Invalid with every
+violation at once: identity, labels, then the spec. It reads only its arguments.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+import msgspec
+
+from koguma.core import identity, role
+from koguma.core.identity import Identity
+from koguma.model import labels, names
+from koguma.model.errors import Invalid
+from koguma.model.forms import Draft, Form
+from koguma.model.kind import About, Kind
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+from koguma.model.schema import UNKNOWN, Json
+from koguma.model.violation import Violation, key
+
+
+class FieldValidation(Enum):
+    """What happens to fields that do not exist: refused, stored with a warning, or stored in silence."""
+
+    STRICT = "Strict"
+    WARN = "Warn"
+    IGNORE = "Ignore"
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """An object that may be stored, and what its writer should hear."""
+
+    resource: Resource
+    warnings: tuple[str, ...] = ()
+
+
+def admitted(
+    draft: Draft,
+    stored: Resource | None,
+    place: Place,
+    unknown_fields: FieldValidation = FieldValidation.STRICT,
+) -> Admitted:
+    """The resource that a draft makes, on top of what is stored under the same core name."""
+    draft = _with_kept_labels(draft, stored)
+    wanted = identity.of(draft, place)
+    violations = [*_identity_violations(draft, wanted, place), *_label_violations(draft, wanted, place)]
+    about = About(
+        place=place,
+        name=wanted.key.name,
+        mesh=wanted.key.mesh,
+        namespace=wanted.key.namespace,
+        labels=draft.labels,
+        stored=stored.spec if stored else None,
+    )
+    found = [*draft.unknown, *_spec_violations(draft, about)]
+    ignorable = [v for v in found if v.rule == UNKNOWN and unknown_fields is not FieldValidation.STRICT]
+    violations += [v for v in found if v not in ignorable]
+    if violations:
+        raise Invalid(violations)
+    computed = computed_labels(draft, wanted, place)
+    if stored is not None:
+        _check_immutable(stored, wanted, computed)
+    warnings = (
+        [f"{v.field}: {v.message}" for v in ignorable] if unknown_fields is FieldValidation.WARN else []
+    )
+    warnings += _warnings(draft, about)
+    return Admitted(_resource(draft, wanted, computed, stored), tuple(warnings))
+
+
+def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:
+    """An update that does not mention where the object lives leaves it there."""
+    if stored is None:
+        return draft
+    kept = {name: stored.labels[name] for name in (labels.ZONE, labels.NAMESPACE) if name in stored.labels}
+    return msgspec.structs.replace(draft, labels={**kept, **draft.labels})
+
+
+def _resource(
+    draft: Draft, wanted: Identity, computed: Mapping[str, str], stored: Resource | None
+) -> Resource:
+    annotations = draft.annotations
+    if annotations is None:
+        annotations = stored.annotations if stored else {}
+    return Resource(
+        kind=draft.kind.name,
+        mesh=wanted.key.mesh,
+        zone=wanted.key.zone,
+        namespace=wanted.key.namespace,
+        name=wanted.key.name,
+        core_name=stored.core_name if stored else wanted.core_name,
+        labels=computed,
+        annotations=annotations,
+        spec=draft.spec,
+        status=stored.status if stored else None,
+    )
+
+
+def _identity_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
+    kind, name = draft.kind, wanted.key.name
+    field = "name" if draft.form is Form.PLAIN else "metadata.name"
+    found = list(names.identifier(draft.name, field))
+    yield from found
+    if not found:
+        yield from _length_violations(kind, name, wanted, place, field)
+    if kind.is_mesh_scoped and not names.is_dns1035_label(wanted.key.mesh):
+        yield Violation("mesh", f'"{wanted.key.mesh}" cannot be a mesh: {names.DNS1035_MESSAGE}', "name")
+    namespace = wanted.key.namespace
+    at = key("labels", labels.NAMESPACE) if draft.form is Form.PLAIN else "metadata.namespace"
+    if namespace and not names.is_dns_label(namespace):
+        yield Violation(at, "must be an RFC 1123 label: at most 63 of a-z, 0-9 and '-'", "name")
+    elif identity.is_reserved(namespace):
+        yield Violation(
+            at, f'"{namespace}" is reserved for objects of a mesh that have no namespace', "reserved"
+        )
+    elif namespace and kind.system_namespace_only and namespace != place.system_namespace:
+        yield Violation(at, f"{kind.name} is allowed in namespace {place.system_namespace} only", "namespace")
+
+
+def _length_violations(
+    kind: Kind, name: str, wanted: Identity, place: Place, field: str
+) -> Iterator[Violation]:
+    if place.federated and len(f"{place.zone}.{wanted.core_name}") >= names.NAME_LENGTH_MAX:
+        yield Violation(field, "the length of the name must be shorter", "length")
+    if not kind.dns_name:
+        return
+    verb = "cannot" if kind.name == "Mesh" else "must not"
+    if len(name) > names.LABEL_LENGTH_MAX:
+        yield Violation(field, f"{verb} be longer than {names.LABEL_LENGTH_MAX} characters", "length")
+    elif _is_kri_part(kind) and not names.is_dns1035_label(name):
+        # A mesh's and a zone's name stand in every KRI, whose rule is stricter than Kuma's own check.
+        yield Violation(field, names.DNS1035_MESSAGE, "name")
+
+
+def _is_kri_part(kind: Kind) -> bool:
+    return kind.name in ("Mesh", "Zone")
+
+
+def _label_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
+    written = draft.labels
+    field = "labels" if draft.form is Form.PLAIN else "metadata.labels"
+    origin = written.get(labels.ORIGIN)
+    at = key(field, labels.ORIGIN)
+    if origin is not None and origin not in ("global", "zone"):
+        yield Violation(at, f'unknown resource origin "{origin}"', "enum")
+    elif place.is_global and origin not in (None, "global"):
+        yield Violation(at, "the origin label must be set to 'global'", "origin")
+    elif place.federated and not draft.kind.inline and origin != "zone":
+        yield Violation(at, "the origin label must be set to 'zone'", "origin")
+    if not place.is_global:
+        yield from _zone_label_violations(written, wanted, place, field)
+    yield from labels.syntax(written, field)
+
+
+def _zone_label_violations(
+    written: Mapping[str, str], wanted: Identity, place: Place, field: str
+) -> Iterator[Violation]:
+    zone, mesh = written.get(labels.ZONE), written.get(labels.MESH)
+    if zone is not None and zone != place.zone:
+        yield Violation(
+            key(field, labels.ZONE), f"{labels.ZONE} label should have {place.zone} value", "zone"
+        )
+    if mesh is not None and wanted.key.mesh and mesh != wanted.key.mesh:
+        yield Violation(
+            key(field, labels.MESH), f"{labels.MESH} label must not differ from mesh set on resource", "mesh"
+        )
+
+
+def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
+    broken = False
+    for violation in draft.kind.violations(draft.spec, about):
+        broken |= violation.rule != UNKNOWN
+        yield violation
+    if not broken:
+        try:
+            role.of(draft.kind, draft.kind.clean(draft.spec), about.namespace, about.place)
+        except role.MixedRoles as error:
+            yield Violation("spec", str(error), "role")
+
+
+def _warnings(draft: Draft, about: About) -> Iterator[str]:
+    kind = draft.kind
+    yield from kind.warn(kind.read(kind.clean(draft.spec)), about)
+    if kind.dns_name and not names.is_dns1035_label(about.name):
+        yield f'name "{about.name}" is no RFC 1035 label, so it cannot be part of a host name'
+
+
+def computed_labels(draft: Draft, wanted: Identity, place: Place) -> Mapping[str, str]:
+    """The labels to store: what the user wrote, and what follows from where and how it was written."""
+    kind = draft.kind
+    computed = dict(draft.labels)
+    computed[labels.DISPLAY_NAME] = wanted.key.name
+    computed[labels.ORIGIN] = place.origin
+    if kind.is_mesh_scoped:
+        computed.setdefault(labels.MESH, wanted.key.mesh)
+    if wanted.key.zone:
+        computed.setdefault(labels.ZONE, wanted.key.zone)
+        computed.setdefault(labels.ENV, "universal")
+    if wanted.key.namespace:
+        computed[labels.NAMESPACE] = wanted.key.namespace
+    if kind.policy is not None and wanted.key.namespace:
+        computed[labels.ROLE] = role.of(kind, kind.clean(draft.spec), wanted.key.namespace, place).value
+    return {name: computed[name] for name in sorted(computed)}
+
+
+def _check_immutable(stored: Resource, wanted: Identity, computed: Mapping[str, str]) -> None:
+    violations = []
+    for name in (labels.ORIGIN, labels.ZONE, labels.NAMESPACE):
+        before, after = stored.labels.get(name), computed.get(name)
+        if before is not None and before != after:
+            change = (
+                f'is immutable, cannot be changed from "{before}" to "{after}"'
+                if after is not None
+                else f'is immutable, cannot be removed (was "{before}")'
+            )
+            violations.append(Violation(key("labels", name), change, "immutable"))
+    if not violations and stored.key != wanted.key:
+        violations.append(Violation("name", f"is stored as {stored.key}", "immutable"))
+    if violations:
+        raise Invalid(violations, title="Could not update a resource")
+
+
+def masked(spec: Json, kind: Kind) -> Json:
+    """The spec with secret values hidden, for logs, diffs and people."""
+    return _mask(spec) if kind.admin_only else spec
+
+
+def _mask(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {name: _mask(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_mask(part) for part in value]
+    return "*****" if isinstance(value, str) and value else value

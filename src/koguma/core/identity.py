@@ -1,0 +1,55 @@
+"""Identity of an object: the key and the core name that follow from how it was written.
+
+The plain form addresses objects by core name, the Kubernetes form by namespace and name; both lead to one
+key, which is the KRI without its section.
+"""
+
+import msgspec
+
+from koguma.model import labels
+from koguma.model.forms import NO_NAMESPACE_PREFIX, Draft, Form, reserved_namespace
+from koguma.model.kind import Kind
+from koguma.model.place import Place
+from koguma.model.resource import Key
+
+DEFAULT_MESH = "default"
+DEFAULT_NAMESPACE = "default"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Where an object is stored and by which core name the plain form finds it."""
+
+    key: Key
+    core_name: str
+
+
+def of(draft: Draft, place: Place) -> Identity:
+    """The identity that a draft asks for."""
+    kind = draft.kind
+    mesh = (draft.mesh or DEFAULT_MESH) if kind.is_mesh_scoped else ""
+    zone = draft.labels.get(labels.ZONE) or local_zone(kind, place)
+    if draft.form is Form.KUBERNETES:
+        namespace = _kubernetes_namespace(draft, mesh)
+        core_name = f"{draft.name}.{namespace}" if namespace else draft.name
+        return Identity(Key(kind.name, mesh, zone, namespace, draft.name), core_name)
+    namespace = draft.labels.get(labels.NAMESPACE, "") if kind.namespaced else ""
+    # The core name of a namespaced object ends with `.<namespace>`; a name without that is taken as it is.
+    name = draft.name.removesuffix(f".{namespace}") if namespace else draft.name
+    return Identity(Key(kind.name, mesh, zone, namespace, name), draft.name)
+
+
+def local_zone(kind: Kind, place: Place) -> str:
+    """The zone part of what is written here: only kinds that zones own carry it."""
+    return "" if place.is_global or not kind.sync.provided_by_zone else place.zone
+
+
+def _kubernetes_namespace(draft: Draft, mesh: str) -> str:
+    if not draft.kind.namespaced:
+        return ""
+    written = draft.namespace or DEFAULT_NAMESPACE
+    return "" if written == reserved_namespace(mesh) else written
+
+
+def is_reserved(namespace: str) -> bool:
+    """Whether users may not make this namespace, since it stands for having none."""
+    return namespace.startswith(NO_NAMESPACE_PREFIX)

@@ -1,0 +1,55 @@
+"""Policy role: what a policy's namespace and targets make of it (Kuma MADR 054).
+
+Roles decide whom a policy reaches and which of two wins: system < producer < consumer < workload-owner.
+"""
+
+from enum import Enum
+
+from koguma.model.kind import Kind
+from koguma.model.place import Place
+from koguma.model.schema import Json
+
+
+class Role(Enum):
+    """Ascending precedence."""
+
+    SYSTEM = "system"
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    WORKLOAD_OWNER = "workload-owner"
+
+
+class MixedRoles(ValueError):
+    """Some targets make the policy a producer's, others a consumer's."""
+
+
+_PRODUCER_KINDS = ("MeshService", "MeshHTTPRoute", "MeshTCPRoute")
+_PRODUCER_LABELS = {"kuma.io/display-name", "k8s.kuma.io/namespace"}
+
+
+def of(kind: Kind, spec: Json, namespace: str, place: Place) -> Role:
+    """The role of a policy that fits its schema."""
+    if kind.policy is None or namespace in ("", place.system_namespace):
+        return Role.SYSTEM
+    to = spec.get("to") or ()
+    if to and spec.get("from"):
+        raise MixedRoles("it's not allowed to mix 'to' and 'from' arrays in the same policy")
+    if not to:
+        return Role.WORKLOAD_OWNER
+    producing = {_is_producer(entry.get("targetRef") or {}, namespace) for entry in to}
+    if len(producing) > 1:
+        raise MixedRoles("it's not allowed to mix producer and consumer items in the same policy")
+    return Role.PRODUCER if producing == {True} else Role.CONSUMER
+
+
+def _is_producer(ref: Json, namespace: str) -> bool:
+    if ref.get("kind") not in _PRODUCER_KINDS:
+        return False
+    if ref.get("name"):
+        return ref.get("namespace") in (None, "", namespace)
+    wanted = ref.get("labels") or {}
+    return (
+        "kuma.io/display-name" in wanted
+        and set(wanted) <= _PRODUCER_LABELS
+        and wanted.get("k8s.kuma.io/namespace", namespace) == namespace
+    )

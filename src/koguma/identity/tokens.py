@@ -1,0 +1,151 @@
+"""Tokens: issue and verify the JWTs of users, proxies and zones.
+
+RS256 and nothing else, whatever a token's header asks for; the header's `kid` is the serial of the key.
+A token of one purpose never passes for another's, even where keys were mixed up, because the shape of
+its claims is checked too. Whatever is wrong with a token is `Unauthenticated` with a reason that
+repeats nothing of the token.
+"""
+
+import hashlib
+import re
+import uuid
+from collections import OrderedDict
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from koguma.identity.claims import PURPOSE_CLAIMS, C, DataplaneClaims, Purpose, UserClaims
+from koguma.identity.signing_keys import FIRST_SERIAL, KeyRing, is_serial
+from koguma.model.errors import NotFound, Unauthenticated
+from koguma.model.redacted import Redacted
+
+TOKEN_BYTES_MAX: Final = 8 * 1024
+LEEWAY_SECONDS: Final = 5  # clocks of control planes differ
+
+_ALGORITHM: Final = "RS256"
+_JWS: Final = jwt.PyJWS(algorithms=[_ALGORITHM])
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+
+_EXPIRED: Final = "token is expired"
+
+
+def issue(ring: KeyRing[C], claims: C, valid_for: timedelta, now: datetime) -> Redacted:
+    """A new token that says `claims`, signed with the newest key; its id and times are filled in here."""
+    if ring.signer is None:
+        raise NotFound(ring.missing(str(FIRST_SERIAL)), title="Signing Key not found")
+    serial, key = ring.signer
+    at = int(now.timestamp())
+    begins = at - LEEWAY_SECONDS
+    dated = msgspec.structs.replace(
+        claims,
+        jti=str(uuid.uuid4()),
+        iat=begins,
+        nbf=begins,
+        exp=at + int(valid_for.total_seconds()),
+    )
+    body = msgspec.json.encode(dated)
+    return Redacted(_JWS.encode(body, key, algorithm=_ALGORITHM, headers={"kid": serial}))
+
+
+def verify(ring: KeyRing[C], token: str, now: datetime) -> C:
+    """The claims of a token that holds; Unauthenticated where it does not."""
+    key = _key(ring, token)
+    try:
+        body = _JWS.decode_complete(token, key, algorithms=[_ALGORITHM])["payload"]
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise Unauthenticated("could not parse token: signature is invalid") from error
+    claims = _claims(ring.purpose, body)
+    _check(ring, claims, now.timestamp())
+    return claims
+
+
+def _key(ring: KeyRing[C], token: str) -> RSAPublicKey:
+    """The key that the token says it was signed with. Nothing here is verified yet."""
+    if len(token) > TOKEN_BYTES_MAX:
+        raise Unauthenticated(f"could not parse token: it is longer than {TOKEN_BYTES_MAX} bytes")
+    if not _COMPACT.fullmatch(token):
+        raise Unauthenticated("could not parse token: it is not a signed JWT")
+    try:
+        header = _JWS.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        raise Unauthenticated("could not parse token: its header cannot be read") from error
+    if header.get("alg") != _ALGORITHM:
+        raise Unauthenticated(f"unknown token alg. Allowed alg is {_ALGORITHM}")
+    serial = header.get("kid")
+    if not isinstance(serial, str) or not is_serial(serial):
+        raise Unauthenticated("kid header is invalid. Expected string of digits.")
+    if serial not in ring.verifiers:
+        raise Unauthenticated(ring.missing(serial))
+    return ring.verifiers[serial]
+
+
+def _claims(purpose: Purpose[C], body: bytes) -> C:
+    """The claims in the body, if they are those of the purpose and of no other."""
+    try:
+        said = msgspec.json.decode(body, type=dict[str, Any])
+        # Go writes an empty list or map as null.
+        claims = msgspec.convert({k: v for k, v in said.items() if v is not None}, purpose.claims)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Unauthenticated(f"token is not a {purpose.word} token") from error
+    if not purpose.needs <= said.keys() or said.keys() & (PURPOSE_CLAIMS - purpose.own_claims):
+        raise Unauthenticated(f"token is not a {purpose.word} token")
+    return claims
+
+
+def _check(ring: KeyRing[C], claims: C, at: float) -> None:
+    if not claims.jti:
+        raise Unauthenticated("token has no id (jti), so it could not be revoked; issue a new one")
+    if claims.exp <= at - LEEWAY_SECONDS:
+        raise Unauthenticated(_EXPIRED)
+    if claims.nbf > at + LEEWAY_SECONDS:
+        raise Unauthenticated("token is not valid yet; compare the clocks of issuer and control plane")
+    if ring.revoked is None:
+        raise Unauthenticated("could not check if the token is revoked")
+    if claims.jti in ring.revoked:
+        raise Unauthenticated("token is revoked")
+    if isinstance(claims, UserClaims) and not claims.name:
+        raise Unauthenticated("token names no user")
+    if isinstance(claims, DataplaneClaims) and claims.mesh != ring.mesh:
+        raise Unauthenticated(f'token is not for mesh "{ring.mesh}"')
+
+
+class VerifiedTokens:
+    """Remembers tokens that held, because checking a signature costs a hundred times a look-up.
+
+    An answer is good for exactly the keys and revocations that it was found with, so that both act at
+    once, and never beyond the token's end. Tokens themselves are not kept, only their hashes.
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._known: OrderedDict[bytes, tuple[bytes, float, Any]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def verify(self, ring: KeyRing[C], token: str, now: datetime) -> C:
+        """As the function of this name."""
+        if len(token) > TOKEN_BYTES_MAX:
+            return verify(ring, token, now)  # which refuses it, without a hash of something huge
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        found = self._known.get(digest)
+        if found is None or found[0] != ring.generation:
+            return self._learn(digest, ring, token, now)
+        _, ends, claims = found
+        if ends <= now.timestamp():
+            del self._known[digest]
+            raise Unauthenticated(_EXPIRED)
+        self._known.move_to_end(digest)
+        known: C = claims
+        return known
+
+    def _learn(self, digest: bytes, ring: KeyRing[C], token: str, now: datetime) -> C:
+        self._known.pop(digest, None)
+        claims = verify(ring, token, now)
+        self._known[digest] = (ring.generation, claims.exp + LEEWAY_SECONDS, claims)
+        if len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return claims

@@ -1,0 +1,294 @@
+"""A service outside of the mesh, called as if it were inside: with policies, TLS and a name of its own.
+
+`match` says which calls are meant: a host name that gets a virtual address (`InternalVIP`), or an existing
+domain, address or range. `destination` says where they go: on as they are (`Passthrough`, the default), to
+`endpoints` of your choice with TLS that the proxy starts (`Regular`), or to a plugin (`Extension`). Write one
+when calls to the outside need a timeout, a permission, TLS, or a name that stays when the provider changes.
+
+It lives in the system namespace. One written on the Global control plane is reachable from every zone, one
+written in a zone only there.
+
+The shape that Kuma released is read as well: a single `match` with a port and a protocol, `endpoints` and
+`tls` beside it, and the host name from a HostnameGenerator.
+
+```yaml
+type: MeshExternalService
+name: mongo
+mesh: default
+spec:
+  match:
+    - type: InternalVIP
+      value: mongo.ext.svc.local
+      port: 27017
+      protocol: tcp
+  destination:
+    type: Regular
+    endpoints:
+      - {address: 10.0.0.1, port: 27017}
+      - {address: 10.0.0.2, port: 27017}
+    tls:
+      enabled: true
+      verification: {subjectAltNames: [mongo.example.com]}
+      caCert: {secret: mongo-ca}
+```
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from koguma.kinds import data_source, rules
+from koguma.kinds.data_source import TlsSource
+from koguma.kinds.rules import UInt32
+from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.schema import Json, Port, Spec, doc
+from koguma.model.violation import Violation, child, item
+
+_PROTOCOLS: Final = ("tcp", "grpc", "http", "http2")
+_MODES: Final = ("SkipSAN", "SkipCA", "SkipAll", "Secured")
+_SAN_TYPES: Final = ("Prefix", "Exact")
+_VERSIONS: Final = ("TLSAuto", "TLS10", "TLS11", "TLS12", "TLS13")
+_VERSIONS_AS_ENVOY: Final = ("TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3")
+
+MatchProtocol = Annotated[str, rules.words(*_PROTOCOLS)]
+MatchType = Annotated[str, rules.words("HostnameGenerator")]
+VerificationMode = Annotated[str, rules.words(*_MODES)]
+SanType = Annotated[str, rules.words(*_SAN_TYPES)]
+Priority = Annotated[int, Meta(ge=0, le=128)]
+TlsVersion = Annotated[str, rules.words(*_VERSIONS_AS_ENVOY, *_VERSIONS)]
+
+
+class MeshExternalServiceMatch(Spec):
+    """Calls that are meant."""
+
+    type: Annotated[
+        Literal["InternalVIP", "Domain", "CIDR", "IP"],
+        doc("A host name that gets a virtual address, an existing domain, a range of addresses, or one."),
+    ]
+    value: Annotated[str, doc("The host name, domain, range or address.")]
+    port: Annotated[Port, doc("Port that programs call.")]
+    protocol: Annotated[
+        Literal["tcp", "tls", "http", "http2", "grpc"],
+        doc("What programs speak; tls where they start it themselves. tcp cannot tell domains apart."),
+    ]
+
+
+class MeshExternalServiceVipMatch(Spec):
+    """Calls to the service's virtual address, in the shape that Kuma released."""
+
+    type: Annotated[MatchType | None, doc("Always HostnameGenerator.")] = None
+    port: Annotated[UInt32 | None, doc("Port that programs call.")] = None
+    protocol: Annotated[MatchProtocol | None, doc("What programs speak; tcp by default.")] = None
+
+
+class MeshExternalServiceExtension(Spec):
+    """A plugin that answers the calls."""
+
+    type: Annotated[str, doc("Which plugin.")]
+    config: Annotated[Json, doc("What the plugin is told.")] = None
+
+
+class MeshExternalServiceDestinationEndpoint(Spec):
+    """One place where the service is."""
+
+    address: Annotated[str, doc("IP, domain, or unix:// and a path.", min_length=1)]
+    port: Annotated[Port | None, doc("Its port; the called one by default.")] = None
+
+
+class MeshExternalServiceEndpoint(Spec):
+    """One place where the service is, in the shape that Kuma released."""
+
+    address: Annotated[str, doc("IP or domain.")]
+    port: Annotated[UInt32, doc("Its port.")]
+    priority: Annotated[Priority | None, doc("Used while those of a lower number are down.")] = None
+
+
+class MeshExternalServiceTlsVersion(Spec):
+    """Versions of TLS."""
+
+    min: Annotated[TlsVersion | None, doc("The oldest version that is spoken.")] = None
+    max: Annotated[TlsVersion | None, doc("The newest version that is spoken.")] = None
+
+
+class MeshExternalServiceSan(Spec):
+    """A name in the service's certificate."""
+
+    value: Annotated[str, doc("The name.")]
+    type: Annotated[SanType | None, doc("The whole name (default), or its beginning.")] = None
+
+
+class MeshExternalServiceVerification(Spec):
+    """What must be true of the service's certificate."""
+
+    skip: Annotated[bool | None, doc("Check no names.")] = None
+    mode: Annotated[VerificationMode | None, doc("What is checked; Secured, which is all, by default.")] = (
+        None
+    )
+    server_name: Annotated[str | None, doc("The name to ask for; the endpoint's by default.")] = None
+    subject_alt_names: Annotated[
+        tuple[str | MeshExternalServiceSan, ...] | None,
+        doc("Names of which the certificate must have one; the name asked for by default."),
+    ] = None
+    ca_cert: Annotated[TlsSource | None, doc("CA of the service, in the shape that Kuma released.")] = None
+    client_cert: Annotated[TlsSource | None, doc("Our certificate, in the shape that Kuma released.")] = None
+    client_key: Annotated[TlsSource | None, doc("Its key, in the shape that Kuma released.")] = None
+
+
+class MeshExternalServiceTls(Spec):
+    """TLS that the proxy starts."""
+
+    enabled: Annotated[bool | None, doc("Whether the proxy starts TLS.")] = None
+    version: Annotated[MeshExternalServiceTlsVersion | None, doc("Versions of TLS.")] = None
+    allow_renegotiation: Annotated[bool | None, doc("Let the service renegotiate; not advised.")] = None
+    verification: Annotated[
+        MeshExternalServiceVerification | None, doc("What must be true of the service's certificate.")
+    ] = None
+    ca_cert: Annotated[TlsSource | None, doc("CA of the service; the system's CAs by default.")] = None
+    client_cert: Annotated[TlsSource | None, doc("Our certificate.")] = None
+    client_key: Annotated[TlsSource | None, doc("Its key.")] = None
+
+
+class MeshExternalServiceDestination(Spec):
+    """Where the calls go."""
+
+    type: Annotated[
+        Literal["Regular", "Passthrough", "Extension"] | None,
+        doc("To endpoints, on as they are (default), or to a plugin."),
+    ] = None
+    extension: Annotated[MeshExternalServiceExtension | None, doc("The plugin, with type Extension.")] = None
+    endpoints: Annotated[
+        tuple[MeshExternalServiceDestinationEndpoint, ...] | None, doc("The endpoints, with type Regular.")
+    ] = None
+    tls: Annotated[MeshExternalServiceTls | None, doc("TLS that the proxy starts, with type Regular.")] = None
+
+
+class MeshExternalServiceSpec(Spec):
+    """Which calls, and where they go."""
+
+    match: Annotated[
+        tuple[MeshExternalServiceMatch, ...] | MeshExternalServiceVipMatch,
+        doc("The calls that are meant: a list, or one object in the shape that Kuma released."),
+    ]
+    destination: Annotated[MeshExternalServiceDestination | None, doc("Where the calls go.")] = None
+    extension: Annotated[
+        MeshExternalServiceExtension | None, doc("A plugin, in the shape that Kuma released.")
+    ] = None
+    endpoints: Annotated[
+        tuple[MeshExternalServiceEndpoint, ...] | None, doc("Endpoints, in the shape that Kuma released.")
+    ] = None
+    tls: Annotated[MeshExternalServiceTls | None, doc("TLS, in the shape that Kuma released.")] = None
+
+
+class MeshExternalServiceVip(Spec):
+    """A virtual address and the name that it was given for."""
+
+    ip: Annotated[str, doc("The address.")]
+    type: Annotated[Literal["Kuma"] | None, doc("Who gave it.")] = None
+    hostname: Annotated[str | None, doc("The name, of a match of type InternalVIP.")] = None
+
+
+class MeshExternalServiceStatus(Spec):
+    """What the control plane knows of the service."""
+
+    vips: Annotated[tuple[MeshExternalServiceVip, ...] | None, doc("Its virtual addresses.")] = None
+    vip: Annotated[Vip | None, doc("Its virtual address, in the shape that Kuma released.")] = None
+    addresses: Annotated[tuple[HostnameAddress, ...] | None, doc("Its host names.")] = None
+    hostname_generators: Annotated[
+        tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
+    ] = None
+
+
+def validate(spec: MeshExternalServiceSpec, _about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages; what a plugin takes is the plugin's to say."""
+    if isinstance(spec.match, MeshExternalServiceVipMatch):
+        yield from _match_violations(spec.match)
+    if spec.extension is None:
+        yield from _endpoint_violations(spec.endpoints or ())
+        if spec.tls is not None:
+            yield from tls_violations(spec.tls, "spec.tls")
+    elif not spec.extension.type:
+        yield Violation("spec.extension.type", rules.NOT_EMPTY_MESSAGE, "required")
+    if spec.destination is not None and spec.destination.tls is not None:
+        yield from tls_violations(spec.destination.tls, "spec.destination.tls")
+
+
+def _match_violations(match: MeshExternalServiceVipMatch) -> Iterator[Violation]:
+    if match.type is not None and match.type != "HostnameGenerator":
+        message = f"unrecognized type '{match.type}' - only 'HostnameGenerator' is supported"
+        yield Violation("spec.match.type", message, "enum")
+    yield from rules.port(match.port, "spec.match.port", rules.SPEC_PORT_MESSAGE)
+    if match.protocol is not None and match.protocol not in _PROTOCOLS:
+        yield Violation("spec.match.protocol", rules.one_of("protocol", *_PROTOCOLS), "enum")
+
+
+def _endpoint_violations(endpoints: tuple[MeshExternalServiceEndpoint, ...]) -> Iterator[Violation]:
+    for index, endpoint in enumerate(endpoints):
+        path = item("spec.endpoints", index)
+        if not rules.is_ip(endpoint.address) and not rules.is_dns_name(endpoint.address):
+            message = "address has to be a valid IP or hostname"
+            yield Violation(child(path, "address"), message, "address")
+        yield from rules.port(endpoint.port, child(path, "port"), rules.SPEC_PORT_MESSAGE)
+
+
+def tls_violations(tls: MeshExternalServiceTls, path: str) -> Iterator[Violation]:
+    """What is wrong with TLS that the proxy starts, in either shape."""
+    if tls.version is not None:
+        yield from _version_violations(tls.version, child(path, "version"))
+    if tls.verification is not None:
+        at = child(path, "verification")
+        yield from _verification_violations(tls.verification, at)
+        yield from _source_violations(tls.verification, at)
+    yield from _source_violations(tls, path)
+
+
+def _version_violations(version: MeshExternalServiceTlsVersion, path: str) -> Iterator[Violation]:
+    known = {name: rank for names in (_VERSIONS, _VERSIONS_AS_ENVOY) for rank, name in enumerate(names)}
+    for field, value in (("min", version.min), ("max", version.max)):
+        if value is not None and value not in known:
+            yield Violation(child(path, field), rules.one_of(field, *_VERSIONS), "enum")
+    low, high = known.get(version.min or "", 0), known.get(version.max or "", 0)
+    if high and low > high:  # zero is automatic: whatever the other side wants
+        yield Violation(child(path, "min"), "min version must be lower than max", "range")
+
+
+def _verification_violations(verification: MeshExternalServiceVerification, path: str) -> Iterator[Violation]:
+    if verification.server_name is not None and not rules.is_dns_name(verification.server_name):
+        yield Violation(child(path, "serverName"), "must be a valid DNS name", "name")
+    if verification.mode is not None and verification.mode not in _MODES:
+        yield Violation(child(path, "mode"), rules.one_of("mode", *_MODES), "enum")
+    for index, san in enumerate(verification.subject_alt_names or ()):
+        if isinstance(san, MeshExternalServiceSan) and san.type not in (None, *_SAN_TYPES):
+            at = child(item(child(path, "subjectAltNames"), index), "type")
+            yield Violation(at, rules.one_of("type", *_SAN_TYPES), "enum")
+
+
+def _source_violations(
+    tls: MeshExternalServiceTls | MeshExternalServiceVerification, path: str
+) -> Iterator[Violation]:
+    for field, source in (
+        ("caCert", tls.ca_cert),
+        ("clientCert", tls.client_cert),
+        ("clientKey", tls.client_key),
+    ):
+        if source is not None and source.type is not None:
+            yield from data_source.violations(source, child(path, field), ("Secret", "InsecureInline"))
+    if tls.client_cert is not None and tls.client_key is None:
+        yield Violation(child(path, "clientKey"), "must be defined when clientCert is defined", "required")
+    if tls.client_key is not None and tls.client_cert is None:
+        yield Violation(child(path, "clientCert"), "must be defined when clientKey is defined", "required")
+
+
+KIND = Kind(
+    name="MeshExternalService",
+    plural="meshexternalservices",
+    short="extsvc",
+    doc=__doc__,
+    spec=MeshExternalServiceSpec,
+    status=MeshExternalServiceStatus,
+    sync=BOTH_WAYS,
+    system_namespace_only=True,
+    validate=validate,
+    dns_name=True,
+)

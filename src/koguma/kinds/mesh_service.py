@@ -1,0 +1,132 @@
+"""A service: the proxies that are it, and the ports on which it is called.
+
+The control plane makes a MeshService of the proxies that belong together (`Mesh.meshServices.mode`); write
+one by hand where the ports differ from those of the proxies, or to group proxies in another way. Policies and
+routes refer to it by name or labels. It gets a virtual address, and host names from every HostnameGenerator
+that selects it.
+
+`state` and `identities` are kept by the control plane: whether any proxy is healthy, and who the proxies are.
+
+```yaml
+type: MeshService
+name: backend
+mesh: default
+spec:
+  selector:
+    dataplaneTags: {kuma.io/service: backend}
+  ports:
+    - name: http
+      port: 80
+      targetPort: 8080
+      appProtocol: http
+```
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal
+
+from koguma.kinds import rules
+from koguma.kinds.rules import LabelSelector
+from koguma.kinds.status import DataplaneProxies, HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.model import tags
+from koguma.model.kind import ACROSS_ZONES, About, Kind
+from koguma.model.schema import IntOrString, Port, Spec, doc
+from koguma.model.violation import Violation, child, item
+
+AppProtocol = Annotated[str, rules.words(*tags.PROTOCOLS)]
+PROTOCOL_MESSAGE: Final = f"appProtocol must be one of: {', '.join(tags.PROTOCOLS)}"
+
+
+class MeshServiceDataplaneRef(Spec):
+    """One proxy."""
+
+    name: Annotated[str | None, doc("Name of the Dataplane.")] = None
+
+
+class MeshServiceSelector(Spec):
+    """The proxies that are the service."""
+
+    dataplane_tags: Annotated[Mapping[str, str] | None, doc("Proxies by the tags of an inbound.")] = None
+    dataplane_ref: Annotated[MeshServiceDataplaneRef | None, doc("One proxy by name.")] = None
+    dataplane_labels: Annotated[LabelSelector | None, doc("Proxies by their labels.")] = None
+
+
+class MeshServicePort(Spec):
+    """A port of the service."""
+
+    port: Annotated[Port, doc("Port that is called.")]
+    name: Annotated[str | None, doc("Name of the port; its number by default.")] = None
+    target_port: Annotated[
+        IntOrString | None, doc("Port of the proxies' inbounds, by number or name; the same by default.")
+    ] = None
+    app_protocol: Annotated[AppProtocol | None, doc("What is spoken; tcp by default.")] = None
+
+
+class MeshServiceIdentity(Spec):
+    """Who a proxy of the service is."""
+
+    type: Annotated[Literal["ServiceTag", "SpiffeID"], doc("A service tag, or a SPIFFE identity.")]
+    value: Annotated[str, doc("The tag's value, or the identity.")]
+
+
+class MeshServiceSpec(Spec):
+    """Which proxies, and the ports."""
+
+    state: Annotated[
+        Literal["Available", "Unavailable"] | None,
+        doc("Whether any proxy is healthy; kept by the control plane."),
+    ] = None
+    selector: Annotated[MeshServiceSelector | None, doc("The proxies that are the service.")] = None
+    ports: Annotated[tuple[MeshServicePort, ...] | None, doc("The ports on which it is called.")] = None
+    identities: Annotated[
+        tuple[MeshServiceIdentity, ...] | None, doc("Who its proxies are; kept by the control plane.")
+    ] = None
+
+
+class MeshServiceTls(Spec):
+    """Whether the service can be called over mTLS."""
+
+    status: Annotated[
+        Literal["Ready", "NotReady"] | None, doc("Ready once all proxies have certificates.")
+    ] = None
+
+
+class MeshServiceStatus(Spec):
+    """What the control plane knows of the service."""
+
+    addresses: Annotated[tuple[HostnameAddress, ...] | None, doc("Its host names.")] = None
+    vips: Annotated[tuple[Vip, ...] | None, doc("Its virtual addresses.")] = None
+    tls: Annotated[MeshServiceTls | None, doc("Whether it can be called over mTLS.")] = None
+    hostname_generators: Annotated[
+        tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
+    ] = None
+    dataplane_proxies: Annotated[DataplaneProxies | None, doc("How many proxies it has.")] = None
+
+
+def validate(spec: MeshServiceSpec, _about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages."""
+    selector = spec.selector or MeshServiceSelector()
+    if selector.dataplane_ref is not None and selector.dataplane_labels is not None:
+        message = "must specify only one of: dataplaneRef or dataplaneLabels"
+        yield Violation("spec.selector", message, "exclusive")
+    for index, port in enumerate(spec.ports or ()):
+        yield from protocol_violations(port.app_protocol, item("spec.ports", index))
+
+
+def protocol_violations(protocol: str | None, path: str) -> Iterator[Violation]:
+    """A port's protocol that does not exist."""
+    if protocol and protocol not in tags.PROTOCOLS:
+        yield Violation(child(path, "appProtocol"), PROTOCOL_MESSAGE, "enum")
+
+
+KIND = Kind(
+    name="MeshService",
+    plural="meshservices",
+    short="msvc",
+    doc=__doc__,
+    spec=MeshServiceSpec,
+    status=MeshServiceStatus,
+    sync=ACROSS_ZONES,
+    validate=validate,
+    dns_name=True,
+)

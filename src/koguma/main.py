@@ -1,0 +1,278 @@
+"""Puts a control plane together and runs it. The only module that knows all others."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import secrets
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from koguma import __version__, bootstrap, kinds, logs
+from koguma.api import access, openapi, routes, server
+from koguma.api.access import Access, Attempt
+from koguma.api.apply import Apply
+from koguma.api.authn import Authenticator
+from koguma.api.call import Call, answer
+from koguma.api.context import About, Context
+from koguma.api.dispatch import Dispatch
+from koguma.api.health import Check, Health
+from koguma.api.metrics import Gauges, Metrics
+from koguma.api.plain import Objects
+from koguma.api.server import HttpServer
+from koguma.api.shown import Shown
+from koguma.api.system import System
+from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
+from koguma.api.watch import Watches
+from koguma.identity import certificates, files, signing_keys
+from koguma.model import duration
+from koguma.model.errors import Invalid, KogumaError
+from koguma.model.kind import Kind, Kinds
+from koguma.settings import Settings, masked_url
+from koguma.store import Store, log_at
+
+_log = structlog.get_logger("koguma")
+
+
+def all_kinds() -> Kinds:
+    """Built-in kinds, and the policies of every installed package that offers the entry point."""
+    found: dict[str, Kind] = {kind.name: kind for kind in kinds.KINDS}
+    for entry in sorted(metadata.entry_points(group="koguma.policies"), key=lambda e: e.name != "builtin"):
+        for kind in entry.load():
+            if kind.name in found:
+                raise RuntimeError(f'policy "{kind.name}" of entry point "{entry.name}" exists already')
+            found[kind.name] = kind
+    return Kinds(found.values())
+
+
+def now() -> datetime:
+    """The shell's clock."""
+    return datetime.now(UTC)
+
+
+class ControlPlane:
+    """A running control plane: store, API, and what keeps them in order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.kinds = all_kinds()
+        self.store = Store(log_at(settings.store_url), now)
+        self.metrics = Metrics()
+        self.ports: dict[str, int] = {}
+        self._not_ready = "starting"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._http: HttpServer | None = None
+        self._warnings: list[str] = []
+        self._certificate = ""
+
+    async def start(self) -> None:
+        """Open the store, fill a new one, and listen."""
+        data_dir = _made(Path(self.settings.data_dir))
+        await self.store.open()
+        context, keys = self._context()
+        await bootstrap.fill(context, self.settings)
+        await bootstrap.fill_zone(context)
+        self._warn(await bootstrap.admin_token(context, keys, data_dir, now()))
+        tls = self._tls(data_dir)
+        self._http = HttpServer(self._dispatch(context, keys).handle)
+        await self._http.start()
+        await self._listen(self._http, tls)
+        history = timedelta(seconds=duration.seconds(self.settings.history))
+        short = frozenset(kind.name for kind in self.kinds if kind.short_history)
+        self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
+        gc.collect()
+        gc.freeze()  # what lives from the start lives to the end; later collections need not look at it
+        self._not_ready = ""
+
+    async def stop(self) -> None:
+        """End watches, finish requests, then close the store."""
+        self._not_ready = "stopping"
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.store.end_watches()
+        if self._http is not None:
+            await self._http.stop()
+        await self.store.close()
+
+    def _context(self) -> tuple[Context, Keys]:
+        settings = self.settings
+        roles = (*access.builtin_roles(self.kinds), *settings.access.roles)
+        rules = Access(roles, (*access.BUILTIN_BINDINGS, *settings.access.bindings))
+        hostname = socket.gethostname()
+        about = About(
+            hostname=hostname,
+            instance_id=f"{hostname}-{secrets.token_hex(2)}",
+            cluster_id=lambda: bootstrap.cluster_id(context),
+            version=__version__,
+            settings=settings.shown(),
+        )
+        context = Context(
+            kinds=self.kinds,
+            place=settings.place,
+            store=self.store,
+            access=rules,
+            shown=Shown(self.kinds),
+            about=about,
+            signing_key=lambda: signing_keys.generate().reveal(),
+        )
+        return context, Keys(lambda: self.store.state)
+
+    def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
+        objects = Objects(context)
+        watches = Watches(context)
+        self.metrics.registry.register(Gauges(lambda: self._numbers(watches)))
+        health = Health(context.access, self.metrics, lambda: self._not_ready, self._checks)
+        description = openapi.encoded(self.kinds)
+
+        async def show_openapi(call: Call) -> web.StreamResponse:
+            context.access.check(call.user, Attempt("get", path="/openapi.json"))
+            return answer(description)
+
+        pages = {
+            "healthy": (health.healthy, True),
+            "ready": (health.ready, True),
+            "metrics": (health.metrics, False),
+            "_check": (health.check, False),
+            "openapi.json": (show_openapi, False),
+        }
+        system = System(context, objects, resource_ids=self.settings.gate("ResourceID"))
+        issuer = TokenIssuer(context, keys, now)
+        fixed = routes.fixed(system, Apply(context, objects), issuer, pages)
+        verifier = TokenVerifier(keys, now)
+        authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
+        return Dispatch((fixed, routes.objects(self.kinds, objects, watches)), authenticator, self.metrics)
+
+    def _tls(self, data_dir: Path) -> ssl.SSLContext:
+        settings = self.settings
+        if settings.tls_cert_file:
+            return self._given_tls(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+        names = (socket.gethostname(), *settings.hostnames)
+        made = files.server_credentials(data_dir, names, now())
+        for warning in made.warnings:
+            self._warn(warning)
+        self._certificate = made.certificate
+        return server.tls_context(str(made.certificate_path), str(made.key_path))
+
+    def _given_tls(self, certificate: Path, key: Path) -> ssl.SSLContext:
+        self._certificate = certificate.read_text()
+        problems = list(certificates.problems(self._certificate, files.read_private(key).text, now()))
+        if problems:
+            raise KogumaError(f"the certificate {certificate} cannot be used: {'; '.join(problems)}")
+        return server.tls_context(str(certificate), str(key))
+
+    async def _listen(self, http: HttpServer, tls: ssl.SSLContext) -> None:
+        settings = self.settings
+        for name, port, context in (
+            ("api", settings.api_port, None),
+            ("api-tls", settings.api_tls_port, tls),
+        ):
+            try:
+                self.ports[name] = await http.listen(settings.api_host, port, context)
+            except OSError as error:
+                flag = "--api-port" if context is None else "--api-tls-port"
+                raise KogumaError(
+                    f"cannot listen on {settings.api_host}:{port}: {error.strerror}; stop what uses it, or"
+                    f" choose another port with {flag}"
+                ) from error
+
+    def _warn(self, text: str) -> None:
+        if text:
+            self._warnings.append(text)
+            _log.warning("start", warning=text)
+
+    def _numbers(self, watches: Watches) -> Iterator[tuple[str, str, str, float]]:
+        store = self.store
+        yield "koguma_store_revision", "Newest revision that is known here.", "gauge", store.state.revision
+        yield "koguma_store_writes", "Transactions that were written.", "counter", store.writes
+        yield "koguma_store_batches", "Group commits.", "counter", store.batches
+        yield "koguma_store_conflicts", "Appends where another was first.", "counter", store.conflicts
+        yield "koguma_store_lost", "Appends whose outcome had to be looked up.", "counter", store.lost
+        yield "koguma_api_watches", "Watches that are open.", "gauge", watches.open
+
+    async def _checks(self) -> Sequence[Check]:
+        return [
+            await self._store_check(),
+            self._certificate_check(),
+            *self._unreadable(),
+            *self._start_checks(),
+        ]
+
+    async def _store_check(self) -> Check:
+        where = masked_url(self.settings.store_url)
+        try:
+            await self.store.ping()
+        except KogumaError as error:
+            return Check("store", "error", f"{where}: {error.detail}", "start the database; nothing is lost")
+        text = f"{where}: revision {self.store.state.revision}, history from {self.store.state.compacted}"
+        return Check("store", "ok", text)
+
+    def _certificate_check(self) -> Check:
+        end = certificates.expires_at(self._certificate)
+        text = f"the API's certificate is valid until {end:%Y-%m-%d}"
+        if certificates.needs_renewal(self._certificate, now()):
+            hint = "restart the control plane: it renews its own; replace a given one"
+            return Check("certificate", "warning", text, hint)
+        return Check("certificate", "ok", text)
+
+    def _unreadable(self) -> Iterator[Check]:
+        for broken in self.store.state.unreadable.values():
+            text = f"{broken.key} cannot be read: {broken.error}"
+            yield Check("objects", "error", text, "delete it, or write it again")
+
+    def _start_checks(self) -> Iterator[Check]:
+        for warning in self._warnings:
+            yield Check("start", "warning", warning)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+async def serve(settings: Settings) -> int:
+    """Run until a signal says stop."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    plane = ControlPlane(settings)
+    try:
+        await plane.start()
+        host = settings.api_host if settings.api_host != "0.0.0.0" else "localhost"  # noqa: S104 - for people
+        print(  # noqa: T201 - the one line that says it is ready
+            f"koguma {__version__} is ready: http://{host}:{plane.ports['api']}"
+            f" https://{host}:{plane.ports['api-tls']} ({masked_url(settings.store_url)})",
+            flush=True,
+        )
+        _log.info("control plane started", mode=settings.mode, pid=os.getpid(), **plane.ports)
+        await stopping.wait()
+        _log.info("control plane stops")
+    finally:
+        await plane.stop()
+    return 0
+
+
+def run(settings: Settings) -> int:
+    """Run a control plane in this process; the exit code says how it ended."""
+    logs.configure(settings.log_level, settings.log_format)
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: PLC0415 - only where it is installed
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        return asyncio.run(serve(settings))
+    except Invalid as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the command's own answer
+    except KogumaError as error:
+        print(f"error: {error.detail}", file=sys.stderr)  # noqa: T201
+    return 1

@@ -1,0 +1,146 @@
+"""Our exceptions. Each knows its HTTP status, so the API has one handler and no table.
+
+KogumaError
+├── BadRequest        400   the request itself cannot be read
+├── Invalid           400   carries violations; the same request can never succeed
+├── Unauthenticated   401   who are you
+├── Forbidden         403   says which permission is missing
+├── NotFound          404   the resource is not there
+├── NotAllowed        405   this control plane does not do that, another one may
+├── AlreadyExists     409   it is there
+├── Conflict          409   somebody wrote first; read again and retry
+├── PreconditionFailed 412  an If-Match of the caller does not hold
+├── Gone              410   a watch asked for a revision that was compacted away
+├── TooLarge          413   over a size limit, which the text names
+├── UnsupportedMedia  415   a content type that we do not read
+└── Unavailable       503   passing; retry later is right
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from koguma.model.violation import Violation
+
+
+class KogumaError(Exception):
+    """The outside refused. `detail` is for people; `title` overrides the operation's own where set."""
+
+    status: ClassVar[int] = 500
+    title: str | None = None
+
+    def __init__(self, detail: str, *, title: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        if title is not None:
+            self.title = title
+
+
+class BadRequest(KogumaError):
+    """The request cannot be read; `violations` may point at the place."""
+
+    status = 400
+    title = "Bad Request"
+
+    def __init__(
+        self, detail: str, *, title: str | None = None, violations: Sequence[Violation] = ()
+    ) -> None:
+        super().__init__(detail, title=title)
+        self.violations = tuple(violations)
+
+
+class Invalid(KogumaError):
+    """What the user wrote breaks rules: all of them at once, in field order."""
+
+    status = 400
+
+    def __init__(
+        self,
+        violations: Sequence[Violation],
+        detail: str = "Resource is not valid",
+        *,
+        title: str | None = None,
+    ) -> None:
+        super().__init__(detail, title=title)
+        self.violations = tuple(violations)
+
+    def __str__(self) -> str:
+        return "; ".join([f"{v.field}: {v.message}" for v in self.violations]) or self.detail
+
+
+class Unauthenticated(KogumaError):
+    """The credentials do not hold."""
+
+    status = 401
+    title = "Invalid authentication data"
+
+
+class Forbidden(KogumaError):
+    """The user is known and may not."""
+
+    status = 403
+    title = "Access Denied"
+
+
+class NotFound(KogumaError):
+    """There is no such object."""
+
+    status = 404
+
+    def __init__(self, detail: str = "Not found", *, title: str | None = None) -> None:
+        super().__init__(detail, title=title)
+
+
+class NotAllowed(KogumaError):
+    """The method is not for this kind on this control plane."""
+
+    status = 405
+    title = "Method not allowed"
+
+
+class AlreadyExists(KogumaError):
+    """Something with this key or core name is stored already."""
+
+    status = 409
+    title = "Conflict"
+
+
+class Conflict(KogumaError):
+    """Somebody wrote first."""
+
+    status = 409
+    title = "Conflict"
+
+
+class PreconditionFailed(KogumaError):
+    """The caller's If-Match or If-None-Match does not hold."""
+
+    status = 412
+    title = "Precondition Failed"
+
+
+class Gone(KogumaError):
+    """The asked revision is older than the history that is kept."""
+
+    status = 410
+    title = "Gone"
+
+
+class TooLarge(KogumaError):
+    """Over a limit."""
+
+    status = 413
+    title = "Request Entity Too Large"
+
+
+class UnsupportedMedia(KogumaError):
+    """A content type that we do not read."""
+
+    status = 415
+    title = "Unsupported Media Type"
+
+
+class Unavailable(KogumaError):
+    """Passing trouble of something that we need."""
+
+    status = 503
+    title = "Service unavailable"

@@ -1,0 +1,210 @@
+"""Forms: the two ways to write one resource, Kuma's plain one and the Kubernetes one.
+
+Plain: `type`, `name`, `mesh`, `labels`, and `spec` (or the spec's fields inline). Kubernetes: `apiVersion`,
+`kind`, `metadata`, `spec`. Reading either gives a Draft; a stored Resource is shown in either.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from koguma.model import labels
+from koguma.model.errors import BadRequest, Invalid
+from koguma.model.kind import Kind, Kinds, unknown_kind
+from koguma.model.resource import Resource
+from koguma.model.schema import UNKNOWN, Json, json_type, unknown_field
+from koguma.model.violation import Violation, key
+
+API_VERSION: Final = "kuma.io/v1alpha1"
+NO_NAMESPACE_PREFIX: Final = "mesh-"  # the reserved namespaces where objects without one appear
+
+_PLAIN_META: Final = ("type", "name", "mesh", "labels", "creationTime", "modificationTime", "kri", "snis")
+_OUTER: Final = (*_PLAIN_META, "spec", "status")
+_KUBERNETES: Final = ("apiVersion", "kind", "metadata", "spec", "status", "kri")
+
+
+class Form(Enum):
+    """Which way an object was written."""
+
+    PLAIN = "universal"
+    KUBERNETES = "kubernetes"
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An object as a user wrote it: shaped right on the outside, not yet checked inside."""
+
+    kind: Kind
+    form: Form
+    name: str
+    mesh: str | None = None
+    namespace: str | None = None
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] | None = None  # None: this form does not say
+    spec: Json = {}
+    revision: int | None = None  # the stored revision that the writer saw
+    unknown: tuple[Violation, ...] = ()  # fields outside the spec that do not exist
+
+
+def read(document: Json, kinds: Kinds) -> Draft:
+    """The draft that a document of either form writes."""
+    if not isinstance(document, dict):
+        raise BadRequest(f'an object is needed, not a value of type "{json_type(document)}"')
+    if "apiVersion" in document or ("kind" in document and "metadata" in document):
+        return read_kubernetes(document, kinds)
+    if "type" not in document:
+        raise Invalid(
+            [
+                Violation(
+                    "type",
+                    "must be set; or apiVersion, kind and metadata for the Kubernetes form",
+                    "required",
+                )
+            ]
+        )
+    name = document["type"]
+    kind = kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise Invalid([Violation("type", unknown_kind(str(name), kinds), "kind")])
+    return read_plain(document, kind)
+
+
+def read_plain(document: Json, kind: Kind) -> Draft:
+    """The draft that a plain document of a known kind writes."""
+    if not isinstance(document, dict):
+        raise BadRequest(f'invalid {kind.name} object: "an object is needed, not {json_type(document)}"')
+    violations = list(_texts(document, ("type", "name", "mesh")))
+    violations += _string_map(document.get("labels"), "labels")
+    if violations:
+        raise Invalid(violations)
+    if kind.inline:
+        spec = {name: value for name, value in document.items() if name not in _PLAIN_META}
+        unknown: tuple[Violation, ...] = ()
+    else:
+        spec = document.get("spec") or {}
+        unknown = tuple(_unknown(document, _OUTER, ""))
+    return Draft(
+        kind=kind,
+        form=Form.PLAIN,
+        name=document.get("name") or "",
+        mesh=document.get("mesh"),
+        labels=document.get("labels") or {},
+        spec=spec,
+        unknown=unknown,
+    )
+
+
+def read_kubernetes(document: Json, kinds: Kinds) -> Draft:
+    """The draft that a Kubernetes document writes."""
+    violations = list(_texts(document, ("apiVersion", "kind")))
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        violations.append(Violation("metadata", "must be set", "required"))
+        metadata = {}
+    violations += _texts(metadata, ("name", "namespace", "resourceVersion"), "metadata.")
+    violations += _string_map(metadata.get("labels"), "metadata.labels")
+    violations += _string_map(metadata.get("annotations"), "metadata.annotations")
+    kind = kinds.get(document["kind"]) if isinstance(document.get("kind"), str) else None
+    if kind is None:
+        violations.append(Violation("kind", unknown_kind(str(document.get("kind", "")), kinds), "kind"))
+    if document.get("apiVersion") != API_VERSION:
+        violations.append(Violation("apiVersion", f'must be "{API_VERSION}"', "enum"))
+    if violations or kind is None:
+        raise Invalid(violations)
+    spec = document.get("spec") or {}
+    return Draft(
+        kind=kind,
+        form=Form.KUBERNETES,
+        name=metadata.get("name") or "",
+        mesh=(metadata.get("labels") or {}).get(labels.MESH),
+        namespace=metadata.get("namespace"),
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        spec=spec,
+        revision=_revision(metadata.get("resourceVersion")),
+        unknown=tuple(_unknown(document, _KUBERNETES, "")),
+    )
+
+
+def _revision(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not text.isdigit():
+        raise Invalid([Violation("metadata.resourceVersion", "must be a revision number", "format")])
+    return int(text)
+
+
+def _texts(document: Mapping[str, Json], names: tuple[str, ...], prefix: str = "") -> Iterator[Violation]:
+    for name in names:
+        value = document.get(name)
+        if value is not None and not isinstance(value, str):
+            yield Violation(
+                f"{prefix}{name}", f'in body must be of type string: "{json_type(value)}"', "type"
+            )
+
+
+def _string_map(value: Json, path: str) -> Iterator[Violation]:
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        yield Violation(path, f'in body must be of type object: "{json_type(value)}"', "type")
+        return
+    for name, entry in value.items():
+        if not isinstance(entry, str):
+            yield Violation(key(path, name), f'in body must be of type string: "{json_type(entry)}"', "type")
+
+
+def _unknown(document: Mapping[str, Json], names: tuple[str, ...], prefix: str) -> Iterator[Violation]:
+    for name in document:
+        if name not in names:
+            yield Violation(f"{prefix}{name}", unknown_field(name, names), UNKNOWN)
+
+
+def plain(resource: Resource, kind: Kind) -> dict[str, Json]:
+    """A stored object in Kuma's plain form."""
+    shown: dict[str, Json] = {"type": kind.name}
+    if kind.is_mesh_scoped:
+        shown["mesh"] = resource.mesh
+    shown["name"] = resource.core_name
+    if resource.labels:
+        shown["labels"] = dict(resource.labels)
+    shown["creationTime"] = resource.creation_time
+    shown["modificationTime"] = resource.modification_time
+    kri = resource.kri(kind.short)
+    if kri is not None:
+        shown["kri"] = str(kri)
+    if kind.inline:
+        return {**shown, **{name: value for name, value in resource.spec.items() if name not in shown}}
+    shown["spec"] = resource.spec
+    if kind.status is not None:
+        shown["status"] = resource.status or {}
+    return shown
+
+
+def kubernetes(resource: Resource, kind: Kind) -> dict[str, Json]:
+    """A stored object in the Kubernetes form."""
+    metadata: dict[str, Json] = {"name": resource.name}
+    if kind.namespaced:
+        metadata["namespace"] = resource.namespace or reserved_namespace(resource.mesh)
+    metadata["uid"] = resource.uid
+    metadata["resourceVersion"] = str(resource.revision)
+    metadata["generation"] = resource.generation
+    metadata["creationTimestamp"] = resource.creation_time
+    if resource.labels:
+        metadata["labels"] = dict(resource.labels)
+    if resource.annotations:
+        metadata["annotations"] = dict(resource.annotations)
+    shown: dict[str, Json] = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": metadata}
+    kri = resource.kri(kind.short)
+    if kri is not None:
+        shown["kri"] = str(kri)
+    shown["spec"] = resource.spec
+    if kind.status is not None:
+        shown["status"] = resource.status or {}
+    return shown
+
+
+def reserved_namespace(mesh: str) -> str:
+    """The namespace in which the Kubernetes form shows objects that have none."""
+    return f"{NO_NAMESPACE_PREFIX}{mesh or 'global'}"

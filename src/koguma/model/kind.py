@@ -1,0 +1,229 @@
+"""Kind: everything the house knows about one kind of resource, in one record.
+
+REST paths, both API forms, OpenAPI, KRI short name, CLI nouns, sync direction and the reference
+page are derived from it. Records are plain values in a tuple; nothing registers itself on import.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from koguma.model.errors import NotFound
+from koguma.model.place import Place
+from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
+from koguma.model.violation import Violation
+
+
+class Scope(Enum):
+    """Whether names are unique in a mesh or everywhere."""
+
+    GLOBAL = "Global"
+    MESH = "Mesh"
+
+
+class Sync(msgspec.Struct, frozen=True):
+    """Where a kind may be written and to whom it travels (Kuma's KDS flags)."""
+
+    provided_by_global: bool = False
+    provided_by_zone: bool = False
+    consumed_by_zone: bool = False
+    consumed_by_global: bool = False
+    across_zones: bool = False
+    keeps_name: bool = False  # the core name is not hashed when it travels
+
+    @property
+    def global_to_zones(self) -> bool:
+        """Global writes it and zones need it."""
+        return self.provided_by_global and self.consumed_by_zone
+
+    @property
+    def zone_to_global(self) -> bool:
+        """Zones write it and Global needs it."""
+        return self.provided_by_zone and self.consumed_by_global
+
+
+LOCAL = Sync()
+GLOBAL_TO_ZONES = Sync(provided_by_global=True, consumed_by_zone=True)
+ZONE_TO_GLOBAL = Sync(provided_by_zone=True, consumed_by_global=True)
+ACROSS_ZONES = Sync(provided_by_zone=True, consumed_by_global=True, across_zones=True)
+BOTH_WAYS = Sync(
+    provided_by_global=True, provided_by_zone=True, consumed_by_zone=True, consumed_by_global=True
+)
+POLICY = Sync(
+    provided_by_global=True,
+    provided_by_zone=True,
+    consumed_by_zone=True,
+    consumed_by_global=True,
+    across_zones=True,  # for producer policies only
+)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What a policy is made of: which lists it has, and its turn among policies."""
+
+    order: int
+    has_to: bool = False
+    has_from: bool = False
+    has_rules: bool = False
+    from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a validator may know beside the spec: whose it is, where it lives, what it was before."""
+
+    place: Place
+    name: str
+    mesh: str = ""
+    namespace: str = ""
+    labels: Mapping[str, str] = {}
+    stored: Json = None  # the spec that this one replaces
+
+    @property
+    def is_system(self) -> bool:
+        """Whether this object's policy role is `system`: no namespace, or the system one."""
+        return self.namespace in ("", self.place.system_namespace)
+
+
+def _as_written(spec: Json) -> Json:
+    return spec
+
+
+def _no_violations(_spec: Any, _about: About) -> Iterator[Violation]:
+    return iter(())
+
+
+def _no_warnings(_spec: Any, _about: About) -> Iterator[str]:
+    return iter(())
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One kind. `validate` and `warn` see a spec that already fits the schema.
+
+    `validate` yields whole paths: from `spec` for ordinary kinds, from the root for inline ones.
+    """
+
+    name: str
+    plural: str
+    spec: type[Spec]
+    doc: str  # the module's docstring: the page of the manual
+    short: str = ""
+    scope: Scope = Scope.MESH
+    sync: Sync = LOCAL
+    aliases: tuple[str, ...] = ()
+    namespaced: bool = True
+    system_namespace_only: bool = False
+    inline: bool = False  # spec fields stand at the top level of the plain form
+    read_only: bool = False
+    admin_only: bool = False
+    policy: Policy | None = None
+    status: type[Spec] | None = None
+    clean: Callable[[Json], Json] = _as_written  # several spellings read as one, before the schema
+    validate: Callable[[Any, About], Iterator[Violation]] = _no_violations
+    warn: Callable[[Any, About], Iterator[str]] = _no_warnings
+    display: tuple[str, str] | None = None
+    short_history: bool = False  # payloads are kept for the watch window only
+    dns_name: bool = False  # the display name must be an RFC 1035 label
+    group: str = "kuma.io"
+
+    @cached_property
+    def checker(self) -> Checker:
+        """The structural check of a spec."""
+        return Checker(self.spec)
+
+    def violations(self, written: Json, about: About) -> Iterator[Violation]:
+        """All that is wrong with a spec: its shape first; its meaning only if the shape is right."""
+        root = "" if self.inline else "spec"
+        spec = self.clean(written)
+        broken = False
+        for violation in self.checker(spec, root):
+            broken |= violation.rule != UNKNOWN
+            yield violation
+        if not broken:
+            yield from self.validate(self.read(spec), about)
+
+    def read(self, spec: Json) -> Any:
+        """A checked spec as an instance of its type."""
+        return read(self.spec, spec)
+
+    @property
+    def path(self) -> str:
+        """The word in the URL."""
+        return self.plural
+
+    @property
+    def storage_prefix(self) -> str:
+        """Where the objects are kept, as discovery identifies it; never shown."""
+        return f"/registry/{self.group}/{self.plural}"
+
+    @cached_property
+    def resource_id(self) -> str:
+        """The opaque token that is equal exactly for endpoints over the same objects."""
+        return hashlib.sha256(self.storage_prefix.encode()).hexdigest()
+
+    @property
+    def is_mesh_scoped(self) -> bool:
+        """Whether it lives in a mesh."""
+        return self.scope is Scope.MESH
+
+    @cached_property
+    def display_names(self) -> tuple[str, str]:
+        """Singular and plural for people: `Mesh HTTP Route`, `Mesh HTTP Routes`."""
+        if self.display:
+            return self.display
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
+        return words, f"{words}s"
+
+    def read_only_at(self, place: Place) -> bool:
+        """Whether this control plane must not write it."""
+        if self.read_only:
+            return True
+        if place.is_global:
+            return not self.sync.provided_by_global
+        return place.federated and not self.sync.provided_by_zone
+
+
+class Kinds:
+    """The kinds of one control plane, found by name, path, or short name."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self.all = tuple(sorted(kinds, key=lambda kind: kind.name))
+        self.by_name = {kind.name: kind for kind in self.all}
+        self.by_path = {path: kind for kind in self.all for path in (kind.plural, *kind.aliases)}
+        self.by_short = {kind.short: kind for kind in self.all if kind.short}
+        self._words = {
+            word: kind
+            for kind in self.all
+            for word in (kind.short, kind.name.lower(), kind.plural, *kind.aliases)
+            if word
+        }
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self.all)
+
+    def __getitem__(self, name: str) -> Kind:
+        return self.by_name[name]
+
+    def get(self, name: str) -> Kind | None:
+        """The kind of that name, if there is one."""
+        return self.by_name.get(name)
+
+    def word(self, word: str) -> Kind:
+        """The kind that a person means: `MeshTimeout`, `meshtimeouts`, `mt`, in any case."""
+        found = self._words.get(word.lower())
+        if found is None:
+            raise NotFound(unknown_kind(word, self))
+        return found
+
+
+def unknown_kind(word: str, kinds: Kinds) -> str:
+    """The sentence for a kind that does not exist, with the nearest one that does."""
+    import difflib  # noqa: PLC0415 - only for the mistake
+
+    near = difflib.get_close_matches(word.lower(), [k.name.lower() for k in kinds], n=1, cutoff=0.6)
+    hint = f'; did you mean "{next(k.name for k in kinds if k.name.lower() == near[0])}"?' if near else ""
+    return f'unknown kind "{word}"{hint}'

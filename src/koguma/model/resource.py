@@ -1,0 +1,71 @@
+"""Resource: one stored object, and the key under which it is stored.
+
+The key is the KRI without the section. `spec` is kept as the user wrote it; reading several
+spellings as one meaning happens later, in the core, so that what is read back equals what was written.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from koguma.model import labels
+from koguma.model.kri import InvalidKri, Kri
+from koguma.model.schema import Json
+
+
+class Key(NamedTuple):
+    """Where an object is stored: kind name, mesh, zone of origin, namespace, display name."""
+
+    kind: str
+    mesh: str
+    zone: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        place = "".join(
+            f" {word} {value}"
+            for word, value in (("mesh", self.mesh), ("zone", self.zone), ("namespace", self.namespace))
+            if value
+        )
+        return f'{self.kind} "{self.name}"' + (f" ({place.strip()})" if place else "")
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One object as it is stored. Times are RFC 3339 text; `revision` is the one that wrote it."""
+
+    kind: str
+    mesh: str = ""
+    zone: str = ""
+    namespace: str = ""
+    name: str
+    core_name: str
+    uid: str = ""
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    spec: Json = {}
+    status: Json = None
+    creation_time: str = ""
+    modification_time: str = ""
+    generation: int = 1
+    revision: int = 0
+
+    @property
+    def key(self) -> Key:
+        """Where it is stored."""
+        return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
+
+    @property
+    def origin(self) -> str:
+        """`global`, `zone`, or empty where unknown."""
+        return self.labels.get(labels.ORIGIN, "")
+
+    def kri(self, short: str, section: str = "") -> Kri | None:
+        """The identifier, or None where the kind has no short name or the stored names cannot make one."""
+        if not short:
+            return None
+        try:
+            return Kri(short, self.mesh, self.zone, self.namespace, self.name, section)
+        except InvalidKri:  # written under older rules; still readable by its path
+            return None

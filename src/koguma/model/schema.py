@@ -1,0 +1,352 @@
+"""Schema: types that users' objects must fit, and all that is wrong at once where they do not.
+
+A kind's spec is a frozen `Spec` class. msgspec reads values into it, but stops at the first
+mistake; `Checker` walks the same types and yields every violation with its path. A property test
+holds the two together: no violations exactly when msgspec accepts.
+
+The sentences are those of Kuma's own schema check (`in body ...`), which its users know.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+from msgspec import Meta
+from msgspec import inspect as shape
+
+from koguma.model import duration
+from koguma.model.violation import Violation, child, item, key
+
+# What JSON can say. It stands at the two edges only: what users send, what Envoy reads.
+Json = Any
+
+UNKNOWN: Final = "unknown"  # rule id of the violations that fieldValidation may turn into warnings
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class _SpecMeta(msgspec.StructMeta):
+    """Makes every subclass frozen and keyword-only, which msgspec does not hand down, and tells mypy."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
+        hints = namespace.get("__annotations__", {})
+        namespace["__annotations__"] = {field: _limits_inside(hint) for field, hint in hints.items()}
+        return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
+
+
+def _limits_inside(hint: Any) -> Any:
+    """`Annotated[T | None, limits]` as `Annotated[T, limits] | None`: msgspec limits plain types only."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    base, *extras = get_args(hint)
+    parts = [part for part in get_args(base) if part is not NoneType]
+    if get_origin(base) not in (Union, UnionType) or len(parts) != 1 or len(parts) == len(get_args(base)):
+        return hint
+    return Annotated[(parts[0], *extras)] | None
+
+
+class Spec(msgspec.Struct, metaclass=_SpecMeta, omit_defaults=True, rename="camel", gc=False):
+    """Base of everything a user writes: camelCase outside, snake_case inside, never changed.
+
+    Without cyclic garbage collection, since a value can be no part of a cycle: ten thousand live
+    policies then cost a collection of 4 ms instead of 130.
+    """
+
+
+def doc(text: str, **limits: Any) -> Meta:
+    """Words for a field, with its limits: min_length, max_length, ge, le, pattern."""
+    return Meta(description=text, **limits)
+
+
+def _format(name: str, text: str, example: str) -> Meta:
+    return Meta(
+        description=text, examples=[example], extra={"format": name}, extra_json_schema={"format": name}
+    )
+
+
+Duration = Annotated[str, _format("duration", "A duration as Go writes it.", "15s")]
+Base64 = Annotated[str, Meta(extra={"format": "base64"}, extra_json_schema={"contentEncoding": "base64"})]
+SecretText = Annotated[str, Meta(extra={"sensitive": True}, extra_json_schema={"format": "password"})]
+SecretBase64 = Annotated[
+    str,
+    Meta(
+        extra={"format": "base64", "sensitive": True},
+        extra_json_schema={"contentEncoding": "base64", "format": "password"},
+    ),
+]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+IntOrString = int | str
+
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_FORMATS: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "duration": (duration.is_duration, duration.MESSAGE),
+    "base64": (lambda text: _BASE64.fullmatch(text) is not None, "must be base64"),
+}
+
+Check = Callable[[Json, str], Iterator[Violation]]
+
+
+class Checker:
+    """Yields all that is wrong with a value of one type. Made once per type, used for every object."""
+
+    def __init__(self, type_: Any) -> None:
+        self._check = _compile(shape.type_info(type_), _declared_orders(type_))
+        self.type = type_
+
+    def __call__(self, value: Json, path: str = "") -> Iterator[Violation]:
+        """The violations, with paths that begin at `path`."""
+        return self._check(value, path)
+
+
+def read(type_: type[msgspec.Struct], value: Json) -> Any:
+    """A checked value as an instance of its type; unknown fields are left out."""
+    return msgspec.convert(value, type_, strict=True)
+
+
+def json_type(value: Json) -> str:
+    """The JSON word for a value's type, as it stands in messages."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list() | tuple():
+            return "array"
+        case _:
+            return "object"
+
+
+def _wrong_type(path: str, wanted: str, value: Json) -> Violation:
+    return Violation(path, f'in body must be of type {wanted}: "{json_type(value)}"', "type")
+
+
+# Choices by their values. msgspec sorts them; people read them in the order in which they were declared.
+_Orders = Mapping[frozenset[Any], tuple[Any, ...]]
+
+
+def _declared_orders(type_: Any) -> _Orders:
+    hints = get_type_hints(type_, include_extras=True).values() if isinstance(type_, type) else (type_,)
+    return {frozenset(values): values for hint in hints for values in _literals(hint)}
+
+
+def _literals(hint: Any) -> Iterator[tuple[Any, ...]]:
+    if get_origin(hint) is Literal:
+        yield get_args(hint)
+    else:
+        for part in get_args(hint):
+            yield from _literals(part)
+
+
+def _compile(info: shape.Type, orders: _Orders, extra: Mapping[str, Any] | None = None) -> Check:
+    match info:
+        case shape.Metadata(type=inner, extra=more):
+            return _compile(inner, orders, {**(extra or {}), **(more or {})})
+        case shape.StructType():
+            return _struct(info, orders)
+        case shape.StrType():
+            return _string(info, (extra or {}).get("format"))
+        case shape.IntType() | shape.FloatType():
+            return _number(info)
+        case shape.BoolType():
+            return _boolean
+        case shape.LiteralType(values=values):
+            return _literal(orders.get(frozenset(values), values))
+        case shape.ListType() | shape.VarTupleType():
+            return _array(info, _compile(info.item_type, orders, extra))
+        case shape.DictType():
+            return _map(info, _compile(info.value_type, orders, extra))
+        case shape.UnionType(types=types):
+            return _union(types, orders, extra)
+        case shape.AnyType() | shape.RawType():
+            return _anything
+        case _:
+            msg = f"a schema cannot use {info}"
+            raise TypeError(msg)
+
+
+def _anything(_value: Json, _path: str) -> Iterator[Violation]:
+    return iter(())
+
+
+def _boolean(value: Json, path: str) -> Iterator[Violation]:
+    if not isinstance(value, bool):
+        yield _wrong_type(path, "boolean", value)
+
+
+def _literal(values: tuple[Any, ...]) -> Check:
+    words = " ".join(str(value) for value in values)
+    legal = frozenset((type(value), value) for value in values)  # 302.0 is not 302, true is not 1
+
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if isinstance(value, (list, dict)) or (type(value), value) not in legal:
+            yield Violation(path, f"in body should be one of [{words}]", "enum")
+
+    return check
+
+
+def _string(info: shape.StrType, format_name: str | None) -> Check:
+    pattern = re.compile(info.pattern) if info.pattern else None
+    fits, message = _FORMATS[format_name] if format_name else (None, "")
+
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if not isinstance(value, str):
+            yield _wrong_type(path, "string", value)
+        elif info.min_length is not None and len(value) < info.min_length:
+            yield Violation(path, f"in body should be at least {info.min_length} chars long", "length")
+        elif info.max_length is not None and len(value) > info.max_length:
+            yield Violation(path, f"in body should be at most {info.max_length} chars long", "length")
+        elif pattern is not None and not pattern.search(value):
+            yield Violation(path, f"in body should match '{pattern.pattern}'", "pattern")
+        elif fits is not None and not fits(value):
+            yield Violation(path, message, "format")
+
+    return check
+
+
+def _number(info: shape.IntType | shape.FloatType) -> Check:
+    wanted = "integer" if isinstance(info, shape.IntType) else "number"
+    kinds = int if isinstance(info, shape.IntType) else (int, float)
+
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            yield _wrong_type(path, wanted, value)
+        elif info.ge is not None and value < info.ge:
+            yield Violation(path, f"in body should be greater than or equal to {info.ge}", "range")
+        elif info.le is not None and value > info.le:
+            yield Violation(path, f"in body should be less than or equal to {info.le}", "range")
+        elif info.gt is not None and value <= info.gt:
+            yield Violation(path, f"in body should be greater than {info.gt}", "range")
+        elif info.lt is not None and value >= info.lt:
+            yield Violation(path, f"in body should be less than {info.lt}", "range")
+
+    return check
+
+
+def _array(info: shape.ListType | shape.VarTupleType, element: Check) -> Check:
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if not isinstance(value, (list, tuple)):
+            yield _wrong_type(path, "array", value)
+            return
+        if info.min_length is not None and len(value) < info.min_length:
+            yield Violation(path, f"in body should have at least {info.min_length} items", "length")
+        if info.max_length is not None and len(value) > info.max_length:
+            yield Violation(path, f"in body should have at most {info.max_length} items", "length")
+        for index, entry in enumerate(value):
+            yield from element(entry, item(path, index))
+
+    return check
+
+
+def _map(info: shape.DictType, element: Check) -> Check:
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if not isinstance(value, Mapping):
+            yield _wrong_type(path, "object", value)
+            return
+        if info.max_length is not None and len(value) > info.max_length:
+            yield Violation(path, f"in body should have at most {info.max_length} properties", "length")
+        for name, entry in value.items():
+            if isinstance(name, str):
+                yield from element(entry, key(path, name))
+            else:
+                yield _wrong_type(key(path, str(name)), "string", name)
+
+    return check
+
+
+def _union(types: tuple[shape.Type, ...], orders: _Orders, extra: Mapping[str, Any] | None) -> Check:
+    """`T | None`, or scalars of different JSON types: the value's own type picks the branch."""
+    branches = [t for t in types if not isinstance(t, shape.NoneType)]
+    checks = [_compile(branch, orders, extra) for branch in branches]
+    may_be_null = len(branches) != len(types)
+    words = " or ".join(sorted({_json_word(branch) for branch in branches}))
+
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if value is None and may_be_null:
+            return
+        found = [list(each(value, path)) for each in checks]
+        if all(found) and len(found) > 1 and all(f[0].rule == "type" for f in found):
+            yield _wrong_type(path, words, value)
+        elif all(found):
+            yield from min(found, key=lambda f: (f[0].rule == "type", len(f)))
+
+    return check
+
+
+def _json_word(info: shape.Type) -> str:
+    match info:
+        case shape.Metadata(type=inner):
+            return _json_word(inner)
+        case shape.IntType():
+            return "integer"
+        case shape.FloatType():
+            return "number"
+        case shape.BoolType():
+            return "boolean"
+        case shape.ListType() | shape.VarTupleType():
+            return "array"
+        case shape.StructType() | shape.DictType():
+            return "object"
+        case _:
+            return "string"
+
+
+def _struct(info: shape.StructType, orders: _Orders) -> Check:
+    orders = _declared_orders(info.cls)
+    fields = [(field.encode_name, field.required, _compile(field.type, orders)) for field in info.fields]
+    names = tuple(name for name, _, _ in fields)
+    known = frozenset(names)
+
+    def check(value: Json, path: str) -> Iterator[Violation]:
+        if not isinstance(value, Mapping):
+            yield _wrong_type(path, "object", value)
+            return
+        for name, required, each in fields:
+            entry = value.get(name)
+            if entry is None:
+                if required:
+                    yield Violation(child(path, name), "in body is required", "required")
+                elif name in value:  # null where the type does not take it
+                    yield from each(None, child(path, name))
+            else:
+                yield from each(entry, child(path, name))
+        for name in value:
+            if name not in known:
+                yield Violation(child(path, str(name)), unknown_field(str(name), names), UNKNOWN)
+
+    return check
+
+
+def unknown_field(name: str, names: tuple[str, ...]) -> str:
+    """The sentence for a field that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not near:
+        lowered = {known.lower(): known for known in names}
+        near = [lowered[name.lower()]] if name.lower() in lowered else []
+    hint = (
+        f'; did you mean "{near[0]}"?' if near else f"; known fields are {', '.join(names)}" if names else ""
+    )
+    return f'unknown field "{name}"{hint}'
+
+
+def json_schemas(types: Mapping[str, Any], ref_template: str) -> tuple[dict[str, Json], dict[str, Json]]:
+    """JSON schemas of the named types, and the components that they refer to."""
+    schemas, components = msgspec.json.schema_components(types.values(), ref_template=ref_template)
+    return dict(zip(types, schemas, strict=True)), components

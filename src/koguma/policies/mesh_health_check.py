@@ -1,0 +1,191 @@
+"""Whether a host is well: checks that a proxy makes on its own, beside the traffic.
+
+MeshHealthCheck acts on outbound traffic. Each proxy asks every host of a destination at an interval and
+sends nothing to those that do not answer well. Which section counts follows from the port's protocol:
+`http` for HTTP ports, `grpc` for gRPC ports, `tcp` for the others and where the fitting one is disabled.
+
+```yaml
+type: MeshHealthCheck
+name: backend-is-well
+mesh: default
+spec:
+  to:
+    - targetRef: {kind: MeshService, name: backend}
+      default:
+        interval: 10s
+        timeout: 2s
+        unhealthyThreshold: 3
+        healthyThreshold: 1
+        http:
+          path: /health
+          expectedStatuses: [200, 204]
+          requestHeadersToAdd:
+            set: [{name: x-health-check, value: koguma}]
+```
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from koguma.model import target_ref
+from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.schema import Base64, Duration, IntOrString, Spec, doc
+from koguma.model.target_ref import TargetRef
+from koguma.model.violation import Violation, child, item
+from koguma.policies import fields, spelling
+from koguma.policies.fields import Count, HeaderValues
+
+
+class TcpCheck(Spec):
+    """A check by connecting and, where asked for, by what comes back."""
+
+    disabled: Annotated[bool | None, doc("Switch it off.")] = None
+    send: Annotated[Base64 | None, doc("What to send, in base64; nothing by default.")] = None
+    receive: Annotated[
+        tuple[Base64, ...] | None, doc("What must come back, in base64, in this order with gaps allowed.")
+    ] = None
+
+
+class HttpCheck(Spec):
+    """A check by a request."""
+
+    disabled: Annotated[bool | None, doc("Switch it off.")] = None
+    path: Annotated[str | None, doc("The path to ask for; / by default.")] = None
+    request_headers_to_add: Annotated[HeaderValues | None, doc("Headers of the request.")] = None
+    expected_statuses: Annotated[
+        tuple[int, ...] | None, doc("Status codes of a healthy answer; 200 by default.")
+    ] = None
+
+
+class GrpcCheck(Spec):
+    """A check by the gRPC health service."""
+
+    disabled: Annotated[bool | None, doc("Switch it off.")] = None
+    service_name: Annotated[str | None, doc("The service to ask about.")] = None
+    authority: Annotated[str | None, doc("The :authority header; the cluster's name by default.")] = None
+
+
+class HealthCheckConf(Spec):
+    """How and how often to ask."""
+
+    interval: Annotated[Duration | None, doc("Time between two checks; 1m by default.")] = None
+    unhealthy_interval: Annotated[
+        Duration | None, doc("The same for a host that is not well; as interval by default.")
+    ] = None
+    timeout: Annotated[Duration | None, doc("Time to wait for an answer; 15s by default.")] = None
+    unhealthy_threshold: Annotated[
+        Count | None, doc("Bad answers in a row that make a host unwell; 5 by default.")
+    ] = None
+    healthy_threshold: Annotated[
+        Count | None, doc("Good answers in a row that make a host well; 1 by default.")
+    ] = None
+    initial_jitter: Annotated[Duration | None, doc("The first check waits up to this long.")] = None
+    interval_jitter: Annotated[Duration | None, doc("Added to each interval, up to this long.")] = None
+    interval_jitter_percent: Annotated[int | None, doc("The same, as a share of the interval.")] = None
+    healthy_panic_threshold: Annotated[
+        IntOrString | None, doc("Older place of MeshCircuitBreaker's outlierDetection.healthyPanicThreshold.")
+    ] = None
+    fail_traffic_on_panic: Annotated[
+        bool | None, doc("With too few healthy hosts, refuse requests instead of using all hosts.")
+    ] = None
+    event_log_path: Annotated[str | None, doc("A file for events of the checks.")] = None
+    always_log_health_check_failures: Annotated[
+        bool | None, doc("Log every bad answer, not only the first.")
+    ] = None
+    no_traffic_interval: Annotated[
+        Duration | None, doc("The interval while no request was sent to the destination; 60s by default.")
+    ] = None
+    tcp: Annotated[TcpCheck | None, doc("For TCP ports.")] = None
+    http: Annotated[HttpCheck | None, doc("For HTTP ports.")] = None
+    grpc: Annotated[GrpcCheck | None, doc("For gRPC ports.")] = None
+    reuse_connection: Annotated[bool | None, doc("Keep the connection between checks; true by default.")] = (
+        None
+    )
+
+
+class HealthCheckTo(Spec):
+    """Checks of one destination's hosts."""
+
+    target_ref: Annotated[TargetRef, doc("The destination.")]
+    default: Annotated[HealthCheckConf, doc("How and how often to ask.")] = HealthCheckConf()
+
+
+class MeshHealthCheckSpec(Spec):
+    """Which proxies, and how they check the hosts that they call."""
+
+    target_ref: Annotated[
+        TargetRef | None, doc("The proxies that this acts on; all of the mesh by default.")
+    ] = None
+    to: Annotated[tuple[HealthCheckTo, ...], doc("The destinations.")] = ()
+
+
+_TO_KINDS = ("Mesh", *target_ref.DESTINATIONS)
+
+
+def validate(spec: MeshHealthCheckSpec, _about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages."""
+    top = spec.target_ref or target_ref.MESH
+    yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=False)
+    yield from fields.entries("spec.to", spec.to, _TO_KINDS, _conf)
+
+
+def _conf(conf: HealthCheckConf, path: str) -> Iterator[Violation]:
+    yield from _times(conf, path)
+    for name, threshold in (
+        ("unhealthyThreshold", conf.unhealthy_threshold),
+        ("healthyThreshold", conf.healthy_threshold),
+    ):
+        if threshold is not None and threshold <= 0:
+            yield Violation(child(path, name), "must be greater than zero when defined", "range")
+    yield from fields.percent_whole(conf.interval_jitter_percent, child(path, "intervalJitterPercent"))
+    yield from fields.percent(conf.healthy_panic_threshold, child(path, "healthyPanicThreshold"))
+    if conf.event_log_path is not None and not fields.is_path(conf.event_log_path):
+        yield Violation(child(path, "eventLogPath"), "must be a valid path when defined", "path")
+    if conf.http is not None:
+        yield from _http(conf.http, child(path, "http"))
+    if conf.http is None and conf.tcp is None and conf.grpc is None:
+        yield Violation(path, "must have at least one defined: http, tcp, grpc", "required")
+
+
+def _times(conf: HealthCheckConf, path: str) -> Iterator[Violation]:
+    for name, value in (
+        ("interval", conf.interval),
+        ("unhealthyInterval", conf.unhealthy_interval),
+        ("timeout", conf.timeout),
+        ("initialJitter", conf.initial_jitter),
+        ("intervalJitter", conf.interval_jitter),
+        ("noTrafficInterval", conf.no_traffic_interval),
+    ):
+        yield from fields.positive_duration(value, child(path, name))
+
+
+def _http(check: HttpCheck, path: str) -> Iterator[Violation]:
+    if check.path == "":
+        yield Violation(child(path, "path"), fields.MUST_BE_DEFINED, "required")
+    for index, status in enumerate(check.expected_statuses or ()):
+        yield from fields.status(status, item(child(path, "expectedStatuses"), index))
+
+
+def warn(spec: MeshHealthCheckSpec, _about: About) -> Iterator[str]:
+    """Deprecations."""
+    yield from target_ref.warnings(spec.target_ref)
+    for index, entry in enumerate(spec.to):
+        if entry.default.healthy_panic_threshold is not None:
+            yield (
+                f"spec.to[{index}].default.healthyPanicThreshold is deprecated, use MeshCircuitBreaker's"
+                " outlierDetection.healthyPanicThreshold"
+            )
+
+
+KIND = Kind(
+    name="MeshHealthCheck",
+    plural="meshhealthchecks",
+    short="mhc",
+    doc=__doc__,
+    spec=MeshHealthCheckSpec,
+    sync=POLICY,
+    policy=Policy(order=1200, has_to=True),
+    clean=spelling.refs,
+    validate=validate,
+    warn=warn,
+)

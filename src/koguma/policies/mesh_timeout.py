@@ -1,0 +1,183 @@
+"""How long a proxy waits: for a connection, for a request, for an idle stream.
+
+MeshTimeout acts on outbound traffic (`to`) and on inbound traffic (`rules`, or the older `from`). A
+value of `0s` switches a limit off. On a route (`to[].targetRef.kind`) only what Envoy can do per route acts:
+`http.requestTimeout` and `http.streamIdleTimeout` on a MeshHTTPRoute, `idleTimeout` on a MeshTCPRoute; the
+rest comes from the service's own policy.
+
+```yaml
+type: MeshTimeout
+name: backend-is-quick
+mesh: default
+spec:
+  to:
+    - targetRef: {kind: MeshService, name: backend}
+      default:
+        connectionTimeout: 2s
+        http: {requestTimeout: 5s}
+```
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+
+from koguma.model import target_ref
+from koguma.model.client_match import ClientMatch
+from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.schema import Duration, Spec, doc
+from koguma.model.target_ref import TargetRef
+from koguma.model.violation import Violation, child, item
+from koguma.policies import fields, outbound, spelling
+
+
+class TimeoutHttp(Spec):
+    """Limits that exist for HTTP only."""
+
+    request_timeout: Annotated[Duration | None, doc("From the request's end to the response's end.")] = None
+    stream_idle_timeout: Annotated[Duration | None, doc("Without a byte in either direction.")] = None
+    max_stream_duration: Annotated[Duration | None, doc("A stream's whole life.")] = None
+    max_connection_duration: Annotated[Duration | None, doc("A connection's whole life.")] = None
+    request_headers_timeout: Annotated[Duration | None, doc("For the request's headers to arrive.")] = None
+
+
+class TimeoutConf(Spec):
+    """The limits."""
+
+    connection_timeout: Annotated[Duration | None, doc("To establish a TCP connection.")] = None
+    idle_timeout: Annotated[
+        Duration | None, doc("Without a byte on a TCP connection, or a request on HTTP.")
+    ] = None
+    http: Annotated[TimeoutHttp | None, doc("Limits that exist for HTTP only.")] = None
+
+
+class TimeoutTo(Spec):
+    """Limits for calls to one destination."""
+
+    target_ref: Annotated[TargetRef, doc("The destination, or a route to it.")]
+    default: Annotated[TimeoutConf | None, doc("The limits; without it the entry changes nothing.")] = None
+
+
+class TimeoutFrom(Spec):
+    """Limits for calls from some clients; `rules` is the newer form."""
+
+    target_ref: Annotated[TargetRef, doc("The clients; only kind Mesh.")]
+    default: Annotated[TimeoutConf, doc("The limits.")] = TimeoutConf()
+
+
+class TimeoutRule(Spec):
+    """Limits for calls that arrive."""
+
+    default: Annotated[TimeoutConf, doc("The limits.")] = TimeoutConf()
+    matches: Annotated[tuple[ClientMatch, ...], doc("Only calls that fit one of these; all by default.")] = ()
+
+
+class MeshTimeoutSpec(Spec):
+    """Which proxies, and the limits of their traffic."""
+
+    target_ref: Annotated[
+        TargetRef | None, doc("The proxies that this acts on; all of the mesh by default.")
+    ] = None
+    to: Annotated[tuple[TimeoutTo, ...], doc("Limits of outbound traffic.")] = ()
+    from_: Annotated[tuple[TimeoutFrom, ...], doc("Limits of inbound traffic, older form.")] = msgspec.field(
+        name="from", default=()
+    )
+    rules: Annotated[tuple[TimeoutRule, ...], doc("Limits of inbound traffic.")] = ()
+
+
+def validate(spec: MeshTimeoutSpec, about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages; except that requestHeadersTimeout alone is legal."""
+    top = spec.target_ref or target_ref.MESH
+    sections = bool(spec.rules)
+    yield from target_ref.violations(top, "spec.targetRef", outbound.proxy_kinds(about), sections=sections)
+    if not (spec.to or spec.from_ or spec.rules):
+        yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")
+    if spec.rules and (spec.to or spec.from_):
+        yield Violation("spec", "fields 'to' and 'from' must be empty when 'rules' is defined", "exclusive")
+    yield from fields.entries("spec.to", spec.to, outbound.target_kinds(top), _to_conf)
+    if spec.from_ and top.kind in ("MeshGateway", *target_ref.ROUTES):
+        yield Violation("spec.from", fields.MUST_NOT_BE_DEFINED, "forbidden")
+    yield from fields.entries("spec.from", spec.from_, ("Mesh",), _conf)
+    for index, rule in enumerate(spec.rules):
+        yield from _rule(rule, item("spec.rules", index))
+
+
+def _to_conf(conf: TimeoutConf | None, path: str) -> Iterator[Violation]:
+    # The founding document points at a route without saying a limit; that is legal, and warned about.
+    if conf is not None:
+        yield from _conf(conf, path)
+
+
+def _rule(rule: TimeoutRule, path: str) -> Iterator[Violation]:
+    yield from fields.matches(rule.matches, child(path, "matches"), needs_one=True)
+    at = child(path, "default")
+    yield from _conf(rule.default, at)
+    if any(match.spiffe_id for match in rule.matches):
+        for name in _limits(rule.default):
+            if name not in _HTTP_ROUTE_FIELDS:
+                yield Violation(child(at, name), fields.MUST_NOT_BE_DEFINED, "forbidden")
+
+
+def _conf(conf: TimeoutConf, path: str) -> Iterator[Violation]:
+    if conf == TimeoutConf():
+        yield Violation(path, "at least one timeout should be configured", "required")
+    yield from fields.positive_duration(conf.connection_timeout, child(path, "connectionTimeout"))
+    for name, value in _limits(conf).items():
+        if name != "connectionTimeout":
+            yield from outbound.not_negative_duration(value, child(path, name))
+    if conf.http == TimeoutHttp():
+        message = "at least one timeout in this section should be configured"
+        yield Violation(child(path, "http"), message, "required")
+
+
+def _limits(conf: TimeoutConf) -> dict[str, str]:
+    """The limits that are set, by their path."""
+    http = conf.http or TimeoutHttp()
+    limits = {
+        "connectionTimeout": conf.connection_timeout,
+        "idleTimeout": conf.idle_timeout,
+        "http.requestTimeout": http.request_timeout,
+        "http.streamIdleTimeout": http.stream_idle_timeout,
+        "http.maxStreamDuration": http.max_stream_duration,
+        "http.maxConnectionDuration": http.max_connection_duration,
+        "http.requestHeadersTimeout": http.request_headers_timeout,
+    }
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+# What Envoy can limit per route; a rule that holds for some clients only is a route as well.
+_HTTP_ROUTE_FIELDS: Final = ("http.requestTimeout", "http.streamIdleTimeout")
+_ROUTE_FIELDS: Final = {"MeshHTTPRoute": _HTTP_ROUTE_FIELDS, "MeshTCPRoute": ("idleTimeout",)}
+
+
+def warn(spec: MeshTimeoutSpec, _about: About) -> Iterator[str]:
+    """Deprecations, and limits that cannot act where they stand."""
+    yield from target_ref.warnings(spec.target_ref)
+    if spec.from_:
+        yield fields.FROM_IS_DEPRECATED
+    for index, entry in enumerate(spec.to):
+        at = f"spec.to[{index}].default"
+        if entry.default is None:
+            yield f"{at}: at least one timeout should be configured; without one this entry changes nothing"
+            continue
+        kind = entry.target_ref.kind
+        if kind in target_ref.ROUTES:
+            acting = _ROUTE_FIELDS[kind]
+            for name in _limits(entry.default):
+                if name not in acting:
+                    yield f"{at}.{name} has no effect on a {kind}; only {' and '.join(acting)} can act there"
+
+
+KIND = Kind(
+    name="MeshTimeout",
+    plural="meshtimeouts",
+    short="mt",
+    doc=__doc__,
+    spec=MeshTimeoutSpec,
+    sync=POLICY,
+    policy=Policy(order=1000, has_to=True, has_from=True, has_rules=True, from_as_rules=True),
+    clean=spelling.refs,
+    validate=validate,
+    warn=warn,
+)

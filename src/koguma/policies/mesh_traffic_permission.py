@@ -1,0 +1,132 @@
+"""Who may call: which clients a proxy lets in once it has a certificate.
+
+MeshTrafficPermission acts on inbound traffic. `rules` name callers by their SPIFFE identity: `deny`
+refuses, `allow` lets in, `allowWithShadowDeny` lets in and notes that a denial is planned. The older
+`from` names callers by tags and gives them one action. A call that nothing allows is refused, so a mesh
+with mTLS and without any permission carries no traffic.
+
+```yaml
+type: MeshTrafficPermission
+name: web-may-call-backend
+mesh: default
+spec:
+  targetRef: {kind: Dataplane, labels: {app: backend}}
+  rules:
+    - default:
+        allow:
+          - spiffeID: {type: Exact, value: "spiffe://default/web"}
+        deny:
+          - spiffeID: {type: Prefix, value: "spiffe://default/legacy/"}
+```
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+
+from koguma.model import target_ref
+from koguma.model.client_match import ClientMatch
+from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.schema import Spec, doc
+from koguma.model.target_ref import TargetRef
+from koguma.model.violation import Violation, child, item
+from koguma.policies import fields, spelling
+
+
+class PermissionAction(Spec):
+    """What happens to the calls of some clients."""
+
+    action: Annotated[
+        Literal["Allow", "Deny", "AllowWithShadowDeny"] | None,
+        doc("Let in, refuse, or let in and note that a denial is planned."),
+    ] = None
+
+
+class PermissionFrom(Spec):
+    """A decision about some clients; `rules` is the newer form."""
+
+    target_ref: Annotated[TargetRef, doc("The clients.")]
+    default: Annotated[PermissionAction, doc("The decision.")] = PermissionAction()
+
+
+class PermissionConf(Spec):
+    """Who is let in and who is not."""
+
+    deny: Annotated[tuple[ClientMatch, ...], doc("Refuse these callers.")] = ()
+    allow_with_shadow_deny: Annotated[
+        tuple[ClientMatch, ...], doc("Let these callers in, and note that a denial is planned.")
+    ] = ()
+    allow: Annotated[tuple[ClientMatch, ...], doc("Let these callers in.")] = ()
+
+
+class PermissionRule(Spec):
+    """A decision about calls that arrive."""
+
+    default: Annotated[PermissionConf, doc("Who is let in and who is not.")] = PermissionConf()
+
+
+class MeshTrafficPermissionSpec(Spec):
+    """Which proxies, and who may call them."""
+
+    target_ref: Annotated[
+        TargetRef | None, doc("The proxies that this acts on; all of the mesh by default.")
+    ] = None
+    from_: Annotated[tuple[PermissionFrom, ...], doc("Decisions by tags, older form.")] = msgspec.field(
+        name="from", default=()
+    )
+    rules: Annotated[tuple[PermissionRule, ...], doc("Decisions by identity.")] = ()
+
+
+# No gateway: nobody in the mesh calls one with an identity.
+_PROXIES = ("Mesh", "Dataplane", "MeshSubset", "MeshService", "MeshServiceSubset")
+
+
+def validate(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages; matches are found under `default`, where they are written."""
+    top = spec.target_ref or target_ref.MESH
+    inbound = bool(spec.from_ or spec.rules)
+    yield from target_ref.violations(top, "spec.targetRef", _PROXIES, sections=inbound)
+    if spec.from_ and spec.rules:
+        yield Violation("spec", "field 'from' must be empty when 'rules' is defined", "exclusive")
+    if not inbound:
+        yield Violation("spec", "at least one of 'from' or 'rules' has to be defined", "required")
+    yield from fields.entries("spec.from", spec.from_, target_ref.CLIENTS, _action)
+    for index, rule in enumerate(spec.rules):
+        yield from _rule(rule.default, item("spec.rules", index))
+
+
+def _action(conf: PermissionAction, path: str) -> Iterator[Violation]:
+    if conf.action is None:
+        yield Violation(child(path, "action"), fields.MUST_BE_DEFINED, "required")
+
+
+def _rule(conf: PermissionConf, path: str) -> Iterator[Violation]:
+    if not (conf.allow or conf.allow_with_shadow_deny or conf.deny):
+        message = "at least one of 'allow', 'allowWithShadowDeny', 'deny' has to be defined"
+        yield Violation(path, message, "required")
+    at = child(path, "default")
+    yield from fields.matches(conf.deny, child(at, "deny"))
+    yield from fields.matches(conf.allow_with_shadow_deny, child(at, "allowWithShadowDeny"))
+    yield from fields.matches(conf.allow, child(at, "allow"))
+
+
+def warn(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[str]:
+    """Deprecations."""
+    yield from target_ref.warnings(spec.target_ref)
+    if spec.from_:
+        yield fields.FROM_IS_DEPRECATED
+
+
+KIND = Kind(
+    name="MeshTrafficPermission",
+    plural="meshtrafficpermissions",
+    short="mtp",
+    doc=__doc__,
+    spec=MeshTrafficPermissionSpec,
+    sync=POLICY,
+    policy=Policy(order=1100, has_from=True, has_rules=True),
+    clean=spelling.refs,
+    validate=validate,
+    warn=warn,
+)

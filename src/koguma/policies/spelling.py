@@ -1,0 +1,105 @@
+"""Spelling: small pure functions that read several spellings of a spec as one.
+
+A policy's `clean` is built from these. Each takes any JSON and gives JSON: where nothing applies the very
+same value comes back, what was written is never changed, and reading twice is reading once. A value of
+the wrong type passes through untouched, for the schema to name it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from koguma.model.schema import Json
+
+Reading = Callable[[Json], Json]
+
+
+def chain(*readings: Reading) -> Reading:
+    """One reading after the other."""
+
+    def read(value: Json) -> Json:
+        for reading in readings:
+            value = reading(value)
+        return value
+
+    return read
+
+
+def field(name: str, reading: Reading) -> Reading:
+    """The reading of one field of an object, where it is there."""
+
+    def read(value: Json) -> Json:
+        if not isinstance(value, Mapping) or name not in value:
+            return value
+        old = value[name]
+        new = reading(old)
+        return value if new is old else {**value, name: new}
+
+    return read
+
+
+def each(reading: Reading) -> Reading:
+    """The reading of every element of a list."""
+
+    def read(value: Json) -> Json:
+        if not isinstance(value, (list, tuple)):
+            return value
+        new = [reading(entry) for entry in value]
+        same = all(after is before for after, before in zip(new, value, strict=True))
+        return value if same else new
+
+    return read
+
+
+def renamed(old: str, new: str) -> Reading:
+    """An older name of a field; where both are written, neither is touched."""
+
+    def read(value: Json) -> Json:
+        if not isinstance(value, Mapping) or old not in value or new in value:
+            return value
+        return {new if name == old else name: entry for name, entry in value.items()}
+
+    return read
+
+
+def word(old: str, new: str) -> Reading:
+    """An older word for a value."""
+
+    def read(value: Json) -> Json:
+        return new if isinstance(value, str) and value == old else value
+
+    return read
+
+
+def typed(words: Mapping[str, str]) -> Reading:
+    """A missing `type`, told by the only field present of those that belong to one type each."""
+
+    def read(value: Json) -> Json:
+        if not isinstance(value, Mapping) or "type" in value:
+            return value
+        found = [name for name in words if name in value]
+        return {"type": words[found[0]], **value} if len(found) == 1 else value
+
+    return read
+
+
+def one_as_list(value: Json) -> Json:
+    """An object where a list of objects is meant."""
+    return [value] if isinstance(value, Mapping) else value
+
+
+def header_name(value: Json) -> Json:
+    """A header's name in lower case, since case has no meaning in it."""
+    if not isinstance(value, str) or not value.isascii() or value == value.lower():
+        return value
+    return value.lower()
+
+
+# The founding documents write both `tag` and `tags` in a reference.
+ref: Final = renamed("tag", "tags")
+
+# The references that a policy may have, wherever they stand.
+refs: Final = chain(
+    field("targetRef", ref),
+    field("to", each(field("targetRef", ref))),
+    field("from", each(field("targetRef", ref))),
+)

@@ -1,0 +1,203 @@
+"""Settings of a control plane: from flags, the environment, a YAML file, and defaults, in that order.
+
+Every setting is one field here; flag, variable (`KOGUMA_<FIELD>`), key in the file and line in the
+reference are derived from it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from koguma.model import documents, names
+from koguma.model.access import Binding, Role
+from koguma.model.errors import Invalid
+from koguma.model.place import Mode, Place
+from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
+from koguma.model.violation import Violation
+
+ENV_PREFIX: Final = "KOGUMA_"
+
+PortNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+def _data_home() -> str:
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return str(Path(base) / "koguma")
+
+
+class AccessSettings(Spec):
+    """Who may do what, beside the built-in roles admin, edit and view."""
+
+    roles: Annotated[tuple[Role, ...], doc("Roles of your own.")] = ()
+    bindings: Annotated[tuple[Binding, ...], doc("Roles given to users and groups.")] = ()
+
+
+class Settings(Spec):
+    """All settings of `koguma cp run`."""
+
+    mode: Annotated[
+        Literal["zone", "global"], doc("One zone's control plane, or the Global one above zones.")
+    ] = "zone"
+    zone_name: Annotated[str, doc("Name of the zone (mode zone).")] = "default"
+    store: Annotated[
+        str,
+        doc(
+            "sqlite:///FILE, postgresql://USER@HOST/DB or memory://; SQLite in the data directory by default."
+        ),
+    ] = ""
+    data_dir: Annotated[
+        str, doc("Directory for keys, certificates, the admin token and the SQLite file.")
+    ] = ""
+    api_host: Annotated[str, doc("Address that the API listens on; 0.0.0.0 for all.")] = "127.0.0.1"
+    api_port: Annotated[PortNumber, doc("Port of the API, http; 0 takes a free one.")] = 5681
+    api_tls_port: Annotated[PortNumber, doc("Port of the API, https; 0 takes a free one.")] = 5682
+    dp_port: Annotated[PortNumber, doc("Port where proxies get their bootstrap, https.")] = 5678
+    xds_port: Annotated[PortNumber, doc("Port of xDS, gRPC.")] = 5679
+    system_namespace: Annotated[str, doc("Namespace whose policies count as the operator's.")] = "kuma-system"
+    hostnames: Annotated[tuple[str, ...], doc("More names and addresses for the self-made certificate.")] = ()
+    tls_cert_file: Annotated[str, doc("Certificate chain of the API (PEM) instead of a self-made one.")] = ""
+    tls_key_file: Annotated[str, doc("Key of that certificate (PEM).")] = ""
+    localhost_is_admin: Annotated[
+        bool, doc("Whether requests from this machine that no web page could make are the admin's.")
+    ] = True
+    history: Annotated[Duration, doc("How long superseded revisions are kept.")] = "720h"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("What is logged.")] = "info"
+    log_format: Annotated[
+        Literal["auto", "json", "text"], doc("JSON lines, or text; auto is text on a terminal.")
+    ] = "auto"
+    skip_default_mesh: Annotated[bool, doc("Start a new store without the mesh `default`.")] = False
+    skip_hostname_generators: Annotated[bool, doc("Start a new store without host name generators.")] = False
+    allow_proxy_data_sources: Annotated[
+        bool, doc("Whether policies may make proxies read their files and environment.")
+    ] = False
+    feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
+    access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
+
+    @property
+    def place(self) -> Place:
+        """Which control plane these settings make."""
+        is_global = self.mode == "global"
+        return Place(
+            mode=Mode(self.mode),
+            zone="" if is_global else self.zone_name,
+            system_namespace=self.system_namespace,
+            allow_proxy_data_sources=self.allow_proxy_data_sources,
+        )
+
+    @property
+    def store_url(self) -> str:
+        """Where objects are stored."""
+        return self.store or f"sqlite:///{Path(self.data_dir) / 'koguma.db'}"
+
+    def gate(self, name: str) -> bool:
+        """Whether a feature gate is on; all are unless switched off."""
+        return _gates(self.feature_gates).get(name, True)
+
+    def shown(self) -> Mapping[str, Json]:
+        """The settings for people: passwords masked."""
+        shown: dict[str, Json] = {
+            field.encode_name: msgspec.to_builtins(getattr(self, field.name))
+            for field in msgspec.structs.fields(self)
+        }
+        shown["store"] = masked_url(self.store_url)
+        return shown
+
+
+GATES: Final = ("ResourceID",)
+_CHECK: Final = Checker(Settings)
+
+
+def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """The settings: flags over environment over file over defaults; Invalid names each wrong one's source."""
+    written = _from_file(file) if file else {}
+    origins = {name: f"{file}: {name}" for name in written}
+    for field in msgspec.structs.fields(Settings):
+        name, flag, variable = field.encode_name, flags.get(field.name), ENV_PREFIX + field.name.upper()
+        if variable in environment and name != "access":
+            written[name] = _from_text(environment[variable], field.type)
+            origins[name] = variable
+        if flag is not None and flag != ():
+            written[name] = list(flag) if isinstance(flag, tuple) else flag
+            origins[name] = "--" + field.name.replace("_", "-")
+    written.setdefault("dataDir", _data_home())
+    violations = [_named(v, origins) for v in _CHECK(written)]
+    if violations:
+        raise Invalid(violations, "the settings are not valid")
+    settings: Settings = read(Settings, written)
+    problems = [_named(v, origins) for v in _rules(settings)]
+    if problems:
+        raise Invalid(problems, "the settings are not valid")
+    return settings
+
+
+def _named(violation: Violation, origins: Mapping[str, str]) -> Violation:
+    name = violation.field.partition(".")[0].partition("[")[0]
+    rest = violation.field[len(name) :]
+    return Violation(
+        f"{origins.get(name, name)}{rest}", violation.message.removeprefix("in body "), violation.rule
+    )
+
+
+def _rules(settings: Settings) -> Iterator[Violation]:
+    if settings.mode == "zone" and not names.is_dns1035_label(settings.zone_name):
+        yield Violation("zoneName", names.DNS1035_MESSAGE, "name")
+    if not names.is_dns_label(settings.system_namespace):
+        yield Violation("systemNamespace", "must be a namespace: at most 63 of a-z, 0-9 and '-'", "name")
+    if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
+        yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
+    try:
+        _gates(settings.feature_gates)
+    except ValueError as error:
+        yield Violation("featureGates", str(error), "gate")
+
+
+def _gates(text: str) -> dict[str, bool]:
+    gates = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in GATES or value not in ("true", "false"):
+            raise ValueError(
+                f'"{part}" is no gate; write NAME=true or NAME=false with a name of {", ".join(GATES)}'
+            )
+        gates[name] = value == "true"
+    return gates
+
+
+def _from_file(path: str) -> dict[str, Json]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise Invalid(
+            [Violation(path, error.strerror or "cannot be read", "file")], "the settings file"
+        ) from None
+    found = documents.load(data, path)
+    if len(found) != 1 or not isinstance(found[0].value, dict):
+        raise Invalid([Violation(path, "must be one mapping of settings", "file")], "the settings file")
+    return dict(found[0].value)
+
+
+def _from_text(text: str, type_: Any) -> Json:
+    """An environment variable's text as the JSON that its field takes; what does not fit stays text."""
+    base = type_
+    while get_origin(base) is Annotated:
+        base = get_args(base)[0]
+    if base is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    if base is int:
+        return int(text) if text.isascii() and text.isdigit() else text
+    if get_origin(base) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def masked_url(url: str) -> str:
+    """An address without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:*****@{host}"))

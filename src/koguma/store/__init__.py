@@ -1,0 +1,79 @@
+"""The store: what is stored, its history, and watches on it, over SQLite, PostgreSQL or memory.
+
+Read `contract` for the words, `decide` for the rules, `writer` for how a write becomes durable.
+"""
+
+from koguma.store.contract import (
+    Change,
+    Delete,
+    DeleteMesh,
+    Op,
+    Put,
+    Require,
+    RequireNone,
+    StoreUnusable,
+    Transaction,
+    Unreadable,
+)
+from koguma.store.feed import Subscription
+from koguma.store.log import Log
+from koguma.store.memory import MemoryLog
+from koguma.store.state import State
+from koguma.store.store import Store
+
+__all__ = [
+    "Change",
+    "Delete",
+    "DeleteMesh",
+    "Op",
+    "Put",
+    "Require",
+    "RequireNone",
+    "State",
+    "Store",
+    "StoreUnusable",
+    "Subscription",
+    "Transaction",
+    "Unreadable",
+    "open_store",
+]
+
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+async def open_store(url: str) -> Store:
+    """The store at an address, open: `sqlite:///FILE`, `postgresql://...` or `memory://`."""
+    store = Store(log_at(url))
+    await store.open()
+    return store
+
+
+def log_at(url: str) -> Log:
+    """The log that an address means, not yet open."""
+    if url == "memory://":
+        return MemoryLog()
+    if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
+        from koguma.store.sqlite import SqliteLog  # noqa: PLC0415 - only who uses SQLite pays for it
+
+        return SqliteLog(url.removeprefix(_SQLITE))
+    if url.startswith(_POSTGRES):
+        return _postgres(url)
+    scheme = url.partition("://")[0] if "://" in url else ""
+    what = f'"{scheme}://"' if scheme else "an address without a scheme"
+    raise StoreUnusable(
+        f"{what} is no store that Koguma knows; use sqlite:///relative/file, sqlite:////absolute/file,"
+        " postgresql://user:password@host:port/database, or memory:// for a store that is forgotten"
+    )
+
+
+def _postgres(url: str) -> Log:
+    try:
+        from koguma.store.postgres import PostgresLog  # noqa: PLC0415 - asyncpg is an extra
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreUnusable(
+            "a PostgreSQL store needs asyncpg, which is not installed: pip install 'koguma[postgres]'"
+        ) from error
+    return PostgresLog(url)

@@ -1,0 +1,69 @@
+"""Mirror: the log's current state in this process, kept up to date.
+
+Two sides feed it: our own writes, and what other control planes wrote. Both bring changes in revision
+order, and what is known already is skipped, so it does not matter who is first.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from koguma.model.errors import Gone
+from koguma.store.contract import Change
+from koguma.store.feed import Feed
+from koguma.store.log import Log, LogLost
+from koguma.store.state import State
+
+HINT_SECONDS = 0.25  # polling is the truth; a hint only makes it faster
+RETRY_SECONDS_MAX = 1.0
+
+_logger = structlog.get_logger("koguma.store")
+
+
+class Mirror:
+    """The state, and the feed of its last changes."""
+
+    def __init__(self, log: Log) -> None:
+        self.state = State()
+        self.feed = Feed(log.since)
+        self.awaited: dict[str, list[Change]] = {}  # what arrived of transactions whose outcome is unknown
+        self._log = log
+
+    async def load(self) -> None:
+        """Begin again from what is current. Watchers that missed something are told when they read on."""
+        loaded = await self._log.load()
+        self.state.reset(loaded)
+        self.feed.reset(loaded.revision)
+
+    def take(self, changes: Sequence[Change]) -> None:
+        """Apply those changes that are new, and publish them."""
+        news = [change for change in changes if change.revision > self.state.revision]
+        for change in news:
+            self.state.apply(change)
+            if change.transaction in self.awaited:
+                self.awaited[change.transaction].append(change)
+        self.feed.publish(news)
+
+    async def catch_up(self) -> None:
+        """Read what the log has more than we do."""
+        try:
+            self.take(await self._log.since(self.state.revision))
+        except Gone:  # away for longer than the log remembers
+            await self.load()
+
+    async def follow(self) -> None:
+        """Keep up with other writers until cancelled; an outage is waited out."""
+        pause = 0.0
+        while True:
+            try:
+                await (asyncio.sleep(pause) if pause else self._log.wait_hint(HINT_SECONDS))
+                await self.catch_up()
+            except LogLost as lost:
+                if not pause:
+                    _logger.warning("store lost", reason=str(lost))
+                pause = min(2 * pause or HINT_SECONDS, RETRY_SECONDS_MAX)
+            else:
+                if pause:
+                    _logger.info("store is back", revision=self.state.revision)
+                pause = 0.0

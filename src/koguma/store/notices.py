@@ -1,0 +1,77 @@
+"""Notices: a word between control planes that there is something new to read.
+
+A notice is only a hint: it may be lost, doubled or late, and nothing depends on it but latency. It is
+sent after the commit on a connection of its own, because NOTIFY inside the writing transaction would make all
+writers wait for one lock.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import asyncpg
+
+from koguma.store.contract import StoreUnusable, new_id
+from koguma.store.link import LOST, Connection, connect
+
+CHANNEL = "koguma_changes"
+SEND_SECONDS_MIN = 0.005  # between two notices, so that a flood of writes is not doubled
+RECONNECT_SECONDS = 1.0
+
+
+class Notices:
+    """Listens to others, and tells them; never hears itself."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._id = new_id()
+        self._heard = asyncio.Event()
+        self._to_send = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._task = asyncio.create_task(self._run(), name="store notices")
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def send(self) -> None:
+        """Tell the others, soon; several calls may become one notice."""
+        self._to_send.set()
+
+    async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - a notice may simply not come
+        """Return after the next notice, or when the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), timeout)
+        self._heard.clear()
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(*LOST, asyncpg.PostgresError, StoreUnusable):
+                db = await connect(self._url)
+                try:
+                    await self._listen(db)
+                finally:
+                    db.terminate()
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _listen(self, db: Connection) -> None:
+        # A lost notice costs a poll interval, so the server need not sync the disk for it.
+        await db.execute("SET synchronous_commit = off")
+        db.add_termination_listener(lambda _db: self._to_send.set())  # to notice the end while idle
+        await db.add_listener(CHANNEL, self._hear)
+        self._heard.set()
+        while True:
+            await self._to_send.wait()
+            self._to_send.clear()
+            await db.execute("SELECT pg_notify($1, $2)", CHANNEL, self._id)
+            await asyncio.sleep(SEND_SECONDS_MIN)
+
+    def _hear(self, _db: object, _pid: int, _channel: str, sender: object) -> None:
+        if sender != self._id:
+            self._heard.set()

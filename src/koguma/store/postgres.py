@@ -1,0 +1,250 @@
+"""PostgresLog: a log in PostgreSQL, for many control planes.
+
+An append is one statement that moves the counter on from the revision that was expected, and writes
+nothing if it has moved already; so revisions become visible in their order and without gaps. Polling tells
+what others wrote; LISTEN and NOTIFY only say when to look. The SQL is plain, so that CockroachDB and
+YugabyteDB take it too; where there is no LISTEN, polling remains.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import asyncpg
+
+from koguma.model.errors import Unavailable
+from koguma.model.resource import Key, Resource
+from koguma.store import migrate, row
+from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
+from koguma.store.decide import rfc3339
+from koguma.store.link import Connection, Link, masked, words
+from koguma.store.log import Decide, Loaded, LogLost, too_old
+from koguma.store.notices import Notices
+from koguma.store.row import Row
+
+POLL_SECONDS = 0.25
+LONG_SECONDS = 600.0  # for migrations and compaction
+
+_COLUMNS = ", ".join(Row._fields)
+_KEY = "kind, mesh, zone, namespace, name"
+_TYPES = ("bigint", *["text"] * (len(Row._fields) - 1), "bool")
+_DELETE = Op.DELETE.value
+_NO_LIMIT = 2**62
+
+
+def _given(first: int) -> str:
+    """The rows of an append: one array per column, and whether each row is the last of its object."""
+    arrays = ", ".join(f"${first + at}::{kind}[]" for at, kind in enumerate(_TYPES))
+    return f"given AS (SELECT * FROM unnest({arrays}) AS g ({_COLUMNS}, is_last))"
+
+
+# The statements are put together from fixed names; values are always parameters.
+# ruff: noqa: S608
+_TAKE_TURN = "UPDATE counter SET revision = $2 WHERE id = 1 AND revision = $1 RETURNING revision AS newest"
+_LOG = f"INSERT INTO changes ({_COLUMNS}) SELECT {_COLUMNS} FROM given"
+_PLACE = f"INSERT INTO current ({_KEY}, core_name, revision) SELECT {_KEY}, core_name, revision FROM given"
+_REPLACE = f"ON CONFLICT ({_KEY}) DO UPDATE SET core_name = excluded.core_name, revision = excluded.revision"
+_SAME = " AND ".join(f"current.{name} = given.{name}" for name in _KEY.split(", "))
+
+# The common case: a batch that only puts, or only deletes, in one statement.
+_APPEND_PUTS = f"""
+WITH turn AS ({_TAKE_TURN}), {_given(3)}, logged AS ({_LOG}, turn),
+placed AS ({_PLACE}, turn WHERE is_last {_REPLACE})
+SELECT newest FROM turn
+"""
+_APPEND_DELETES = f"""
+WITH turn AS ({_TAKE_TURN}), {_given(3)}, logged AS ({_LOG}, turn),
+removed AS (DELETE FROM current USING given, turn WHERE {_SAME})
+SELECT newest FROM turn
+"""
+# The general case, inside a transaction: one statement may not touch a table in two ways.
+_STEP_LOG = f"WITH {_given(1)} {_LOG}"
+_STEP_PUTS = f"WITH {_given(1)} {_PLACE} WHERE is_last {_REPLACE}"
+_STEP_DELETES = f"WITH {_given(1)} DELETE FROM current USING given WHERE {_SAME}"
+
+_LOCK = "SELECT revision FROM counter WHERE id = 1 FOR UPDATE"
+_BOUNDS = "SELECT revision, compacted FROM counter WHERE id = 1"
+_LOAD = """
+SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p.mesh, p.zone, p.namespace,
+p.name, p.core_name, c.body FROM current p LEFT JOIN changes c ON c.revision = p.revision
+"""
+_SINCE = f"""
+SELECT {_COLUMNS}, compacted FROM (SELECT compacted FROM counter WHERE id = 1) k LEFT JOIN
+(SELECT {_COLUMNS} FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2) c ON TRUE ORDER BY revision
+"""
+_SELECT = f"SELECT {_COLUMNS} FROM changes"
+_OF_ONE = "kind = $1 AND mesh = $2 AND zone = $3 AND namespace = $4 AND name = $5"
+_FORGET = """
+DELETE FROM changes WHERE (time < $1 OR (time < $2 AND kind = ANY($3::text[])))
+AND revision NOT IN (SELECT revision FROM current) RETURNING revision
+"""
+_COMPACTED = "UPDATE counter SET compacted = greatest(compacted, $1) WHERE id = 1 RETURNING compacted"
+
+
+class PostgresLog:
+    """A log in the database at `url`."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._writer = Link(url)
+        self._reader = Link(url)
+        self._notices = Notices(url)
+
+    def __repr__(self) -> str:
+        return f"PostgresLog({masked(self._url)!r})"
+
+    async def open(self) -> None:
+        """Connect, bring the tables up to date, and begin to listen."""
+        try:
+            async with self._writer.use() as db:
+                await _migrate(db, masked(self._url))
+        except LogLost as lost:
+            raise Unavailable(
+                f"{lost}. Is PostgreSQL running there, and may this machine reach it?"
+            ) from lost
+        except asyncpg.PostgresError as error:
+            raise StoreUnusable(f"{masked(self._url)} cannot be used as a store: {words(error)}") from error
+        self._notices.start()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._notices.close()
+        await self._writer.close()
+        await self._reader.close()
+
+    async def load(self) -> Loaded:
+        """What is current, all of one moment."""
+        async with self._reader.use() as db, db.transaction(isolation="repeatable_read", readonly=True):
+            bounds = await db.fetchrow(_BOUNDS, timeout=LONG_SECONDS)
+            found = [row.entry(values) for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)]
+        assert bounds is not None
+        resources = tuple(entry for entry in found if isinstance(entry, Resource))
+        unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
+        return Loaded(bounds["revision"], bounds["compacted"], resources, unreadable)
+
+    async def since(self, revision: int, limit: int | None = None) -> list[Change]:
+        """The changes after a revision, oldest first."""
+        async with self._reader.use() as db:
+            return await _since(db, revision, limit)
+
+    async def append(self, expected: int, rows: Sequence[Row]) -> bool:
+        """Add rows, if `expected` is the newest revision."""
+        deletes = sum(one.op == _DELETE for one in rows)
+        async with self._writer.use() as db:
+            try:
+                if 0 < deletes < len(rows):
+                    async with db.transaction():
+                        done = await _append_in_steps(db, expected, rows)
+                else:
+                    statement = _APPEND_DELETES if deletes else _APPEND_PUTS
+                    done = (
+                        await db.fetchval(statement, expected, rows[-1].revision, *_arrays(rows)) is not None
+                    )
+            except asyncpg.TransactionRollbackError:  # known not to have happened
+                return False
+        if done:
+            self._notices.send()
+        return done
+
+    async def append_in_turn(self, after: int, decide: Decide) -> None:
+        """Hold the counter's row, so that nobody else writes between reading and appending."""
+        async with self._writer.use() as db, db.transaction():
+            await db.fetchval(_LOCK)
+            rows = decide(await _since(db, after, None))
+            if rows:
+                assert await _append_in_steps(db, rows[0].revision - 1, rows)
+        self._notices.send()
+
+    async def history(self, key: Key, limit: int) -> list[Change]:
+        """The changes of one object, newest first."""
+        return await self._changes(f"{_SELECT} WHERE {_OF_ONE} ORDER BY revision DESC LIMIT $6", *key, limit)
+
+    async def change_at(self, revision: int) -> Change | None:
+        """One change."""
+        return next(iter(await self._changes(f"{_SELECT} WHERE revision = $1", revision)), None)
+
+    async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
+        """Forget old changes that are not current; on a connection of its own, since it may take long."""
+        link = Link(self._url)
+        values = (rfc3339(before), rfc3339(short_before), sorted(short_kinds))
+        try:
+            async with link.use() as db, db.transaction():
+                await db.execute("SET LOCAL statement_timeout = 0")
+                gone = await db.fetch(_FORGET, *values, timeout=LONG_SECONDS)
+                newest = max((found["revision"] for found in gone), default=0)
+                compacted: int = await db.fetchval(_COMPACTED, newest)
+        finally:
+            await link.close()
+        return compacted
+
+    async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
+        """Return after a notification, but never later than the next poll is due."""
+        await self._notices.wait(min(timeout, POLL_SECONDS))
+
+    async def ping(self) -> None:
+        """Ask the server for something small."""
+        async with self._reader.use() as db:
+            await db.fetchval("SELECT 1")
+
+    async def _changes(self, query: str, *values: Any) -> list[Change]:
+        async with self._reader.use() as db:
+            return [row.decoded(found) for found in await db.fetch(query, *values)]
+
+
+async def _since(db: Connection, revision: int, limit: int | None) -> list[Change]:
+    found = await db.fetch(_SINCE, revision, _NO_LIMIT if limit is None else limit)
+    compacted = found[0]["compacted"]
+    if revision < compacted:
+        raise too_old(revision, compacted)
+    return [row.decoded(values[:-1]) for values in map(tuple, found) if values[0] is not None]
+
+
+async def _append_in_steps(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
+    if await db.fetchval(_TAKE_TURN, expected, rows[-1].revision) is None:
+        return False
+    await db.execute(_STEP_LOG, *_arrays(rows))
+    for is_delete, some in groupby(rows, lambda one: one.op == _DELETE):
+        await db.execute(_STEP_DELETES if is_delete else _STEP_PUTS, *_arrays(list(some)))
+    return True
+
+
+def _arrays(rows: Sequence[Row]) -> Iterable[Sequence[Any]]:
+    """The columns of the rows; bodies as text, and whether each row is the last of its object."""
+    last = {one[6:11]: one.revision for one in rows}
+    *columns, bodies = zip(*rows, strict=True)
+    return (
+        *columns,
+        [body.decode() for body in bodies],
+        [last[one[6:11]] == one.revision for one in rows],
+    )
+
+
+async def _migrate(db: Connection, where: str) -> None:
+    """Run what is pending. Several control planes may start at once: one is first, the others look again."""
+    for attempt in range(20):
+        try:
+            version = await db.fetchval(migrate.NEWEST)
+        except asyncpg.UndefinedTableError:
+            version = None
+        steps = migrate.pending("postgres", version, where)
+        if not steps:
+            return
+        with suppress(asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.SerializationError):
+            await _run(db, steps)
+        await asyncio.sleep(0.05 * attempt)
+    raise LogLost("another control plane keeps changing the tables")
+
+
+async def _run(db: Connection, steps: Sequence[migrate.Migration]) -> None:
+    async with db.transaction():
+        await db.execute("SET LOCAL statement_timeout = 0")
+        await db.execute(migrate.VERSIONS_TABLE)
+        for step in steps:  # the number first: who writes it second waits here, and then fails
+            await db.execute("INSERT INTO schema_version VALUES ($1, $2)", step.version, step.name)
+            for statement in step.statements:
+                await db.execute(statement, timeout=LONG_SECONDS)

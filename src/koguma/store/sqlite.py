@@ -1,0 +1,254 @@
+"""SqliteLog: a log in one file, for one process.
+
+SQLite runs on a thread of its own, so that waiting for the disk never stops the event loop; a batch costs
+one hop to it. A write is on the disk (WAL, full sync) before it is answered. A lock beside the file keeps a
+second process out, because each process answers reads from its own memory.
+"""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from koguma.model.resource import Key, Resource
+from koguma.store import migrate, row
+from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
+from koguma.store.decide import rfc3339
+from koguma.store.log import Decide, Loaded, LogLost, too_old
+from koguma.store.row import Row
+from koguma.store.worker import Worker
+
+T = TypeVar("T")
+
+_COLUMNS = ", ".join(Row._fields)
+_PLACE = "kind, mesh, zone, namespace, name, core_name, revision"
+_ONE = "kind = ? AND mesh = ? AND zone = ? AND namespace = ? AND name = ?"
+_SETTINGS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA busy_timeout = 5000",
+    "PRAGMA foreign_keys = OFF",
+)
+_TAKE_TURN = "UPDATE counter SET revision = ? WHERE id = 1 AND revision = ?"
+_APPEND = f"INSERT INTO changes ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608 - fixed names
+_STEPS: dict[str, tuple[str, Callable[[Row], tuple[Any, ...]]]] = {
+    Op.CREATE.value: (
+        f"INSERT INTO current ({_PLACE}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - fixed names
+        lambda of: (*of[6:12], of.revision),
+    ),
+    Op.UPDATE.value: (
+        f"UPDATE current SET core_name = ?, revision = ? WHERE {_ONE}",  # noqa: S608 - fixed names
+        lambda of: (of.core_name, of.revision, *of[6:11]),
+    ),
+    Op.DELETE.value: (
+        f"DELETE FROM current WHERE {_ONE}",  # noqa: S608 - fixed names
+        lambda of: of[6:11],
+    ),
+}
+_BOUNDS = "SELECT revision, compacted FROM counter WHERE id = 1"
+_LOAD = (
+    "SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p.mesh, p.zone,"
+    " p.namespace, p.name, p.core_name, CAST(c.body AS BLOB)"
+    " FROM current p LEFT JOIN changes c ON c.revision = p.revision"
+)
+_SELECT = f"SELECT {_COLUMNS.replace('body', 'CAST(body AS BLOB)')} FROM changes"  # noqa: S608 - fixed names
+_OLD = "(time < ? OR (time < ? AND kind IN ({kinds}))) AND revision NOT IN (SELECT revision FROM current)"
+
+
+class SqliteLog:
+    """A log in the file at `path`."""
+
+    shared = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._worker = Worker("koguma-sqlite")
+        self._closed = False
+        self._lock_file: int | None = None
+        self._db: sqlite3.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"SqliteLog({str(self.path)!r})"
+
+    async def open(self) -> None:
+        """Take the file for this process and bring its tables up to date."""
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        """Close the file and let others have it."""
+        if not self._closed:
+            self._closed = True
+            await self._run(self._close)
+            self._worker.stop()
+
+    async def load(self) -> Loaded:
+        """What is current."""
+        return await self._run(self._load)
+
+    async def since(self, revision: int, limit: int | None = None) -> list[Change]:
+        """The changes after a revision, oldest first."""
+        return await self._run(lambda: self._since(revision, limit))
+
+    async def append(self, expected: int, rows: Sequence[Row]) -> bool:
+        """Add rows, if `expected` is the newest revision."""
+        return await self._run(lambda: self._append(expected, rows))
+
+    async def append_in_turn(self, after: int, decide: Decide) -> None:
+        """Nobody else can write, so a turn is a read and an append."""
+        news = await self.since(after)
+        rows = decide(news)
+        if rows and not await self.append(rows[0].revision - 1, rows):
+            raise LogLost(f"{self.path} was written to by another process in spite of its lock")
+
+    async def history(self, key: Key, limit: int) -> list[Change]:
+        """The changes of one object, newest first."""
+        return await self._changes(f"{_SELECT} WHERE {_ONE} ORDER BY revision DESC LIMIT ?", (*key, limit))
+
+    async def change_at(self, revision: int) -> Change | None:
+        """One change."""
+        return next(iter(await self._changes(f"{_SELECT} WHERE revision = ?", (revision,))), None)
+
+    async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
+        """Forget old changes that are not current."""
+        return await self._run(
+            lambda: self._compact(rfc3339(before), rfc3339(short_before), sorted(short_kinds))
+        )
+
+    async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - no hint ever comes
+        """There is no other writer; this only sleeps."""
+        await asyncio.sleep(timeout)
+
+    async def ping(self) -> None:
+        """Read something."""
+        await self._run(lambda: self._connection.execute("SELECT 1").fetchone())
+
+    # What follows runs on SQLite's thread.
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._worker.run(work)
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise  # a mistake of ours, which no retry would mend
+        except sqlite3.Error as error:
+            raise LogLost(f"{self.path}: {error}") from error
+
+    async def _changes(self, query: str, values: tuple[Any, ...]) -> list[Change]:
+        return await self._run(
+            lambda: [row.decoded(found) for found in self._connection.execute(query, values)]
+        )
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise LogLost(f"{self.path} is closed")
+        return self._db
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        db = self._connection
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_file = _locked(self.path)
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._db = sqlite3.connect(self.path, isolation_level=None)
+            for setting in _SETTINGS:
+                self._db.execute(setting)
+            self._migrate()
+        except (sqlite3.DatabaseError, OSError) as error:
+            self._close()
+            raise StoreUnusable(f"{self.path} cannot be used as a store: {error}") from error
+        except StoreUnusable:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _migrate(self) -> None:
+        with self._transaction() as db:
+            db.execute(migrate.VERSIONS_TABLE)
+            version = db.execute(migrate.NEWEST).fetchone()[0]
+            for step in migrate.pending("sqlite", version, str(self.path)):
+                db.execute(
+                    "INSERT INTO schema_version (version, name) VALUES (?, ?)", (step.version, step.name)
+                )
+                for statement in step.statements:
+                    db.execute(statement)
+
+    def _load(self) -> Loaded:
+        db = self._connection
+        revision, compacted = db.execute(_BOUNDS).fetchone()
+        found = [row.entry(values) for values in db.execute(_LOAD)]
+        resources = tuple(entry for entry in found if isinstance(entry, Resource))
+        unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
+        return Loaded(revision, compacted, resources, unreadable)
+
+    def _since(self, revision: int, limit: int | None) -> list[Change]:
+        db = self._connection
+        _, compacted = db.execute(_BOUNDS).fetchone()
+        if revision < compacted:
+            raise too_old(revision, compacted)
+        query = f"{_SELECT} WHERE revision > ? ORDER BY revision LIMIT ?"
+        return [row.decoded(found) for found in db.execute(query, (revision, -1 if limit is None else limit))]
+
+    def _append(self, expected: int, rows: Sequence[Row]) -> bool:
+        with self._transaction() as db:
+            if db.execute(_TAKE_TURN, (rows[-1].revision, expected)).rowcount == 0:
+                return False
+            db.executemany(_APPEND, rows)
+            for op, same in groupby(rows, attrgetter("op")):
+                statement, values = _STEPS[op]
+                db.executemany(statement, [values(one) for one in same])
+        return True
+
+    def _compact(self, before: str, short_before: str, short_kinds: list[str]) -> int:
+        old = _OLD.format(kinds=", ".join("?" * len(short_kinds)))
+        values = (before, short_before, *short_kinds)
+        with self._transaction() as db:
+            newest = db.execute(f"SELECT max(revision) FROM changes WHERE {old}", values).fetchone()[0]  # noqa: S608 - placeholders
+            if newest is not None:
+                db.execute(f"DELETE FROM changes WHERE {old}", values)  # noqa: S608 - placeholders only
+                db.execute("UPDATE counter SET compacted = max(compacted, ?) WHERE id = 1", (newest,))
+            compacted: int = db.execute(_BOUNDS).fetchone()[1]
+        return compacted
+
+
+def _locked(path: Path) -> int:
+    """Take the lock beside the file, or say who has it."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnusable(f"{path} cannot be used as a store: {error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(file)
+        raise StoreUnusable(
+            f"{path} is in use by process {holder}; stop it first, or use another file"
+        ) from None
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+    return file

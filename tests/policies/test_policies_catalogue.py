@@ -1,0 +1,113 @@
+"""What every policy is called, when it acts, and that its page of the manual can be applied as it stands."""
+
+import re
+
+import msgspec
+import pytest
+import yaml
+from msgspec import inspect as shape
+
+from koguma.model.kind import About, Kind, Kinds
+from koguma.model.place import Place
+from koguma.model.schema import json_schemas
+from koguma.policies import POLICIES
+
+ABOUT = About(place=Place(), name="it", mesh="default")
+
+# kind, path, short name, order, and which lists it has: to, from, from-as-rules, rules.
+CATALOGUE = """
+MeshTLS                meshtlses              mtls 300  - from as-rules rules
+MeshPassthrough        meshpassthroughs       mp   500  - - - -
+MeshAccessLog          meshaccesslogs         mal  600  to from as-rules rules
+MeshTrace              meshtraces             mtr  700  - - - -
+MeshFaultInjection     meshfaultinjections    mfi  800  to from - rules
+MeshRateLimit          meshratelimits         mrl  900  to from as-rules rules
+MeshTimeout            meshtimeouts           mt   1000 to from as-rules rules
+MeshTrafficPermission  meshtrafficpermissions mtp  1100 - from - rules
+MeshHealthCheck        meshhealthchecks       mhc  1200 to - - -
+MeshCircuitBreaker     meshcircuitbreakers    mcb  1300 to from as-rules rules
+MeshMetric             meshmetrics            mm   1500 - - - -
+MeshProxyPatch         meshproxypatches       mpp  9999 - - - -
+"""
+
+KINDS = Kinds(POLICIES)
+
+
+@pytest.mark.parametrize("line", CATALOGUE.strip().splitlines())
+def test_a_policy_stands_in_the_catalogue(line: str) -> None:
+    name, plural, short, order, *lists = line.split()
+    kind = KINDS[name]
+    assert kind.policy is not None
+    assert (kind.plural, kind.short, kind.policy.order) == (plural, short, int(order))
+    flags = (kind.policy.has_to, kind.policy.has_from, kind.policy.from_as_rules, kind.policy.has_rules)
+    assert flags == tuple(word != "-" for word in lists)
+
+
+@pytest.mark.parametrize(
+    ("name", "singular", "plural"),
+    [
+        ("MeshTLS", "Mesh TLS", "Mesh TLSes"),
+        ("MeshProxyPatch", "Mesh Proxy Patch", "Mesh Proxy Patches"),
+        ("MeshAccessLog", "Mesh Access Log", "Mesh Access Logs"),
+    ],
+)
+def test_a_policy_has_a_name_for_people(name: str, singular: str, plural: str) -> None:
+    assert KINDS[name].display_names == (singular, plural)
+
+
+def test_no_two_policies_share_a_word_or_a_turn() -> None:
+    for words in ([k.name for k in POLICIES], [k.plural for k in POLICIES], [k.short for k in POLICIES]):
+        assert len(set(words)) == len(words)
+    orders = [kind.policy.order for kind in POLICIES if kind.policy]
+    assert orders == sorted(orders)
+    assert len(orders) == len(POLICIES)
+
+
+@pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.name)
+def test_the_example_on_a_policys_page_applies(kind: Kind) -> None:
+    found = re.search(r"^```yaml\n(.*?)^```$", kind.doc, re.DOTALL | re.MULTILINE)
+    assert found, "a page has an example"
+    example = yaml.safe_load(found[1])
+    assert (example["type"], example["mesh"]) == (kind.name, "default")
+    assert list(kind.violations(example["spec"], ABOUT)) == []
+    assert list(kind.warn(kind.read(kind.clean(example["spec"])), ABOUT)) == []
+
+
+def described(info: shape.Type, seen: set[type]) -> list[str]:
+    """The fields under a type that have no words of their own."""
+    match info:
+        case shape.StructType(cls=cls, fields=fields) if cls not in seen:
+            seen.add(cls)
+            bare = [f"{cls.__name__}.{f.name}" for f in fields if not words_of(f.type)]
+            return bare + [line for f in fields for line in described(f.type, seen)]
+        case shape.Metadata(type=inner):
+            return described(inner, seen)
+        case shape.UnionType(types=types):
+            return [line for each in types for line in described(each, seen)]
+        case shape.ListType() | shape.VarTupleType():
+            return described(info.item_type, seen)
+        case shape.DictType():
+            return described(info.value_type, seen)
+        case _:
+            return []
+
+
+def words_of(info: shape.Type) -> str:
+    match info:
+        case shape.Metadata(type=inner, extra_json_schema=schema):
+            return (schema or {}).get("description") or words_of(inner)
+        case shape.UnionType(types=types):
+            return "".join(words_of(each) for each in types)
+        case _:
+            return ""
+
+
+@pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.name)
+def test_every_field_has_words(kind: Kind) -> None:
+    assert described(shape.type_info(kind.spec), set()) == []
+
+
+def test_the_policies_have_json_schemas_together() -> None:
+    schemas, components = json_schemas({kind.name: kind.spec for kind in POLICIES}, "#/schemas/{name}")
+    assert set(schemas) == {kind.name for kind in POLICIES}
+    assert msgspec.json.encode(components)

