@@ -83,7 +83,7 @@ def test_a_zone_request_becomes_claims(body, claims) -> None:
         (
             zone_request,
             {"scope": ["cp", "all"]},
-            {"scope[1]": "in body should be one of [cp egress ingress]"},
+            {"scope[1]": "in body should be one of [ingress egress cp]"},
         ),
         (zone_request, {"validFor": "0"}, {"validFor": "must have a positive value"}),
         (zone_request, {"validFor": "-1h"}, {"validFor": "must have a positive value"}),

@@ -16,7 +16,7 @@ class Inner(Spec):
     """A part."""
 
     name: Annotated[str, doc("A name.", min_length=1, max_length=5, pattern="^[a-z]*$")]
-    ratio: Annotated[float, doc("A share.", ge=0, le=1)] | None = None
+    ratio: Annotated[float | None, doc("A share.", ge=0, le=1)] = None
 
 
 class Outer(Spec):
@@ -81,6 +81,25 @@ def test_numbers_that_only_look_alike_are_told_apart():
     for wrong in (302.0, True, "302", [302], {}, None):
         assert [v.field for v in check({"code": wrong})] == ["code"]
     assert [v.field for v in check({"code": 301, "tags": {1: "a"}})] == ['tags["1"]']
+
+
+def test_of_two_shapes_the_nearer_one_is_explained():
+    class Either(Spec):
+        """One part, or several."""
+
+        parts: Inner | tuple[Inner, ...]
+
+    check = Checker(Either)
+    assert [v.field for v in check({"parts": [{"name": 5}]})] == ["parts[0].name"]
+    assert [v.field for v in check({"parts": {"name": 5}})] == ["parts.name"]
+    assert [v.message for v in check({"parts": 5})] == ['in body must be of type array or object: "integer"']
+
+
+def test_words_and_limits_of_an_optional_field_reach_its_json_schema():
+    _, components = schema.json_schemas({"Outer": Outer}, "#/{name}")
+    assert components["Inner"]["properties"]["ratio"]["anyOf"][0]["maximum"] == 1
+    assert components["Outer"]["properties"]["parts"]["description"] == "Parts."
+    assert components["Outer"]["properties"]["tags"]["description"] == "Tags."
 
 
 def test_null_counts_as_absent_where_the_type_takes_it():

@@ -1,4 +1,4 @@
-"""Small words for the store's tests: resources, transactions, a clock that is set by hand, where logs live."""
+"""Small words for the store's tests: resources, transactions, a clock set by hand, where logs live."""
 
 import sqlite3
 from datetime import UTC, datetime, timedelta

@@ -16,7 +16,7 @@ class Metrics:
     """What the API counts. Labels come from a closed set, so that no caller can make series without end."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "koguma_api_requests_total",

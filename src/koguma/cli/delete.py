@@ -71,7 +71,9 @@ class _Deletion:
         if refused.status != _NOT_FOUND:
             tell(Failure(f"{reference}: {refused.message}", refused.lines))
             self.code = ExitCode.REFUSED
-        elif isinstance(reference, Named) and reference.noun.is_mesh_scoped and reference.mesh in self._meshes:
+        elif (
+            isinstance(reference, Named) and reference.noun.is_mesh_scoped and reference.mesh in self._meshes
+        ):
             print(f"{reference} {terminal.paint('deleted', 'red')} with its mesh{self._mark}")
         elif not self._ignores:
             terminal.complain(f"{reference} not found")

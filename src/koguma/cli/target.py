@@ -59,14 +59,13 @@ def resolve(given: Given, environment: Mapping[str, str]) -> Target:
     """The target that flags, environment and contexts make, in that order."""
     context = _context(given, environment)
     address, origin = _address(given, environment, context)
-    checked = _checked(address, origin)
+    checked = checked_address(address, origin)
     if context is not None and given.context is None and context.address.rstrip("/") != checked:
         context = None
     token = _token(given, environment, context)
     ca_file = given.ca_file or _ca_file(given, environment, context)
     target = Target(checked, origin, token, ca_file)
-    if token is not None and not target.is_https and not is_loopback(target.host):
-        raise _unprotected(target)
+    check_protected(target)
     return target
 
 
@@ -95,7 +94,8 @@ def _address(given: Given, environment: Mapping[str, str], context: Context | No
     return DEFAULT_ADDRESS, "the default"
 
 
-def _checked(address: str, origin: str) -> str:
+def checked_address(address: str, origin: str) -> str:
+    """An address that can be one, without a slash at its end."""
     try:
         parts = urlsplit(address)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -141,9 +141,12 @@ def read_token(file: str, origin: str) -> Redacted:
     return Redacted(text)
 
 
-def _unprotected(target: Target) -> Failure:
+def check_protected(target: Target) -> None:
+    """Refuse to send a token where others on the network could read it."""
+    if target.token is None or target.is_https or is_loopback(target.host):
+        return
     host = f"[{target.host}]" if ":" in target.host else target.host
-    return Failure(
+    raise Failure(
         f"the token would cross the network unprotected to {target.address}; use the https port:"
         f" --address https://{host}:{HTTPS_PORT} with --ca-file FILE (the control plane keeps ca.pem in its"
         " data directory)",

@@ -64,7 +64,7 @@ class MeshTrustStatus(Spec):
 
 
 _TRUST_DOMAIN_LENGTH_MAX: Final = 253
-_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s+[A-Za-z0-9+/=\s]+-----END \1-----")
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----[A-Za-z0-9+/=\s]+-----END \1-----")
 
 
 def validate(spec: MeshTrustSpec, _about: About) -> Iterator[Violation]:
@@ -85,9 +85,8 @@ def validate(spec: MeshTrustSpec, _about: About) -> Iterator[Violation]:
 
 
 def _is_certificate(text: str) -> bool:
-    """Whether there is a PEM block, and no private key among them: bundles are shown to everybody."""
-    kinds = _PEM.findall(text)
-    return bool(kinds) and not any(kind.endswith("PRIVATE KEY") for kind in kinds)
+    """Whether there is a PEM block, and no private key beside it: bundles are shown to everybody."""
+    return _PEM.search(text) is not None and "PRIVATE KEY-----" not in text
 
 
 KIND = Kind(

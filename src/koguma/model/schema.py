@@ -46,15 +46,25 @@ class _SpecMeta(msgspec.StructMeta):
         return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
 
 
+_LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+
+
 def _limits_inside(hint: Any) -> Any:
     """`Annotated[T | None, limits]` as `Annotated[T, limits] | None`: msgspec limits plain types only."""
-    if get_origin(hint) is not Annotated:
+    if get_origin(hint) is not Annotated or get_origin(get_args(hint)[0]) not in (Union, UnionType):
         return hint
     base, *extras = get_args(hint)
     parts = [part for part in get_args(base) if part is not NoneType]
-    if get_origin(base) not in (Union, UnionType) or len(parts) != 1 or len(parts) == len(get_args(base)):
+    limits = {
+        name: getattr(meta, name)
+        for meta in extras
+        for name in _LIMITS
+        if getattr(meta, name, None) is not None
+    }
+    if len(parts) != 1 or not limits:
         return hint
-    return Annotated[(parts[0], *extras)] | None
+    words = [Meta(description=meta.description, extra=meta.extra) for meta in extras]
+    return Annotated[(Annotated[parts[0], Meta(**limits)] | None, *words)]
 
 
 class Spec(msgspec.Struct, metaclass=_SpecMeta, omit_defaults=True, rename="camel", gc=False):
@@ -282,10 +292,15 @@ def _union(types: tuple[shape.Type, ...], orders: _Orders, extra: Mapping[str, A
         if value is None and may_be_null:
             return
         found = [list(each(value, path)) for each in checks]
-        if all(found) and len(found) > 1 and all(f[0].rule == "type" for f in found):
+        if not all(found):
+            return
+        fitting = [f for f in found if f[0].rule != "type" or f[0].field != path]
+        if fitting:
+            yield from min(fitting, key=len)
+        elif len(found) > 1:
             yield _wrong_type(path, words, value)
-        elif all(found):
-            yield from min(found, key=lambda f: (f[0].rule == "type", len(f)))
+        else:
+            yield from found[0]
 
     return check
 

@@ -6,6 +6,7 @@ stores may share one, as several control planes share a database.
 
 import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from koguma.model.resource import Key, Resource
@@ -97,10 +98,9 @@ class MemoryLog:
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
         """Return after the next append, or when the time is over."""
         self._written.clear()
-        try:
-            await asyncio.wait_for(self._written.wait(), timeout)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._written.wait()
 
     async def ping(self) -> None:
         """It always answers."""

@@ -47,7 +47,8 @@ class Notices:
     async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - a notice may simply not come
         """Return after the next notice, or when the time is over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._heard.wait()
         self._heard.clear()
 
     async def _run(self) -> None:

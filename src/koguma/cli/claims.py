@@ -1,0 +1,49 @@
+"""Claims: what a token says, read without asking whether it is true."""
+
+import base64
+import binascii
+import json
+import sys
+from typing import Any, Final
+
+from koguma.cli.failures import Failure
+
+Json = Any
+
+_PARTS: Final = 3
+_LENGTH_MAX: Final = 64 * 1024
+
+
+def read(word: str) -> str:
+    """A token from the command line, or from standard input where it is `-`."""
+    return sys.stdin.read(_LENGTH_MAX).strip() if word == "-" else word.strip()
+
+
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a signed token."""
+    return text.count(".") == _PARTS - 1
+
+
+def decoded(token: str) -> tuple[Json, Json]:
+    """Header and claims of a token. The signature is not checked: only the server can."""
+    if not is_token(token):
+        raise Failure("this is no token: a signed JWT has three parts with dots between")
+    header, claims, _ = token.split(".")
+    return _part(header, "header"), _part(claims, "claims")
+
+
+def purpose(claims: Json) -> str:
+    """What a token is for, as its claims show it: user, dataplane or zone."""
+    if "Mesh" in claims:
+        return "dataplane"
+    return "zone" if "Zone" in claims else "user"
+
+
+def _part(text: str, word: str) -> Json:
+    try:
+        value = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        raise Failure(f"this is no token: its {word} cannot be read") from None
+    if not isinstance(value, dict):
+        raise Failure(f"this is no token: its {word} is no JSON object")
+    return value

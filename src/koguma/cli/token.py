@@ -1,0 +1,125 @@
+"""`koguma token`: issue, inspect and revoke the tokens of users, proxies and zones."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from koguma.cli import claims, options, revocations, tables
+from koguma.cli.client import Client, Json
+from koguma.cli.output import json_text
+
+_valid_for = click.option("--valid-for", metavar="DURATION", help="How long it holds, such as 24h or 720h.")
+
+
+@click.group("token")
+def command() -> None:
+    """Issue, inspect and revoke tokens."""
+
+
+@command.command("user")
+@click.option("--name", required=True, help="Name of the user.")
+@click.option("--group", "groups", multiple=True, help="Group that the user is in; repeatable.")
+@click.option(
+    "--valid-for", required=True, metavar="DURATION", help="How long it holds, such as 24h or 720h."
+)
+@options.connected
+def user(client: Client, *, name: str, groups: Sequence[str], valid_for: str) -> None:
+    """Issue a token for a user of the API."""
+    _issue(client, "user", {"name": name, "groups": list(groups), "validFor": valid_for})
+
+
+@command.command("dataplane")
+@options.mesh
+@click.option("--name", help="The only proxy that may use it.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Tag that the proxy must have; repeatable."
+)
+@click.option("--proxy-type", help="dataplane, ingress or egress.")
+@click.option("--workload", help="The only workload that the proxy may stand for.")
+@_valid_for
+@options.connected
+def dataplane(
+    client: Client,
+    *,
+    mesh: str,
+    name: str | None,
+    tags: Sequence[str],
+    proxy_type: str | None,
+    workload: str | None,
+    valid_for: str | None,
+) -> None:
+    """Issue a token for a proxy of a mesh; what is left out is not bound."""
+    body = {"mesh": mesh, "name": name, "type": proxy_type, "workload": workload, "validFor": valid_for}
+    _issue(client, "dataplane", {**body, "tags": _tags(tags)})
+
+
+@command.command("zone")
+@click.option("--zone", help="Name of the zone; any where it is left out.")
+@click.option("--scope", "scopes", multiple=True, help="ingress, egress or cp; repeatable, all by default.")
+@_valid_for
+@options.connected
+def zone(client: Client, *, zone: str | None, scopes: Sequence[str], valid_for: str | None) -> None:
+    """Issue a token for what a zone runs."""
+    _issue(client, "zone", {"zone": zone, "scope": list(scopes), "validFor": valid_for})
+
+
+@command.command("revoke")
+@click.argument("purpose", type=click.Choice(("user", "dataplane", "zone")))
+@click.argument("token", metavar="TOKEN|ID|-")
+@click.option("-m", "--mesh", help="Mesh of a dataplane token that is given by its id.")
+@options.connected
+def revoke(client: Client, *, purpose: str, token: str, mesh: str | None) -> None:
+    """Revoke a token, by itself or by its id (jti); - reads it from standard input."""
+    found = revocations.meant(purpose, claims.read(token), mesh)
+    done = revocations.revoke(client, found)
+    print(f"{purpose} token {found.jti} " + ("revoked" if done else "was revoked before"))
+
+
+@command.command("inspect")
+@click.argument("token", metavar="TOKEN|-")
+@options.output("json")
+def inspect(token: str, *, output: str | None) -> None:
+    """Show what a token says; the signature is not checked."""
+    header, said = claims.decoded(claims.read(token))
+    if output == "json":
+        print(json_text({"verified": False, "header": header, "claims": said}))
+        return
+    for line in tables.pairs(_inspected(header, said, datetime.now(UTC))):
+        print(line)
+
+
+def _issue(client: Client, purpose: str, body: Json) -> None:
+    sent = {name: value for name, value in body.items() if value}
+    print(client.send("POST", f"/tokens/{purpose}", body=sent).value)
+
+
+def _tags(tags: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for tag in tags:
+        key, equals, value = tag.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f'--tag: "{tag}" must be KEY=VALUE')
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _inspected(header: Json, said: Json, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "signature", "not checked: only the control plane can say whether this token holds"
+    yield "purpose", claims.purpose(said)
+    yield "id", str(said.get("jti", ""))
+    yield "key", f"{header.get('kid', '')} ({header.get('alg', '')})"
+    for name, word in (("iat", "issued"), ("nbf", "not before"), ("exp", "expires")):
+        yield word, _time(said.get(name), now)
+    for name in sorted(set(said) - {"jti", "iat", "nbf", "exp"}):
+        value = said[name]
+        yield name, value if isinstance(value, str) else json_text(value).replace("\n", " ")
+
+
+def _time(seconds: Json, now: datetime) -> str:
+    try:
+        at = datetime.fromtimestamp(float(seconds), UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
+    away = f"in {tables.length(at - now)}" if at > now else f"{tables.length(now - at)} ago"
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC ({away})"
