@@ -1,5 +1,6 @@
 """What tests of several rooms share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,3 +14,12 @@ def postgres() -> Iterator[Server]:
     server.start()
     yield server
     server.remove()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long runs to `make soak`."""
+    if os.environ.get("KOGUMA_SOAK"):
+        return
+    long = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]

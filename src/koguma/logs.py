@@ -55,6 +55,8 @@ def configure(level: str, log_format: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    # What is no HTTP is answered with 400; a line with a traceback for each would help only an attacker.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])

@@ -65,6 +65,14 @@ def test_without_a_token_nobody_may_do_anything(guarded):
     assert guarded("GET", "/config").status == 403
 
 
+def test_no_body_is_read_for_who_may_write_nothing(guarded):
+    broken = b"{" * 1000
+    for path in ("/_apply", "/tokens/user", "/tokens/dataplane", "/tokens/zone"):
+        assert guarded("POST", path, broken).status == 403
+        assert guarded("POST", path, broken, **user(guarded, "vera", "viewers")).status == 403
+    assert guarded("PUT", "/meshes/x", broken).status == 403
+
+
 def test_the_admin_token_opens_everything(guarded):
     assert (guarded.data_dir / "admin-token").stat().st_mode & 0o777 == 0o600
     assert guarded("GET", "/who-am-i", **admin(guarded)).json["name"] == "mesh-system:admin"

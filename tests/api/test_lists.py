@@ -61,6 +61,11 @@ def test_a_wrong_query_is_refused(plane, query, detail, reason):
     assert answer.fields[0][1] == reason
 
 
+def test_a_revision_without_a_watch_is_a_mistake(plane):
+    answer = plane("GET", "/meshes/default/meshtimeouts?revision=5")
+    assert (answer.status, answer.json["detail"]) == (400, 'query parameter "revision" goes with watch=true')
+
+
 def test_a_wrong_offset_is_refused_in_kumas_words(plane):
     answer = plane("GET", "/meshes/default/meshtimeouts?offset=x")
     assert answer.json["detail"] == 'invalid: invalid offset: strconv.Atoi: parsing "x": invalid syntax'

@@ -250,9 +250,8 @@ async def test_a_watch_from_any_revision_sees_the_rest_in_order(opened) -> None:
 
 
 async def test_a_watch_that_left_the_memory_reads_on_from_the_log(opened, monkeypatch) -> None:
-    monkeypatch.setattr("koguma.store.feed.SIZE", 3)
     monkeypatch.setattr("koguma.store.feed.PAGE", 2)
-    store = await opened()
+    store = await opened(changes_in_memory=3)
     retries = frozenset({"MeshRetry"})
     everything, some = store.watch(None, 0), store.watch(retries, 0)
     changes = await _some_history(store)
@@ -394,6 +393,12 @@ async def test_writers_share_commits_and_fail_alone(store) -> None:
     assert written == list(range(2, 32))
     assert store.writes == 31
     assert store.batches < 10
+
+
+async def test_big_objects_go_in_several_appends(store) -> None:
+    big = [store.write(puts(thing(f"n-{number}", "x" * 3_000_000))) for number in range(6)]
+    assert [change.revision for [change] in await asyncio.gather(*big)] == [1, 2, 3, 4, 5, 6]
+    assert store.batches == 2
 
 
 async def test_a_batch_decides_each_member_on_top_of_the_others(store) -> None:

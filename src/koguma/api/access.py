@@ -4,7 +4,7 @@ A rule names verbs and either resources (group, resource, optionally names and m
 REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for it opens nothing else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -96,6 +96,16 @@ class Access:
         """Raise Forbidden, saying what is missing, unless the user may."""
         if not self.allows(user, attempt):
             raise Forbidden(refusal or f'user "{user}" cannot {attempt}: no access rule allows it')
+
+    def check_any(self, user: User, verbs: Collection[str], resource: str = "") -> None:
+        """Raise Forbidden where no rule lets the user do any of this to anything: then no body is read."""
+        for rule in self._rules(user):
+            named = not resource or resource in rule.resources or ANY in rule.resources
+            if rule.resources and named and (ANY in rule.verbs or any(verb in rule.verbs for verb in verbs)):
+                return
+        raise Forbidden(
+            f'user "{user}" cannot {" or ".join(verbs)} {resource or "anything"}: no access rule allows it'
+        )
 
 
 def _covers(rule: Rule, attempt: Attempt) -> bool:

@@ -13,11 +13,12 @@ import msgspec
 from aiohttp import web
 
 from koguma.api import plain, transactions
+from koguma.api.access import WRITE_VERBS
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
 from koguma.api.plain import Objects
 from koguma.core import identity
-from koguma.core.admission import Admitted
+from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names
 from koguma.model.errors import BadRequest, Conflict, Invalid, KogumaError, NotAllowed
 from koguma.model.forms import Draft
@@ -54,10 +55,12 @@ class Apply:
 
     async def apply(self, call: Call) -> web.StreamResponse:
         """Write all objects of the request, or none."""
+        self._context.access.check_any(call.user, WRITE_VERBS)
+        unknown_fields = plain.field_validation(call)
         wanted = _wanted(await call.documents())
         drafts = self._drafts(wanted)
         for _ in range(_TRIES):
-            made, operations, pruned = await self._plan(call, drafts, wanted)
+            made, operations, pruned = await self._plan(call, drafts, wanted, unknown_fields)
             try:
                 changes = await self._objects.commit(call, operations)
             except Conflict:
@@ -84,7 +87,7 @@ class Apply:
         return drafts
 
     async def _plan(
-        self, call: Call, drafts: Sequence[Draft], wanted: Wanted
+        self, call: Call, drafts: Sequence[Draft], wanted: Wanted, unknown_fields: FieldValidation
     ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
         made: list[Admitted] = []
         puts: list[tuple[int, Operation]] = []
@@ -92,7 +95,7 @@ class Apply:
         seen: dict[Key, int] = {}
         for index, draft in enumerate(drafts):
             try:
-                admitted, operations = self._one(call, draft)
+                admitted, operations = self._one(call, draft, unknown_fields)
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
@@ -113,7 +116,9 @@ class Apply:
             written += transactions.delete(self._context, resource, resource.revision)
         return made, written, pruned
 
-    def _one(self, call: Call, draft: Draft) -> tuple[Admitted, list[Operation]]:
+    def _one(
+        self, call: Call, draft: Draft, unknown_fields: FieldValidation
+    ) -> tuple[Admitted, list[Operation]]:
         context = self._context
         if draft.kind.read_only_at(context.place):
             raise NotAllowed(plain.read_only_reason(draft.kind, context))
@@ -121,7 +126,7 @@ class Apply:
         name = identity.of(draft, context.place).core_name
         mesh = draft.mesh or identity.DEFAULT_MESH if draft.kind.is_mesh_scoped else ""
         context.check(call.user, "update" if before else "create", draft.kind, mesh, name)
-        return transactions.put(context, draft, before, plain.field_validation(call))
+        return transactions.put(context, draft, before, unknown_fields)
 
     def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
         found = [
@@ -181,7 +186,7 @@ def _envelope(body: Json) -> Wanted:
         raise Invalid([Violation(unknown[0], f'unknown field "{unknown[0]}"', "unknown")])
     if not isinstance(objects, list) or not isinstance(prune, bool) or not isinstance(name, str):
         raise BadRequest('the body is {"objects": [...], "set": "name", "prune": true}')
-    if name and not names.is_dns_label(name):
+    if "set" in body and not names.is_dns_label(name):
         raise Invalid([Violation("set", "must be at most 63 of a-z, 0-9 and '-'", "name")])
     if prune and not name:
         raise Invalid(

@@ -42,13 +42,14 @@ class Call:
         return (self.header("Content-Type") or "").partition(";")[0].strip().lower()
 
     def flag(self, name: str, words: tuple[str, ...] = ("true", "1")) -> bool:
-        """Whether a boolean query parameter is on."""
-        value = self.query.get(name)
-        if value is None or value.lower() in ("", "false", "0"):
-            return False
-        if value.lower() in words:
+        """Whether a query parameter is on: one of `words` says yes; false, 0 or nothing says no."""
+        value = self.query.get(name, "false")
+        if value in words:
             return True
-        raise BadRequest(f'query parameter "{name}" must be true or false, not "{value}"')
+        if value in ("false", "0"):
+            return False
+        choices = ", ".join((*words, "false"))
+        raise BadRequest(f'query parameter "{name}" must be one of {choices}, not "{value[:100]}"')
 
     async def body(self, size_max: int = BODY_BYTES_MAX) -> bytes:
         """The whole body, refused as soon as it is known to be too large."""

@@ -19,7 +19,7 @@ from koguma.api.authn import Authenticator
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
 from koguma.api.user import ANONYMOUS
-from koguma.model.errors import KogumaError, NotFound
+from koguma.model.errors import KogumaError, NotAllowed, NotFound
 
 Handler = Callable[..., Awaitable[web.StreamResponse]]  # the call, then what the path says
 
@@ -34,21 +34,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     handlers: Mapping[str, Handler]
     titles: Mapping[str, str] = {}
     is_open: bool = False  # answered without asking who it is
+    allowed: tuple[str, ...] = ()  # what to say is allowed, where that is less than what has a handler
 
 
 Found = tuple[Endpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
 Route = Callable[[tuple[str, ...]], Found | None]
-
-
-class MethodNotAllowed(KogumaError):
-    """The path is there and does not take this method."""
-
-    status = 405
-    title = "Method not Allowed"
-
-    def __init__(self, allowed: tuple[str, ...]) -> None:
-        super().__init__("Method not allowed")
-        self.allowed = allowed
 
 
 class Dispatch:
@@ -101,7 +91,11 @@ class Dispatch:
         method = "GET" if request.method == "HEAD" else request.method
         handler = endpoint.handlers.get(method)
         if handler is None:
-            raise MethodNotAllowed(tuple(endpoint.handlers))
+            raise NotAllowed(
+                "Method not allowed",
+                title="Method not Allowed",
+                allowed=endpoint.allowed or tuple(endpoint.handlers),
+            )
         return await handler(call, *parts)
 
     def _refused(self, call: Call, endpoint: Endpoint | None, error: KogumaError) -> web.Response:
@@ -110,7 +104,7 @@ class Dispatch:
         response = web.Response(
             body=problems.body(error, title, call.id), status=error.status, content_type=JSON
         )
-        if isinstance(error, MethodNotAllowed):
+        if isinstance(error, NotAllowed):
             response.headers["Allow"] = ", ".join(error.allowed)
         if not call.request.body_exists or call.request.content.is_eof():
             return response

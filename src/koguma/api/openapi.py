@@ -8,6 +8,7 @@ import msgspec
 from koguma import __version__
 from koguma.api import lists, patches, watch
 from koguma.api.call import JSON
+from koguma.model import forms
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json, json_schemas
 
@@ -39,12 +40,23 @@ _ERROR: Final[Json] = {
         "causes": {"type": "array", "deprecated": True, "items": {"type": "object"}},
     },
 }
+_KUBERNETES: Final[Json] = {
+    "type": "object",
+    "description": "Any object in the Kubernetes form.",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": forms.API_VERSION},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {"type": "object"},
+    },
+}
 _WRITTEN: Final[Json] = {
     "type": "object",
     "properties": {"warnings": {"type": "array", "items": {"type": "string"}}},
 }
 _META: Final[Mapping[str, Json]] = {
-    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "labels": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
     "creationTime": {"type": "string", "readOnly": True},
     "modificationTime": {"type": "string", "readOnly": True},
     "kri": {"type": "string", "readOnly": True, "description": "The resource identifier."},
@@ -72,7 +84,13 @@ def document(kinds: Kinds) -> Json:
         },
         "paths": paths,
         "components": {
-            "schemas": {**components, **schemas, "Error": _ERROR, "Written": _WRITTEN},
+            "schemas": {
+                **components,
+                **schemas,
+                "Error": _ERROR,
+                "Written": _WRITTEN,
+                "KubernetesObject": _KUBERNETES,
+            },
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         },
         "security": [{"bearer": []}],
@@ -155,11 +173,15 @@ _LIST_QUERY: Final = [
     ),
     _query("offset", {"type": "integer", "minimum": 0}, "Objects to leave out at the beginning."),
     _query("name", {"type": "string"}, "Only objects whose core name contains this."),
-    _query("watch", {"type": "boolean"}, f"Send changes as they happen ({watch.CONTENT_TYPE})."),
+    _query(
+        "watch",
+        {"type": "string", "enum": ["true", "false", "1", "0"]},
+        f"Send changes as they happen ({watch.CONTENT_TYPE}).",
+    ),
     _query("revision", {"type": "integer", "minimum": 0}, "With watch: go on after this revision."),
 ]
 _WRITE_QUERY: Final = [
-    _query("dryRun", {"type": "string", "enum": ["All", "true", "false"]}, "Check, and write nothing."),
+    _query("dryRun", {"type": "string", "enum": ["All", "true", "false", "0"]}, "Check, and write nothing."),
     _query(
         "fieldValidation",
         {"type": "string", "enum": ["Strict", "Warn", "Ignore"], "default": "Strict"},
@@ -220,6 +242,9 @@ def _list(kind: Kind, *, everywhere: bool = False) -> Json:
     }
 
 
+_IN_KUBERNETES_FORM: Final = {"$ref": "#/components/schemas/KubernetesObject"}
+
+
 def _item(kind: Kind, parameters: list[Json]) -> Json:
     reference = {"$ref": _REF.format(name=kind.name)}
     operations: dict[str, Json] = {
@@ -229,7 +254,7 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
             "tags": [kind.name],
             "parameters": [_FORMAT],
             "responses": {
-                "200": _answer(f"The {kind.display_names[0]}.", reference),
+                "200": _answer(f"The {kind.display_names[0]}.", {"anyOf": [reference, _IN_KUBERNETES_FORM]}),
                 **_errors(400, 401, 403, 404),
             },
         },
@@ -278,11 +303,17 @@ def _page(operation: str, words: str, *codes: int) -> Json:
     }
 
 
+def _open(path: Json) -> Json:
+    """A path that answers everybody."""
+    path["get"]["security"] = [{}, {"bearer": []}]
+    return path
+
+
 def _system_paths() -> dict[str, Json]:
     return {
-        "/": _page("index", "Who answers here."),
+        "/": _open(_page("index", "Who answers here.")),
         "/config": _page("config", "The effective settings, secrets masked.", 401, 403),
-        "/who-am-i": _page("whoAmI", "The user that this request counts as.", 401),
+        "/who-am-i": _open(_page("whoAmI", "The user that this request counts as.", 401)),
         "/policies": _page("policies", "All policy kinds.", 401, 403),
         "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
         "/_kri/{kri}": {

@@ -54,6 +54,8 @@ class Objects:
         context.check(call.user, "list", kind, mesh or "")
         if mesh is not None and kind.is_mesh_scoped:
             context.check_mesh(mesh)
+        if "revision" in call.query:
+            raise BadRequest('query parameter "revision" goes with watch=true')
         page = lists.page(call.query)
         pairs = list(call.request.rel_url.query.items())
         fits = lists.wanted(call.query, pairs, call.request.path)
@@ -167,7 +169,7 @@ def etag(revision: int) -> str:
 
 def dry_run(call: Call) -> bool:
     """Whether the write is only to be tried."""
-    return call.flag("dryRun", ("all", "true", "1"))
+    return call.flag("dryRun", ("All", "true"))
 
 
 def field_validation(call: Call) -> FieldValidation:

@@ -67,11 +67,14 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
         return await handlers.list(call, kind, mesh)
 
     many = Endpoint("list", {"GET": show}, _LIST_TITLES)
-    one = Endpoint(
-        "item",
-        {"GET": handlers.get, "PUT": handlers.put, "PATCH": handlers.patch, "DELETE": handlers.delete},
-        _ITEM_TITLES,
-    )
+    methods = {
+        "GET": handlers.get,
+        "PUT": handlers.put,
+        "PATCH": handlers.patch,
+        "DELETE": handlers.delete,
+    }
+    one = Endpoint("item", methods, _ITEM_TITLES)
+    read_only = Endpoint("item", methods, _ITEM_TITLES, allowed=("GET",))  # the others say why not
 
     def route(segments: tuple[str, ...]) -> Found | None:
         meshed = len(segments) > 2 and segments[0] == "meshes"  # noqa: PLR2004 - /meshes/{mesh}/<kind>
@@ -83,7 +86,7 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
             case 1:
                 return many, (kind, mesh)
             case 2 if meshed or not kind.is_mesh_scoped:
-                return one, (kind, mesh or "", rest[1])
+                return read_only if kind.read_only else one, (kind, mesh or "", rest[1])
             case _:
                 return None
 

@@ -16,7 +16,7 @@ from koguma.api.user import User, authenticated
 from koguma.identity import token_requests, tokens
 from koguma.identity.claims import DATAPLANE, USER, ZONE, C, Purpose
 from koguma.identity.signing_keys import KeyRing, key_ring
-from koguma.model.errors import BadRequest
+from koguma.model.errors import BadRequest, Forbidden
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.store.state import State
@@ -70,6 +70,7 @@ class TokenIssuer:
 
     async def dataplane(self, call: Call) -> web.StreamResponse:
         """A token for a proxy."""
+        self._check_any(call, "dataplanetokens", "generate dataplane token")
         request = token_requests.dataplane_request(await _body(call))
         refusal = f'user "{call.user}" cannot generate dataplane token'
         attempt = Attempt("create", "dataplanetokens", mesh=request.mesh)
@@ -78,10 +79,17 @@ class TokenIssuer:
 
     async def zone(self, call: Call) -> web.StreamResponse:
         """A token for what a zone runs."""
+        self._check_any(call, "zonetokens", "generate zone token")
         request = token_requests.zone_request(await _body(call))
         refusal = f"user \"{call.user}\" cannot generate zone token for zone '{request.zone}'"
         self._context.access.check(call.user, Attempt("create", "zonetokens", request.zone), refusal)
         return self._answer(self._keys.ring(ZONE), request.claims, request.lifetime)
+
+    def _check_any(self, call: Call, resource: str, words: str) -> None:
+        try:
+            self._context.access.check_any(call.user, ("create",), resource)
+        except Forbidden:
+            raise Forbidden(f'user "{call.user}" cannot {words}') from None
 
     def _answer(self, ring: KeyRing[C], claims: C, lifetime: timedelta) -> web.Response:
         token = tokens.issue(ring, claims, lifetime, self._clock())

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from koguma import __version__
-from koguma.cli.failures import Field, Refused, Unreachable
+from koguma.cli.failures import Failure, Field, Refused, Unreachable
 from koguma.cli.target import HTTPS_PORT, Target
 
 Json = Any
@@ -32,6 +32,13 @@ class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
     value: Json
+
+    @property
+    def object(self) -> dict[str, Json]:
+        """The JSON object that a control plane answers with."""
+        if not isinstance(self.value, dict):
+            raise Failure("what answers is no control plane; is the address right?")
+        return self.value
 
     @property
     def etag(self) -> str:
@@ -71,21 +78,18 @@ class Client:
         offset = "0"
         while offset:
             sent = (*query, ("size", str(_PAGE_SIZE)), *([("offset", offset)] if offset != "0" else []))
-            page = self.get(path, sent).value
+            page = self.get(path, sent).object
             yield from page["items"]
             # Only the offset is taken from the link: its host may be one that is known inside a network.
             offset = parse_qs(urlsplit(page.get("next") or "").query).get("offset", [""])[0]
 
     def watch(self, path: str, query: Query = ()) -> Iterator[Json]:
         """Events of a list, until the connection ends."""
-        with self._trouble(), contextlib.closing(self._connected()) as connection:
-            self._connection = None
+        with self._trouble(), contextlib.closing(self._opened(_WATCH_SECONDS)) as connection:
             response = self._request("GET", path, (*query, ("watch", "true")), None, {}, connection)
             if response.status >= _ERRORS_FROM:
                 _answer(response, response.read())
-            assert connection.sock is not None
-            connection.sock.settimeout(_WATCH_SECONDS)
-            while line := response.readline():
+            while (line := response.readline()).endswith(b"\n"):  # half a line is a lost connection
                 yield json.loads(line)
 
     def _request(
@@ -113,7 +117,7 @@ class Client:
             self._connection = self._opened()
         return self._connection
 
-    def _opened(self) -> http.client.HTTPConnection:
+    def _opened(self, patience_seconds: float = _ANSWER_SECONDS) -> http.client.HTTPConnection:
         url = self.target.url
         if self.target.is_https:
             context = _tls_context(self.target)
@@ -123,7 +127,7 @@ class Client:
         else:
             connection = http.client.HTTPConnection(self.target.host, url.port, timeout=_CONNECT_SECONDS)
         connection.connect()
-        connection.sock.settimeout(_ANSWER_SECONDS)
+        connection.sock.settimeout(patience_seconds)
         return connection
 
     @contextlib.contextmanager
@@ -194,5 +198,5 @@ def refused(status: int, value: Json, request_id: str = "") -> Refused:
         for entry in value.get("invalid_parameters") or ()
     )
     instance = str(value.get("instance") or request_id)
-    title, detail = str(value.get("title") or ""), str(value.get("detail") or "")
+    title, detail = str(value.get("title") or ""), str(value.get("detail") or value.get("reason") or "")
     return Refused(status, title, detail, fields, instance)

@@ -7,7 +7,7 @@ import click
 
 from koguma.cli import nouns, objects, options, terminal
 from koguma.cli.client import Client
-from koguma.cli.failures import ExitCode, Failure, Refused, tell
+from koguma.cli.failures import ExitCode, Refused, tell
 from koguma.cli.nouns import Noun
 from koguma.cli.objects import Named, Reference
 
@@ -69,7 +69,7 @@ class _Deletion:
 
     def _refused(self, reference: Reference, refused: Refused) -> None:
         if refused.status != _NOT_FOUND:
-            tell(Failure(f"{reference}: {refused.message}", refused.lines))
+            tell(refused.about(str(reference)))
             self.code = ExitCode.REFUSED
         elif (
             isinstance(reference, Named) and reference.noun.is_mesh_scoped and reference.mesh in self._meshes
@@ -83,7 +83,7 @@ class _Deletion:
 def _named(client: Client, reference: Reference) -> Named:
     if isinstance(reference, Named):
         return reference
-    value = client.get(reference.path).value
+    value = client.get(reference.path).object
     return objects.named(nouns.served(client), value)
 
 

@@ -29,13 +29,13 @@ def command(client: Client, *, words: Sequence[str], mesh: str) -> None:
     for index, answer in enumerate(objects.fetched(client, wanted.references)):
         if index:
             print()
-        for line in lines(answer, kinds.get(answer.value["type"]), now):
+        for line in lines(answer, kinds.get(answer.object["type"]), now):
             print(line)
 
 
 def lines(answer: Answer, kind: Kind | None, now: datetime) -> Iterator[str]:
     """The description of one object; `kind` is None where this program does not know it."""
-    value = answer.value
+    value = answer.object
     marks: Mapping[str, str] = value.get("labels") or {}
     yield from tables.pairs(
         [*_identity(value, marks, kind), *_times(value, now), ("Revision", answer.etag.strip('"'))]

@@ -11,7 +11,7 @@ import click
 
 from koguma.cli import apply, comparison, inputs, nouns, objects, options, terminal
 from koguma.cli.client import Client, Json
-from koguma.cli.failures import ExitCode, Failure, tell
+from koguma.cli.failures import ExitCode, Failure
 from koguma.cli.nouns import Nouns
 from koguma.model.documents import Document
 
@@ -32,10 +32,9 @@ def command(client: Client, *, files: Sequence[str], set_name: str | None, prune
     try:
         return _compared(client, inputs.read(files), set_name, prune=prune)
     except Failure as failure:
-        if failure.code is not ExitCode.REFUSED:
-            raise
-        tell(failure)
-        return ExitCode.USAGE
+        if failure.code is ExitCode.REFUSED:
+            failure.code = ExitCode.USAGE
+        raise
 
 
 def _compared(client: Client, read: Sequence[Document], set_name: str | None, *, prune: bool) -> ExitCode:
@@ -68,4 +67,4 @@ def _stored(client: Client, known: Nouns, result: Json, written: Json) -> Json:
         return None
     is_kubernetes = written is not None and "metadata" in written
     form = [("format", "kubernetes")] if is_kubernetes else []
-    return client.get(objects.named(known, result).path, form).value
+    return client.get(objects.named(known, result).path, form).object

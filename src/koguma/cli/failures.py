@@ -74,6 +74,10 @@ class Refused(Failure):
         if status in _DENIED_STATUSES:
             self.code = ExitCode.DENIED
 
+    def about(self, subject: str) -> "Refused":
+        """The same, naming what it is about."""
+        return Refused(self.status, f"{subject}: {self.title}", self.detail, self.fields, self.request_id)
+
     def more(self) -> Iterator[str]:
         """Status and request id, to be found again in the server's log."""
         yield f" - status {self.status}, request {self.request_id or 'without an id'}"
@@ -94,4 +98,5 @@ def of_library(error: Exception) -> Failure | None:
     if not isinstance(error, KogumaError):
         return None
     violations = error.violations if isinstance(error, Invalid | BadRequest) else ()
-    return Failure(error.detail, tuple(f" - {v.field}: {v.message}" for v in violations))
+    more = (v for v in violations if v.message not in error.detail)
+    return Failure(error.detail, tuple(f" - {v.field}: {v.message}" for v in more))

@@ -115,7 +115,7 @@ def _token(target: Target, now: datetime) -> Iterator[Finding]:
 
 def _who(client: Client) -> Iterator[Finding]:
     try:
-        user = client.get("/who-am-i").value
+        user = client.get("/who-am-i").object
     except Failure as failure:
         yield Finding("user", ERROR, failure.message, "give a token that holds: --token-file or KOGUMA_TOKEN")
         return
@@ -129,7 +129,7 @@ def _who(client: Client) -> Iterator[Finding]:
 
 def _configured(client: Client, now: datetime) -> Iterator[Finding]:
     try:
-        config = client.get("/config").value
+        config = client.get("/config").object
     except Failure as failure:
         hint = "ask with an administrator's token to have store, ports and certificate checked"
         yield Finding("settings", WARNING, failure.message, hint)
@@ -241,10 +241,11 @@ def _local_admin(config: Json) -> Finding:
 
 def _of_server(client: Client) -> Iterator[Finding]:
     try:
-        checks = client.get("/_check").value["checks"]
-    except Refused as refused:
-        if refused.status != _NOT_FOUND:
-            yield Finding("server", WARNING, refused.message, "ask with an administrator's token")
+        checks = client.get("/_check").object["checks"]
+    except Failure as failure:
+        # Other servers, and those of an older version, have no such page.
+        if not isinstance(failure, Refused) or failure.status != _NOT_FOUND:
+            yield Finding("server", WARNING, failure.message, "ask with an administrator's token")
         return
     for check in checks:
         name, status = f"server: {check.get('name', '')}", str(check.get("status", ""))

@@ -77,7 +77,7 @@ def _watched(wanted: Words) -> tuple[Noun, frozenset[str]]:
 
 
 def _show_list(noun: Noun, found: list[Json], output: str | None, mesh: str | None) -> None:
-    if not found and output in (None, "wide", "name", "kri"):
+    if not found and output != "json":
         place = f" in mesh {mesh}" if noun.is_mesh_scoped and mesh is not None else ""
         terminal.complain(f"no {noun.plural}{place}")
         return
@@ -88,7 +88,7 @@ def _show_list(noun: Noun, found: list[Json], output: str | None, mesh: str | No
 
 
 def _show_named(client: Client, wanted: Words, output: str | None) -> None:
-    found = [answer.value for answer in objects.fetched(client, wanted.references)]
+    found = [answer.object for answer in objects.fetched(client, wanted.references)]
     if output == "json":
         _print(json_lines(found[0] if len(found) == 1 else {"total": len(found), "items": found}))
         return

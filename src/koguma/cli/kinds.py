@@ -9,7 +9,7 @@ from koguma.cli.client import Client
 @click.command("kinds")
 @options.connected
 def command(client: Client) -> None:
-    """List the kinds of objects and the names that commands take for them."""
+    """List the kinds of objects and the words for them, which every command takes."""
     rows = [
         (
             noun.name,

@@ -8,6 +8,7 @@ import click
 
 from koguma.cli import nouns
 from koguma.cli.client import Answer, Client, Json
+from koguma.cli.failures import Refused
 from koguma.cli.nouns import Noun, Nouns
 
 _KRI_PREFIX = "kri_"
@@ -88,7 +89,10 @@ def _slashed(known: Nouns, word: str, mesh: str) -> Named:
 def fetched(client: Client, references: Sequence[Reference]) -> Iterator[Answer]:
     """Each object, with its ETag."""
     for reference in references:
-        yield client.get(reference.path)
+        try:
+            yield client.get(reference.path)
+        except Refused as refused:
+            raise refused.about(str(reference)) from None
 
 
 def named(known: Nouns, value: Json) -> Named:

@@ -78,7 +78,7 @@ def _stored(client: Client, secret: Named) -> Answer | None:
 
 
 def _listed(secret: Named, stored: Answer | None) -> list[str]:
-    data = stored.value.get("data") or "" if stored is not None else ""
+    data = (stored.object.get("data") or "") if stored is not None else ""
     try:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
@@ -94,6 +94,6 @@ def _write(client: Client, secret: Named, stored: Answer | None, ids: list[str])
     if stored is None:
         condition = {"If-None-Match": "*"}
     else:
-        body["labels"] = stored.value.get("labels") or {}
+        body["labels"] = stored.object.get("labels") or {}
         condition = {"If-Match": stored.etag}
     client.send("PUT", secret.path, body=body, headers=condition)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
+from koguma import __version__
 from koguma.cli import failures
 from koguma.cli.failures import ExitCode, Failure
 from koguma.cli.options import VERBOSE
@@ -17,15 +19,15 @@ COMMANDS: Final[Mapping[str, str]] = {
     "cp": "Run a control plane.",
     "apply": "Write objects from files, all of them or none.",
     "get": "Show objects: a table, YAML, JSON; or watch them.",
-    "describe": "Explain one object: identity, labels, times, spec.",
+    "describe": "Explain objects: identity, labels, times, spec.",
     "diff": "Compare files with what is stored.",
     "delete": "Remove objects.",
-    "kinds": "List the kinds of objects and their short names.",
+    "kinds": "List the kinds of objects and the words for them.",
     "kri": "Take resource identifiers apart, or build them.",
     "token": "Issue, inspect and revoke tokens.",
     "config": "Keep the control planes that you talk to.",
     "check": "Check the control plane, a line each with what to do.",
-    "version": "Show the versions of the client and the server.",
+    "version": "Show the versions of client and server.",
     "completion": "Print a completion script for a shell.",
 }
 
@@ -48,6 +50,12 @@ class Root(click.Group):
         """The list of commands, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin like this, without importing them, and options."""
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=COMMANDS[name]) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,6 +107,7 @@ def _near(name: str) -> str:
     epilog="Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 server unreachable, 4 not allowed."
     " The server is found by --address, KOGUMA_ADDRESS, the current context, or http://localhost:5681.",
 )
+@click.version_option(__version__, prog_name="koguma", message="%(prog)s %(version)s")
 def root() -> None:
     """Koguma, a service-mesh control plane."""
 
@@ -107,8 +116,15 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code."""
     try:
         code = root.main(args=argv, prog_name="koguma", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return ExitCode.USAGE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "koguma"
+        failures.tell(Failure(error.format_message(), (f" - `{path} --help` says more",)))
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        failures.tell(Failure(error.format_message()))
         return error.exit_code
     except click.Abort:
         return ExitCode.INTERRUPTED

@@ -1,5 +1,6 @@
 """`koguma token`: issue, inspect and revoke the tokens of users, proxies and zones."""
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -113,7 +114,7 @@ def _inspected(header: Json, said: Json, now: datetime) -> Iterator[tuple[str, s
         yield word, _time(said.get(name), now)
     for name in sorted(set(said) - {"jti", "iat", "nbf", "exp"}):
         value = said[name]
-        yield name, value if isinstance(value, str) else json_text(value).replace("\n", " ")
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _time(seconds: Json, now: datetime) -> str:

@@ -11,13 +11,13 @@ from koguma.cli.failures import Failure
 @click.option("--client", "client_only", is_flag=True, help="Do not ask the server.")
 @options.connection
 def command(*, client_only: bool, **given: str | None) -> None:
-    """Show the versions of the client and, if it answers, of the server."""
+    """Show the versions of client and server."""
     print(f"client: koguma {__version__}")
     if client_only:
         return
     try:
         client = options.client(**given)
-        index = client.get("/").value
+        index = client.get("/").object
     except Failure as failure:
         terminal.complain(f"server: {failure.message}")
         return

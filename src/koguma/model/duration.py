@@ -15,6 +15,7 @@ _UNIT_NS = {
 }
 _TERM = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _WHOLE = re.compile(r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")
+PATTERN = rf"^([-+]?0|{_WHOLE.pattern})$"
 _NS_MAX = 2**63 - 1
 
 MESSAGE = 'must be a duration such as "5s", "1m30s" or "250ms"'

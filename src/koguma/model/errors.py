@@ -91,10 +91,14 @@ class NotFound(KogumaError):
 
 
 class NotAllowed(KogumaError):
-    """The method is not for this kind on this control plane."""
+    """The method is not for this path, or not for this kind on this control plane."""
 
     status = 405
     title = "Method not allowed"
+
+    def __init__(self, detail: str, *, title: str | None = None, allowed: Sequence[str] = ("GET",)) -> None:
+        super().__init__(detail, title=title)
+        self.allowed = tuple(allowed)
 
 
 class AlreadyExists(KogumaError):

@@ -80,13 +80,16 @@ def doc(text: str, **limits: Any) -> Meta:
     return Meta(description=text, **limits)
 
 
-def _format(name: str, text: str, example: str) -> Meta:
-    return Meta(
-        description=text, examples=[example], extra={"format": name}, extra_json_schema={"format": name}
-    )
-
-
-Duration = Annotated[str, _format("duration", "A duration as Go writes it.", "15s")]
+# JSON Schema's own "duration" format is ISO 8601's; Go's is described by its pattern.
+Duration = Annotated[
+    str,
+    Meta(
+        description="A duration as Go writes it.",
+        examples=["15s"],
+        extra={"format": "duration"},
+        extra_json_schema={"format": "go-duration", "pattern": duration.PATTERN},
+    ),
+]
 Base64 = Annotated[str, Meta(extra={"format": "base64"}, extra_json_schema={"contentEncoding": "base64"})]
 SecretText = Annotated[str, Meta(extra={"sensitive": True}, extra_json_schema={"format": "password"})]
 SecretBase64 = Annotated[

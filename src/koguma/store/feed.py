@@ -23,12 +23,12 @@ Since = Callable[[int, int], Awaitable[list[Change]]]
 class Feed:
     """The last `size` changes, together and by kind, so that no watcher has to skip what others wait for."""
 
-    def __init__(self, since: Since, revision: int = 0, size: int = SIZE) -> None:
+    def __init__(self, since: Since, size: int = SIZE) -> None:
         self._since = since
         self._size = size
         self._waiters: dict[str | None, set[asyncio.Future[None]]] = {}
         self.closed = False
-        self.reset(revision)
+        self.reset(0)
 
     def reset(self, revision: int) -> None:
         """Begin again: nothing up to this revision is in memory."""

@@ -86,7 +86,7 @@ class Link:
                 if isinstance(error, ValueError):  # asyncpg's own check of arguments: a mistake of ours
                     raise
                 self.drop()
-                raise LogLost(f"{masked(self._url)}: {words(error)}") from error
+                raise LogLost(words(error)) from error
 
     def drop(self) -> None:
         """Let go of the connection at once."""

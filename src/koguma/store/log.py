@@ -79,3 +79,8 @@ def too_old(revision: int, compacted: int) -> Gone:
         f"changes after revision {revision} are no longer kept; the oldest revision to watch from is"
         f" {compacted}: list again and watch from there"
     )
+
+
+def went_back(revision: int) -> Gone:
+    """The answer of a log that is not where it was, as after a restored backup: it has to be read anew."""
+    return Gone(f"the log does not follow revision {revision} any more; it was replaced or restored")

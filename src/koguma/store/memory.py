@@ -13,7 +13,7 @@ from koguma.model.resource import Key, Resource
 from koguma.store import row
 from koguma.store.contract import Change, Op, Unreadable
 from koguma.store.decide import rfc3339
-from koguma.store.log import Decide, Loaded, too_old
+from koguma.store.log import Decide, Loaded, too_old, went_back
 from koguma.store.row import Row
 
 
@@ -63,12 +63,14 @@ class MemoryLog:
                 self.current[one.key] = one.revision
             self.revision = one.revision
         self._written.set()
+        self._written = asyncio.Event()  # the next wait is for the next append
         return True
 
     async def append_in_turn(self, after: int, decide: Decide) -> None:
         """Give `decide` what others wrote, and append what it returns."""
         rows = decide(await self.since(after))
-        assert await self.append(self.revision, rows)
+        if rows and not await self.append(rows[0].revision - 1, rows):
+            raise went_back(after)
 
     async def history(self, key: Key, limit: int) -> list[Change]:
         """The changes of one object, newest first."""
@@ -97,7 +99,6 @@ class MemoryLog:
 
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
         """Return after the next append, or when the time is over."""
-        self._written.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._written.wait()

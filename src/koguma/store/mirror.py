@@ -24,17 +24,19 @@ _logger = structlog.get_logger("koguma.store")
 class Mirror:
     """The state, and the feed of its last changes."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, changes_in_memory: int) -> None:
         self.state = State()
-        self.feed = Feed(log.since)
+        self.feed = Feed(log.since, changes_in_memory)
         self.awaited: dict[str, list[Change]] = {}  # what arrived of transactions whose outcome is unknown
         self._log = log
 
     async def load(self) -> None:
         """Begin again from what is current. Watchers that missed something are told when they read on."""
+        before = self.state.revision
         loaded = await self._log.load()
-        self.state.reset(loaded)
-        self.feed.reset(loaded.revision)
+        if self.state.revision == before:  # else somebody has brought it on meanwhile
+            self.state.reset(loaded)
+            self.feed.reset(loaded.revision)
 
     def take(self, changes: Sequence[Change]) -> None:
         """Apply those changes that are new, and publish them."""
@@ -55,15 +57,19 @@ class Mirror:
     async def follow(self) -> None:
         """Keep up with other writers until cancelled; an outage is waited out."""
         pause = 0.0
+        refresh = self.catch_up
         while True:
             try:
                 await (asyncio.sleep(pause) if pause else self._log.wait_hint(HINT_SECONDS))
-                await self.catch_up()
+                await refresh()
             except LogLost as lost:
                 if not pause:
                     _logger.warning("store lost", reason=str(lost))
                 pause = min(2 * pause or HINT_SECONDS, RETRY_SECONDS_MAX)
+            except Exception:  # one that stopped would leave this control plane blind
+                _logger.exception("store cannot be followed; reading all of it again")
+                pause, refresh = RETRY_SECONDS_MAX, self.load
             else:
                 if pause:
                     _logger.info("store is back", revision=self.state.revision)
-                pause = 0.0
+                pause, refresh = 0.0, self.catch_up

@@ -21,7 +21,7 @@ from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
 from koguma.store.decide import rfc3339
 from koguma.store.link import Connection, Link, masked, words
-from koguma.store.log import Decide, Loaded, LogLost, too_old
+from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
 from koguma.store.notices import Notices
 from koguma.store.row import Row
 
@@ -32,7 +32,7 @@ _COLUMNS = ", ".join(Row._fields)
 _KEY = "kind, mesh, zone, namespace, name"
 _TYPES = ("bigint", *["text"] * (len(Row._fields) - 1), "bool")
 _DELETE = Op.DELETE.value
-_NO_LIMIT = 2**62
+_PAGE = 2_000
 
 
 def _given(first: int) -> str:
@@ -66,6 +66,7 @@ _STEP_PUTS = f"WITH {_given(1)} {_PLACE} WHERE is_last {_REPLACE}"
 _STEP_DELETES = f"WITH {_given(1)} DELETE FROM current USING given WHERE {_SAME}"
 
 _LOCK = "SELECT revision FROM counter WHERE id = 1 FOR UPDATE"
+_NO_TIMEOUT = "SET LOCAL statement_timeout = 0"
 _BOUNDS = "SELECT revision, compacted FROM counter WHERE id = 1"
 _LOAD = """
 SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p.mesh, p.zone, p.namespace,
@@ -100,15 +101,14 @@ class PostgresLog:
 
     async def open(self) -> None:
         """Connect, bring the tables up to date, and begin to listen."""
+        where = masked(self._url)
         try:
             async with self._writer.use() as db:
-                await _migrate(db, masked(self._url))
+                await _migrate(db, where)
         except LogLost as lost:
-            raise Unavailable(
-                f"{lost}. Is PostgreSQL running there, and may this machine reach it?"
-            ) from lost
+            raise Unavailable(f"{where} does not answer ({lost}); is PostgreSQL running there?") from lost
         except asyncpg.PostgresError as error:
-            raise StoreUnusable(f"{masked(self._url)} cannot be used as a store: {words(error)}") from error
+            raise StoreUnusable(f"{where} cannot be used as a store: {words(error)}") from error
         self._notices.start()
 
     async def close(self) -> None:
@@ -120,7 +120,8 @@ class PostgresLog:
     async def load(self) -> Loaded:
         """What is current, all of one moment."""
         async with self._reader.use() as db, db.transaction(isolation="repeatable_read", readonly=True):
-            bounds = await db.fetchrow(_BOUNDS, timeout=LONG_SECONDS)
+            await db.execute(_NO_TIMEOUT)
+            bounds = await db.fetchrow(_BOUNDS)
             found = [row.entry(values) for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)]
         assert bounds is not None
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
@@ -156,8 +157,8 @@ class PostgresLog:
         async with self._writer.use() as db, db.transaction():
             await db.fetchval(_LOCK)
             rows = decide(await _since(db, after, None))
-            if rows:
-                assert await _append_in_steps(db, rows[0].revision - 1, rows)
+            if rows and not await _append_in_steps(db, rows[0].revision - 1, rows):
+                raise went_back(after)
         self._notices.send()
 
     async def history(self, key: Key, limit: int) -> list[Change]:
@@ -174,7 +175,7 @@ class PostgresLog:
         values = (rfc3339(before), rfc3339(short_before), sorted(short_kinds))
         try:
             async with link.use() as db, db.transaction():
-                await db.execute("SET LOCAL statement_timeout = 0")
+                await db.execute(_NO_TIMEOUT)
                 gone = await db.fetch(_FORGET, *values, timeout=LONG_SECONDS)
                 newest = max((found["revision"] for found in gone), default=0)
                 compacted: int = await db.fetchval(_COMPACTED, newest)
@@ -197,7 +198,18 @@ class PostgresLog:
 
 
 async def _since(db: Connection, revision: int, limit: int | None) -> list[Change]:
-    found = await db.fetch(_SINCE, revision, _NO_LIMIT if limit is None else limit)
+    """Page by page, so that no statement takes long; a page that is not full ends at one moment's newest."""
+    if limit is not None:
+        return await _page(db, revision, limit)
+    changes: list[Change] = []
+    while len(page := await _page(db, revision, _PAGE)) == _PAGE:
+        changes += page
+        revision = page[-1].revision
+    return changes + page
+
+
+async def _page(db: Connection, revision: int, limit: int) -> list[Change]:
+    found = await db.fetch(_SINCE, revision, limit)
     compacted = found[0]["compacted"]
     if revision < compacted:
         raise too_old(revision, compacted)
@@ -242,7 +254,7 @@ async def _migrate(db: Connection, where: str) -> None:
 
 async def _run(db: Connection, steps: Sequence[migrate.Migration]) -> None:
     async with db.transaction():
-        await db.execute("SET LOCAL statement_timeout = 0")
+        await db.execute(_NO_TIMEOUT)
         await db.execute(migrate.VERSIONS_TABLE)
         for step in steps:  # the number first: who writes it second waits here, and then fails
             await db.execute("INSERT INTO schema_version VALUES ($1, $2)", step.version, step.name)

@@ -21,7 +21,7 @@ from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
 from koguma.store.decide import rfc3339
-from koguma.store.log import Decide, Loaded, LogLost, too_old
+from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
 from koguma.store.row import Row
 from koguma.store.worker import Worker
 
@@ -105,7 +105,7 @@ class SqliteLog:
         news = await self.since(after)
         rows = decide(news)
         if rows and not await self.append(rows[0].revision - 1, rows):
-            raise LogLost(f"{self.path} was written to by another process in spite of its lock")
+            raise went_back(after)
 
     async def history(self, key: Key, limit: int) -> list[Change]:
         """The changes of one object, newest first."""
@@ -162,9 +162,9 @@ class SqliteLog:
                 db.execute("ROLLBACK")
 
     def _open(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_file = _locked(self.path)
         try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock_file = _locked(self.path)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = sqlite3.connect(self.path, isolation_level=None)
             for setting in _SETTINGS:
@@ -237,10 +237,7 @@ class SqliteLog:
 def _locked(path: Path) -> int:
     """Take the lock beside the file, or say who has it."""
     lock = path.with_name(f"{path.name}.lock")
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreUnusable(f"{path} cannot be used as a store: {error}") from error
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -15,6 +15,7 @@ import structlog
 
 from koguma.model.errors import Unavailable
 from koguma.model.resource import Key
+from koguma.store import feed
 from koguma.store.contract import Change, Transaction
 from koguma.store.decide import NewUid, decide
 from koguma.store.feed import Subscription
@@ -61,10 +62,12 @@ class Store:
         new_uid: NewUid = new_uid,
         *,
         write_timeout: float = WRITE_TIMEOUT_SECONDS,
+        changes_in_memory: int = feed.SIZE,
     ) -> None:
         self.log = log
         self._clock = clock
-        self._mirror = Mirror(log)
+        self._new_uid = new_uid
+        self._mirror = Mirror(log, changes_in_memory)
         self._writer = Writer(log, self._mirror, clock, new_uid, write_timeout)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -128,7 +131,7 @@ class Store:
 
     def preview(self, transaction: Transaction) -> tuple[Change, ...]:
         """What a write would do now; nothing is written."""
-        return decide(self.state, transaction, self._clock(), new_uid)
+        return decide(self.state, transaction, self._clock(), self._new_uid)
 
     def end_watches(self) -> None:
         """Tell every watcher that it is over; the store itself goes on."""

@@ -23,6 +23,7 @@ from koguma.store.mirror import RETRY_SECONDS_MAX, Mirror
 from koguma.store.row import Row
 
 BATCH_MAX = 512
+BATCH_BYTES_MAX = 8_000_000  # what is over it goes with the next append
 RETRY_SECONDS_MIN = 0.05
 
 _logger = structlog.get_logger("koguma.store")
@@ -63,6 +64,7 @@ class Plan:
     def __init__(self, revision: int) -> None:
         self.revision = revision
         self.rows: list[Row] = []
+        self.bytes = 0
         self.accepted: list[Member] = []
         self.refused: list[tuple[Member, Exception]] = []
 
@@ -165,6 +167,8 @@ class Writer:
         now = self._clock()
         plan = Plan(draft.revision)
         for member in members:
+            if plan.bytes > BATCH_BYTES_MAX:
+                break
             try:
                 decided = decide(draft, member.transaction, now, self._new_uid)
                 written = _written(decided)
@@ -175,6 +179,7 @@ class Writer:
             member.decided, member.written = decided, written
             plan.accepted.append(member)
             plan.rows += rows
+            plan.bytes += sum(len(one.body) for one in rows)
             for change in written:
                 draft.apply(change, change.resource.key)
         return plan

@@ -1,0 +1,61 @@
+"""`python -m bench [PART ...] [--quick] [--json]`: run measurements and print them."""
+
+import argparse
+import asyncio
+import importlib
+import os
+import platform
+import sys
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from bench.figures import Figure, table
+
+PARTS = ("store", "api", "lists", "watches", "latency", "startup")
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Koguma.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="a short round; its figures mean nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    given = parser.parse_args()
+    unknown = [part for part in given.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}; use {', '.join(PARTS)}")
+    with suppress(ImportError):  # as the control plane does
+        import uvloop  # noqa: PLC0415 - only where it is installed
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    results = {}
+    for part in given.parts or PARTS:
+        results[part] = _measured(part, quick=given.quick, silent=given.json)
+    if given.json:
+        sys.stdout.buffer.write(msgspec.json.encode({"machine": machine(), "parts": results}) + b"\n")
+    return 0
+
+
+def machine() -> dict[str, Any]:
+    """Where this ran, and how busy it is."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load": os.getloadavg(),
+    }
+
+
+def _measured(part: str, *, quick: bool, silent: bool) -> list[Figure]:
+    module = importlib.import_module(f"bench.{part}")
+    load = os.getloadavg()[0]
+    figures: list[Figure] = asyncio.run(module.measured(quick=quick))
+    if not silent:
+        print(f"## {part}: {module.ABOUT} (load before: {load:.2f})\n\n{table(figures)}\n", flush=True)
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

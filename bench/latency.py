@@ -1,0 +1,121 @@
+"""latency: two control planes on one PostgreSQL: from the answer of a write to one, to its event at a watch of the other.
+
+The bare side does the same with asyncpg alone: INSERT, then NOTIFY on one connection; a listener on another that
+reads the new row when it hears. Its clock, too, starts when the INSERT has returned.
+"""
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+
+from bench import databases, sample, wire
+from bench.figures import Figure, Goal, compared, in_turns, percentile
+from bench.processes import Plane
+from bench.store import stored_bytes
+
+ABOUT = "watch latency between two control planes on one PostgreSQL, against NOTIFY and a SELECT"
+GOAL_MS = 20.0
+_PAUSE_SECONDS_MAX = 0.02
+_CHANNEL = "bare_changes"
+
+Delay = Callable[[int], Awaitable[float]]  # the seconds that the n-th write took to be seen
+
+
+async def measured(*, quick: bool) -> list[Figure]:
+    """The figures of writes at random moments, each seen before the next."""
+    rounds, writes = (2, 10) if quick else (6, 50)
+    with databases.postgres() as server, tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
+        url = server.database()
+        with Plane(Path(name) / "a", url) as a, Plane(Path(name) / "b", url) as b:
+            ours = await _Planes().open(a, b)
+            bare = await _Bare().open(server.database())
+            await _delays(ours.delay, 5)
+            mine, theirs = await in_turns(
+                rounds, lambda: _delays(ours.delay, writes), lambda: _delays(bare.delay, writes)
+            )
+            await bare.close()
+            ours.close()
+    medians = [percentile(d, 0.5) for d in mine], [percentile(d, 0.5) for d in theirs]
+    every = [d for some in mine for d in some], [d for some in theirs for d in some]
+    worst = [percentile(every[0], 0.99)], [percentile(every[1], 0.99)]
+    what = f"write to A answered, event at a client of B, {rounds * writes} writes"
+    return [
+        compared(what, "median ms", *medians, better="less", goal=Goal("ours", GOAL_MS)),
+        compared(what, "p99 ms", *worst, better="less"),
+    ]
+
+
+async def _delays(delay: Delay, writes: int) -> list[float]:
+    """Milliseconds of each write; the pauses keep it out of step with any timer in the servers."""
+    found = []
+    for number in range(writes):
+        await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+        found.append(1000 * await delay(number))
+    return found
+
+
+class _Planes:
+    """A client that writes to one control plane, and one that watches the other."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, float] = {}
+        self._news = asyncio.Event()
+        self._numbers = iter(range(1, 1_000_000))
+
+    async def open(self, a: Plane, b: Plane) -> "_Planes":
+        self._client = await wire.Client(a.token).connect(a.port)
+        began = asyncio.Event()
+        asked = wire.request(f"{sample.PATH}?watch=true", b.token)
+        self._listener = wire.Listener(asked, began.set, self._event)
+        await wire.listening(b.port, self._listener)
+        await asyncio.wait_for(began.wait(), wire.PATIENCE_SECONDS)
+        return self
+
+    def close(self) -> None:
+        self._client.close()
+        self._listener.transport.close()
+
+    async def delay(self, _: int) -> float:
+        body = sample.body("sample", f"{next(self._numbers)}ms")
+        answer = await self._client.ask(f"{sample.PATH}/sample", "PUT", body)
+        revision = int(answer.head.lower().partition(b'etag: "')[2].partition(b'"')[0])
+        while revision not in self._seen:
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), wire.PATIENCE_SECONDS)
+        return self._seen[revision] - answer.at
+
+    def _event(self, revision: int, at: float) -> None:
+        self._seen[revision] = at
+        self._news.set()
+
+
+class _Bare:
+    """The same with the library alone."""
+
+    async def open(self, url: str) -> "_Bare":
+        self._writer, self._notifier, self._reader = [await asyncpg.connect(url) for _ in range(3)]
+        listener = await asyncpg.connect(url)
+        await self._writer.execute("CREATE TABLE bare (id BIGSERIAL PRIMARY KEY, body TEXT NOT NULL)")
+        await listener.add_listener(_CHANNEL, lambda *_: self._heard.set())
+        self._listener, self._heard, self._body = listener, asyncio.Event(), stored_bytes().decode()
+        self._known = 0
+        return self
+
+    async def close(self) -> None:
+        for connection in (self._writer, self._notifier, self._reader, self._listener):
+            await connection.close()
+
+    async def delay(self, _: int) -> float:
+        self._heard.clear()
+        await self._writer.execute("INSERT INTO bare (body) VALUES ($1)", self._body)
+        written_at = time.perf_counter()
+        await self._notifier.execute(f"NOTIFY {_CHANNEL}")
+        await asyncio.wait_for(self._heard.wait(), wire.PATIENCE_SECONDS)
+        found = await self._reader.fetch("SELECT id, body FROM bare WHERE id > $1 ORDER BY id", self._known)
+        self._known = found[-1]["id"]
+        return time.perf_counter() - written_at

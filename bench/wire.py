@@ -1,0 +1,188 @@
+"""Wire: the client side of the measurements, as little as HTTP/1.1 needs, so that the server is what is seen."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+_EVENT = re.compile(rb'"type":"(?:ADDED|MODIFIED)","revision":(\d+)')
+_TAIL = 64  # more than what _EVENT can match
+PATIENCE_SECONDS = 30.0
+
+
+def request(path: str, token: str = "", method: str = "GET", body: bytes = b"") -> bytes:
+    """The bytes of a request."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
+    if token:
+        head += f"Authorization: Bearer {token}\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back, and when the last byte of it did."""
+
+    status: int
+    head: bytes
+    body: bytes
+    at: float
+
+
+class Exchange(asyncio.Protocol):
+    """A connection that is kept; one request at a time. `answered` is called with each whole answer."""
+
+    def __init__(self, answered: Callable[["Exchange", Answer], None]) -> None:
+        self._answered = answered
+        self._parts: list[bytes] = []
+        self._missing = 0
+        self.sent_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way out."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def send(self, data: bytes) -> None:
+        """Send a request."""
+        self.sent_at = time.perf_counter()
+        self.transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Put an answer together."""
+        if not self._parts:
+            self._missing = _size(data)
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        at = time.perf_counter()
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        head, _, body = whole.partition(b"\r\n\r\n")
+        self._answered(self, Answer(int(head[9:12]), head, body, at))
+
+
+def _size(data: bytes) -> int:
+    """How long the answer is that begins with these bytes; our servers send the head in one piece."""
+    length, end = _LENGTH.search(data), data.find(b"\r\n\r\n")
+    assert length is not None, data[:200]
+    assert end >= 0, data[:200]
+    return end + 4 + int(length[1])
+
+
+class Client:
+    """One kept connection, asked for one thing after another."""
+
+    def __init__(self, token: str = "") -> None:
+        self._token = token
+        self._exchange = Exchange(self._answered)
+        self._answer: asyncio.Future[Answer] | None = None
+
+    async def connect(self, port: int) -> "Client":
+        """Open the connection."""
+        await _connected(port, self._exchange)
+        return self
+
+    async def ask(self, path: str, method: str = "GET", body: bytes = b"") -> Answer:
+        """One request; anything but success is an error in the measurement."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._exchange.send(request(path, self._token, method, body))
+        answer = await asyncio.wait_for(self._answer, PATIENCE_SECONDS)
+        assert answer.status < 300, (answer.status, answer.body[:500])
+        return answer
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._exchange.transport.close()
+
+    def _answered(self, _: Exchange, answer: Answer) -> None:
+        assert self._answer
+        self._answer.set_result(answer)
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a server did under load."""
+
+    seconds: float
+    latencies: tuple[float, ...]
+
+    @property
+    def per_second(self) -> float:
+        """Requests answered in a second."""
+        return len(self.latencies) / self.seconds
+
+
+async def load(port: int, asked: bytes, connections: int, seconds: float) -> Load:
+    """Ask for the same thing again and again over some connections, each waiting for its answer."""
+    latencies: list[float] = []
+    finished: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    running = connections
+    ends_at = 0.0
+
+    def answered(exchange: Exchange, answer: Answer) -> None:
+        nonlocal running
+        assert answer.status == 200, answer.body[:500]
+        latencies.append(answer.at - exchange.sent_at)
+        if answer.at < ends_at:
+            exchange.send(asked)
+            return
+        running -= 1
+        if not running:
+            finished.set_result(answer.at)
+
+    exchanges = [await _connected(port, Exchange(answered)) for _ in range(connections)]
+    started = time.perf_counter()
+    ends_at = started + seconds
+    for exchange in exchanges:
+        exchange.send(asked)
+    ended = await asyncio.wait_for(finished, seconds + PATIENCE_SECONDS)
+    for exchange in exchanges:
+        exchange.transport.close()
+    return Load(ended - started, tuple(latencies))
+
+
+class Listener(asyncio.Protocol):
+    """An open watch: says when its first line came and, for each event, its revision and its time."""
+
+    def __init__(self, asked: bytes, began: Callable[[], None], event: Callable[[int, float], None]) -> None:
+        self._asked = asked
+        self._began = began
+        self._event = event
+        self._tail = b""
+        self._is_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the watch."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(self._asked)
+
+    def data_received(self, data: bytes) -> None:
+        """Find events, also where one is cut in two pieces."""
+        at = time.perf_counter()
+        seen = self._tail + data
+        end = 0
+        if not self._is_open:
+            end = seen.find(b'"BOOKMARK"')
+            if end < 0:
+                self._tail = seen
+                return
+            self._is_open = True
+            self._began()
+        for found in _EVENT.finditer(seen, end):
+            end = found.end()
+            self._event(int(found[1]), at)
+        self._tail = seen[max(end, len(seen) - _TAIL) :]
+
+
+async def _connected(port: int, protocol: Exchange) -> Exchange:
+    await asyncio.get_running_loop().create_connection(lambda: protocol, "127.0.0.1", port)
+    return protocol
+
+
+async def listening(port: int, listener: Listener) -> None:
+    """Open a watch."""
+    await asyncio.get_running_loop().create_connection(lambda: listener, "127.0.0.1", port)

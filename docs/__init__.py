@@ -1,0 +1,1 @@
+"""The documents, and what makes their reference part from the code."""

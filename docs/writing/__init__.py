@@ -1,0 +1,1 @@
+"""What turns the code's own records into pages of docs/reference."""

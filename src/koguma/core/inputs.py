@@ -1,0 +1,185 @@
+"""Inputs of the incremental engine: tables of rows, read row by row, by key, or by group.
+
+    PROXIES: Input[str, Proxy] = Input("proxies")       # names and types; the rows live in a Db
+    BY_MESH = Index(PROXIES, lambda name, proxy: [proxy.mesh])
+
+    PROXIES.get(db, "web")            # reads one row, present or not
+    PROXIES.keys(db)                  # reads which keys there are
+    PROXIES.items(db)                 # reads keys and rows
+    BY_MESH.keys(db, "default")       # the same two, of one group
+    BY_MESH.items(db, "default")
+
+Each of these reads is a *cell* of its own. An edit touches only the cells that now hold something else: who
+read keys is not disturbed by an edited row, nor one group by another. Keys come sorted, so
+that the order in which rows were written leaves no trace. Rows are frozen values, and never None.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from koguma.core.graph import Node
+
+
+class Ordered(Hashable, Protocol):
+    """What can be a key."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=Ordered)
+V = TypeVar("V")
+G = TypeVar("G", bound=Hashable)
+
+
+class Reader(Protocol):
+    """The engine, as far as inputs know it."""
+
+    def table(self, of: "Input[Any, Any]") -> "Table":
+        """The rows of an input."""
+
+    def record(self, cells: dict[Any, Node], key: Any) -> None:
+        """Remember that the running question reads this cell."""
+
+
+class Input(Generic[K, V]):
+    """A table of inputs: its name, and the types of its keys and rows."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._all: Index[K, V, None] = Index(self, lambda _key, _row: (None,))
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def get(self, db: Reader, key: K) -> V | None:
+        """The row of this key, or None."""
+        table = db.table(self)
+        db.record(table.cells, key)
+        return table.rows.get(key)
+
+    def keys(self, db: Reader) -> tuple[K, ...]:
+        """All keys, sorted."""
+        return self._all.keys(db, None)
+
+    def items(self, db: Reader) -> tuple[tuple[K, V], ...]:
+        """All keys with their rows, sorted by key."""
+        return self._all.items(db, None)
+
+
+class Index(Generic[K, V, G]):
+    """Groups of a table's rows; `groups` says to which a row belongs, and must not raise.
+
+    It costs nothing until it is read; from then on an edit moves the edited row, and nothing else.
+    """
+
+    def __init__(self, of: Input[K, V], groups: Callable[[K, V], Iterable[G]]) -> None:
+        self.of = of
+        self.groups = groups
+
+    def keys(self, db: Reader, group: G) -> tuple[K, ...]:
+        """The keys of a group, sorted."""
+        groups = db.table(self.of).grouped(self)
+        db.record(groups.key_cells, group)
+        return groups.sorted_keys(group)
+
+    def items(self, db: Reader, group: G) -> tuple[tuple[K, V], ...]:
+        """The keys of a group with their rows, sorted by key."""
+        table = db.table(self.of)
+        groups = table.grouped(self)
+        db.record(groups.item_cells, group)
+        return tuple((key, table.rows[key]) for key in groups.sorted_keys(group))
+
+
+class Change:
+    """Edits that belong together; of several edits of one row only the last one counts."""
+
+    def __init__(self) -> None:
+        self.edits: dict[tuple[Input[Any, Any], Any], Any] = {}
+
+    def set(self, table: Input[K, V], key: K, row: V) -> None:
+        """Write a row."""
+        self.edits[table, key] = row
+
+    def remove(self, table: Input[K, V], key: K) -> None:
+        """Take a row out, if it is there."""
+        self.edits[table, key] = None
+
+
+class Table:
+    """The rows of one input in one Db, who read which of them, and the indexes that were read."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, Any] = {}
+        self.cells: dict[Any, Node] = {}
+        self.indexes: dict[Index[Any, Any, Any], _Groups] = {}
+
+    @property
+    def n_cells(self) -> int:
+        """How many different reads are remembered."""
+        groups = self.indexes.values()
+        return len(self.cells) + sum(len(each.key_cells) + len(each.item_cells) for each in groups)
+
+    def grouped(self, index: Index[Any, Any, Any]) -> "_Groups":
+        """The groups of an index, made when it is first read."""
+        groups = self.indexes.get(index)
+        if groups is None:
+            groups = self.indexes[index] = _Groups()
+            for key, row in self.rows.items():
+                groups.join(key, index.groups(key, row))
+        return groups
+
+    def put(self, key: Any, row: Any) -> list[Node]:
+        """Write a row, or take it out where it is None; gives the cells that now hold something else."""
+        old = self.rows.get(key)
+        if old == row:
+            return []
+        touched = [self.cells.get(key)]
+        for index, groups in self.indexes.items():
+            left, joined = (() if each is None else index.groups(key, each) for each in (old, row))
+            touched += groups.move(key, dict.fromkeys(left), dict.fromkeys(joined))
+        if row is None:
+            del self.rows[key]
+        else:
+            self.rows[key] = row
+        return [cell for cell in touched if cell is not None]
+
+
+class _Groups:
+    """The groups of one index: who is in them, and who read which of them."""
+
+    def __init__(self) -> None:
+        self.members: dict[Any, set[Any]] = {}
+        self.sorted: dict[Any, tuple[Any, ...]] = {}
+        self.key_cells: dict[Any, Node] = {}
+        self.item_cells: dict[Any, Node] = {}
+
+    def sorted_keys(self, group: Any) -> tuple[Any, ...]:
+        """The keys in a group; sorted once, until somebody joins or leaves."""
+        if group not in self.members:
+            return ()
+        if group not in self.sorted:
+            self.sorted[group] = tuple(sorted(self.members[group]))
+        return self.sorted[group]
+
+    def move(self, key: Any, old: dict[Any, None], new: dict[Any, None]) -> Iterator[Node | None]:
+        """Move a row between groups; gives the cells that this touches."""
+        for group in old | new:
+            yield self.item_cells.get(group)
+            if (group in old) != (group in new):
+                yield self.key_cells.get(group)
+        self.leave(key, old.keys() - new.keys())
+        self.join(key, new.keys() - old.keys())
+
+    def join(self, key: Any, groups: Iterable[Any]) -> None:
+        """Put a row into groups."""
+        for group in groups:
+            self.members.setdefault(group, set()).add(key)
+            self.sorted.pop(group, None)
+
+    def leave(self, key: Any, groups: Iterable[Any]) -> None:
+        """Take a row out of groups; an empty one is forgotten."""
+        for group in groups:
+            self.members[group].remove(key)
+            self.sorted.pop(group, None)
+            if not self.members[group]:
+                del self.members[group]

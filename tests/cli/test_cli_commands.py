@@ -1,0 +1,266 @@
+"""Commands that need no server, their help, and their exit codes."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+import click
+import msgspec
+import pytest
+import yaml
+
+from koguma import __version__
+from koguma.cli import cp, nouns, root
+from koguma.settings import Settings, load
+
+
+@pytest.mark.parametrize("name", root.COMMANDS)
+def test_the_list_of_commands_says_what_each_command_says_of_itself(name):
+    command = importlib.import_module(f"koguma.cli.{name}").command
+    assert command.name == name
+    assert command.get_short_help_str(200).startswith(root.COMMANDS[name].rstrip("."))
+
+
+@pytest.mark.parametrize("name", root.COMMANDS)
+def test_every_command_explains_itself(koguma, name):
+    ended = koguma(name, "--help")
+    assert ended.code == 0
+    assert "Usage: koguma" in ended.out
+
+
+def test_help_names_every_command_and_the_exit_codes(koguma):
+    out = koguma("--help").out
+    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in root.COMMANDS)
+    assert "Exit codes: 0 fine, 1 refused" in out
+
+
+def test_starting_imports_nothing_that_is_slow():
+    code = (
+        "import sys; from koguma.cli import main; main(['version', '--client']); main(['--help']);"
+        "slow = {'yaml', 'msgspec', 'http.client', 'ssl', 'aiohttp', 'koguma.model.kind'};"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == f"client: koguma {__version__}"
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gte",), 'there is no command "gte"; did you mean "get"?'),
+        (("get", "mt", "--nope"), "No such option"),
+        (("get", "mt", "-o", "xml"), "'xml' is not one of"),
+        (("get",), "name a kind or a KRI"),
+        (("apply",), "name what to read with -f"),
+        (("apply", "-f", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
+        (("delete",), "name what to delete"),
+        (("delete", "mt", "a", "-f", "b"), "name what to delete"),
+        (("token", "user", "--name", "a"), "--valid-for"),
+        (("kri", "build", "--type", "meshtimeot", "--name", "a"), 'did you mean "MeshTimeout"?'),
+        (("kri", "build", "--type", "secret", "--name", "a"), "has no short name"),
+        (("completion", "tcsh"), "'tcsh' is not one of"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line_and_ends_with_2(koguma, words, message):
+    ended = koguma(*words)
+    assert (ended.code, ended.out) == (2, "")
+    first, second = ended.err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert re.fullmatch(r" - `koguma( \w+)* --help` says more", second)
+
+
+def test_no_words_at_all_show_the_help(koguma):
+    ended = koguma()
+    assert ended.code == 2
+    assert "Commands:" in ended.err
+
+
+def test_a_kri_is_taken_apart(koguma):
+    assert koguma("kri", "parse", "kri_mt_shop_east_team-a_quick_http").out.splitlines() == [
+        "kind:       MeshTimeout",
+        "type:       mt",
+        "mesh:       shop",
+        "zone:       east",
+        "namespace:  team-a",
+        "name:       quick",
+        "section:    http",
+    ]
+
+
+def test_the_parts_of_a_kri_are_json_too(koguma):
+    parts = json.loads(koguma("kri", "parse", "kri_m____default_", "-o", "json").out)
+    assert parts == {
+        "kind": "Mesh",
+        "type": "m",
+        "mesh": "",
+        "zone": "",
+        "namespace": "",
+        "name": "default",
+        "section": "",
+    }
+
+
+def test_the_name_of_a_secret_is_taken_apart(koguma):
+    parts = json.loads(koguma("kri", "parse", "cert.rsa:secret:a:b", "-o", "json").out)
+    assert parts == {"category": "cert.rsa", "scope": "secret", "identifier": "a:b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kri_mt_a", "has six underscores"),
+        ("kri_nosuch_a_b_c_d_", "unknown short name"),
+        ("kri_mt_UP_b_c_d_", 'mesh "UP"'),
+        ("a:b:c", 'category "a" is not one of'),
+    ],
+)
+def test_what_is_no_kri_ends_with_1_and_a_reason(koguma, text, message):
+    ended = koguma("kri", "parse", text)
+    assert (ended.code, ended.out) == (1, "")
+    assert message in ended.err
+
+
+@pytest.mark.parametrize("kind", ["mt", "MeshTimeout", "meshtimeouts"])
+def test_a_kri_is_built_from_any_word_for_its_kind(koguma, kind):
+    words = ("--type", kind, "-m", "shop", "--zone", "z", "--namespace", "n", "--name", "x", "--section", "s")
+    assert koguma("kri", "build", *words).out == "kri_mt_shop_z_n_x_s\n"
+
+
+def test_a_kri_of_illegal_parts_is_not_built(koguma):
+    ended = koguma("kri", "build", "--type", "mt", "-m", "Shop", "--name", "X")
+    assert ended.code == 1
+    assert 'mesh "Shop"' in ended.err
+    assert 'name "X"' in ended.err
+
+
+def test_words_for_kinds_are_those_of_the_kinds():
+    known = nouns.local()
+    kinds = nouns.local_kinds()
+    for noun in known:
+        for word in noun.words:
+            assert kinds.word(word).name == known.word(word.upper()).name == noun.name
+
+
+def test_a_shell_can_complete_commands_and_kinds():
+    for words, count, expected in (
+        ("koguma desc", 1, "plain,describe"),
+        ("koguma get meshtim", 2, "plain,meshtimeouts"),
+    ):
+        environment = {
+            **os.environ,
+            "_KOGUMA_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(count),
+        }
+        code = "import sys; from koguma.cli import main; sys.exit(main())"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_us_back(koguma, shell):
+    ended = koguma("completion", shell)
+    assert ended.code == 0
+    assert f"_KOGUMA_COMPLETE={shell}_complete" in ended.out
+
+
+def test_every_setting_but_access_is_a_flag_with_words():
+    flags = {option.name: option for option in cp.options()}
+    for field in msgspec.structs.fields(Settings):
+        if field.name == "access":
+            assert "access" not in flags
+            continue
+        option = flags[field.name]
+        assert isinstance(option, click.Option)
+        assert f"KOGUMA_{field.name.upper()}" in (option.help or "")
+        assert len(option.help or "") > 20
+
+
+def test_flags_come_before_variables_before_the_file(koguma, monkeypatch, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("zoneName: from-file\nsystemNamespace: from-file\napiPort: 1\nlocalhostIsAdmin: true\n")
+    monkeypatch.setenv("KOGUMA_SYSTEM_NAMESPACE", "from-variable")
+    monkeypatch.setenv("KOGUMA_API_PORT", "2")
+    words = (
+        "--config-file",
+        str(file),
+        "--api-port",
+        "3",
+        "--no-localhost-is-admin",
+        "--hostnames",
+        "a",
+        "--hostnames",
+        "b",
+    )
+    ended = koguma("cp", "run", "--print-config", *words)
+    config = yaml.safe_load(ended.out)
+    assert ended.code == 0
+    assert (config["zoneName"], config["systemNamespace"], config["apiPort"]) == (
+        "from-file",
+        "from-variable",
+        3,
+    )
+    assert (config["localhostIsAdmin"], config["hostnames"]) == (False, ["a", "b"])
+
+
+def test_the_printed_settings_can_be_used_as_a_file(koguma, tmp_path):
+    printed = koguma("cp", "run", "--print-config", "--zone-name", "east", "--data-dir", "/data").out
+    file = tmp_path / "settings.yaml"
+    file.write_text(printed)
+    settings = load(str(file), {}, {})
+    assert (settings.zone_name, settings.data_dir) == ("east", "/data")
+
+
+def test_the_printed_settings_hide_passwords(koguma):
+    ended = koguma("cp", "run", "--print-config", "--store", "postgresql://me:hunter2@db/mesh")
+    assert "hunter2" not in ended.out
+    assert "postgresql://me:*****@db/mesh" in ended.out
+
+
+def test_wrong_settings_are_all_told_with_their_source(koguma, monkeypatch):
+    monkeypatch.setenv("KOGUMA_XDS_PORT", "many")
+    ended = koguma("cp", "run", "--api-port", "99999")
+    assert ended.code == 2
+    assert " - --api-port: " in ended.err
+    assert " - KOGUMA_XDS_PORT: " in ended.err
+
+
+TOKEN = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJqdGkiOiJhYmMiLCJleHAiOjAsIk1lc2giOiJzaG9wIn0.c2ln"
+
+
+def test_a_token_is_taken_apart_and_said_to_be_unchecked(koguma):
+    ended = koguma("token", "inspect", "-", given=f"{TOKEN}\n")
+    assert ended.code == 0
+    assert "not checked" in ended.out
+    assert re.search(r"^purpose: +dataplane$", ended.out, re.MULTILINE)
+    assert re.search(r"^Mesh: +shop$", ended.out, re.MULTILINE)
+    said = json.loads(koguma("token", "inspect", TOKEN, "-o", "json").out)
+    assert (said["verified"], said["claims"]["jti"]) == (False, "abc")
+
+
+@pytest.mark.parametrize("text", ["", "abc", "a.b.c", "W10.W10.x", "e30.ÿ.x"])
+def test_what_is_no_token_is_refused(koguma, text):
+    ended = koguma("token", "inspect", "-", given=text)
+    assert ended.code == 1
+    assert "this is no token" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("user", TOKEN), 1, "this is a dataplane token, not a user token"),
+        (("dataplane", "abc"), 2, "name the mesh"),
+        (("user", "a,b"), 1, "neither a token"),
+    ],
+)
+def test_a_token_that_cannot_be_meant_is_not_revoked(koguma, words, code, message):
+    ended = koguma("token", "revoke", *words, "--address", "http://127.0.0.1:1")
+    assert ended.code == code
+    assert message in ended.err

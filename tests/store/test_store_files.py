@@ -1,0 +1,154 @@
+"""What is particular to SQLite: the file, its lock, its permissions; and addresses and migrations."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+import sys
+
+import pytest
+from store_cases import contents, puts, thing
+
+from koguma.store import StoreUnusable, migrate, open_store
+from koguma.store.link import masked
+from koguma.store.sqlite import SqliteLog
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_only_its_owner_can_read_a_store(tmp_path) -> None:
+    file = tmp_path / "new" / "folder" / "store.db"
+    store = await open_store(f"sqlite:///{file}")
+    await store.write(puts(thing("secret")))
+    assert mode(file.parent) == 0o700
+    assert {path.name: mode(path) for path in file.parent.iterdir()} == {
+        "store.db": 0o600,
+        "store.db-shm": 0o600,
+        "store.db-wal": 0o600,
+        "store.db.lock": 0o600,
+    }
+    await store.close()
+
+
+async def test_a_second_process_is_told_who_has_the_file(tmp_path) -> None:
+    file = tmp_path / "store.db"
+    first = await open_store(f"sqlite:///{file}")
+    with pytest.raises(StoreUnusable) as refusal:
+        await open_store(f"sqlite:///{file}")
+    assert str(file) in str(refusal.value)
+    assert f"process {os.getpid()}" in str(refusal.value)
+    await first.close()
+    await (await open_store(f"sqlite:///{file}")).close()
+
+
+async def test_a_write_is_on_the_disk_when_it_is_answered(tmp_path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/store.db")
+    db = store.log._db
+    settings = await store.log._run(
+        lambda: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    )
+    assert settings == ["wal", 2]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database, it is a letter to my aunt" * 100, b"SQLite format 3\0"]
+)
+async def test_a_file_that_is_no_database_is_refused_by_name(tmp_path, content) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_bytes(content)
+    with pytest.raises(StoreUnusable, match=r"letter\.txt cannot be used as a store"):
+        await open_store(f"sqlite:///{file}")
+
+
+async def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnusable, match=r"file/store\.db cannot be used as a store"):
+        await open_store(f"sqlite:///{tmp_path}/file/store.db")
+
+
+async def test_a_relative_address_begins_where_we_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = await open_store("sqlite:///data/store.db")
+    await store.close()
+    assert (tmp_path / "data" / "store.db").exists()
+
+
+async def test_a_store_in_memory_is_forgotten() -> None:
+    store = await open_store("memory://")
+    await store.write(puts(thing("a")))
+    await store.close()
+    store = await open_store("memory://")
+    assert contents(store) == {}
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "mysql://root:secret@host/db", "sqlite://", "sqlite:///", "/var/lib/store.db"]
+)
+async def test_an_address_that_means_nothing_is_refused_with_those_that_do(url) -> None:
+    with pytest.raises(StoreUnusable) as refusal:
+        await open_store(url)
+    assert "sqlite:///" in str(refusal.value)
+    assert "postgresql://" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+async def test_without_asyncpg_the_error_says_how_to_get_it(monkeypatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("asyncpg")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("postgres", "link", "notices"):
+        monkeypatch.delitem(sys.modules, f"koguma.store.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(StoreUnusable, match=r"pip install 'koguma\[postgres\]'"):
+        await open_store("postgresql://localhost/koguma")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://joe:secret@db:5432/koguma", "postgresql://joe:***@db:5432/koguma"),
+        ("postgresql://joe:sec/r@et@db/koguma", "postgresql://joe:***@db/koguma"),
+        (
+            "postgresql://db/koguma?user=joe&password=secret&x=1",
+            "postgresql://db/koguma?user=joe&password=***&x=1",
+        ),
+        ("postgresql://joe@db/koguma", "postgresql://joe@db/koguma"),
+    ],
+)
+def test_passwords_are_hidden(url, shown) -> None:
+    assert masked(url) == shown
+
+
+def test_migrations_are_numbered_without_gaps_and_alike_in_all_dialects() -> None:
+    steps = {dialect: migrate.migrations(dialect) for dialect in ("sqlite", "postgres")}
+    names = {dialect: [(step.version, step.name) for step in found] for dialect, found in steps.items()}
+    assert names["sqlite"] == names["postgres"]
+    assert [version for version, _ in names["sqlite"]] == list(range(1, len(names["sqlite"]) + 1))
+    assert all(step.statements for found in steps.values() for step in found)
+
+
+async def test_a_database_of_a_newer_release_is_refused_with_both_numbers(tmp_path) -> None:
+    file = tmp_path / "store.db"
+    await (await open_store(f"sqlite:///{file}")).close()
+    with sqlite3.connect(file) as db:
+        db.execute("INSERT INTO schema_version VALUES (99, 'from_the_future')")
+    db.close()
+    with pytest.raises(StoreUnusable) as refusal:
+        await open_store(f"sqlite:///{file}")
+    known = migrate.migrations("sqlite")[-1].version
+    for words in (str(file), "schema version 99", f"up to {known}", "start that one or a later one"):
+        assert words in str(refusal.value)
+
+
+async def test_a_question_that_is_cancelled_does_not_harm_the_next(tmp_path) -> None:
+    log = SqliteLog(tmp_path / "store.db")
+    await log.open()
+    question = asyncio.ensure_future(log.load())
+    await asyncio.sleep(0)
+    question.cancel()
+    assert (await log.load()).revision == 0
+    await log.close()
+    await log.close()

@@ -1,0 +1,229 @@
+"""What is particular to PostgreSQL: several control planes on one database, and outages."""
+
+import asyncio
+import statistics
+import time
+from contextlib import suppress
+
+import pytest
+from store_cases import InPostgres, all_after, contents, deletes, does, key, puts, thing
+
+from koguma.model.errors import AlreadyExists, Conflict, Unavailable
+from koguma.store import Delete, Put, Store, StoreUnusable, Transaction, migrate, open_store
+from koguma.store.postgres import PostgresLog
+
+
+@pytest.fixture
+def place(postgres):
+    url = postgres.database()
+    yield InPostgres(postgres, url)
+    postgres.drop(url)
+
+
+@pytest.fixture
+async def two(opened) -> tuple[Store, Store]:
+    return await opened(), await opened()
+
+
+async def seen(store: Store, count: int) -> list[int]:
+    """The revisions that a watch from the start sees, until there are so many."""
+    watch = store.watch(None, 0)
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += [change.revision for change in await watch.next_batch(5)]
+    return found
+
+
+async def test_a_write_to_one_is_seen_by_a_watch_on_the_other_in_order(two) -> None:
+    one, other = two
+    watching = asyncio.create_task(seen(other, 120))
+    for number in range(60):
+        await one.write(puts(thing(f"n-{number}"), thing("again", number)))
+    assert await watching == list(range(1, 121))
+    assert contents(one) == contents(other)
+
+
+async def test_news_come_long_before_the_next_poll(two) -> None:
+    one, other = two
+    watch = other.watch(None, 0)
+    delays = []
+    for number in range(15):
+        await one.write(puts(thing("a", number)))
+        answered = time.perf_counter()
+        assert await watch.next_batch(5)
+        delays.append(time.perf_counter() - answered)
+        await asyncio.sleep(0.02)
+    assert statistics.median(delays) < 0.1
+
+
+@pytest.mark.parametrize("rows_per_write", [1, 3])
+async def test_writers_on_both_sides_make_consecutive_revisions(two, rows_per_write) -> None:
+    async def write(store: Store, name: str) -> list[int]:
+        found = await asyncio.gather(
+            *(
+                store.write(puts(*(thing(f"{name}-{number}-{row}") for row in range(rows_per_write))))
+                for number in range(200)
+            )
+        )
+        return [change.revision for changes in found for change in changes]
+
+    watching = [asyncio.create_task(seen(store, 400 * rows_per_write)) for store in two]
+    found = await asyncio.gather(*(write(store, name) for store, name in zip(two, "ab", strict=True)))
+    consecutive = list(range(1, 400 * rows_per_write + 1))
+    assert sorted(found[0] + found[1]) == consecutive
+    assert [await watch for watch in watching] == [consecutive, consecutive]
+    assert contents(two[0]) == contents(two[1])
+
+
+async def test_writers_that_fight_over_one_object_all_get_their_turn(two) -> None:
+    async def count_up(store: Store) -> None:
+        done = 0
+        while done < 25:
+            stored = store.state.get(key("counter"))
+            value, revision = (stored.spec["value"], stored.revision) if stored else (0, 0)
+            with suppress(Conflict, AlreadyExists):  # the point
+                await store.write(puts(thing("counter", value + 1), expect=revision))
+                done += 1
+
+    await asyncio.gather(*map(count_up, two))
+    assert two[0].conflicts + two[1].conflicts > 0
+    await two[0].ping()
+    assert max(store.state.get(key("counter")).spec["value"] for store in two) == 50
+
+
+async def test_a_long_absence_is_caught_up_page_by_page(opened, place) -> None:
+    store = await opened()
+    await store.write(puts(*(thing(f"n-{number}") for number in range(4_100))))
+    log = place.log()
+    await log.open()
+    assert [change.revision for change in await log.since(50)] == list(range(51, 4_101))
+    assert [change.revision for change in await log.since(50, 2)] == [51, 52]
+    await log.close()
+
+
+async def test_a_reader_that_is_cancelled_does_not_harm_the_next(store) -> None:
+    await store.write(puts(thing("a")))
+    for pause in (0, 0.001, 0.002):
+        reader = asyncio.create_task(store.history(key("a")))
+        await asyncio.sleep(pause)
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert len(await store.history(key("a"))) == 1
+
+
+async def test_mixed_batches_are_written_like_any_other(opened) -> None:
+    store = await opened()
+    await store.write(puts(*(thing(f"n-{number}") for number in range(20))))
+    await asyncio.gather(
+        *(store.write(deletes(key(f"n-{number}"))) for number in range(10)),
+        *(store.write(puts(thing(f"n-{number}", 2))) for number in range(10, 20)),
+        *(
+            store.write(does(Delete(key(f"n-{number}")), Put(thing(f"n-{number}", 3))))
+            for number in range(15, 20)
+        ),
+    )
+    await store.close()
+    values = {one.name: resource.spec["value"] for one, resource in contents(await opened()).items()}
+    assert values == {f"n-{number}": 2 if number < 15 else 3 for number in range(10, 20)}
+
+
+async def test_two_control_planes_may_start_on_an_empty_database_at_once(place) -> None:
+    stores = await asyncio.gather(*(open_store(place.url) for _ in range(4)))
+    await asyncio.gather(*(store.write(puts(thing(f"n-{n}"))) for n, store in enumerate(stores)))
+    assert len(await all_after(stores[0], 0)) >= 1
+    for store in stores:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.soak)]
+)
+async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
+    two, postgres, opened, seconds
+) -> None:
+    acknowledged: set[str] = set()
+    stopping = asyncio.Event()
+
+    async def write(store: Store, lane: str) -> None:
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            names = [f"{lane}-{number}-{part}" for part in "xyz"]
+            await store.write(puts(*map(thing, names), expect=0))
+            acknowledged.update(names)
+
+    lanes = [
+        asyncio.create_task(write(store, f"{side}{lane}"))
+        for side, store in zip("ab", two, strict=True)
+        for lane in range(4)
+    ]
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(postgres.stop)
+    before = len(acknowledged)
+    with pytest.raises(Unavailable):
+        await two[0].ping()
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(postgres.start)
+    back = time.monotonic()
+    while len(acknowledged) < before + 200:
+        assert time.monotonic() < back + 10, "writes did not go on"
+        await asyncio.sleep(0.05)
+    stopping.set()
+    await asyncio.gather(*lanes)
+    third = await opened()
+    assert acknowledged == {one.name for one in contents(third)}
+    revisions = [change.revision for change in await all_after(third, 0)]
+    assert revisions == list(range(1, third.state.revision + 1))
+    for store in two:
+        assert store.lost > 0
+        await seen(store, third.state.revision)
+        assert contents(store) == contents(third)
+
+
+async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    with pytest.raises(Unavailable) as refusal:
+        await open_store("postgresql://joe:hunter2@127.0.0.1:1/koguma")
+    assert "postgresql://joe:***@127.0.0.1:1/koguma" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://joe:hun/ter2@db/x", "postgresql://joe:hunter2@db:port/x", "postgresql://joe:ter2@db[/x"],
+)
+async def test_an_address_that_cannot_be_read_keeps_its_password(url) -> None:
+    with pytest.raises((StoreUnusable, Unavailable)) as refusal:
+        await open_store(url)
+    assert "joe:***@db" in str(refusal.value)
+    assert "ter2" not in f"{refusal.value!r} {PostgresLog(url)!r}"
+
+
+async def test_a_database_that_does_not_exist_is_said_so(place) -> None:
+    with pytest.raises(StoreUnusable, match="does not exist"):
+        await open_store(place.url + "_nowhere")
+
+
+async def test_a_database_of_a_newer_release_is_refused_with_both_numbers(place) -> None:
+    await (await open_store(place.url)).close()
+    place.server.execute("INSERT INTO schema_version VALUES (99, 'from_the_future')", place.url)
+    known = migrate.migrations("postgres")[-1].version
+    with pytest.raises(
+        StoreUnusable, match=f"schema version 99, and this Koguma knows versions up to {known}"
+    ):
+        await open_store(place.url)
+
+
+async def test_a_restored_backup_is_read_anew(opened, place) -> None:
+    store = await opened()
+    for number in range(4):
+        await store.write(puts(thing(f"n-{number}")))
+    for statement in (
+        "DELETE FROM changes WHERE revision > 2",
+        "DELETE FROM current WHERE revision > 2",
+        "UPDATE counter SET revision = 2",
+    ):
+        place.server.execute(statement, place.url)
+    [change] = await store.write(Transaction((Put(thing("after")),), "tester"))
+    assert change.revision == 3
+    assert sorted(one.name for one in contents(store)) == ["after", "n-0", "n-1"]

@@ -1,0 +1,111 @@
+"""The state in memory: lookups, listings in order, and drafts that leave no trace."""
+
+import asyncio
+import random
+
+import pytest
+from store_cases import NOON, Clock, all_after, contents, does, key, puts, thing
+
+from koguma.model.errors import NotFound
+from koguma.store import Delete, Put, State, Store
+from koguma.store.decide import Draft, decide
+from koguma.store.memory import MemoryLog
+
+
+async def opened(**more) -> Store:
+    store = Store(MemoryLog(), Clock(), **more)
+    await store.open()
+    return store
+
+
+async def test_lists_are_sorted_by_mesh_and_core_name_after_any_change() -> None:
+    store = await opened()
+    dice = random.Random(7)
+    for step in range(300):
+        name, mesh = f"n-{dice.randrange(20)}", dice.choice(["a", "b", "ba"])
+        one = thing(name, step, mesh=mesh)
+        stored = store.state.get(one.key)
+        await store.write(does(Delete(one.key)) if stored and dice.random() < 0.4 else puts(one))
+        everything = sorted(contents(store).values(), key=lambda r: (r.mesh, r.core_name))
+        assert list(store.state.listed("MeshTimeout")) == everything
+        assert list(store.state.listed("MeshTimeout", "b")) == [r for r in everything if r.mesh == "b"]
+    assert store.state.listed("MeshTimeout", "c") == store.state.listed("Nothing") == ()
+    await store.close()
+
+
+async def test_a_list_is_the_same_tuple_until_its_kind_changes() -> None:
+    store = await opened()
+    await store.write(puts(thing("a"), thing("b")))
+    listed = store.state.listed("MeshTimeout")
+    await store.write(puts(thing("c", kind="MeshRetry")))
+    assert store.state.listed("MeshTimeout") is listed
+    await store.write(puts(thing("a", 2)))
+    assert [one.spec["value"] for one in store.state.listed("MeshTimeout")] == [2, 1]
+    await store.close()
+
+
+def test_a_refused_transaction_leaves_no_trace_in_a_draft() -> None:
+    state = State()
+    draft = Draft(state)
+    with pytest.raises(NotFound):
+        decide(draft, does(Put(thing("a")), Delete(key("nobody"))), NOON, lambda: "uid")
+    assert draft.entry(key("a")) is None
+    assert draft.holder("MeshTimeout", "default", "a") is None
+    assert (draft.revision, state.revision) == (0, 0)
+
+
+def test_decisions_stand_on_the_draft_and_leave_the_state_alone() -> None:
+    state = State()
+    draft = Draft(state)
+    for revision, value in enumerate([1, 2, 3], 1):
+        [change] = decide(draft, puts(thing("a", value)), NOON, lambda: "uid")
+        draft.apply(change, change.resource.key)
+        assert (change.revision, change.resource.generation) == (revision, value)
+    assert list(draft.stored_keys()) == [key("a")]
+    assert list(state.stored_keys()) == []
+
+
+async def test_a_preview_says_what_a_write_would_do() -> None:
+    store = await opened()
+    [change] = store.preview(puts(thing("a")))
+    assert (change.revision, store.state.revision) == (1, 0)
+    assert await all_after(store, 0) == []
+    await store.close()
+
+
+async def test_idle_watchers_are_not_woken_by_other_kinds() -> None:
+    store = await opened()
+    watchers = [
+        asyncio.create_task(store.watch(frozenset({"Dataplane"}), 0).next_batch()) for _ in range(1_000)
+    ]
+    await asyncio.sleep(0)
+    waiters = store._mirror.feed._waiters
+    before = set(waiters["Dataplane"])
+    for number in range(50):
+        await store.write(puts(thing(f"n-{number}")))
+    assert waiters["Dataplane"] == before
+    await store.write(puts(thing("dp", kind="Dataplane")))
+    assert {len(batch) for batch in await asyncio.gather(*watchers)} == {1}
+    assert waiters == {}
+    await store.close()
+
+
+async def test_a_cancelled_watcher_leaves_nothing_behind() -> None:
+    store = await opened()
+    watcher = asyncio.create_task(store.watch(frozenset({"Dataplane", "Mesh"}), 0).next_batch())
+    await asyncio.sleep(0)
+    watcher.cancel()
+    await asyncio.wait([watcher])
+    assert store._mirror.feed._waiters == {}
+    await store.close()
+
+
+async def test_watchers_that_never_read_hold_nothing() -> None:
+    store = await opened(changes_in_memory=100)
+    idle = [store.watch(None, 0) for _ in range(100)]
+    for number in range(300):
+        await store.write(puts(thing(f"n-{number % 10}", number)))
+    feed = store._mirror.feed
+    assert len(feed._all) == sum(len(some) for some in feed._by_kind.values()) == 100
+    assert [one.position for one in idle] == [0] * 100
+    await store.close()
