@@ -23,7 +23,7 @@ def main() -> int:
         address = _address(server)
         if not address:
             return server.wait()
-        subprocess.run([KOGUMA, "--address", address, "apply", "-f", str(SHOP)], check=True)
+        subprocess.run([KOGUMA, "apply", "--address", address, "-f", str(SHOP)], check=True)
         print(_words(address), flush=True)
         return server.wait()
     except KeyboardInterrupt:

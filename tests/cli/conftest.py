@@ -59,7 +59,7 @@ class FakeServer:
         self.asked: list[Request] = []
         self.responses: list[Response] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         self.address = f"http://127.0.0.1:{self._server.server_port}"
 

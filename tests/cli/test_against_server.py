@@ -1,5 +1,7 @@
 """The command line against a real control plane. Each test has a mesh of its own."""
 
+import base64
+import contextlib
 import itertools
 import json
 import os
@@ -10,6 +12,8 @@ import threading
 
 import pytest
 import yaml
+
+pytestmark = pytest.mark.slow
 
 COUNT = itertools.count(1)
 TIMEOUT = """
@@ -33,6 +37,16 @@ spec:
   to:
     - targetRef: {{kind: Mesh}}
       default: {{connectionTimeout: 2s}}
+"""
+
+WRONG = """
+type: MeshTimeout
+name: Bad_Name
+mesh: {mesh}
+spec:
+  to:
+  - targetRef: {{kind: Nothing}}
+    deflt: {{}}
 """
 
 
@@ -66,11 +80,7 @@ def test_both_forms_are_applied_at_once_and_then_unchanged(cli, mesh):
 
 def test_everything_that_is_wrong_is_told_with_its_place_and_nothing_is_written(cli, mesh, tmp_path):
     file = tmp_path / "objects.yaml"
-    file.write_text(
-        TIMEOUT.format(mesh=mesh).lstrip()
-        + f"---\ntype: MeshTimeout\nname: Bad_Name\nmesh: {mesh}\nspec:\n  to:\n  - targetRef: {{kind: Nothing}}\n"
-        "    deflt: {}\n"
-    )
+    file.write_text(f"{TIMEOUT}---{WRONG}".format(mesh=mesh).lstrip())
     ended = cli("apply", "-f", str(file))
     assert (ended.code, ended.out) == (1, "")
     places = [line.split(": ")[:2] for line in ended.err.splitlines()[1:]]
@@ -182,8 +192,8 @@ def test_secrets_are_hidden_but_not_from_who_asks(cli, mesh):
 
 
 def test_files_are_deleted_in_an_order_that_works(cli, mesh):
-    given = f"{{type: Mesh, name: {mesh}}}\n---\n{{type: Secret, name: s, mesh: {mesh}, data: YQ==}}\n---{TIMEOUT}---{KUBERNETES}"
-    given = given.replace("{{", "{").replace("}}", "}").replace("{mesh}", mesh)
+    first = "type: Mesh\nname: {mesh}\n---\n{{type: Secret, name: s, mesh: {mesh}, data: YQ==}}\n"
+    given = f"{first}---{TIMEOUT}---{KUBERNETES}".format(mesh=mesh)
     cli("apply", "-f", "-", given=given)
     ended = cli("delete", "-f", "-", given=given)
     assert (ended.code, ended.out.splitlines()) == (
@@ -241,8 +251,6 @@ def test_tokens_of_proxies_and_zones_are_issued_and_revoked(cli, mesh):
     assert cli("token", "revoke", "dataplane", proxy.strip()).code == 0
     assert cli("token", "revoke", "dataplane", "another-id", "-m", mesh).code == 0
     secret = cli("get", "secret", f"dataplane-token-revocations-{mesh}", "-m", mesh, "-o", "json").out
-    import base64
-
     assert base64.b64decode(json.loads(secret)["data"]).decode() == f"{said['jti']},another-id"
     zone = cli("token", "zone", "--zone", "east", "--scope", "cp").out
     assert json.loads(cli("token", "inspect", "-", "-o", "json", given=zone).out)["claims"]["Scope"] == ["cp"]
@@ -256,8 +264,8 @@ def test_revocations_at_the_same_time_are_all_kept(cli, control_plane, mesh):
     from koguma.cli.target import Target
 
     def revoke(jti: str) -> None:
-        client = Client(Target(control_plane.address, "a test"))
-        revocations.revoke(client, revocations.meant("dataplane", jti, mesh))
+        with contextlib.closing(Client(Target(control_plane.address, "a test"))) as client:
+            revocations.revoke(client, revocations.meant("dataplane", jti, mesh))
 
     threads = [threading.Thread(target=revoke, args=(f"id-{n}",)) for n in range(4)]
     for thread in threads:

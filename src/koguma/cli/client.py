@@ -53,6 +53,12 @@ class Client:
         self.target = target
         self._connection: http.client.HTTPConnection | None = None
 
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def get(self, path: str, query: Query = ()) -> Answer:
         """Read."""
         return self.send("GET", path, query)
@@ -135,7 +141,7 @@ class Client:
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
-            self._connection = None
+            self.close()
             raise Unreachable(*_trouble(self.target, error)) from None
 
 

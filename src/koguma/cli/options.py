@@ -1,5 +1,6 @@
 """Options that many commands share."""
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -44,7 +45,8 @@ def connected(function: Function) -> Function:
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
         given = {name: kwargs.pop(name) for name in ("address", "token_file", "ca_file", "context")}
-        return function(client(**given), *args, **kwargs)
+        with contextlib.closing(client(**given)) as made:
+            return function(made, *args, **kwargs)
 
     return connection(command)
 

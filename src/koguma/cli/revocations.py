@@ -18,7 +18,7 @@ _SECRET: Final = Noun("Secret", "secrets")
 _GLOBAL_SECRET: Final = Noun("GlobalSecret", "globalsecrets", is_mesh_scoped=False)
 _TRIES: Final = 5
 _NOT_FOUND: Final = 404
-_PRECONDITION_FAILED: Final = 412
+_LOST_RACES: Final = (409, 412)  # it was created, or written, since we read it
 
 
 class Revocation(NamedTuple):
@@ -53,7 +53,7 @@ def meant(word: str, text: str, mesh: str | None) -> Revocation:
 
 def revoke(client: Client, revocation: Revocation) -> bool:
     """Add a token to its list, also while others write it; says whether it was not there before."""
-    for _ in range(_TRIES):
+    for tries_left in reversed(range(_TRIES)):
         stored = _stored(client, revocation.secret)
         listed = _listed(revocation.secret, stored)
         if revocation.jti in listed:
@@ -61,11 +61,11 @@ def revoke(client: Client, revocation: Revocation) -> bool:
         try:
             _write(client, revocation.secret, stored, [*listed, revocation.jti])
         except Refused as refused:
-            if refused.status != _PRECONDITION_FAILED:
-                raise
+            if refused.status not in _LOST_RACES or not tries_left:
+                raise refused.about(str(revocation.secret)) from None
         else:
             return True
-    raise Failure(f"{revocation.secret} is being written by others all the time; try again")
+    raise AssertionError("the last try returns or raises")
 
 
 def _stored(client: Client, secret: Named) -> Answer | None:

@@ -1,5 +1,7 @@
 """`koguma version`: the versions of the client and of the server that it talks to."""
 
+import contextlib
+
 import click
 
 from koguma import __version__
@@ -16,8 +18,8 @@ def command(*, client_only: bool, **given: str | None) -> None:
     if client_only:
         return
     try:
-        client = options.client(**given)
-        index = client.get("/").object
+        with contextlib.closing(options.client(**given)) as client:
+            index = client.get("/").object
     except Failure as failure:
         terminal.complain(f"server: {failure.message}")
         return

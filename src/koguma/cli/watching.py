@@ -8,12 +8,13 @@ from typing import Final
 
 from koguma.cli import columns, tables, terminal
 from koguma.cli.client import Client, Json, Query, refused
-from koguma.cli.failures import Unreachable
+from koguma.cli.failures import Failure, Refused, Unreachable
 from koguma.cli.nouns import Noun
 
 _TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _GONE: Final = 410
+_UNAVAILABLE: Final = 503
 
 
 def watch(
@@ -49,12 +50,17 @@ def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
                     revision = int(event["revision"])
                 yield event
             reason = "the server ended the watch"
-        except Unreachable as lost:
-            if revision is None or failed >= _TRIES:
+        except (Unreachable, Refused) as lost:
+            if revision is None or failed >= _TRIES or not _passes(lost):
                 raise
             reason = lost.message
         _wait(failed, reason)
         failed += 1
+
+
+def _passes(lost: Failure) -> bool:
+    """Whether trying again may help: the server is away, or says that it is on its way out or in."""
+    return not isinstance(lost, Refused) or lost.status == _UNAVAILABLE
 
 
 def _wait(failed: int, reason: str) -> None:

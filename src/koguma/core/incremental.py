@@ -38,8 +38,8 @@ answers with a `CycleError`, wherever one enters, and even if one catches it. Re
 met somewhere at random; where that is too little, ask the inner ones first. The wave of `changed()` does
 not nest, however long a chain is.
 
-**What it trusts.** Questions are pure, values never change, and equal is `==` (so that 1, 1.0 and True are one
-answer). A question may be run for a reader that then no longer asks it; since it is pure, that does no harm.
+**What it trusts.** Questions are pure, values never change, and equal is `==` (so that 1, 1.0 and True are
+one answer). A question may be run for a reader that then no longer asks it; being pure, it does no harm.
 """
 
 import functools
@@ -295,6 +295,7 @@ class Db:
 
     def _enter(self, memo: Memo) -> dict[Node, None]:
         if len(self._stack) >= DEPTH_MAX:
+            self._graph.orphans[memo] = None
             inner = f"{memo.key}, asked by {self._stack[-1].key}"
             raise RecursionError(f"more than {DEPTH_MAX} questions deep: {inner}; ask the inner ones first")
         self._stack.append(memo)
@@ -306,7 +307,7 @@ class Db:
         self._frame = self._stack[-1].frame if self._stack else None
 
     def _replay(self, memo: Memo, frame: dict[Node, None]) -> bool:
-        """Whether all reads are as they were. What was on a circle has the reads of others too, so it runs."""
+        """Whether all reads are as they were. One from a circle also has reads of others, so that it runs."""
         was_on_circle, memo.cycle = memo.cycle is not None, None
         if memo.stale or was_on_circle:
             return False
