@@ -5,7 +5,7 @@ names the pages that differ and ends with 1. The same code always gives the same
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,18 +27,20 @@ def pages() -> dict[str, str]:
 
 def differences(folder: Path = FOLDER) -> list[str]:
     """The pages that are missing, differ from what the code says, or belong to nothing any more."""
-    wanted = pages()
-    found = {str(file.relative_to(folder)): file for file in folder.rglob("*.md")}
-    return sorted(
-        path
-        for path in wanted.keys() | found.keys()
-        if path not in wanted or path not in found or found[path].read_text(encoding="utf-8") != wanted[path]
-    )
+    return _differing(folder, pages())
+
+
+def _differing(folder: Path, wanted: Mapping[str, str]) -> list[str]:
+    found = {
+        file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in folder.rglob("*.md")
+    }
+    return sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
 
 
 def write(folder: Path = FOLDER) -> list[str]:
     """Write the pages that differ, remove those that belong to nothing; answers their paths."""
-    wanted, changed = pages(), differences(folder)
+    wanted = pages()
+    changed = _differing(folder, wanted)
     for path in changed:
         file = folder / path
         if path in wanted:

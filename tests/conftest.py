@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from postgres import Server
 
+from tests.plane import Plane
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
@@ -14,6 +16,13 @@ def postgres() -> Iterator[Server]:
     server.start()
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A control plane for whoever only needs one to talk to."""
+    with Plane(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -37,8 +37,9 @@ from koguma.identity import certificates, files, signing_keys
 from koguma.model import duration
 from koguma.model.errors import Invalid, KogumaError
 from koguma.model.kind import Kind, Kinds
+from koguma.model.schema import Json
 from koguma.settings import Settings, masked_url
-from koguma.store import Store, log_at
+from koguma.store import Store, log_at, migrate
 
 _log = structlog.get_logger("koguma")
 
@@ -114,7 +115,7 @@ class ControlPlane:
             instance_id=f"{hostname}-{secrets.token_hex(2)}",
             cluster_id=lambda: bootstrap.cluster_id(context),
             version=__version__,
-            settings=settings.shown(),
+            settings=self._shown_settings,
         )
         context = Context(
             kinds=self.kinds,
@@ -126,6 +127,10 @@ class ControlPlane:
             signing_key=lambda: signing_keys.generate().reveal(),
         )
         return context, Keys(lambda: self.store.state)
+
+    def _shown_settings(self) -> Mapping[str, Json]:
+        used = {"apiPort": self.ports.get("api"), "apiTlsPort": self.ports.get("api-tls")}
+        return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
     def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
         objects = Objects(context)
@@ -202,6 +207,7 @@ class ControlPlane:
     async def _checks(self) -> Sequence[Check]:
         return [
             await self._store_check(),
+            *self._schema_check(),
             self._certificate_check(),
             *self._unreadable(),
             *self._start_checks(),
@@ -215,6 +221,13 @@ class ControlPlane:
             return Check("store", "error", f"{where}: {error.detail}", "start the database; nothing is lost")
         text = f"{where}: revision {self.store.state.revision}, history from {self.store.state.compacted}"
         return Check("store", "ok", text)
+
+    def _schema_check(self) -> Iterator[Check]:
+        dialect = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(
+            self.settings.store_url.partition(":")[0]
+        )
+        if dialect:  # what is not of this version does not start
+            yield Check("migrations", "ok", f"schema version {migrate.migrations(dialect)[-1].version}")
 
     def _certificate_check(self) -> Check:
         end = certificates.expires_at(self._certificate)

@@ -1,5 +1,7 @@
 """The plain form as a Kuma 2.13 user knows it, and what it does better."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.plane import timeout
@@ -119,6 +121,19 @@ def test_an_etag_guards_against_lost_updates(plane, mesh):
     assert plane("PUT", url(mesh), timeout(mesh=mesh), If_None_Match="*").status == 412
     assert plane("DELETE", url(mesh), If_Match=first).status == 412
     assert plane("DELETE", url(mesh), If_Match=second).status == 200
+
+
+def test_of_many_who_create_the_same_nobody_is_refused(plane, mesh):
+    """Without a precondition the last one wins; with one, exactly one wins and the others hear 412."""
+    with ThreadPoolExecutor(8) as pool:
+        documents = [timeout("race", mesh, idle=f"{number}s") for number in range(1, 17)]
+        statuses = [a.status for a in pool.map(lambda d: plane("PUT", url(mesh, "race"), d), documents)]
+        assert set(statuses) == {200, 201}
+        guarded = [timeout("once", mesh)] * 16
+        answers = pool.map(lambda d: plane("PUT", url(mesh, "once"), d, If_None_Match="*"), guarded)
+        assert sorted(answer.status for answer in answers) == [201] + [412] * 15
+        applied = pool.map(lambda d: plane("POST", "/_apply", [{**d, "name": "applied"}]), documents)
+        assert {answer.status for answer in applied} == {200}
 
 
 def test_writing_the_same_again_changes_nothing(plane, mesh):

@@ -295,7 +295,11 @@ def test_a_control_plane_passes_its_check(cli):
 
 def started(*words: str) -> subprocess.Popen[str]:
     """The command in a process of its own, with the environment of the test."""
-    code = "import sys; from koguma.cli import main; sys.exit(main(sys.argv[1:]))"
+    # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+    code = (
+        "import signal, sys; from koguma.cli import main;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main(sys.argv[1:]))"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -610,29 +610,43 @@ def test_watching_twice_is_watching_once():
 
 
 @question
-def everyone_by_label(db: Db) -> tuple[tuple[str, int], ...]:
-    """Something that all proxies share, and that any edit of a proxy runs again."""
-    labels = [proxy.label for _, proxy in PROXIES.items(db)]
-    return tuple((label, labels.count(label)) for label in sorted(set(labels)))
+def is_short(db: Db, name: str) -> bool:
+    return seconds(db, name) < 60
 
 
 @question
-def share(db: Db, name: str) -> tuple[str, int]:
-    return label(db, name), dict(everyone_by_label(db)).get(label(db, name), 0)
+def shared(db: Db, name: str) -> tuple[str, bool]:
+    return label(db, name), is_short(db, "for-all")
 
 
-@pytest.mark.parametrize("size", [20, 200])
-def test_who_shares_an_answer_that_stays_is_not_looked_at(size):
+def cost_of(edit, *, size: int) -> tuple[int, dict[str, int]]:
+    """What an edit costs in a mesh of so many proxies that all read one timeout: calls, and what ran."""
     db = Db()
+    db.set(TIMEOUTS, "for-all", Timeout("a", 10))
     for number in range(size):
         db.set(PROXIES, f"{number:04}", Proxy("a"))
-    for number in range(size):
-        db.watch(share, f"{number:04}")
+        db.watch(shared, f"{number:04}")
     db.reset_counts()
-    db.set(PROXIES, "0000", Proxy("a", address="10.0.0.7"))
-    calls = python_calls(db.changed)
-    assert ran(db) == {"label": 1, "everyone_by_label": 1}
-    assert calls < 60
+    edit(db)
+    return python_calls(db.changed), ran(db)
+
+
+def ten_move(db: Db) -> None:
+    for number in range(10):
+        db.set(PROXIES, f"{number:04}", Proxy("b"))
+
+
+COSTS = [
+    (lambda db: db.set(TIMEOUTS, "for-all", Timeout("a", 11)), {"seconds": 1, "is_short": 1}),
+    (ten_move, {"label": 10, "shared": 10}),
+]
+
+
+@pytest.mark.parametrize(("edit", "runs"), COSTS)
+def test_who_is_not_touched_is_not_looked_at(edit, runs):
+    small, large = cost_of(edit, size=20), cost_of(edit, size=200)
+    assert small == large
+    assert large[1] == runs
 
 
 def python_calls(function) -> int:

@@ -144,6 +144,23 @@ async def test_a_store_that_was_away_for_longer_than_the_history_reads_all_again
     await two.close()
 
 
+async def test_a_log_that_fails_in_any_way_does_not_stop_the_writer() -> None:
+    class Broken(FlakyLog):
+        async def since(self, revision: int, limit: int | None = None) -> list[Change]:
+            if self.is_down:
+                raise RuntimeError("this should never happen")
+            return await super().since(revision, limit)
+
+    log = Broken("before")
+    store = await opened(log)
+    log.is_down = True
+    with pytest.raises(RuntimeError, match="never"):
+        await store.write(puts(thing("a")))
+    log.is_down = False
+    assert len(await store.write(puts(thing("b")))) == 1
+    await store.close()
+
+
 async def test_a_mistake_in_one_transaction_does_not_stop_the_others() -> None:
     class Picky(MemoryLog):
         async def append(self, expected: int, rows: Sequence[Row]) -> bool:

@@ -20,7 +20,7 @@ from koguma.api.plain import Objects
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names
-from koguma.model.errors import BadRequest, Conflict, Invalid, KogumaError, NotAllowed
+from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotAllowed
 from koguma.model.forms import Draft
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -29,7 +29,7 @@ from koguma.store.contract import Change, Op, Operation
 
 SET_LABEL: Final = "koguma.io/set"
 OBJECTS_MAX: Final = 10_000
-_TRIES: Final = 5
+_TRIES: Final = 50
 _ACTIONS: Final = {
     Op.CREATE: "created",
     Op.UPDATE: "configured",
@@ -63,12 +63,17 @@ class Apply:
             made, operations, pruned = await self._plan(call, drafts, wanted, unknown_fields)
             try:
                 changes = await self._objects.commit(call, operations)
-            except Conflict:
-                if any(draft.revision is not None for draft in drafts):
+            except (AlreadyExists, Conflict):
+                if any(draft.revision is not None for draft in drafts) or not self._moved(drafts, made):
                     raise
                 continue
             return self._answer(made, changes, pruned)
         raise Conflict("the objects are being written by others all the time; try again")
+
+    def _moved(self, drafts: Sequence[Draft], made: Sequence[Admitted]) -> bool:
+        """Whether somebody wrote one of the objects since we looked: then it is worth another try."""
+        now = [transactions.stored(self._context, draft) for draft in drafts]
+        return [before.revision for before in now if before] != [one.replaces for one in made if one.replaces]
 
     def _drafts(self, wanted: Wanted) -> list[Draft]:
         drafts: list[Draft] = []

@@ -23,7 +23,7 @@ class About(msgspec.Struct, frozen=True):
     instance_id: str
     cluster_id: Callable[[], str]
     version: str
-    settings: Mapping[str, Json]  # effective configuration, secrets masked
+    settings: Callable[[], Mapping[str, Json]]  # effective, secrets masked, with the ports really used
 
 
 class Context(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from koguma.api.context import Context
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms
 from koguma.model.documents import BadDocument
-from koguma.model.errors import BadRequest, Conflict, Invalid, NotAllowed, PreconditionFailed
+from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotAllowed, PreconditionFailed
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
@@ -19,7 +19,7 @@ from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Op, Operation, Transaction
 
-_TRIES: Final = 5
+_TRIES: Final = 50
 _FORMATS: Final = {"universal": Form.PLAIN, "k8s": Form.KUBERNETES, "kubernetes": Form.KUBERNETES}
 _PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "status")
 
@@ -78,11 +78,12 @@ class Objects:
             draft = self._draft(document, kind, mesh, name)
             try:
                 return await self._write(call, draft, before)
-            except Conflict:
-                if draft.revision is not None:
+            except (AlreadyExists, Conflict):
+                # Without a precondition the writer wants this, whatever came between.
+                between = context.state.named(kind.name, mesh, name)
+                if draft.revision is not None or between == before:
                     raise
-                # No precondition was given: the writer wants this, whatever came between.
-                before = context.state.named(kind.name, mesh, name)
+                before = between
         raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
 
     async def patch(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:

@@ -47,7 +47,7 @@ class System:
         """The effective settings, secrets masked."""
         refusal = f'user "{call.user}" cannot access control-plane metadata'
         self._context.access.check(call.user, Attempt("get", path="/config"), refusal)
-        return answer_json(self._context.about.settings)
+        return answer_json(self._context.about.settings())
 
     async def who_am_i(self, call: Call) -> web.StreamResponse:
         """The user that this request counts as."""

@@ -34,6 +34,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
     resource: Resource
     warnings: tuple[str, ...] = ()
+    replaces: int = 0  # the revision of what it replaces
 
 
 def admitted(
@@ -66,7 +67,8 @@ def admitted(
         [f"{v.field}: {v.message}" for v in ignorable] if unknown_fields is FieldValidation.WARN else []
     )
     warnings += _warnings(draft, about)
-    return Admitted(_resource(draft, wanted, computed, stored), tuple(warnings))
+    replaces = stored.revision if stored else 0
+    return Admitted(_resource(draft, wanted, computed, stored), tuple(warnings), replaces)
 
 
 def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:

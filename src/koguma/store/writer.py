@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import structlog
@@ -121,11 +122,10 @@ class Writer:
         """Attempt until every member has its answer."""
         while members := self._unanswered(members):
             try:
-                await self._attempt(members)
-            except LogLost as lost:
-                await self._recover(members, lost)
-            except Gone:
-                await self._mirror.load()
+                try:
+                    await self._attempt(members)
+                except (LogLost, Gone) as lost:
+                    await self._recover(members, lost)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others' writes
                 if len(members) == 1:
                     members[0].fail(error)
@@ -218,20 +218,19 @@ class Writer:
                 self._mirror.awaited.pop(member.transaction.id, None)
                 member.fail(Unavailable(_TIMED_OUT[member.sent].format(self._timeout)))
 
-    async def _recover(self, members: Sequence[Member], lost: LogLost) -> None:
+    async def _recover(self, members: Sequence[Member], lost: LogLost | Gone) -> None:
         """The connection broke: wait until the log can be read again; then we know what it has."""
         pause = RETRY_SECONDS_MIN
+        refresh = self._mirror.load if isinstance(lost, Gone) else self._mirror.catch_up
         _logger.warning("store lost while writing", transactions=len(members), reason=str(lost))
         while members := self._unanswered(members):
             self.lost += 1
             await asyncio.sleep(pause)
             self._expire(self._queue)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
-            try:
-                await self._mirror.catch_up()
-            except LogLost:
-                continue
-            return
+            with suppress(LogLost):
+                await refresh()
+                return
 
 
 _TIMED_OUT = {

@@ -1,0 +1,284 @@
+"""World: who is there. Proxies and destinations, read from stored objects into the words of the engine.
+
+The inputs are the stored objects themselves, the kinds, and the place. Everything here is read from specs as
+users wrote them; nothing is filled in but what follows from the object itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.core.incremental import Db, question
+from koguma.core.inputs import Index, Input
+from koguma.model import labels, tags
+from koguma.model.kind import Kind
+from koguma.model.place import Place
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+RESOURCES: Input[Key, Resource] = Input("resources")
+KINDS: Input[str, Kind] = Input("kinds")
+PLACE: Input[str, Place] = Input("place")
+
+BY_KIND = Index(RESOURCES, lambda key, _resource: [(key.kind, key.mesh)])
+BY_KIND_EVERYWHERE = Index(RESOURCES, lambda key, _resource: [key.kind])
+
+DESTINATION_KINDS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
+HTTP_PROTOCOLS: Final = ("http", "http2", "grpc")
+
+Pairs = tuple[tuple[str, str], ...]  # a map as a value that can be a key: sorted
+
+
+def pairs(mapping: Mapping[str, str] | None) -> Pairs:
+    """A map of texts as sorted pairs."""
+    return tuple(sorted((mapping or {}).items()))
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """A port that a proxy serves; `section` is its name, or its number as text."""
+
+    section: str
+    name: str
+    port: int
+    protocol: str
+    tags: Pairs
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """A Dataplane as the engine sees it."""
+
+    key: Key
+    core_name: str
+    labels: Pairs
+    inbounds: tuple[Inbound, ...]
+    is_gateway: bool
+    is_builtin: bool
+    gateway_tags: Pairs
+    origin: str
+    reach: "Reach"
+
+    @property
+    def type(self) -> str:
+        """The word that policies use in proxyTypes."""
+        return "Gateway" if self.is_gateway else "Sidecar"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A reference from a proxy to a destination; `port` 0 is any."""
+
+    kind: str
+    name: str = ""
+    namespace: str = ""
+    labels: Pairs = ()
+    port: int = 0
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """Which destinations a proxy wants; None: all of its mesh."""
+
+    outbounds: tuple[Wanted, ...] = ()
+    backends: tuple[Wanted, ...] | None = None
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port of a destination; `section` is what rules and KRIs call it."""
+
+    section: str
+    number: int
+    protocol: str
+    name: str = ""
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """A service that can be called."""
+
+    key: Key
+    core_name: str
+    labels: Pairs
+    ports: tuple[Port, ...]
+
+    def port(self, word: str) -> Port | None:
+        """The port of that name or number."""
+        return next((p for p in self.ports if word in (p.section, p.name, str(p.number))), None)
+
+
+@question
+def kind_of(db: Db, name: str) -> Kind:
+    """The record of a kind; every stored kind has one."""
+    kind = KINDS.get(db, name)
+    assert kind is not None, name
+    return kind
+
+
+@question
+def place(db: Db) -> Place:
+    """Which control plane this is."""
+    return PLACE.get(db, "here") or Place()
+
+
+@question
+def proxy(db: Db, key: Key) -> Proxy | None:
+    """The proxy under a key of kind Dataplane."""
+    resource = RESOURCES.get(db, key)
+    return None if resource is None else _proxy(resource)
+
+
+def _proxy(resource: Resource) -> Proxy:
+    networking = resource.spec.get("networking") or {}
+    gateway = networking.get("gateway")
+    return Proxy(
+        key=resource.key,
+        core_name=resource.core_name,
+        labels=pairs(resource.labels),
+        inbounds=tuple(_inbounds(networking)),
+        is_gateway=gateway is not None,
+        is_builtin=gateway is not None and gateway.get("type") == "BUILTIN",
+        gateway_tags=pairs(gateway.get("tags") if gateway else None),
+        origin=resource.origin,
+        reach=_reach(networking),
+    )
+
+
+def _inbounds(networking: Json) -> Iterator[Inbound]:
+    for inbound in networking.get("inbound") or ():
+        if inbound.get("state") == "Ignored":
+            continue
+        port, name, own = inbound.get("port") or 0, inbound.get("name") or "", inbound.get("tags") or {}
+        protocol = inbound.get("protocol") or own.get(tags.PROTOCOL) or "tcp"
+        yield Inbound(name or str(port), name, port, protocol, pairs(own))
+
+
+def _reach(networking: Json) -> Reach:
+    outbounds = tuple(
+        wanted for outbound in networking.get("outbound") or () if (wanted := _wanted_outbound(outbound))
+    )
+    proxying = networking.get("transparentProxying") or {}
+    backends = proxying.get("reachableBackends")
+    if backends is None:
+        return Reach(outbounds)
+    return Reach(outbounds, tuple(_wanted(ref) for ref in backends.get("refs") or ()))
+
+
+def _wanted_outbound(outbound: Json) -> Wanted | None:
+    if outbound.get("backendRef"):
+        return _wanted(outbound["backendRef"])
+    service = (outbound.get("tags") or {}).get(tags.SERVICE)
+    return Wanted("MeshService", service) if service else None
+
+
+def _wanted(ref: Json) -> Wanted:
+    return Wanted(
+        kind=ref.get("kind") or "",
+        name=ref.get("name") or "",
+        namespace=ref.get("namespace") or "",
+        labels=pairs(ref.get("labels")),
+        port=ref.get("port") or 0,
+    )
+
+
+@question
+def destination(db: Db, key: Key) -> Destination | None:
+    """The destination under a key of one of the destination kinds."""
+    resource = RESOURCES.get(db, key)
+    if resource is None:
+        return None
+    return Destination(resource.key, resource.core_name, pairs(resource.labels), tuple(_ports(resource)))
+
+
+def _ports(resource: Resource) -> Iterator[Port]:
+    spec = resource.spec
+    if resource.kind == "MeshExternalService":
+        match = spec.get("match") or ()
+        for one in [match] if isinstance(match, Mapping) else match:
+            number = one.get("port") or 0
+            yield Port(str(number), number, one.get("protocol") or "tcp")
+        return
+    for port in spec.get("ports") or ():
+        number, name = port.get("port") or 0, port.get("name") or ""
+        yield Port(name or str(number), number, port.get("appProtocol") or "tcp", name)
+
+
+@question
+def destinations(db: Db, mesh: str) -> tuple[Destination, ...]:
+    """All destinations of a mesh, in key order."""
+    keys = (key for kind in DESTINATION_KINDS for key in BY_KIND.keys(db, (kind, mesh)))
+    return tuple(found for key in sorted(keys) if (found := destination(db, key)) is not None)
+
+
+@question
+def destinations_named(db: Db, mesh: str) -> Mapping[tuple[str, str], tuple[Key, ...]]:
+    """Keys of destinations by kind and display name, so that a reference by name costs one look."""
+    found: dict[tuple[str, str], list[Key]] = {}
+    for kind in DESTINATION_KINDS:
+        for key in BY_KIND.keys(db, (kind, mesh)):
+            found.setdefault((kind, key.name), []).append(key)
+    return {name: tuple(keys) for name, keys in found.items()}
+
+
+@question
+def reached(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> tuple[tuple[Key, str], ...]:
+    """The ports that a proxy with this reach can call: destination key and section, in order.
+
+    Explicit outbounds that resolve win; then reachable backends; otherwise everything in the mesh.
+    """
+    explicit = _resolved_all(db, mesh, zone, namespace, reach.outbounds)
+    if explicit:
+        return explicit
+    if reach.backends is not None:
+        return _resolved_all(db, mesh, zone, namespace, reach.backends)
+    return tuple((d.key, port.section) for d in destinations(db, mesh) for port in d.ports)
+
+
+def _resolved_all(
+    db: Db, mesh: str, zone: str, namespace: str, wanted: tuple[Wanted, ...]
+) -> tuple[tuple[Key, str], ...]:
+    found: dict[tuple[Key, str], None] = {}
+    for one in wanted:
+        for key in referenced(db, mesh, one.kind, one.name, one.namespace or namespace, zone, one.labels):
+            target = destination(db, key)
+            for port in target.ports if target else ():
+                if one.port in (0, port.number):
+                    found[key, port.section] = None
+    return tuple(sorted(found))
+
+
+@question
+def referenced(
+    db: Db, mesh: str, kind: str, name: str, namespace: str, zone: str, wanted: Pairs
+) -> tuple[Key, ...]:
+    """The objects of a kind that a reference means: by name from a place, or by labels.
+
+    A name is looked up in the referrer's own zone and namespace first; what Global wrote (no zone) means the
+    name in any zone; and what is written without a zone, such as a MeshMultiZoneService, is found from
+    everywhere.
+    """
+    if wanted:
+        return labelled(db, mesh, kind, wanted)
+    candidates = _named(db, mesh, kind, name)
+    near = [key for key in candidates if key.namespace == namespace]
+    own = tuple(key for key in near if key.zone == zone)
+    if own:
+        return own
+    if not zone:
+        return tuple(near)
+    return tuple(key for key in near if not key.zone)
+
+
+def _named(db: Db, mesh: str, kind: str, name: str) -> tuple[Key, ...]:
+    if kind in DESTINATION_KINDS:
+        return destinations_named(db, mesh).get((kind, name), ())
+    return tuple(key for key in BY_KIND.keys(db, (kind, mesh)) if key.name == name)
+
+
+@question
+def labelled(db: Db, mesh: str, kind: str, wanted: Pairs) -> tuple[Key, ...]:
+    """The objects of a kind whose labels have all the wanted ones."""
+    return tuple(key for key in BY_KIND.keys(db, (kind, mesh)) if set(wanted) <= set(labels_of(db, key)))
+
+
+@question
+def labels_of(db: Db, key: Key) -> Pairs:
+    """An object's labels, with its display name even where nobody wrote it."""
+    resource = RESOURCES.get(db, key)
+    return pairs({labels.DISPLAY_NAME: key.name, **resource.labels}) if resource else ()

@@ -1,0 +1,202 @@
+"""The house checks itself: words where they belong, documents that say what the code says, nothing left over."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from msgspec import inspect as shape
+
+from docs import generate
+from docs.writing.fields import description
+from koguma.core import admission
+from koguma.kinds import KINDS
+from koguma.model import forms
+from koguma.model.kind import Kind
+from koguma.model.place import Place
+from koguma.policies import POLICIES
+from koguma.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "koguma"
+MODULES = sorted(SOURCE.rglob("*.py"))
+ALL_KINDS = sorted((*KINDS, *POLICIES), key=lambda kind: kind.name)
+FOLDERS = ("src", "tests", "docs", "examples", "bench", "requirements", ".ci")
+WRITTEN = sorted(
+    file
+    for file in (*ROOT.glob("*"), *(found for name in FOLDERS for found in (ROOT / name).rglob("*")))
+    if file.is_file() and "__pycache__" not in file.parts
+)
+PAGES = [file for file in WRITTEN if file.suffix == ".md"]
+
+FUNCTION_LINES_MAX = 70
+GENERIC_WORDS = "A duration as Go writes it."  # those of the type, which say nothing about the field
+# Put together here, so that this file holds none of them.
+MARKERS = tuple(first + second for first, second in (("TO", "DO"), ("FIX", "ME"), ("XX", "X"), ("HA", "CK")))
+MACHINE_PATHS = tuple("/" + rest for rest in ("work/", "root/", "home/runner", "Users/", "mnt/"))
+
+
+def in_house(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def by_name(kind: Kind) -> str:
+    return kind.name
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed once."""
+    return {file: ast.parse(file.read_text()) for file in MODULES}
+
+
+def test_every_module_begins_with_a_sentence_that_says_what_it_is(trees):
+    silent = [
+        in_house(file)
+        for file, tree in trees.items()
+        if not (ast.get_docstring(tree) or "").partition("\n")[0].endswith(".")
+    ]
+    assert silent == []
+
+
+def test_every_public_function_and_class_has_words(trees):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    silent = [
+        f"{in_house(file)}:{node.lineno} {node.name}"
+        for file, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_no_function_is_longer_than_a_screen(trees):
+    long = [
+        f"{in_house(file)}:{node.lineno} {node.name}"
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=by_name)
+def test_a_page_begins_with_a_sentence(kind: Kind):
+    first = kind.doc.strip().partition("\n")[0]
+    assert first.endswith(".")
+    assert first[0].isupper()
+
+
+@pytest.mark.parametrize("kind", [k for k in ALL_KINDS if not k.read_only], ids=by_name)
+def test_the_example_of_a_page_is_admitted(kind: Kind):
+    examples = re.findall(r"^```yaml\n(.*?)^```$", kind.doc, re.DOTALL | re.MULTILINE)
+    assert examples, "a kind that people write has an example"
+    for example in examples:
+        document = yaml.safe_load(example)
+        assert document["type"] == kind.name
+        made = admission.admitted(forms.read_plain(document, kind), None, Place())  # Invalid lists violations
+        assert made.warnings == ()
+        assert made.resource.kri(kind.short) is not None or not kind.short
+
+
+def wordless(info: shape.Type, path: str, seen: set[type]) -> Iterator[str]:
+    """Fields below a type that nobody has explained."""
+    match info:
+        case shape.StructType(cls=cls, fields=fields) if cls not in seen:
+            seen.add(cls)
+            for field in fields:
+                at = f"{path}.{field.encode_name}"
+                if description(field.type) in ("", GENERIC_WORDS):
+                    yield at
+                yield from wordless(field.type, at, seen)
+        case shape.Metadata(type=inner):
+            yield from wordless(inner, path, seen)
+        case shape.ListType(item_type=inner) | shape.VarTupleType(item_type=inner):
+            yield from wordless(inner, f"{path}[]", seen)
+        case shape.DictType(value_type=inner):
+            yield from wordless(inner, f"{path}.*", seen)
+        case shape.UnionType(types=types):
+            for each in types:
+                yield from wordless(each, path, seen)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=by_name)
+def test_every_field_has_words(kind: Kind):
+    types = [kind.spec, *([kind.status] if kind.status else [])]
+    seen: set[type] = set()
+    assert [at for type_ in types for at in wordless(shape.type_info(type_), type_.__name__, seen)] == []
+
+
+def test_every_setting_has_words_and_is_in_the_reference():
+    assert list(wordless(shape.type_info(Settings), "Settings", set())) == []
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    for field in msgspec.structs.fields(Settings):
+        assert f"`{field.encode_name}`" in page
+        assert field.name == "access" or f"`KOGUMA_{field.name.upper()}`" in page
+
+
+def test_the_reference_says_what_the_code_says():
+    assert generate.differences() == [], "run `make docs`"
+
+
+def test_the_check_names_what_differs(tmp_path):
+    generate.write(tmp_path)
+    assert generate.differences(tmp_path) == []
+    (tmp_path / "settings.md").write_text("something else")
+    (tmp_path / "kinds" / "Mesh.md").unlink()
+    (tmp_path / "kinds" / "Gone.md").write_text("a kind that is no more")
+    assert generate.differences(tmp_path) == ["kinds/Gone.md", "kinds/Mesh.md", "settings.md"]
+    generate.write(tmp_path)
+    assert generate.differences(tmp_path) == []
+
+
+def test_nothing_is_left_over_and_no_machine_is_named():
+    words = re.compile(r"\b(" + "|".join(MARKERS) + r")\b")
+    found = []
+    for file in WRITTEN:
+        try:
+            lines = file.read_text().splitlines()
+        except UnicodeDecodeError:
+            continue  # data of a test about bytes that are no text
+        found += [
+            f"{in_house(file)}:{number}"
+            for number, line in enumerate(lines, 1)
+            if words.search(line) or any(path in line for path in MACHINE_PATHS)
+        ]
+    assert found == []
+
+
+def links(page: Path) -> Iterator[str]:
+    """Where a page leads within the house; what stands in code is no link."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "code", text)):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links spell them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=in_house)
+def test_links_lead_somewhere(page: Path):
+    broken = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_changelog_is_open_for_the_next_line():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert unreleased, "the changelog has a section Unreleased"
+    assert all(line.startswith(("- ", "  ")) for line in unreleased[1].splitlines() if line)
