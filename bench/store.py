@@ -116,7 +116,9 @@ class _Sqlite:
 def stored_bytes() -> bytes:
     """The body that the store would write for the sample."""
     transaction = Transaction((Put(sample.resource("timeout-123456"), 0),), "bench")
-    (change,) = decide(State(), transaction, datetime.now(UTC), lambda: "00000000-0000-0000-0000-000000000000")
+    (change,) = decide(
+        State(), transaction, datetime.now(UTC), lambda: "00000000-0000-0000-0000-000000000000"
+    )
     return row.encoded(change).body
 
 

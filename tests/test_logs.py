@@ -17,7 +17,7 @@ TOKEN = ".".join(
     for part in (b'{"alg":"RS256","kid":"1"}', b'{"Name":"dora","Groups":[]}', b"0123456789abcdef")
 )
 PEM_BODY = "MIIEpAIBAAKCAQEAx1y2z3"
-KEY = "\n".join(("-----BEGIN RSA PRIVATE KEY-----", PEM_BODY, "-----END RSA PRIVATE KEY-----"))
+KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{PEM_BODY}\n-----END RSA PRIVATE KEY-----"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ TEXTS = [
     (f"Bearer {TOKEN} was sent", f"Bearer {MASK} was sent"),
     (f"{TOKEN},{TOKEN}", f"{MASK},{MASK}"),
     (f"key:\n{KEY}\nand more", f"key:\n{MASK}\nand more"),
-    (f"cut off: {KEY.partition('-----END')[0]}", f"cut off: {MASK}"),
+    (f"cut off: {KEY.partition('-----END')[0]}", f"cut off: {MASK}\n"),
     (KEY.replace("RSA ", "EC "), MASK),
     (KEY.replace("RSA ", ""), MASK),
     ("postgresql://koguma:s3cret@db/koguma", f"postgresql://{MASK}@db/koguma"),
@@ -104,7 +104,7 @@ def test_a_text_that_only_resembles_a_secret_is_shown(text):
 def test_an_exception_is_masked_too(written):
     said = written()
     try:
-        raise ValueError(f"cannot use {TOKEN}")
+        int(TOKEN)
     except ValueError:
         structlog.get_logger("koguma").exception("request failed", request="a-1")
     (line,) = said().splitlines()
@@ -117,8 +117,8 @@ def test_an_exception_is_masked_too(written):
 def test_a_redacted_text_stays_so_in_a_log(written):
     said = written()
     structlog.get_logger("koguma").info("made", it=Redacted("hunter2"), them=[Redacted("hunter2")])
-    assert "hunter2" not in said()
-    assert said().count(MASK) == 2
+    event = json.loads(said())
+    assert (event["it"], event["them"]) == (MASK, [MASK])
 
 
 def test_every_line_is_json_with_time_level_and_logger(written):
@@ -136,10 +136,10 @@ def test_every_line_is_json_with_time_level_and_logger(written):
 
 def test_libraries_log_in_the_same_shape_and_masked(written):
     said = written()
-    logging.getLogger("aiohttp.server").error("Error with %s", f"Authorization: Bearer {TOKEN}")
+    logging.getLogger("asyncio").error("Error with %s", f"Authorization: Bearer {TOKEN}")
     (event,) = (json.loads(line) for line in said().splitlines())
     assert event["event"] == f"Error with Authorization: Bearer {MASK}"
-    assert (event["level"], event["logger"]) == ("error", "aiohttp.server")
+    assert (event["level"], event["logger"]) == ("error", "asyncio")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from koguma.api.context import Context
 from koguma.api.tokens import Keys
 from koguma.api.user import SYSTEM
 from koguma.core import defaults, identity
-from koguma.identity import files
+from koguma.identity import files, tokens
 from koguma.identity.claims import USER, ZONE
-from koguma.model.errors import AlreadyExists, Conflict
+from koguma.model.errors import AlreadyExists, Conflict, Unauthenticated
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -21,6 +21,7 @@ from koguma.settings import Settings
 from koguma.store.contract import Put, Transaction
 
 _CLUSTER_ID = "kuma-cluster-id"
+_ADMIN_TOKEN = "admin-user-token"  # noqa: S105 - the name of a secret
 
 
 async def fill(context: Context, settings: Settings) -> None:
@@ -35,14 +36,21 @@ async def fill(context: Context, settings: Settings) -> None:
     await _write_once(context, objects, "first start")
 
 
-async def fill_zone(context: Context) -> None:
-    """Every start in zone mode makes sure that the zone itself is an object."""
+async def fill_zone(context: Context) -> str:
+    """Every start in zone mode makes sure that the zone itself is an object; answers a warning, if any."""
     if context.place.is_global:
-        return
+        return ""
+    others = [zone.name for zone in context.state.listed("Zone") if zone.name != context.place.zone]
     document = {"type": "Zone", "name": context.place.zone, "enabled": True}
     zone = transactions.made_here(context, document)
     if context.state.get(zone.key) is None:
         await _write_once(context, [zone], "start of the zone")
+    if not others:
+        return ""
+    return (
+        f'this store also has the zone "{others[0]}"; what was written there can be read and deleted here,'
+        f' not changed. Was --zone-name "{context.place.zone}" meant?'
+    )
 
 
 async def _write_once(context: Context, objects: list[Resource], reason: str) -> None:
@@ -69,10 +77,22 @@ def cluster_id(context: Context) -> str:
 async def admin_token(context: Context, keys: Keys, data_dir: Path, now: datetime) -> str:
     """Keep the admin's token in a file that only we can read, and as a secret; answers a warning, if any."""
     token = files.admin_token(data_dir, keys.ring(USER), now)
-    if context.state.named("GlobalSecret", "", "admin-user-token") is None:
-        document = {"type": "GlobalSecret", "name": "admin-user-token", "data": _encoded(token.text)}
-        await _write_once(context, [transactions.made_here(context, document)], "first start")
+    document = {"type": "GlobalSecret", "name": _ADMIN_TOKEN, "data": _encoded(token.text)}
+    secret = transactions.made_here(context, document)
+    stored = context.state.get(secret.key)
+    if stored is None:
+        await _write_once(context, [secret], "first start")
+    elif not _holds(keys, str(stored.spec.get("data", "")), now):
+        await context.store.write(Transaction((Put(secret),), SYSTEM, "the admin's token no longer held"))
     return token.warning
+
+
+def _holds(keys: Keys, data: str, now: datetime) -> bool:
+    try:
+        tokens.verify(keys.ring(USER), base64.b64decode(data).decode(), now)
+    except (Unauthenticated, ValueError):
+        return False
+    return True
 
 
 def _encoded(text: Redacted) -> str:

@@ -3,7 +3,7 @@
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
 import structlog
@@ -65,11 +65,20 @@ def configure(level: str, log_format: str) -> None:
 def masked(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The event with what looks like a secret hidden: by the field's name, and by the text's form."""
     for name, value in event.items():
-        if _SECRET_FIELDS.search(name) and value not in (None, ""):
-            event[name] = MASK
-        elif isinstance(value, str):
-            event[name] = masked_text(value)
+        event[name] = _masked(name, value)
     return event
+
+
+def _masked(name: str, value: Any) -> Any:
+    if _SECRET_FIELDS.search(name) and value not in (None, ""):
+        return MASK
+    if isinstance(value, str):
+        return masked_text(value)
+    if isinstance(value, Mapping):
+        return {str(key): _masked(str(key), part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked("", part) for part in value]
+    return value
 
 
 def masked_text(text: str) -> str:

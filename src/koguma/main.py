@@ -81,7 +81,7 @@ class ControlPlane:
         await self.store.open()
         context, keys = self._context()
         await bootstrap.fill(context, self.settings)
-        await bootstrap.fill_zone(context)
+        self._warn(await bootstrap.fill_zone(context))
         self._warn(await bootstrap.admin_token(context, keys, data_dir, now()))
         tls = self._tls(data_dir)
         self._http = HttpServer(self._dispatch(context, keys).handle)
@@ -169,8 +169,11 @@ class ControlPlane:
         return server.tls_context(str(made.certificate_path), str(made.key_path))
 
     def _given_tls(self, certificate: Path, key: Path) -> ssl.SSLContext:
-        self._certificate = certificate.read_text()
-        problems = list(certificates.problems(self._certificate, files.read_private(key).text, now()))
+        try:
+            self._certificate, given = certificate.read_text(), files.read_private(key).text
+        except OSError as error:
+            raise KogumaError(f"cannot read {error.filename}: {error.strerror}") from error
+        problems = list(certificates.problems(self._certificate, given, now()))
         if problems:
             raise KogumaError(f"the certificate {certificate} cannot be used: {'; '.join(problems)}")
         return server.tls_context(str(certificate), str(key))

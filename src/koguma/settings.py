@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from koguma.model import documents, names
-from koguma.model.access import Binding, Role
+from koguma.model.access import BUILTIN_ROLES, Binding, Role
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode, Place
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
@@ -149,6 +149,12 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("systemNamespace", "must be a namespace: at most 63 of a-z, 0-9 and '-'", "name")
     if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
         yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
+    roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}
+    for index, binding in enumerate(settings.access.bindings):
+        if binding.role not in roles:
+            known = ", ".join(sorted(roles))
+            field = f"access.bindings[{index}].role"
+            yield Violation(field, f'"{binding.role}" is no role; there are {known}', "role")
     try:
         _gates(settings.feature_gates)
     except ValueError as error:
@@ -171,9 +177,8 @@ def _from_file(path: str) -> dict[str, Json]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise Invalid(
-            [Violation(path, error.strerror or "cannot be read", "file")], "the settings file"
-        ) from None
+        reason = error.strerror or "cannot be read"
+        raise Invalid([Violation(path, reason, "file")], "the settings file cannot be read") from None
     found = documents.load(data, path)
     if len(found) != 1 or not isinstance(found[0].value, dict):
         raise Invalid([Violation(path, "must be one mapping of settings", "file")], "the settings file")

@@ -84,9 +84,9 @@ def test_who_may_not_see_the_settings_still_gets_the_rest(fake):
 
 
 def test_a_port_that_should_listen_and_does_not_is_wrong(fake):
-    healthy(fake, config={**CONFIG, "apiPort": int(fake.address.rpartition(":")[2]), "dpPort": 1})
+    healthy(fake, config={**CONFIG, "apiPort": int(fake.address.rpartition(":")[2]), "apiTlsPort": 1})
     ports = found(fake)["ports"]
-    assert [finding.status for finding in ports] == [OK, WARNING]
+    assert [finding.status for finding in ports] == [OK, ERROR]
     assert ports[1].hint
 
 

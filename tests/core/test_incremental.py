@@ -23,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koguma.core import incremental
-from koguma.core.incremental import Asked, CycleError, Db, question
+from koguma.core.graph import CycleError
+from koguma.core.incremental import Asked, Db, question
 from koguma.core.inputs import Index, Input
 
 

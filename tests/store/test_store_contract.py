@@ -1,6 +1,7 @@
 """What every store does, whatever it is kept in: run on memory, SQLite and PostgreSQL."""
 
 import asyncio
+import random
 
 import pytest
 from store_cases import all_after, contents, deletes, does, drained, key, puts, thing
@@ -16,7 +17,7 @@ from koguma.model.errors import (
     Unavailable,
 )
 from koguma.model.resource import Resource
-from koguma.store import Delete, DeleteMesh, Op, Put, Require, RequireNone, Transaction
+from koguma.store import Delete, DeleteMesh, Op, Put, Require, RequireNone, State, Transaction
 from koguma.store.contract import Change
 
 
@@ -228,6 +229,30 @@ async def test_everything_is_there_after_a_restart(opened) -> None:
     assert contents(store) == before
     assert store.state.revision == revision
     assert revisions(await store.write(puts(thing("e")))) == [revision + 1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_is_current_and_what_is_logged_agree_after_any_history(opened, place, seed) -> None:
+    dice = random.Random(seed)
+
+    def operation() -> Put | Delete | DeleteMesh:
+        one = thing(dice.choice("abcd"), dice.randrange(3), core_name=dice.choice("wxyz"))
+        return dice.choice([Put(one), Put(one), Put(one, 0), Delete(one.key), DeleteMesh("default")])
+
+    store = await opened()
+    for _ in range(25):
+        batch = [
+            does(*(operation() for _ in range(dice.randrange(1, 5)))) for _ in range(dice.randrange(1, 5))
+        ]
+        answers = await asyncio.gather(*map(store.write, batch), return_exceptions=True)
+        assert [answer for answer in answers if not isinstance(answer, (tuple, KogumaError))] == []
+    replayed = State()
+    for change in await store.log.since(0):
+        replayed.apply(change)
+    await store.close()
+    reopened = await opened()
+    assert store.state.revision == replayed.revision == reopened.state.revision > 20
+    assert list(store.state.all()) == list(replayed.all()) == list(reopened.state.all())
 
 
 async def _some_history(store) -> list[Change]:

@@ -67,7 +67,7 @@ class Apply:
                 if any(draft.revision is not None for draft in drafts) or not self._moved(drafts, made):
                     raise
                 continue
-            return self._answer(made, changes, pruned)
+            return self._answer(made, changes, pruned, is_dry=plain.dry_run(call))
         raise Conflict("the objects are being written by others all the time; try again")
 
     def _moved(self, drafts: Sequence[Draft], made: Sequence[Admitted]) -> bool:
@@ -146,15 +146,16 @@ class Apply:
         return sorted(found, key=lambda resource: (resource.kind == "Mesh", resource.key))
 
     def _answer(
-        self, made: Sequence[Admitted], changes: Sequence[Change], pruned: Sequence[Resource]
+        self, made: Sequence[Admitted], changes: Sequence[Change], pruned: Sequence[Resource], *, is_dry: bool
     ) -> web.Response:
         by_key = {change.resource.key: change for change in changes}
         results = [self._result(one.resource, by_key, one.warnings) for one in made]
         results += [self._result(resource, by_key, ()) for resource in pruned]
+        if is_dry:
+            return answer_json({"dryRun": True, "results": results})
         revision = max((change.revision for change in changes), default=self._context.state.revision)
-        return answer_json(
-            {"revision": revision, "results": results}, headers={"Koguma-Revision": str(revision)}
-        )
+        headers = {"Koguma-Revision": str(revision)}
+        return answer_json({"revision": revision, "results": results}, headers=headers)
 
     def _result(self, resource: Resource, changes: dict[Key, Change], warnings: Sequence[str]) -> Json:
         kind = self._context.kinds[resource.kind]

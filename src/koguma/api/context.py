@@ -7,11 +7,12 @@ import msgspec
 from koguma.api.access import Access, Attempt
 from koguma.api.shown import Shown
 from koguma.api.user import User
-from koguma.model.errors import NotFound
+from koguma.model.errors import KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+from koguma.store.contract import Unreadable
 from koguma.store.state import State
 from koguma.store.store import Store
 
@@ -56,8 +57,17 @@ class Context(msgspec.Struct, frozen=True):
         """The object of that core name."""
         found = self.state.named(kind.name, mesh, core_name)
         if found is None:
+            broken = self.broken(kind, mesh, core_name)
+            if broken is not None:
+                what = f"{broken.key} is stored and cannot be read ({broken.error})"
+                raise KogumaError(f"{what}; delete it, or write it again")
             raise NotFound
         return found
+
+    def broken(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
+        """What is stored under that core name and cannot be read, if anything."""
+        key = self.state.holder(kind.name, mesh, core_name)
+        return self.state.unreadable.get(key) if key is not None else None
 
 
 def mesh_key(mesh: str) -> Key:

@@ -45,8 +45,9 @@ def _json_patched(value: Json, patch: Json) -> Json:
     for index, operation in enumerate(patch):
         try:
             result = jsonpatch.apply_patch(result, [operation])
-        except jsonpatch.JsonPatchTestFailed as error:
-            raise Invalid([Violation(f"[{index}]", str(error), "test")], "the patch's test failed") from None
+        except jsonpatch.JsonPatchTestFailed:
+            message = f"the value at {operation.get('path')} is not what the test expects"
+            raise Invalid([Violation(f"[{index}]", message, "test")], "the patch's test failed") from None
         except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
             raise BadRequest(f"operation {index} of the patch: {error}") from None
     return result

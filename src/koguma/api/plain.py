@@ -17,7 +17,7 @@ from koguma.model.kind import Kind
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.contract import Change, Op, Operation, Transaction
+from koguma.store.contract import Change, Delete, Op, Operation, Transaction
 
 _TRIES: Final = 50
 _FORMATS: Final = {"universal": Form.PLAIN, "k8s": Form.KUBERNETES, "kubernetes": Form.KUBERNETES}
@@ -113,6 +113,10 @@ class Objects:
         context.check(call.user, "delete", kind, mesh, name)
         if kind.is_mesh_scoped:
             context.check_mesh(mesh)
+        broken = context.broken(kind, mesh, name)
+        if broken is not None:
+            await self.commit(call, [Delete(broken.key)])
+            return answer(b"{}")
         resource = context.find(kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
@@ -148,7 +152,7 @@ class Objects:
         made, operations = transactions.put(context, draft, before, field_validation(call))
         operations += await transactions.new_meshes(context, [made.resource])
         changes = await self.commit(call, operations)
-        return _written(made, changes, before, context)
+        return _written(made, changes, before, is_dry=dry_run(call))
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
         """Write, or only see what a write would do where the query says dryRun."""
@@ -238,10 +242,11 @@ def _check_preconditions(call: Call, stored: Resource | None) -> None:
 
 
 def _written(
-    made: Admitted, changes: tuple[Change, ...], before: Resource | None, context: Context
+    made: Admitted, changes: tuple[Change, ...], before: Resource | None, *, is_dry: bool
 ) -> web.Response:
     change = next((c for c in changes if c.resource.key == made.resource.key), None)
     revision = change.revision if change else before.revision if before else 0
     status = 201 if change is not None and change.op is Op.CREATE else 200
-    headers = {"ETag": etag(revision), "Koguma-Revision": str(max(revision, context.state.revision))}
+    # A dry run wrote nothing, so there is no revision to name.
+    headers = {} if is_dry else {"ETag": etag(revision), "Koguma-Revision": str(revision)}
     return answer_json({"warnings": list(made.warnings)} if made.warnings else {}, status, headers)

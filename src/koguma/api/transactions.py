@@ -32,7 +32,9 @@ def put(
     if draft.kind.is_mesh_scoped:
         missing = NotFound(title="Failed to retrieve Mesh")
         operations.append(Require(mesh_key(made.resource.mesh), missing))
-    expected = draft.revision if draft.revision is not None else before.revision if before else 0
+    broken = context.state.unreadable.get(made.resource.key)  # may be overwritten, as it is
+    seen = before.revision if before else broken.revision if broken else 0
+    expected = draft.revision if draft.revision is not None else seen
     operations.append(Put(made.resource, expected))
     return made, operations
 

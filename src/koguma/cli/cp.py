@@ -10,6 +10,7 @@ import msgspec
 
 from koguma import settings as setting
 from koguma.cli.failures import ExitCode, Failure
+from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
 from koguma.settings import ENV_PREFIX, Settings
 
@@ -31,6 +32,8 @@ def run(*, config_file: str | None, print_config: bool, **flags: Any) -> int:
     except Invalid as error:
         lines = tuple(f" - {violation.field}: {violation.message}" for violation in error.violations)
         raise Failure(error.detail, lines, ExitCode.USAGE) from None
+    except BadDocument as error:
+        raise Failure(error.detail, (), ExitCode.USAGE) from None
     if print_config:
         from koguma.cli import output  # noqa: PLC0415 - a server does not print YAML
 

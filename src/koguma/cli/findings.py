@@ -156,8 +156,6 @@ def _ports(host: str, config: Json) -> Iterator[Finding]:
     for name, status, words in (
         ("apiPort", ERROR, "API, http"),
         ("apiTlsPort", ERROR, "API, https"),
-        ("dpPort", WARNING, "bootstrap of proxies"),
-        ("xdsPort", WARNING, "xDS"),
     ):
         port = config.get(name) or 0
         if not port:

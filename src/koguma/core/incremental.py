@@ -43,23 +43,20 @@ one answer). A question may be run for a reader that then no longer asks it; bei
 """
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
-from koguma.core.graph import Graph, Memo, Node
+from koguma.core.graph import CycleError, Graph, Memo, Node
 from koguma.core.inputs import Change, Input, K, Table, V
 
 DEPTH_MAX: Final = 150
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class CycleError(RuntimeError):
-    """A question needs its own answer; the text names the circle."""
 
 
 class Question(Generic[P, R]):
@@ -223,6 +220,7 @@ class Db:
             self._frame[memo] = None
         answer = memo.answer
         if answer.__class__ is _Raised:
+            self._rejoin(memo)
             raise answer.error.with_traceback(answer.traceback)
         return answer  # type: ignore[no-any-return]  # what this question's function returned
 
@@ -312,29 +310,36 @@ class Db:
         if memo.stale or was_on_circle:
             return False
         for read in memo.reads:
-            if isinstance(read, Memo) and not self._graph.is_true(read):
-                if read.frame is None:
-                    self._refresh(read)
-                else:
+            if isinstance(read, Memo):
+                if read.frame is not None:
                     self._cycle(read)
+                elif not self._graph.is_true(read):
+                    self._refresh(read)
+                self._rejoin(read)
                 if memo.is_doubtful:
                     return False
             frame[read] = None
         return True
 
     def _cycle(self, memo: Memo) -> CycleError:
-        """Let all from this one inwards answer with the circle, which follows from what all of them read."""
-        circle = self._stack[self._stack.index(memo) :]
-        names = [str(each.key) for each in circle]
-        first = names.index(min(names))
-        names = [*names[first:], *names[: first + 1]]
-        error = CycleError(f"a question needs its own answer: {' -> '.join(names)}")
-        frames = [each.frame for each in circle if each.frame is not None]
-        reads = {read: None for frame in frames for read in frame}
-        for each, frame in zip(circle, frames, strict=True):
-            each.cycle = each.cycle or error
-            frame.update(reads)
+        """This one is asked for while it is being made: a circle, which follows from what all on it read."""
+        members = self._stack[self._stack.index(memo) :]
+        error = CycleError([each.key for each in members])
+        self._doom(members, error, {read: None for each in members for read in each.frame or ()})
         return error
+
+    def _rejoin(self, memo: Memo) -> None:
+        """If this one is known to be on a circle with one that is being made, the circle is closed again."""
+        if memo.cycle is not None:
+            members = itertools.dropwhile(lambda each: each.key not in memo.cycle.circle, self._stack)
+            self._doom(members, memo.cycle, {memo: None})
+
+    def _doom(self, members: Iterable[Memo], error: CycleError, reads: dict[Node, None]) -> None:
+        """Let all of them answer with the circle, whatever they make of it."""
+        for each in members:
+            assert each.frame is not None
+            each.frame.update(reads)
+            each.cycle = each.cycle or error
 
     def _give_up(self, memo: Memo, frame: dict[Node, None]) -> None:
         """A run was broken off: it remains to be done, if anyone needs it."""

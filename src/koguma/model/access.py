@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from koguma.model.schema import Spec, doc
 
+BUILTIN_ROLES: Final = ("admin", "discovery", "edit", "view")
 REST_GROUP: Final = "rest.koguma.io"  # the plain form is an endpoint group of its own
 
 
