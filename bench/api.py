@@ -1,7 +1,7 @@
 """api: GET of one object with a bearer token, against an empty handler of the same server and the same size.
 
-Both servers run in processes of their own and get the same bytes. What counts is requests by second of the server's
-processor time, because wall time on two shared cores also measures the client and the neighbours.
+Both servers run in processes of their own and get the same bytes. What counts is requests by second of the
+server's processor time, because wall time on two shared cores also measures the client and the neighbours.
 """
 
 import tempfile
@@ -47,7 +47,7 @@ async def _stored(plane: Plane) -> bytes:
 
 
 async def _figures(plane: Plane, empty: Process, *, quick: bool) -> list[Figure]:
-    rounds, seconds = (2, 0.3) if quick else (9, 2.0)
+    rounds, seconds = (2, 0.1) if quick else (9, 2.0)
     asked = wire.request(f"{sample.PATH}/sample", plane.token)
     for process in (plane, empty):
         await wire.load(process.port, asked, CONNECTIONS, seconds / 4)

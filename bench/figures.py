@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds_bare: tuple[float, ...] = ()
 
 
-def compared(  # noqa: PLR0913 - what a line of the table has
+def compared(
     what: str,
     unit: str,
     ours: Sequence[float],

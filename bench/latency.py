@@ -1,7 +1,7 @@
-"""latency: two control planes on one PostgreSQL: from the answer of a write to one, to its event at a watch of the other.
+"""latency: two planes on one PostgreSQL: a write to one is answered, and seen by a watch of the other.
 
-The bare side does the same with asyncpg alone: INSERT, then NOTIFY on one connection; a listener on another that
-reads the new row when it hears. Its clock, too, starts when the INSERT has returned.
+The bare side does the same with asyncpg alone: INSERT, then NOTIFY; a listener on another connection reads
+the new row when it hears. On both sides the clock starts when the write has returned.
 """
 
 import asyncio
@@ -97,18 +97,24 @@ class _Planes:
 class _Bare:
     """The same with the library alone."""
 
+    def __init__(self) -> None:
+        self._heard = asyncio.Event()
+
     async def open(self, url: str) -> "_Bare":
         self._writer, self._notifier, self._reader = [await asyncpg.connect(url) for _ in range(3)]
         listener = await asyncpg.connect(url)
         await self._writer.execute("CREATE TABLE bare (id BIGSERIAL PRIMARY KEY, body TEXT NOT NULL)")
-        await listener.add_listener(_CHANNEL, lambda *_: self._heard.set())
-        self._listener, self._heard, self._body = listener, asyncio.Event(), stored_bytes().decode()
+        await listener.add_listener(_CHANNEL, self._hear)
+        self._listener, self._body = listener, stored_bytes().decode()
         self._known = 0
         return self
 
     async def close(self) -> None:
         for connection in (self._writer, self._notifier, self._reader, self._listener):
             await connection.close()
+
+    def _hear(self, *_: object) -> None:
+        self._heard.set()
 
     async def delay(self, _: int) -> float:
         self._heard.clear()

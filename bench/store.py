@@ -1,9 +1,9 @@
 """store: durable writes through `Store.write`, against a bare INSERT + commit of the same bytes.
 
-The bare side is as fast as the library goes: sqlite3 on the calling thread with the same settings (WAL, full sync),
-one row and one commit for each; asyncpg with an autocommitted INSERT on one connection, or from 50 tasks over a pool
-of 16. SQLite has one writer, so with 50 clients too its bare side is one connection, one INSERT after
-another.
+The bare side is as fast as the library goes: sqlite3 on the calling thread with the same settings (WAL, full
+sync), one row and one commit each; asyncpg with an autocommitted INSERT on one connection, or from 50 tasks
+over a pool of 16. SQLite has one writer, so with 50 clients too its bare side is one connection, one INSERT
+after another.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Self
 
 import asyncpg
 import msgspec
@@ -103,7 +104,7 @@ class _Sqlite:
             self._db.execute(setting)
         self._body = stored_bytes()
 
-    def __enter__(self) -> "_Sqlite":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,7 +136,7 @@ async def _opened(url: str) -> AsyncIterator[Write]:
         await store.close()
 
 
-async def _figures(  # noqa: PLR0913 - one line of the table
+async def _figures(
     where: str, clients: int, ours: Write, bare: Write, *, quick: bool = False, bare_clients: int = 0
 ) -> list[Figure]:
     rounds, seconds = (2, 0.15) if quick else (9, 1.0)

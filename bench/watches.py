@@ -1,7 +1,7 @@
 """watches: 1,000 idle ones, what each costs the server in memory, and how soon all of them have an event.
 
-The bare side is 1,000 chunked responses of the same server that wait for a future. Ours begins with a PUT, so its time
-has the durable write in it.
+The bare side is 1,000 chunked responses of the same server that wait for a future. Ours begins with a PUT, so
+its time has the durable write in it.
 """
 
 import asyncio

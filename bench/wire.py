@@ -1,4 +1,4 @@
-"""Wire: the client side of the measurements, as little as HTTP/1.1 needs, so that the server is what is seen."""
+"""Wire: clients for the measurements, as little HTTP/1.1 as will do, so that the server is what is seen."""
 
 import asyncio
 import re

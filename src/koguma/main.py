@@ -33,6 +33,7 @@ from koguma.api.shown import Shown
 from koguma.api.system import System
 from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
 from koguma.api.watch import Watches
+from koguma.control import Control
 from koguma.identity import certificates, files, signing_keys
 from koguma.model import duration
 from koguma.model.errors import Invalid, KogumaError
@@ -125,6 +126,7 @@ class ControlPlane:
             shown=Shown(self.kinds),
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
+            database=Control(self.store, self.kinds, settings.place).database,
         )
         return context, Keys(lambda: self.store.state)
 

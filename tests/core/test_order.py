@@ -80,12 +80,12 @@ def test_what_belongs_to_another_kind_of_target_does_not_count(field):
 
 
 def test_a_consumer_on_a_route_wins_then_a_producer_there_then_a_consumer_and_a_producer_on_the_service():
-    ascending = [
-        rank(tier=tier, role=role, to_kind="MeshHTTPRoute" if tier is Tier.ROUTE else "MeshService")
-        for tier in (Tier.SERVICE, Tier.ROUTE)
+    keys = [
+        order.key(rank(tier=tier, role=role, to_kind=kind))
+        for tier, kind in ((Tier.SERVICE, "MeshService"), (Tier.ROUTE, "MeshHTTPRoute"))
         for role in (Role.PRODUCER, Role.CONSUMER)
     ]
-    assert sorted(reversed(ascending), key=order.key) == ascending
+    assert all(weak < strong for weak, strong in itertools.pairwise(keys))
 
 
 def test_the_older_way_to_target_a_route_loses_to_the_newer_one_from_a_weaker_policy():

@@ -182,6 +182,17 @@ async def test_a_core_name_can_change_hands_in_one_transaction(opened) -> None:
     assert names == {"two": "c", "three": "a"}
 
 
+async def test_two_objects_can_swap_their_core_names_in_one_transaction(opened) -> None:
+    store = await opened()
+    await store.write(puts(thing("a", core_name="one"), thing("b", core_name="two")))
+    await store.write(
+        puts(thing("a", core_name="three"), thing("b", core_name="one"), thing("a", core_name="two"))
+    )
+    await store.close()
+    store = await opened()
+    assert (_named(store, "one").name, _named(store, "two").name) == ("b", "a")
+
+
 def _named(store, core_name: str) -> Resource | None:
     return store.state.named("MeshTimeout", "default", core_name)
 

@@ -1,12 +1,13 @@
 """Context: what every handler of the API works with. Built once by main, handed in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from koguma.api.access import Access, Attempt
 from koguma.api.shown import Shown
 from koguma.api.user import User
+from koguma.core.incremental import Db
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
@@ -37,6 +38,7 @@ class Context(msgspec.Struct, frozen=True):
     shown: Shown
     about: About
     signing_key: Callable[[], str]  # a new private key, as a secret's data
+    database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
 
     @property
     def state(self) -> State:

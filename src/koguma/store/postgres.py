@@ -7,10 +7,9 @@ YugabyteDB take it too; where there is no LISTEN, polling remains.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 import asyncpg
@@ -60,10 +59,13 @@ WITH turn AS ({_TAKE_TURN}), {_given(3)}, logged AS ({_LOG}, turn),
 removed AS (DELETE FROM current USING given, turn WHERE {_SAME})
 SELECT newest FROM turn
 """
-# The general case, inside a transaction: one statement may not touch a table in two ways.
-_STEP_LOG = f"WITH {_given(1)} {_LOG}"
-_STEP_PUTS = f"WITH {_given(1)} {_PLACE} WHERE is_last {_REPLACE}"
-_STEP_DELETES = f"WITH {_given(1)} DELETE FROM current USING given WHERE {_SAME}"
+# The general case, in steps inside a transaction: what is touched goes, and what remains of it comes back. So
+# core names may change hands in any order.
+_STEPS = (
+    f"WITH {_given(1)} {_LOG}",
+    f"WITH {_given(1)} DELETE FROM current USING given WHERE {_SAME}",
+    f"WITH {_given(1)} {_PLACE} WHERE is_last AND op <> '{_DELETE}'",
+)
 
 _LOCK = "SELECT revision FROM counter WHERE id = 1 FOR UPDATE"
 _NO_TIMEOUT = "SET LOCAL statement_timeout = 0"
@@ -135,17 +137,9 @@ class PostgresLog:
 
     async def append(self, expected: int, rows: Sequence[Row]) -> bool:
         """Add rows, if `expected` is the newest revision."""
-        deletes = sum(one.op == _DELETE for one in rows)
         async with self._writer.use() as db:
             try:
-                if 0 < deletes < len(rows):
-                    async with db.transaction():
-                        done = await _append_in_steps(db, expected, rows)
-                else:
-                    statement = _APPEND_DELETES if deletes else _APPEND_PUTS
-                    done = (
-                        await db.fetchval(statement, expected, rows[-1].revision, *_arrays(rows)) is not None
-                    )
+                done = await _append(db, expected, rows)
             except asyncpg.TransactionRollbackError:  # known not to have happened
                 return False
         if done:
@@ -216,16 +210,26 @@ async def _page(db: Connection, revision: int, limit: int) -> list[Change]:
     return [row.decoded(values[:-1]) for values in map(tuple, found) if values[0] is not None]
 
 
+async def _append(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
+    deletes = sum(one.op == _DELETE for one in rows)
+    if deletes in (0, len(rows)):
+        statement = _APPEND_DELETES if deletes else _APPEND_PUTS
+        with suppress(asyncpg.UniqueViolationError):  # a core name changes hands
+            return await db.fetchval(statement, expected, rows[-1].revision, *_arrays(rows)) is not None
+    async with db.transaction():
+        return await _append_in_steps(db, expected, rows)
+
+
 async def _append_in_steps(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
     if await db.fetchval(_TAKE_TURN, expected, rows[-1].revision) is None:
         return False
-    await db.execute(_STEP_LOG, *_arrays(rows))
-    for is_delete, some in groupby(rows, lambda one: one.op == _DELETE):
-        await db.execute(_STEP_DELETES if is_delete else _STEP_PUTS, *_arrays(list(some)))
+    arrays = _arrays(rows)
+    for step in _STEPS:
+        await db.execute(step, *arrays)
     return True
 
 
-def _arrays(rows: Sequence[Row]) -> Iterable[Sequence[Any]]:
+def _arrays(rows: Sequence[Row]) -> tuple[Sequence[Any], ...]:
     """The columns of the rows; bodies as text, and whether each row is the last of its object."""
     last = {one[6:11]: one.revision for one in rows}
     *columns, bodies = zip(*rows, strict=True)

@@ -1,0 +1,43 @@
+"""The measurements still run and say what they measured; how fast anything is, is not asserted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = {
+    "store": {
+        ("SQLite, 1 client", "writes/s"),
+        ("SQLite, 1 client", "p99 ms"),
+        ("SQLite, 50 clients", "writes/s"),
+        ("SQLite, 50 clients", "p99 ms"),
+    },
+    "api": {
+        ("GET, 32 connections", "requests/CPU s"),
+        ("GET, 32 connections", "requests/s"),
+        ("GET, 32 connections", "p99 ms"),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_a_quick_round_gives_every_figure_with_both_sides(part):
+    command = [sys.executable, "-m", "bench", part, "--quick", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["parts"][part]
+    assert {(figure["what"], figure["unit"]) for figure in figures} == PARTS[part]
+    for figure in figures:
+        assert min(figure["ours"], figure["bare"], figure["ratio"]) > 0
+        assert len(figure["rounds_ours"]) == len(figure["rounds_bare"]) > 1
+
+
+def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
+    command = [sys.executable, "-m", "bench", "stor"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "store, api, lists, watches, latency, startup" in done.stderr
