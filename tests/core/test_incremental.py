@@ -740,33 +740,34 @@ def expressions(places: st.SearchStrategy[int]) -> st.SearchStrategy[tuple]:
     )
 
 
-def lines(*, with_circles: bool) -> st.SearchStrategy[tuple]:
-    def line(place: int) -> st.SearchStrategy[tuple]:
-        places = st.integers(0 if with_circles else place + 1, SIZE)
-        return st.tuples(st.just(PROGRAM), st.just(place), expressions(places))
-
-    return st.integers(0, SIZE - 1).flatmap(line)
+def line(place: int, *, with_circles: bool) -> st.SearchStrategy[tuple]:
+    places = st.integers(0 if with_circles else place + 1, SIZE)
+    return st.tuples(st.just(PROGRAM), st.just(place), expressions(places))
 
 
 def edits(*, with_circles: bool) -> st.SearchStrategy[tuple]:
     return st.one_of(
-        lines(with_circles=with_circles),
+        st.integers(0, SIZE - 1).flatmap(lambda place: line(place, with_circles=with_circles)),
         st.tuples(st.just(NUMBERS), names, numbers | st.none()),
         st.tuples(st.just(PROGRAM), st.integers(0, SIZE), st.none()),
     )
 
 
 def histories(*, with_circles: bool) -> st.SearchStrategy[list]:
-    places = st.integers(0, SIZE)
+    """A whole program, two of its answers watched, then anything."""
+    program = st.tuples(*[line(place, with_circles=with_circles) for place in range(SIZE)])
+    several = st.lists(edits(with_circles=with_circles), min_size=1, max_size=3)
     step = st.one_of(
-        st.tuples(st.just("edit"), st.lists(edits(with_circles=with_circles), min_size=1, max_size=4)),
-        st.tuples(st.sampled_from(["watch", "ask", "unwatch"]), places),
+        st.tuples(st.just("edit"), several),
+        st.tuples(st.just("edit"), several),
+        st.tuples(st.sampled_from(["watch", "watch", "ask", "unwatch"]), st.integers(0, SIZE)),
         st.tuples(st.sampled_from(["changed", "changed", "collect"])),
     )
-    program = st.lists(lines(with_circles=with_circles), max_size=2 * SIZE)
-    return st.tuples(program, st.lists(step, max_size=25)).map(
-        lambda history: [("edit", history[0]), *[("watch", place) for place in (0, 2)], *history[1]]
-    )
+    steps = st.lists(step, min_size=5, max_size=25)
+    return st.tuples(program, steps).map(lambda drawn: [("edit", drawn[0]), *WATCHES, *drawn[1]])
+
+
+WATCHES = [("watch", place) for place in range(3)]
 
 
 def outcome(db: Db, place: int) -> object:

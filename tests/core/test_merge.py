@@ -239,21 +239,32 @@ def test_every_leaf_has_one_origin_which_really_contains_its_value(items):
     found = merge.traced(items)
     missing = leaves(found.conf)
     for path, origin in found.origins.items():
-        source = next(each for each in items if is_inside(origin, each))
+        source = items[inside(items, origin)]
         assert plain(at(written(source), origin.path)) == plain(at(found.conf, path))
         missing.pop(tuple(step for step in steps(path) if isinstance(step, str)), None)
     assert not missing or not found.conf
 
 
-def is_inside(origin: Origin, each) -> bool:
-    return origin.source == each.source and origin.path.startswith(each.path)
+def inside(items, origin: Origin) -> int:
+    """The place of the item that an origin lies in."""
+    (found,) = (
+        place
+        for place, each in enumerate(items)
+        if origin.source == each.source and origin.path.startswith(each.path)
+    )
+    return found
 
 
 @pytest.mark.property
 @given(random_items)
-def test_every_loser_really_says_what_it_is_said_to_say_and_gives_a_reason(items):
+def test_losers_really_say_what_they_are_said_to_say_most_important_first(items):
     items = merge.ascending(items)
-    for lost in (lost for found in merge.traced(items).losers.values() for lost in found):
-        source = next(each for each in items if is_inside(lost.origin, each))
-        assert plain(at(written(source), lost.origin.path)) == lost.value
-        assert lost.reason.endswith("wins")
+    found = merge.traced(items)
+    for path, lost in found.losers.items():
+        sources = [inside(items, each.origin) for each in lost[::-1]]
+        ascending = [*sources, inside(items, found.origins[path])]
+        assert ascending == sorted(set(ascending))
+        for each in lost:
+            said = at(written(items[inside(items, each.origin)]), each.origin.path)
+            assert plain(said) == each.value
+            assert each.reason.endswith("wins")

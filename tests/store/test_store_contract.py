@@ -58,12 +58,12 @@ async def test_a_write_that_changes_nothing_makes_no_revision(store, clock) -> N
     assert await all_after(store, 1) == []
 
 
-@pytest.mark.parametrize("value", [True, 1.0, [1], "1", None])
-async def test_values_that_python_takes_for_equal_are_still_a_change(store, value) -> None:
+async def test_values_that_python_takes_for_equal_are_still_a_change(store) -> None:
     await store.write(puts(thing("slow", 1)))
-    [change] = await store.write(puts(thing("slow", value)))
-    assert change.op is Op.UPDATE
-    assert repr(store.state.get(key("slow")).spec) == repr({"value": value})
+    for value in (True, 1.0, [1], "1", 0, False, None):
+        [change] = await store.write(puts(thing("slow", value)))
+        assert change.op is Op.UPDATE
+        assert repr(store.state.get(key("slow")).spec) == repr({"value": value})
 
 
 async def test_a_delete_tells_the_last_state(store) -> None:
@@ -85,25 +85,21 @@ async def test_a_deleted_object_comes_back_as_another_one(store) -> None:
     assert second.resource.uid != first.resource.uid
 
 
-@pytest.mark.parametrize(
-    ("write", "error", "words"),
-    [
-        (puts(thing("slow", 2), expect=0), AlreadyExists, ['"slow"', "revision 1"]),
-        (
-            puts(thing("slow", 2), expect=9),
-            Conflict,
-            ["revision 9", "1 is stored", "read it again and retry"],
-        ),
-        (deletes(key("slow"), expect=9), Conflict, ["revision 9", "1 is stored", "read it again and retry"]),
-        (puts(thing("gone"), expect=3), NotFound, ['"gone"', "revision 3"]),
-        (deletes(key("gone"), expect=3), NotFound, ['"gone"']),
-    ],
-)
-async def test_a_write_that_expects_another_revision_is_refused(store, write, error, words) -> None:
+REFUSED = [
+    (puts(thing("slow", 2), expect=0), AlreadyExists, ['"slow"', "revision 1"]),
+    (puts(thing("slow", 2), expect=9), Conflict, ["revision 9", "1 is stored", "read it again and retry"]),
+    (deletes(key("slow"), expect=9), Conflict, ["revision 9", "1 is stored", "read it again and retry"]),
+    (puts(thing("gone"), expect=3), NotFound, ['"gone"', "revision 3"]),
+    (deletes(key("gone"), expect=3), NotFound, ['"gone"']),
+]
+
+
+async def test_a_write_that_expects_another_revision_is_refused(store) -> None:
     await store.write(puts(thing("slow")))
-    with pytest.raises(error) as refusal:
-        await store.write(write)
-    assert [word for word in words if word not in str(refusal.value)] == []
+    for write, error, words in REFUSED:
+        with pytest.raises(error) as refusal:
+            await store.write(write)
+        assert [word for word in words if word not in str(refusal.value)] == []
     assert store.state.revision == 1
 
 
@@ -242,7 +238,7 @@ async def test_everything_is_there_after_a_restart(opened) -> None:
     assert revisions(await store.write(puts(thing("e")))) == [revision + 1]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [3, 51])
 async def test_what_is_current_and_what_is_logged_agree_after_any_history(opened, place, seed) -> None:
     dice = random.Random(seed)
 
@@ -449,24 +445,21 @@ async def test_a_batch_decides_each_member_on_top_of_the_others(store) -> None:
     assert isinstance(refused, Conflict)
 
 
-@pytest.mark.parametrize(
-    "unfit",
-    [
-        Transaction((Put(thing("bad", "\ud800")),), "tester"),
-        Transaction((Put(thing("bad", object())),), "tester"),
-        Transaction((Put(thing("bad")),), "tester", "a NUL \0 in the reason"),
-    ],
-)
-async def test_what_no_database_can_keep_is_refused_alone(store, unfit) -> None:
-    before, refused, after = await asyncio.gather(
-        store.write(puts(thing("a"))),
-        store.write(unfit),
-        store.write(puts(thing("b"))),
-        return_exceptions=True,
-    )
-    assert isinstance(refused, BadRequest)
-    assert 'MeshTimeout "bad" (mesh default) cannot be stored' in str(refused)
-    assert revisions([*before, *after]) == [1, 2]
+UNFIT = [
+    Transaction((Put(thing("bad", "\ud800")),), "tester"),
+    Transaction((Put(thing("bad", object())),), "tester"),
+    Transaction((Put(thing("bad")),), "tester", "a NUL \0 in the reason"),
+]
+
+
+async def test_what_no_database_can_keep_is_refused_alone(store) -> None:
+    good = [puts(thing(name)) for name in "abc"]
+    mixed = [one for pair in zip(good, UNFIT, strict=True) for one in pair]
+    answers = await asyncio.gather(*map(store.write, mixed), return_exceptions=True)
+    assert revisions(change for changes in answers[::2] for change in changes) == [1, 2, 3]
+    for refused in answers[1::2]:
+        assert isinstance(refused, BadRequest)
+        assert 'MeshTimeout "bad" (mesh default) cannot be stored' in str(refused)
 
 
 async def test_a_write_goes_on_when_its_caller_is_cancelled(store) -> None:

@@ -313,26 +313,28 @@ class Db:
             if isinstance(read, Memo):
                 if read.frame is not None:
                     self._cycle(read)
-                elif not self._graph.is_true(read):
-                    self._refresh(read)
-                self._rejoin(read)
+                else:
+                    if not self._graph.is_true(read):
+                        self._refresh(read)
+                    self._rejoin(read)
                 if memo.is_doubtful:
                     return False
             frame[read] = None
         return True
 
     def _cycle(self, memo: Memo) -> CycleError:
-        """This one is asked for while it is being made: a circle, which follows from what all on it read."""
+        """A memo is asked for while it is being made: a circle, which follows from what all on it read."""
         members = self._stack[self._stack.index(memo) :]
         error = CycleError([each.key for each in members])
         self._doom(members, error, {read: None for each in members for read in each.frame or ()})
         return error
 
     def _rejoin(self, memo: Memo) -> None:
-        """If this one is known to be on a circle with one that is being made, the circle is closed again."""
-        if memo.cycle is not None:
-            members = itertools.dropwhile(lambda each: each.key not in memo.cycle.circle, self._stack)
-            self._doom(members, memo.cycle, {memo: None})
+        """If a memo is known to be on a circle with one that is being made, the circle is closed again."""
+        error = memo.cycle
+        if error is not None:
+            members = itertools.dropwhile(lambda each: each.key not in error.circle, self._stack)
+            self._doom(members, error, {memo: None})
 
     def _doom(self, members: Iterable[Memo], error: CycleError, reads: dict[Node, None]) -> None:
         """Let all of them answer with the circle, whatever they make of it."""

@@ -1,0 +1,183 @@
+"""Compile: how long the engine takes for a mesh, and what a change costs.
+
+    python -m bench.compile [--proxies N --services S --policies P --json]
+
+2,000 proxies in at least 200 classes, 500 services, 1,000 policies; the same with a quarter of the proxies,
+so that the cost of a change can be compared. Times are CPU time; counts of what ran stand beside them.
+"""
+
+import argparse
+import gc
+import json
+import resource as usage
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+from koguma.core import admission, pipeline, rules
+from koguma.core.incremental import Db
+from koguma.main import all_kinds
+from koguma.model import forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+
+PLACE = Place()
+TEAMS = 50
+CANARIES = 10
+
+
+def documents(n_proxies: int, n_services: int, n_policies: int) -> Iterator[dict[str, Any]]:
+    """A mesh: services with one port, proxies of them, and policies of every sort."""
+    yield {"type": "Mesh", "name": "default"}
+    for number in range(n_services):
+        ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
+        spec = {"selector": {"dataplaneTags": {"kuma.io/service": f"svc-{number}"}}, "ports": ports}
+        yield {"type": "MeshService", "mesh": "default", "name": f"svc-{number}", "spec": spec}
+    for number in range(n_proxies):
+        yield dataplane(number, n_services)
+    for number in range(n_policies):
+        yield policy(number, n_services)
+    yield canary(7)
+
+
+def dataplane(number: int, n_services: int) -> dict[str, Any]:
+    """A proxy: its service, its team, its own address."""
+    tags = {"kuma.io/service": f"svc-{number % n_services}", "kuma.io/protocol": "http"}
+    return {
+        "type": "Dataplane",
+        "mesh": "default",
+        "name": f"dp-{number}",
+        "labels": {
+            "team": f"team-{number % TEAMS}",
+            "app": f"svc-{number % n_services}",
+            "canary": "yes" if number < CANARIES else "no",
+        },
+        "networking": {
+            "address": f"10.{number // 65536}.{number // 256 % 256}.{number % 256}",
+            "inbound": [{"name": "main", "port": 8080, "tags": tags}],
+        },
+    }
+
+
+def policy(number: int, n_services: int, seconds: int = 7) -> dict[str, Any]:
+    """One of five sorts: for all callers of a service, of a team, of an app, retries, routes."""
+    target = {"kind": "MeshService", "name": f"svc-{number % n_services}"}
+    timeout = {"http": {"requestTimeout": f"{seconds}s"}}
+    match number % 5:
+        case 0:
+            kind, spec = "MeshTimeout", {"to": [{"targetRef": target, "default": timeout}]}
+        case 1:
+            of = {"kind": "Dataplane", "labels": {"team": f"team-{number % TEAMS}"}}
+            kind, spec = "MeshTimeout", {"targetRef": of, "to": [{"targetRef": target, "default": timeout}]}
+        case 2:
+            of = {"kind": "Dataplane", "labels": {"app": f"svc-{number // 5 % n_services}"}}
+            everywhere = {"kind": "Mesh"}
+            conf = {"idleTimeout": f"{seconds}s"}
+            kind, spec = "MeshTimeout", {"targetRef": of, "to": [{"targetRef": everywhere, "default": conf}]}
+        case 3:
+            kind = "MeshRetry"
+            spec = {"to": [{"targetRef": target, "default": {"http": {"numRetries": number % 7 + 1}}}]}
+        case _:
+            kind = "MeshHTTPRoute"
+            path = {"type": "PathPrefix", "value": f"/v{number % 9}"}
+            backends = [{"kind": "MeshService", "name": f"svc-{(number + 1) % n_services}"}]
+            rule = {"matches": [{"path": path}], "default": {"backendRefs": backends}}
+            spec = {"to": [{"targetRef": target, "rules": [rule]}]}
+    return {"type": kind, "mesh": "default", "name": f"p-{number}", "spec": spec}
+
+
+def canary(seconds: int) -> dict[str, Any]:
+    """A policy for ten proxies, and for them it wins."""
+    of = {"kind": "Dataplane", "labels": {"canary": "yes"}}
+    conf = {"http": {"streamIdleTimeout": f"{seconds}s"}}
+    spec = {"targetRef": of, "to": [{"targetRef": {"kind": "Mesh"}, "default": conf}]}
+    return {"type": "MeshTimeout", "mesh": "default", "name": "canary", "spec": spec}
+
+
+def admitted(kinds: Kinds, document: dict[str, Any]) -> Resource:
+    return admission.admitted(forms.read(document, kinds), None, PLACE).resource
+
+
+def measured(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> dict[str, Any]:
+    """Figures of one size."""
+    resources = [admitted(kinds, d) for d in documents(n_proxies, n_services, n_policies)]
+    proxies = [r.key for r in resources if r.kind == "Dataplane"]
+    gc.collect()
+    before = _rss_mb()
+    started = time.process_time()
+    db = pipeline.load(kinds, PLACE, resources)
+    for key in proxies:
+        db.watch(rules.of_proxy, key)
+    db.changed()
+    full = time.process_time() - started
+    gc.collect()
+    gc.freeze()  # as the control plane does once it has loaded
+    classes = {rules.class_of(db, key) for key in proxies}
+    figures: dict[str, Any] = {
+        "proxies": n_proxies,
+        "classes": len(classes),
+        "full_s": round(full, 3),
+        "memory_mb": round(_rss_mb() - before, 1),
+        "memos": db.n_memos,
+    }
+    figures["ten"] = _change(db, lambda turn: [admitted(kinds, canary(100 + turn))])
+    figures["all"] = _change(
+        db, lambda turn: [admitted(kinds, policy(0, n_services, seconds=100 + turn))], rounds=3
+    )
+    figures["none"] = _change(db, lambda turn: [_secret(kinds, turn)])
+    figures["new_proxy"] = _change(
+        db, lambda turn: [admitted(kinds, dataplane(n_proxies + turn, n_services))], watch=True
+    )
+    return figures
+
+
+def _secret(kinds: Kinds, turn: int) -> Resource:
+    """A change that no proxy's rules read."""
+    return admitted(kinds, {"type": "Secret", "mesh": "default", "name": "s", "data": "YWFh" * (turn + 1)})
+
+
+def _change(
+    db: Db, written: Callable[[int], list[Resource]], rounds: int = 9, *, watch: bool = False
+) -> dict[str, Any]:
+    times, changed, ran = [], 0, 0
+    for turn in range(rounds):
+        resources = written(turn)
+        db.reset_counts()
+        started = time.process_time()
+        pipeline.take(db, resources)
+        if watch:
+            db.watch(rules.of_proxy, resources[0].key)
+        changed = len(db.changed())
+        times.append(time.process_time() - started)
+        ran = sum(db.runs.values())
+    return {"ms": round(median(times) * 1000, 3), "proxies_changed": changed, "questions_run": ran}
+
+
+def _rss_mb() -> float:
+    return usage.getrusage(usage.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--proxies", type=int, default=2000)
+    parser.add_argument("--services", type=int, default=500)
+    parser.add_argument("--policies", type=int, default=1000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    kinds = all_kinds()
+    small = measured(kinds, options.proxies // 4, options.services, options.policies)
+    large = measured(kinds, options.proxies, options.services, options.policies)
+    ratio = round(large["ten"]["ms"] / small["ten"]["ms"], 2)
+    result = {"small": small, "large": large, "ten_ratio": ratio}
+    if options.json:
+        print(json.dumps(result))
+        return
+    for figures in (small, large):
+        print(figures)
+    print(f"a change that touches ten proxies, {small['proxies']} -> {large['proxies']} proxies: {ratio} x")
+
+
+if __name__ == "__main__":
+    main()
