@@ -52,7 +52,7 @@ The control plane runs, with a small shop in mesh "shop". In another terminal, t
 {prefix}  {koguma} get dataplanes -m shop
   {koguma} get meshtimeouts -m shop -o wide
   {koguma} get kri_mt_shop_default__backend-is-quick_ -o yaml
-  {koguma} describe meshhttproute backend-split.shop-team -m shop
+  {koguma} describe meshhttproute backend-split -m shop
 
   # watch one thing, change another
   {koguma} get meshtimeouts -m shop -w
