@@ -217,7 +217,7 @@ def _older_hashes(
     policies: tuple[HashPolicy, ...] | None, conf: LoadBalancingConf, path: str
 ) -> Iterator[Violation]:
     if policies is not None and conf.hash_policies is not None:
-        yield Violation(path, "hashPolicies already specified in the root level", "exclusive")
+        yield Violation(path, "must not be set beside hashPolicies one level up", "exclusive")
     yield from hash_policies.violations(policies or (), path)
 
 
