@@ -206,3 +206,88 @@ def at(value, path):
     for step in documents._steps(path.removeprefix("spec.")):
         value = value[int(step)] if isinstance(value, list) else value[step]
     return value
+
+
+def mesh_of(n_proxies):
+    text = (Path(__file__).with_name("cases") / "seed_002_universal.yaml").read_text().split("\n---- ")[0]
+    proxies = [
+        {
+            "type": "Dataplane",
+            "mesh": "default",
+            "name": f"dp-{number}",
+            "networking": {
+                "address": "10.0.0.9",
+                "inbound": [{"port": 80, "tags": {"kuma.io/service": "x"}}],
+            },
+        }
+        for number in range(n_proxies)
+    ]
+    resources = [admitted(d.value) for d in documents.load(text)] + [admitted(d) for d in proxies]
+    db = pipeline.load(KINDS, PLACE, resources)
+    for key in match.proxies(db, "default"):
+        db.watch(rules.of_proxy, key)
+    db.changed()
+    db.reset_counts()
+    return db
+
+
+def timeout_on_backend(idle):
+    conf = {"http": {"requestTimeout": "2s", "streamIdleTimeout": idle}}
+    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "default": conf}]}
+    return admitted(
+        {"type": "MeshTimeout", "name": "timeout-on-backend-service", "mesh": "default", "spec": spec}
+    )
+
+
+def test_editing_a_timeout_never_matches_again():
+    db = mesh_of(30)
+    pipeline.take(db, [timeout_on_backend("9h")])
+    assert len(db.changed()) == 31  # all but `web`, which has an override
+    ran = {name for name, times in db.runs.items() if times}
+    assert not ran & {"match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.ports"}
+    assert db.runs["rules.effective"] == 2  # once per class, not per proxy
+
+
+def test_a_change_without_effect_stops_where_it_has_none():
+    db = mesh_of(30)
+    same = timeout_on_backend("1h")
+    pipeline.take(db, [same])
+    assert db.changed() == []
+    assert sum(db.runs.values()) <= 4
+
+
+def test_a_new_proxy_of_a_known_class_asks_next_to_nothing():
+    db = mesh_of(30)
+    networking = {"address": "10.0.0.9", "inbound": [{"port": 80, "tags": {"kuma.io/service": "x"}}]}
+    new = admitted({"type": "Dataplane", "mesh": "default", "name": "new", "networking": networking})
+    pipeline.take(db, [new])
+    db.watch(rules.of_proxy, new.key)
+    db.changed()
+    assert sum(db.runs.values()) <= 8
+    assert not db.runs["match.matched"]
+
+
+def test_memory_is_given_back_when_proxies_leave():
+    db = mesh_of(0)
+    db.collect()
+    before = db.n_memos
+    added = []
+    for number in range(40):
+        networking = {
+            "address": "10.0.0.9",
+            "inbound": [{"port": 80, "tags": {"kuma.io/service": f"s{number}"}}],
+        }
+        new = admitted(
+            {"type": "Dataplane", "mesh": "default", "name": f"dp-{number}", "networking": networking}
+        )
+        pipeline.take(db, [new])
+        db.watch(rules.of_proxy, new.key)
+        added.append(new.key)
+    db.changed()
+    assert db.n_memos > before + 40
+    for key in added:
+        db.unwatch(rules.of_proxy, key)
+        pipeline.take(db, [], [key])
+    db.changed()
+    db.collect()
+    assert db.n_memos <= before + 5

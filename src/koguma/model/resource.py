@@ -32,7 +32,7 @@ class Key(NamedTuple):
         return f'{self.kind} "{self.name}"' + (f" ({place.strip()})" if place else "")
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
+class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One object as it is stored. Times are RFC 3339 text; `revision` is the one that wrote it."""
 
     kind: str
