@@ -1,19 +1,38 @@
-"""Control: keeps the engine's inputs in step with the store.
+"""Control: keeps the engine's inputs in step with the store, and the store in step with the engine's latches.
 
-The engine is told of changes in revision order, in batches, before it is asked. It answers for the state of the
-revision that the store had when it was asked, never for an older one.
+The engine is told of changes in revision order, in batches, before it is asked. It answers for the state of
+the revision that the store had when it was asked, never for an older one.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final, assert_never
 
-from koguma.core import pipeline
+import structlog
+
+from koguma.api import transactions
+from koguma.api.context import Context, mesh_key
+from koguma.api.user import SYSTEM
+from koguma.core import pipeline, services
 from koguma.core.incremental import Db
-from koguma.model.errors import Gone
+from koguma.core.services import Problem
+from koguma.model.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, Unavailable
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
-from koguma.store.contract import Change, Op
+from koguma.model.resource import Key
+from koguma.store.contract import Change, Delete, Op, Operation, Put, Require, Transaction
 from koguma.store.store import Store
+
+PAUSE_SECONDS: Final = 0.05  # what changes together is looked at together
+RETRY_SECONDS: Final = 5.0
+LOOK_SECONDS_MAX: Final = 3600.0
+MEMOS_MAX: Final = 500_000
+BATCH: Final = 256  # writes at a time; the store commits them together
+
+_WATCHED: Final = frozenset({"Dataplane", "Mesh", "MeshService"})
+_log = structlog.get_logger("koguma.control")
 
 
 class Control:
@@ -46,3 +65,124 @@ class Control:
         written = [c.resource for c in last.values() if c.op is not Op.DELETE and not c.error]
         gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
         pipeline.take(self._db, written, gone)
+        self._db.changed()
+        if self._db.n_memos > MEMOS_MAX:
+            self._db.collect()  # answers that somebody asked for once; they are made again when asked again
+
+
+class ServiceGenerator:
+    """Keeps the MeshServices that are made from Dataplanes as the Dataplanes are.
+
+    Every control plane of a zone does this, and none leads. A change is written over the revision on which it
+    was decided, so whoever comes first has done it for all, and the others look again.
+    """
+
+    def __init__(
+        self, context: Context, clock: Callable[[], datetime], grace: timedelta = services.GRACE
+    ) -> None:
+        self.context = context
+        self._clock = clock
+        self._grace = grace
+        self._due_at: dict[str, datetime] = {}  # by mesh: when to look, even if nothing changes
+        self._problems: dict[str, tuple[Problem, ...]] = {}
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What was odd when each mesh was last looked at."""
+        return [problem for mesh in sorted(self._problems) for problem in self._problems[mesh]]
+
+    async def run(self) -> None:
+        """Look at every mesh, and then at those where something changes, until cancelled."""
+        store = self.context.store
+        while True:
+            news = store.watch(_WATCHED, store.state.revision)
+            touched = {mesh.name for mesh in store.state.listed("Mesh")}
+            try:
+                while True:
+                    await self.settle(touched)
+                    touched = await self._touched(news.next_batch)
+            except (Gone, Unavailable) as error:
+                _log.warning("services are looked at again from the start", reason=error.detail)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def settle(self, meshes: Iterable[str]) -> None:
+        """Write what these meshes lack; one that cannot be served now is tried again later."""
+        for mesh in sorted(meshes):
+            try:
+                await self._settle(mesh)
+            except Unavailable as error:
+                _log.warning("services wait for the store", mesh=mesh, reason=error.detail)
+            except Exception:  # noqa: BLE001 - the services of one mesh must not wait for those of another
+                _log.exception("services of a mesh cannot be generated", mesh=mesh)
+            else:
+                continue
+            self._due_at[mesh] = self._clock() + timedelta(seconds=RETRY_SECONDS)
+
+    async def _touched(self, next_batch: Callable[[float | None], Awaitable[list[Change]]]) -> set[str]:
+        """The meshes that there is something to do for; returns when there is one."""
+        changes = await next_batch(self._seconds_left())
+        if changes:
+            await asyncio.sleep(PAUSE_SECONDS)
+            changes += await next_batch(0)
+        now = self._clock()
+        due = {mesh for mesh, at in self._due_at.items() if at <= now}
+        return due | {change.resource.mesh or change.resource.name for change in changes}
+
+    def _seconds_left(self) -> float | None:
+        if not self._due_at:
+            return None
+        left = (min(self._due_at.values()) - self._clock()).total_seconds()
+        return min(max(left, 0.0), LOOK_SECONDS_MAX)
+
+    async def _settle(self, mesh: str) -> None:
+        db = await self.context.database()
+        self._due_at.pop(mesh, None)
+        if self.context.state.get(mesh_key(mesh)) is None:  # all that was in it has gone with it
+            self._problems.pop(mesh, None)
+            return
+        step = services.step(services.wanted(db, mesh), services.stored(db, mesh), self._clock(), self._grace)
+        if step.due_at is not None:
+            self._due_at[mesh] = step.due_at
+        self._note(mesh, (*step.problems, *await self._write(mesh, step.changes)))
+
+    async def _write(self, mesh: str, changes: Iterable[services.Change]) -> list[Problem]:
+        """Write changes, each one for itself; gives those that can never be written as they are."""
+        left = iter(changes)
+        refused: list[Problem] = []
+        while batch := list(islice(left, BATCH)):
+            answers = await asyncio.gather(*map(self._write_one, batch))
+            refused += [answer for answer in answers if answer is not None]
+            _log.info("services generated", mesh=mesh, changes=len(batch), refused=len(refused))
+        return refused
+
+    async def _write_one(self, change: services.Change) -> Problem | None:
+        try:
+            operations = self._operations(change)
+            await self.context.store.write(Transaction(operations, SYSTEM, "generated from dataplanes"))
+        except Invalid as error:
+            return Problem(_key(change), "invalid", f"cannot be made: {error}")
+        except (AlreadyExists, Conflict, NotFound):
+            return None  # somebody else was first; that was a change too, so we look again
+        return None
+
+    def _operations(self, change: services.Change) -> tuple[Operation, ...]:
+        match change:
+            case services.Create(key=key, document=document):
+                made = transactions.made_here(self.context, document)
+                return Require(mesh_key(key.mesh), NotFound()), Put(made, 0)
+            case services.Replace(resource=resource):
+                return (Put(resource, resource.revision),)
+            case services.Remove(resource=resource):
+                return (Delete(resource.key, resource.revision),)
+            case unknown:
+                assert_never(unknown)
+
+    def _note(self, mesh: str, problems: tuple[Problem, ...]) -> None:
+        for problem in sorted(set(problems) - set(self._problems.get(mesh, ()))):
+            log = _log.info if problem.rule == services.HAND_MADE else _log.warning
+            log("service is odd", about=str(problem.about), rule=problem.rule, problem=problem.message)
+        self._problems[mesh] = problems
+
+
+def _key(change: services.Change) -> Key:
+    return change.key if isinstance(change, services.Create) else change.resource.key

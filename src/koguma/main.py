@@ -11,13 +11,12 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import metadata
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
-from koguma import __version__, bootstrap, kinds, logs
+from koguma import __version__, bootstrap, kinds, logs, plugins
 from koguma.api import access, openapi, routes, server
 from koguma.api.access import Access, Attempt
 from koguma.api.apply import Apply
@@ -26,6 +25,7 @@ from koguma.api.call import Call, answer
 from koguma.api.context import About, Context
 from koguma.api.dispatch import Dispatch
 from koguma.api.health import Check, Health
+from koguma.api.inspect import Inspect
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.plain import Objects
 from koguma.api.server import HttpServer
@@ -33,11 +33,12 @@ from koguma.api.shown import Shown
 from koguma.api.system import System
 from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
 from koguma.api.watch import Watches
-from koguma.control import Control
+from koguma.control import Control, ServiceGenerator
+from koguma.core import services
 from koguma.identity import certificates, files, signing_keys
 from koguma.model import duration
 from koguma.model.errors import Invalid, KogumaError
-from koguma.model.kind import Kind, Kinds
+from koguma.model.kind import Kinds
 from koguma.model.schema import Json
 from koguma.settings import Settings, masked_url
 from koguma.store import Store, log_at, migrate
@@ -47,13 +48,11 @@ _log = structlog.get_logger("koguma")
 
 def all_kinds() -> Kinds:
     """Built-in kinds, and the policies of every installed package that offers the entry point."""
-    found: dict[str, Kind] = {kind.name: kind for kind in kinds.KINDS}
-    for entry in sorted(metadata.entry_points(group="koguma.policies"), key=lambda e: e.name != "builtin"):
-        for kind in entry.load():
-            if kind.name in found:
-                raise RuntimeError(f'policy "{kind.name}" of entry point "{entry.name}" exists already')
-            found[kind.name] = kind
-    return Kinds(found.values())
+    return plugins.load(kinds.KINDS, plugins.installed(), _warn_in_log).kinds
+
+
+def _warn_in_log(text: str) -> None:
+    _log.warning("plugin", warning=text)
 
 
 def now() -> datetime:
@@ -66,14 +65,17 @@ class ControlPlane:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.kinds = all_kinds()
+        self._warnings: list[Check] = []
+        self._failures: dict[str, str] = {}  # the last one of each policy that a package brought
+        self._found = plugins.load(kinds.KINDS, plugins.installed(), self._warn_of_plugin)
+        self.kinds = self._found.kinds
         self.store = Store(log_at(settings.store_url), now)
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
         self._tasks: list[asyncio.Task[None]] = []
         self._http: HttpServer | None = None
-        self._warnings: list[str] = []
+        self._services: ServiceGenerator | None = None
         self._certificate = ""
 
     async def start(self) -> None:
@@ -91,6 +93,9 @@ class ControlPlane:
         history = timedelta(seconds=duration.seconds(self.settings.history))
         short = frozenset(kind.name for kind in self.kinds if kind.short_history)
         self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
+        if not context.place.is_global:
+            self._services = ServiceGenerator(context, now)
+            self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
         gc.collect()
         gc.freeze()  # what lives from the start lives to the end; later collections need not look at it
         self._not_ready = ""
@@ -126,9 +131,13 @@ class ControlPlane:
             shown=Shown(self.kinds),
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
-            database=Control(self.store, self.kinds, settings.place).database,
+            database=self._control().database,
         )
         return context, Keys(lambda: self.store.state)
+
+    def _control(self) -> Control:
+        readable = plugins.for_engine(self._found, self._failures.__setitem__)
+        return Control(self.store, readable, self.settings.place)
 
     def _shown_settings(self) -> Mapping[str, Json]:
         used = {"apiPort": self.ports.get("api"), "apiTlsPort": self.ports.get("api-tls")}
@@ -157,7 +166,11 @@ class ControlPlane:
         fixed = routes.fixed(system, Apply(context, objects), issuer, pages)
         verifier = TokenVerifier(keys, now)
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
-        return Dispatch((fixed, routes.objects(self.kinds, objects, watches)), authenticator, self.metrics)
+        variable = (
+            routes.objects(self.kinds, objects, watches),
+            routes.inspect(self.kinds, Inspect(context)),
+        )
+        return Dispatch((fixed, *variable), authenticator, self.metrics)
 
     def _tls(self, data_dir: Path) -> ssl.SSLContext:
         settings = self.settings
@@ -195,10 +208,13 @@ class ControlPlane:
                     f" choose another port with {flag}"
                 ) from error
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, text: str, about: str = "start", hint: str = "") -> None:
         if text:
-            self._warnings.append(text)
-            _log.warning("start", warning=text)
+            self._warnings.append(Check(about, "warning", text, hint))
+            _log.warning(about, warning=text)
+
+    def _warn_of_plugin(self, text: str) -> None:
+        self._warn(text, "policies", "correct the package or remove it, then restart the control plane")
 
     def _numbers(self, watches: Watches) -> Iterator[tuple[str, str, str, float]]:
         store = self.store
@@ -215,7 +231,9 @@ class ControlPlane:
             *self._schema_check(),
             self._certificate_check(),
             *self._unreadable(),
-            *self._start_checks(),
+            *self._warnings,
+            *self._plugin_checks(),
+            *self._service_checks(),
         ]
 
     async def _store_check(self) -> Check:
@@ -247,9 +265,15 @@ class ControlPlane:
             text = f"{broken.key} cannot be read: {broken.error}"
             yield Check("objects", "error", text, "delete it, or write it again")
 
-    def _start_checks(self) -> Iterator[Check]:
-        for warning in self._warnings:
-            yield Check("start", "warning", warning)
+    def _plugin_checks(self) -> Iterator[Check]:
+        for name, failure in sorted(self._failures.items()):
+            text = f"objects of {name} have no effect where it cannot read them: {failure}"
+            yield Check("policies", "warning", text, "correct the package, or write the objects again")
+
+    def _service_checks(self) -> Iterator[Check]:
+        for problem in self._services.problems if self._services else ():
+            if problem.rule != services.HAND_MADE:
+                yield Check("services", "warning", f"{problem.about}: {problem.message}")
 
 
 def _made(directory: Path) -> Path:

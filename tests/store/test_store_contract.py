@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import uuid
 
 import pytest
 from store_cases import all_after, contents, deletes, does, drained, key, puts, thing
@@ -32,7 +33,7 @@ async def test_a_new_object_gets_its_identity_and_times(store) -> None:
     assert stored == change.resource
     assert (stored.revision, stored.generation) == (1, 1)
     assert stored.creation_time == stored.modification_time == change.time == "2026-03-01T12:00:00Z"
-    assert len(stored.uid) == 36
+    assert (str(uuid.UUID(stored.uid)), uuid.UUID(stored.uid).version) == (stored.uid, 4)
     assert store.state.named("MeshTimeout", "default", "slow") is stored
 
 

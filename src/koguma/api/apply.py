@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import plain, transactions
+from koguma.api import advice, plain, transactions
 from koguma.api.access import WRITE_VERBS
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
@@ -67,7 +67,10 @@ class Apply:
                 if any(draft.revision is not None for draft in drafts) or not self._moved(drafts, made):
                     raise
                 continue
-            return self._answer(made, changes, pruned, is_dry=plain.dry_run(call))
+            is_dry = plain.dry_run(call)
+            warnings = [one.warnings for one in made] if is_dry else await advice.told(self._context, made)
+            results = self._results(made, warnings, changes, pruned)
+            return self._answer(results, changes, is_dry=is_dry)
         raise Conflict("the objects are being written by others all the time; try again")
 
     def _moved(self, drafts: Sequence[Draft], made: Sequence[Admitted]) -> bool:
@@ -145,12 +148,19 @@ class Apply:
             self._context.check(call.user, "delete", kind, resource.mesh, resource.core_name)
         return sorted(found, key=lambda resource: (resource.kind == "Mesh", resource.key))
 
-    def _answer(
-        self, made: Sequence[Admitted], changes: Sequence[Change], pruned: Sequence[Resource], *, is_dry: bool
-    ) -> web.Response:
+    def _results(
+        self,
+        made: Sequence[Admitted],
+        warnings: Sequence[Sequence[str]],
+        changes: Sequence[Change],
+        pruned: Sequence[Resource],
+    ) -> list[Json]:
         by_key = {change.resource.key: change for change in changes}
-        results = [self._result(one.resource, by_key, one.warnings) for one in made]
-        results += [self._result(resource, by_key, ()) for resource in pruned]
+        told = zip(made, warnings, strict=True)
+        results = [self._result(one.resource, by_key, heard) for one, heard in told]
+        return [*results, *(self._result(resource, by_key, ()) for resource in pruned)]
+
+    def _answer(self, results: list[Json], changes: Sequence[Change], *, is_dry: bool) -> web.Response:
         if is_dry:
             return answer_json({"dryRun": True, "results": results})
         revision = max((change.revision for change in changes), default=self._context.state.revision)

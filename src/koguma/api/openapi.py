@@ -74,6 +74,7 @@ def document(kinds: Kinds) -> Json:
     paths: dict[str, Json] = dict(_system_paths())
     for kind in kinds:
         paths |= _kind_paths(kind)
+    paths |= _inspect_paths(kinds)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -353,3 +354,71 @@ _APPLY_BODY: Final[Json] = {
     },
     "additionalProperties": False,
 }
+
+
+_ORIGINS: Final = _query("origins", {"type": "string", "enum": ["fields"]}, "Show who set each field.")
+# What stands below a Dataplane: operation, the list in the answer, and words.
+_OF_PROXY: Final = {
+    "_rules": ("inspectRules", "rules", "All rules of the proxy, kind by kind."),
+    "_policies": ("inspectPolicies", "policies", "What holds for the proxy as a whole."),
+    "_layout": ("inspectLayout", "outbounds", "The ports that the proxy serves and calls."),
+    "_inbounds/{kri}/_policies": ("inspectInbound", "policies", "What holds for calls to one inbound."),
+    "_outbounds/{kri}/_policies": ("inspectOutbound", "policies", "What holds for calls of one port."),
+    "_outbounds/{kri}/_routes": ("inspectRoutes", "routes", "The routes of calls to one port."),
+    "_outbounds/{kri}/_routes/{route}/_policies": (
+        "inspectRoute",
+        "policies",
+        "What holds for calls to one port through one route.",
+    ),
+}
+
+
+def _inspect_paths(kinds: Kinds) -> dict[str, Json]:
+    base = "/meshes/{mesh}/dataplanes/{name}"
+    paths: dict[str, Json] = {f"{base}/{path}": _inspected(path, *said) for path, said in _OF_PROXY.items()}
+    for kind in kinds:
+        if kind.policy is not None or kind.name == "MeshService":
+            at = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
+            paths[f"{at}/_resources/dataplanes"] = _selected(kind)
+    return paths
+
+
+def _inspected(path: str, operation: str, listed: str, words: str) -> Json:
+    parts = [name for name in ("kri", "route") if f"{{{name}}}" in path]
+    text = {"type": "string", "description": "A KRI, with the port as its section."}
+    schema = {"type": "object", "required": [listed], "properties": {listed: {"type": "array"}}}
+    return {
+        "parameters": [
+            _MESH,
+            _NAME,
+            *({"name": name, "in": "path", "required": True, "schema": text} for name in parts),
+        ],
+        "get": {
+            "operationId": operation,
+            "tags": ["Inspect"],
+            "parameters": [] if listed == "outbounds" else [_ORIGINS],
+            "responses": {"200": _answer(words, schema), **_errors(400, 401, 403, 404)},
+        },
+    }
+
+
+def _selected(kind: Kind) -> Json:
+    schema = {
+        "type": "object",
+        "required": ["total", "items"],
+        "properties": {
+            "total": {"type": "integer"},
+            "items": {"type": "array", "items": {"type": "object"}},
+            "next": {"type": "string"},
+        },
+    }
+    words = f"The proxies that the {kind.display_names[0]} selects."
+    return {
+        "parameters": [_MESH, _NAME],
+        "get": {
+            "operationId": f"inspect{kind.name}",
+            "tags": ["Inspect"],
+            "parameters": _LIST_QUERY[:3],  # size, offset, name
+            "responses": {"200": _answer(words, schema), **_errors(400, 401, 403, 404)},
+        },
+    }

@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma.api import lists, patches, transactions
+from koguma.api import advice, lists, patches, transactions
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.context import Context
 from koguma.core.admission import Admitted, FieldValidation
@@ -152,7 +152,9 @@ class Objects:
         made, operations = transactions.put(context, draft, before, field_validation(call))
         operations += await transactions.new_meshes(context, [made.resource])
         changes = await self.commit(call, operations)
-        return _written(made, changes, before, is_dry=dry_run(call))
+        is_dry = dry_run(call)  # then nothing is in the mesh that could be odd there
+        warnings = made.warnings if is_dry else (await advice.told(context, [made]))[0]
+        return _written(made, warnings, changes, before, is_dry=is_dry)
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
         """Write, or only see what a write would do where the query says dryRun."""
@@ -242,11 +244,16 @@ def _check_preconditions(call: Call, stored: Resource | None) -> None:
 
 
 def _written(
-    made: Admitted, changes: tuple[Change, ...], before: Resource | None, *, is_dry: bool
+    made: Admitted,
+    warnings: Sequence[str],
+    changes: tuple[Change, ...],
+    before: Resource | None,
+    *,
+    is_dry: bool,
 ) -> web.Response:
     change = next((c for c in changes if c.resource.key == made.resource.key), None)
     revision = change.revision if change else before.revision if before else 0
     status = 201 if change is not None and change.op is Op.CREATE else 200
     # A dry run wrote nothing, so there is no revision to name.
     headers = {} if is_dry else {"ETag": etag(revision), "Koguma-Revision": str(revision)}
-    return answer_json({"warnings": list(made.warnings)} if made.warnings else {}, status, headers)
+    return answer_json({"warnings": list(warnings)} if warnings else {}, status, headers)

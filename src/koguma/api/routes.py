@@ -7,6 +7,7 @@ from aiohttp import web
 from koguma.api.apply import Apply
 from koguma.api.call import Call
 from koguma.api.dispatch import Endpoint, Found, Handler, Route
+from koguma.api.inspect import Inspect
 from koguma.api.plain import Objects
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
@@ -91,3 +92,45 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
                 return None
 
     return route
+
+
+def inspect(kinds: Kinds, handlers: Inspect) -> Route:
+    """What stands below a Dataplane, a policy or a MeshService."""
+    # Below a Dataplane words and KRIs take turns, so the words alone say which endpoint is meant.
+    of_proxy: dict[tuple[str, ...], Handler] = {
+        ("_rules",): handlers.rules,
+        ("_policies",): handlers.policies,
+        ("_layout",): handlers.layout,
+        ("_inbounds", "_policies"): handlers.inbound_policies,
+        ("_outbounds", "_policies"): handlers.outbound_policies,
+        ("_outbounds", "_routes"): handlers.outbound_routes,
+        ("_outbounds", "_routes", "_policies"): handlers.route_policies,
+    }
+    endpoints = {words: _inspected(handler) for words, handler in of_proxy.items()}
+    dataplanes = _inspected(handlers.dataplanes)
+
+    def route(segments: tuple[str, ...]) -> Found | None:
+        match segments:
+            case ("meshes", mesh, path, name, _, *_):
+                kind, rest = kinds.by_path.get(path), segments[4:]
+            case _:
+                return None
+        if kind is not None and kind.name == "Dataplane":
+            found = endpoints.get(rest[::2]) if len(rest) % 2 else None
+            return (found, (mesh, name, *rest[1::2])) if found else None
+        if kind is not None and rest in _selected_paths(kind):
+            return dataplanes, (kind, mesh, name)
+        return None
+
+    return route
+
+
+def _inspected(handler: Handler) -> Endpoint:
+    return Endpoint("inspect", {"GET": handler}, _ITEM_TITLES)
+
+
+def _selected_paths(kind: Kind) -> tuple[tuple[str, ...], ...]:
+    if kind.policy is not None:
+        # The second is what Kuma's own command line asks for.
+        return ("_resources", "dataplanes"), ("-resources", "dataplanes")
+    return (("_resources", "dataplanes"), ("_dataplanes",)) if kind.name == "MeshService" else ()

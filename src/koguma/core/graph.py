@@ -8,23 +8,11 @@ The graph knows neither questions nor what makes answers equal; incremental.py a
 collections keep the order of arrival, so that equal histories run equally.
 """
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
 SETTLED: Final = 1 << 60  # a level above all memos: nothing is stale
 NEVER: Final = object()  # the answer of a question that was never asked; equals no other
-
-
-class CycleError(RuntimeError):
-    """A question needs its own answer; `circle` has the keys of all memos on the way."""
-
-    def __init__(self, circle: Sequence[Any]) -> None:
-        names = [str(key) for key in circle]
-        first = names.index(min(names))  # wherever it was entered, it is the same circle
-        names = [*names[first:], *names[: first + 1]]
-        super().__init__(f"a question needs its own answer: {' -> '.join(names)}")
-        self.circle = frozenset(circle)
 
 
 class Node:
@@ -43,7 +31,7 @@ class Node:
 class Memo(Node):
     """An answer and what it was made of."""
 
-    __slots__ = ("answer", "cycle", "frame", "height", "number", "reads", "stale", "true_at")
+    __slots__ = ("answer", "frame", "height", "number", "on_circle", "reads", "stale", "true_at")
 
     def __init__(self, home: dict[Any, Any], key: Any, number: int) -> None:
         super().__init__(home, key)
@@ -54,12 +42,7 @@ class Memo(Node):
         self.stale = True  # something that it read directly is different now
         self.true_at = -1  # the epoch in which it was last found true
         self.frame: dict[Node, None] | None = None  # the reads so far, while it is being made
-        self.cycle: CycleError | None = None  # the answer, where it was found on a circle
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether a replay of its reads need not go on."""
-        return self.stale or self.cycle is not None
+        self.on_circle = False  # it was found to need its own answer
 
 
 class Graph:

@@ -30,9 +30,9 @@ from outside lives until a change reaches it in `changed()`, or until `collect()
 what it read.
 
 **When a question raises**, the error is its answer: kept, compared (type, arguments, attributes), and raised
-for each reader, who may catch it. A question that needs its own answer is a bug: everyone on the circle
-answers with a `CycleError`, wherever one enters, and even if one catches it. RecursionError, and what is no
-`Exception`, is no answer: the run is given up, and the question remains to be answered.
+for each reader, who may catch it. A question that needs its own answer is a bug: it, and all who ask for it,
+answer with a `CycleError`, which no question can catch, since what follows would depend on where the circle was
+entered. RecursionError, and what is no `Exception`, is no answer: the run is given up, and remains to be done.
 
 **How deep.** A first answer nests as its questions do, `DEPTH_MAX` at most, so that Python's own limit is not
 met somewhere at random; where that is too little, ask the inner ones first. The wave of `changed()` does
@@ -43,20 +43,35 @@ one answer). A question may be run for a reader that then no longer asks it; bei
 """
 
 import functools
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
-from koguma.core.graph import CycleError, Graph, Memo, Node
+from koguma.core.graph import Graph, Memo, Node
 from koguma.core.inputs import Change, Input, K, Table, V
 
 DEPTH_MAX: Final = 150
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class CycleError(RuntimeError):
+    """A question needs its own answer; the text names the circle, the same wherever it was entered."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        first = names.index(min(names))
+        circle = [*names[first:], *names[: first + 1]]
+        super().__init__(f"a question needs its own answer: {' -> '.join(circle)}")
+
+
+class _Circular(BaseException):
+    """A CycleError on its way through questions, which cannot catch it: there is no answer to go on with."""
+
+    def __init__(self, error: CycleError) -> None:
+        self.error = error
 
 
 class Question(Generic[P, R]):
@@ -109,6 +124,12 @@ class _Raised:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Raised) and self.content == other.content
+
+    def throw(self, *, inside: bool) -> None:
+        """Raise it, for another question or for the outside."""
+        if inside and isinstance(self.error, CycleError):
+            raise _Circular(self.error)
+        raise self.error.with_traceback(self.traceback)
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -220,8 +241,7 @@ class Db:
             self._frame[memo] = None
         answer = memo.answer
         if answer.__class__ is _Raised:
-            self._rejoin(memo)
-            raise answer.error.with_traceback(answer.traceback)
+            answer.throw(inside=bool(self._stack))
         return answer  # type: ignore[no-any-return]  # what this question's function returned
 
     def table(self, of: Input[Any, Any]) -> Table:
@@ -260,23 +280,22 @@ class Db:
     def _refresh(self, memo: Memo) -> None:
         """Make an answer true: run the question, unless a replay of its reads finds nothing new."""
         if memo.frame is not None:
-            raise self._cycle(memo)
+            raise self._circle(memo)
         frame = self._enter(memo)
         try:
-            if self._replay(memo, frame):
-                self._graph.found_true(memo)
-                return
-            if memo.cycle is None:
+            try:
+                if self._replay(memo, frame):
+                    self._graph.found_true(memo)
+                    return
                 frame.clear()
                 self.runs[memo.key.question.name] += 1
-                try:
-                    answer = memo.key.question.function(self, *memo.key.args)
-                except RecursionError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - what a question raises is its answer
-                    answer = _Raised(error)
-            if memo.cycle is not None:
-                answer = _Raised(memo.cycle)
+                answer = memo.key.question.function(self, *memo.key.args)
+            except RecursionError:
+                raise
+            except _Circular as circular:
+                answer = _Raised(circular.error)
+            except Exception as error:  # noqa: BLE001 - what a question raises is its answer
+                answer = _Raised(error)
             is_news = not _same(answer, memo.answer)
         except BaseException:
             self._give_up(memo, frame)
@@ -306,42 +325,26 @@ class Db:
 
     def _replay(self, memo: Memo, frame: dict[Node, None]) -> bool:
         """Whether all reads are as they were. One from a circle also has reads of others, so that it runs."""
-        was_on_circle, memo.cycle = memo.cycle is not None, None
-        if memo.stale or was_on_circle:
+        if memo.on_circle:
+            memo.on_circle = False
             return False
         for read in memo.reads:
-            if isinstance(read, Memo):
-                if read.frame is not None:
-                    self._cycle(read)
-                else:
-                    if not self._graph.is_true(read):
-                        self._refresh(read)
-                    self._rejoin(read)
-                if memo.is_doubtful:
-                    return False
+            if memo.stale:
+                break
+            if isinstance(read, Memo) and not self._graph.is_true(read):
+                self._refresh(read)
             frame[read] = None
-        return True
+        return not memo.stale
 
-    def _cycle(self, memo: Memo) -> CycleError:
-        """A memo is asked for while it is being made: a circle, which follows from what all on it read."""
+    def _circle(self, memo: Memo) -> _Circular:
+        """A memo is asked for while it is being made: all from it inwards fail for what all of them read."""
         members = self._stack[self._stack.index(memo) :]
-        error = CycleError([each.key for each in members])
-        self._doom(members, error, {read: None for each in members for read in each.frame or ()})
-        return error
-
-    def _rejoin(self, memo: Memo) -> None:
-        """If a memo is known to be on a circle with one that is being made, the circle is closed again."""
-        error = memo.cycle
-        if error is not None:
-            members = itertools.dropwhile(lambda each: each.key not in error.circle, self._stack)
-            self._doom(members, error, {memo: None})
-
-    def _doom(self, members: Iterable[Memo], error: CycleError, reads: dict[Node, None]) -> None:
-        """Let all of them answer with the circle, whatever they make of it."""
-        for each in members:
-            assert each.frame is not None
-            each.frame.update(reads)
-            each.cycle = each.cycle or error
+        frames = [each.frame for each in members if each.frame is not None]
+        reads = {read: None for frame in frames for read in frame}
+        for each, frame in zip(members, frames, strict=True):
+            each.on_circle = True
+            frame.update(reads)
+        return _Circular(CycleError([str(each.key) for each in members]))
 
     def _give_up(self, memo: Memo, frame: dict[Node, None]) -> None:
         """A run was broken off: it remains to be done, if anyone needs it."""
@@ -357,4 +360,7 @@ class Db:
 
 
 def _same(one: object, other: object) -> bool:
-    return one is other or one == other
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # noqa: BLE001 - what cannot be compared is news
+        return False

@@ -104,11 +104,17 @@ def traced(items: Sequence[Item], reason: Callable[[Item, Item], str] = _outrank
 
 
 class _Saying(msgspec.Struct, frozen=True):
-    """What an item says at a place of its configuration."""
+    """What an item says at a place of its configuration, or at one around it."""
 
     item: Item
     origin: Origin
     value: Json
+    is_around: bool = False
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is a list that others are appended to."""
+        return isinstance(self.value, list) and not self.is_around
 
 
 class _Leaf(msgspec.Struct, frozen=True):
@@ -138,7 +144,7 @@ def _leaves(value: Json, names: _Names, items: Sequence[Item]) -> Iterator[_Leaf
 
 def _elements(said: Sequence[_Saying], names: _Names) -> Iterator[_Leaf]:
     """The leaves of a joined list: all that was said since something else than a list stood there."""
-    n_replaced = max((n for n, each in enumerate(said, 1) if not isinstance(each.value, list)), default=0)
+    n_replaced = max((n for n, each in enumerate(said, 1) if not each.is_joined), default=0)
     lost = said[:n_replaced][::-1]
     index = 0
     for each in said[n_replaced:]:
@@ -153,7 +159,7 @@ def _said(each: Item, names: _Names) -> _Saying | None:
     value: Json = each.conf if isinstance(each.conf, dict) else {}
     for depth, name in enumerate(names):
         if not isinstance(value, dict):
-            return _Saying(each, Origin(each.source, _path(each.path, names[:depth])), value)
+            return _Saying(each, Origin(each.source, _path(each.path, names[:depth])), value, is_around=True)
         value = value.get(name)
         if value is None:
             return None

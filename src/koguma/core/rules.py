@@ -160,7 +160,7 @@ class Applicable(msgspec.Struct, frozen=True):
 
     everywhere: tuple[ItemId, ...]
     by_destination: Mapping[Key, tuple[tuple[ItemId, str], ...]]  # with the section, or ""
-    by_route: Mapping[Key, tuple[ItemId, ...]]
+    by_route: Mapping[Key, tuple[tuple[ItemId, Key | None], ...]]  # with the only destination meant, if any
 
 
 @question
@@ -168,15 +168,15 @@ def applicable(db: Db, policies: Policies) -> Applicable:
     """What the policies of one kind say about outbound traffic, sorted and by target."""
     everywhere: list[ItemId] = []
     by_destination: dict[Key, list[tuple[ItemId, str]]] = {}
-    by_route: dict[Key, list[ItemId]] = {}
+    by_route: dict[Key, dict[tuple[ItemId, Key | None], None]] = {}
     for entry, target in _in_order(db, policies):
         via = _via(db, entry.policy)
         if via is not None:
-            by_route.setdefault(via, []).append(entry)
+            by_route.setdefault(via, {})[entry, target.key] = None
         elif target.key is None:
             everywhere.append(entry)
         elif target.kind in ROUTE_KINDS:
-            by_route.setdefault(target.key, []).append(entry)
+            by_route.setdefault(target.key, {})[entry, None] = None
         else:
             by_destination.setdefault(target.key, []).append((entry, target.section))
     return Applicable(
@@ -211,7 +211,8 @@ def outbound(
     found = applicable(db, policies)
     at = found.by_destination.get(destination, ()) if destination else ()
     more = [entry for entry, narrowed in at if narrowed in ("", section)]
-    more += found.by_route.get(route, ()) if route else ()
+    through = found.by_route.get(route, ()) if route else ()
+    more += [entry for entry, only in through if only in (None, destination)]
     if not more:
         return found.everywhere
     return tuple(sorted((*found.everywhere, *more), key=lambda entry: order.key(rank(db, entry))))

@@ -35,6 +35,7 @@ __all__ = [
     "Subscription",
     "Transaction",
     "Unreadable",
+    "log_at",
     "open_store",
 ]
 

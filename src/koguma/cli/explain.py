@@ -1,0 +1,165 @@
+"""`koguma explain`: who set a value, where it stands, and whom it won against."""
+
+import contextlib
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from koguma.cli import explanation, inputs, offline, options, output, tables, terminal
+from koguma.cli.explanation import Row, Source
+from koguma.cli.failures import Failure
+from koguma.model import kri
+
+Json = Any
+
+_VALUE_MAX: Final = 40
+
+
+class Wanted(NamedTuple):
+    """What is to be explained; what is empty means all."""
+
+    to: str
+    port: str
+    route: str
+    kind: str
+    field: str
+
+
+@click.group("explain")
+def command() -> None:
+    """Say who set a value, where, and who lost."""
+
+
+@command.command("dataplane")
+@click.argument("name")
+@click.option("--to", required=True, metavar="SERVICE", help="What is called: a name, KIND/NAME or a KRI.")
+@click.option("--port", default="", help="Port of the service, by name or number; all by default.")
+@click.option("--route", default="", help="Only calls through this route, by name or KRI.")
+@click.option("--kind", default="", help="Only values of this kind of policy, such as MeshTimeout.")
+@click.option("--field", default="", help="Only this field, such as http.requestTimeout, with all that lost.")
+@options.mesh
+@options.files
+@offline.options
+@options.output("json")
+@options.connection
+def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> None:
+    """Say who set the values for a proxy's calls to a service.
+
+    Without --field: a table of all values. With it: the policy and the line that set it, and each one that
+    lost, with the reason. Lines are those of `koguma get -o yaml`. With -f the files are explained instead,
+    without a server, and places are those in the files.
+    """
+    wanted = Wanted(**{option: given.pop(option) for option in Wanted._fields})
+    place = offline.place(zone=given.pop("zone"), is_global=given.pop("is_global"))
+    form = given.pop("output")
+    with contextlib.ExitStack() as stack:
+        if files:
+            loaded = offline.sound(offline.load(inputs.read(files), place))
+            proxy = explanation.proxy_named(loaded.db, mesh, name)
+            source: Source = explanation.Offline(loaded.db, offline.known_kinds(), proxy, loaded.documents)
+        else:
+            client = stack.enter_context(contextlib.closing(options.client(**given)))
+            source = explanation.Served(client, mesh, name)
+        for line in _lines(source, _found(source, wanted), wanted, form):
+            print(line)
+
+
+def _found(source: Source, wanted: Wanted) -> list[Row]:
+    outbounds = explanation.chosen(source.layout(), wanted.to, wanted.port)
+    kind = offline.known_kinds().word(wanted.kind).name if wanted.kind else ""
+    of_kind = [row for row in explanation.rows(source, outbounds, wanted.route) if kind in ("", row.kind)]
+    found = [row for row in of_kind if explanation.is_of_field(row, wanted.field)]
+    if not found:
+        what = " of ".join(filter(None, (wanted.field or "anything", kind)))
+        through = f" through {wanted.route}" if wanted.route else ""
+        raise Failure(f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}")
+    return found
+
+
+def _near(field: str, rows: Sequence[Row]) -> str:
+    fields = {word: row.field for row in rows for word in (row.field, row.field.rpartition(".")[2])}
+    near = difflib.get_close_matches(field, fields, n=1)
+    return f'; did you mean "{fields[near[0]]}"?' if near else "; without --field all that is set is shown"
+
+
+def _lines(source: Source, found: Sequence[Row], wanted: Wanted, form: str | None) -> Iterator[str]:
+    if form == "json":
+        yield output.json_text({"fields": [_json(row, source) for row in found]})
+        return
+    kept = found if wanted.route else list(explanation.without_inherited(found))
+    if not wanted.field:
+        yield from _table(kept, source)
+        return
+    for row in kept:
+        also = [other.route for other in found if other not in kept and explanation.is_same(other, row)]
+        yield from _in_full(row, also, source)
+
+
+def _json(row: Row, source: Source) -> Json:
+    origin, *losers = ({**each, "place": source.place(each)} for each in (row.origin, *row.losers))
+    return {
+        "to": row.to,
+        "route": row.route,
+        **({"requests": row.requests} if row.requests else {}),
+        "kind": row.kind,
+        "field": row.field,
+        "value": row.value,
+        "origin": {name: value for name, value in origin.items() if name not in ("losers", "value")},
+        "losers": losers,
+    }
+
+
+def _in_full(row: Row, also: Sequence[str], source: Source) -> Iterator[str]:
+    yield f"{row.kind} {terminal.paint(row.field, 'bold')} = {_text(row.value)}"
+    through = f" through {named(row.route)}" if row.route else ""
+    through += f", also through {', '.join(map(named, also))}" if also else ""
+    requests = f" ({terminal.printable(row.requests)})" if row.requests else ""
+    yield f"  for calls to {_port(row.to)}{through}{requests}"
+    yield f"  set by {row.origin['kri']}, {source.place(row.origin)}"
+    for lost in row.losers:
+        yield f"  not {_text(lost['value'])} of {lost['kri']}, {source.place(lost)}: {lost['reason']}"
+
+
+def _table(found: Sequence[Row], source: Source) -> Iterator[str]:
+    """A table; what is the same for all rows and goes without saying has no column."""
+    header = ["TO", "ROUTE", "KIND", "FIELD", "VALUE", "SET BY", "WHERE", "OVER"]
+    needless = [
+        index
+        for index, needed in enumerate((len({row.to for row in found}) > 1, any(row.route for row in found)))
+        if not needed
+    ]
+    rows = (tuple(_cells(row, source)) for row in found)
+    return tables.lines(_without(header, needless), (_without(row, needless) for row in rows))
+
+
+def _without(cells: Sequence[str], needless: Sequence[int]) -> Sequence[str]:
+    return [cell for index, cell in enumerate(cells) if index not in needless]
+
+
+def _cells(row: Row, source: Source) -> Iterator[str]:
+    yield _port(row.to)
+    yield named(row.route) if row.route else ""
+    yield row.kind
+    yield f"{row.field} ({row.requests})" if row.requests else row.field
+    value = _text(row.value)
+    yield value if len(value) <= _VALUE_MAX else f"{value[: _VALUE_MAX - 3]}..."
+    yield named(row.origin["kri"])
+    yield source.line(row.origin)
+    yield str(len(row.losers)) if row.losers else ""
+
+
+def named(text: str) -> str:
+    """An object in a few letters: its name, and its namespace where it has one."""
+    own = kri.parse(text)
+    return f"{own.name}.{own.namespace}" if own.namespace else own.name
+
+
+def _port(text: str) -> str:
+    return f"{named(text)}:{kri.parse(text).section}"
+
+
+def _text(value: Json) -> str:
+    return terminal.printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,151 @@
+"""`koguma lint`: what is wrong and what is odd in files, by the rules of the server, without one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from koguma.cli import inputs, offline, options, terminal
+from koguma.cli.failures import ExitCode
+from koguma.cli.offline import Loaded
+from koguma.core import problems
+from koguma.core.problems import INVALID, NO_OBJECT, Problem
+from koguma.model.documents import Document
+from koguma.model.violation import Violation
+
+Json = Any
+
+_COLOURS: Final = {"warning": "yellow", "error": "red"}
+_PAGE: Final = "docs/lint.md"
+
+
+class Finding(NamedTuple):
+    """A problem and where it stands; `others` are places of the other objects that it is about."""
+
+    source: str
+    line: int
+    column: int
+    severity: str
+    code: str
+    field: str
+    message: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The place as editors and CI read it."""
+        return f"{self.source}:{self.line}:{self.column}"
+
+
+@click.command("lint")
+@options.files
+@click.option(
+    "--live", is_flag=True, help="Let what the server holds lie beneath the files, so references resolve."
+)
+@click.option("--errors-only", is_flag=True, help="Leave warnings out; they do not count.")
+@offline.options
+@options.output("json")
+@options.connection
+def command(
+    *,
+    files: Sequence[str],
+    live: bool,
+    errors_only: bool,
+    zone: str,
+    is_global: bool,
+    output: str | None,
+    **connection: str | None,
+) -> ExitCode:
+    """Find what is wrong or odd in files, before they are applied.
+
+    Every finding has a file, a line, a column and a code that docs/lint.md explains. What the server would
+    refuse is an error; what it would take and what then would not do what it seems to is a warning. Nothing
+    is asked of a server, unless --live is given.
+
+    Exit code 0: nothing was found. 1: something was. More than 1: an error.
+    """
+    read = inputs.read(files)
+    place = offline.place(zone=zone, is_global=is_global)
+    if live:
+        client = options.client(**connection)
+        loaded = offline.load(read, offline.place_of(client, place), list(offline.served(client)))
+        client.close()
+    else:
+        loaded = offline.load(read, place)
+    found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
+    _show(found, len(read), output)
+    if not live and any(one.code == NO_OBJECT for one in found):
+        terminal.complain("objects that only the server has are known with --live")
+    return ExitCode.REFUSED if found else ExitCode.FINE
+
+
+def findings(loaded: Loaded) -> list[Finding]:
+    """All that is wrong or odd about the objects of the files, by place."""
+    found = [_invalid(wrong.document, wrong.violation) for wrong in loaded.wrong]
+    odd = {problems.warning(key, text): None for key, text in loaded.warned}
+    odd |= {problem: None for mesh in loaded.meshes for problem in problems.of_mesh(loaded.db, mesh)}
+    found += [
+        _finding(problem, loaded)
+        for problem in odd
+        if any(key in loaded.documents for key in problem.objects)
+    ]
+    return sorted(found)
+
+
+def _invalid(document: Document, violation: Violation) -> Finding:
+    line, column = document.place(violation.field)
+    return Finding(document.source, line, column, "error", INVALID, violation.field, violation.message)
+
+
+def _finding(problem: Problem, loaded: Loaded) -> Finding:
+    """The finding at the first object of the problem that stands in a file."""
+    first, *rest = (key for key in problem.objects if key in loaded.documents)
+    field = problem.path if first == problem.objects[0] else ""
+    document = loaded.documents[first]
+    line, column = document.place(field)
+    others = tuple(f"{inputs.place(loaded.documents[key])}: {key}" for key in rest)
+    return Finding(
+        document.source, line, column, problem.severity, problem.code, field, problem.message, others
+    )
+
+
+def _show(found: Sequence[Finding], n_objects: int, output: str | None) -> None:
+    if output == "json":
+        from koguma.cli.output import json_text  # noqa: PLC0415 - people do not read JSON
+
+        print(json_text({"objects": n_objects, "findings": [_json(one) for one in found]}))
+        return
+    for line in lines(found):
+        print(line)
+    terminal.complain(_summary(found, n_objects))
+
+
+def lines(found: Iterable[Finding]) -> Iterator[str]:
+    """Findings for people, and for editors that jump to places."""
+    for one in found:
+        word = terminal.paint(one.severity, _COLOURS[one.severity])
+        text = ": ".join(filter(None, (one.field, terminal.printable(one.message))))
+        yield f"{one.place}: {word} {one.code}: {text}"
+        yield from (f"  {other}" for other in one.others)
+
+
+def _summary(found: Sequence[Finding], n_objects: int) -> str:
+    objects = f"{n_objects} {'object' if n_objects == 1 else 'objects'}"
+    if not found:
+        return f"{objects}, nothing found"
+    errors = sum(one.severity == "error" for one in found)
+    return f"{objects}, errors: {errors}, warnings: {len(found) - errors}; {_PAGE} explains the codes"
+
+
+def _json(one: Finding) -> Json:
+    return {
+        "file": one.source,
+        "line": one.line,
+        "column": one.column,
+        "severity": one.severity,
+        "code": one.code,
+        "field": one.field,
+        "message": one.message,
+        "others": list(one.others),
+        "docs": f"{_PAGE}#{one.code.lower()}",
+    }

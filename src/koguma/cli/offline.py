@@ -1,0 +1,219 @@
+"""Offline: the objects of files in the engine, as a control plane would have them, without one.
+
+Files go through the same admission as on the server, then what a control plane adds by itself is added: the
+policies of a new mesh, and MeshServices made of proxies. What the server holds can lie beneath the files.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import click
+
+from koguma.cli import inputs, nouns, terminal
+from koguma.cli.client import Client
+from koguma.cli.failures import Failure, Refused
+from koguma.core import admission, defaults, identity, pipeline, services, world
+from koguma.core.incremental import Db
+from koguma.model import forms, kri, labels
+from koguma.model.documents import Document
+from koguma.model.errors import BadRequest, Invalid
+from koguma.model.forms import Draft
+from koguma.model.kind import Kinds
+from koguma.model.place import Mode, Place
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+_GROUP: Final = "koguma.policies"
+_BUILTIN: Final = "koguma.policies:POLICIES"
+# What the engine looks at, beside policies.
+_WORLD: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
+
+
+class Wrong(NamedTuple):
+    """Something in a file that would not be stored, and why."""
+
+    document: Document
+    violation: Violation
+
+
+class Warned(NamedTuple):
+    """Something that would be stored, and what its writer would hear."""
+
+    key: Key
+    text: str
+
+
+class Loaded(NamedTuple):
+    """The engine, where the objects of the files stand, and what is to be said about them."""
+
+    db: Db
+    documents: dict[Key, Document]
+    wrong: tuple[Wrong, ...]
+    warned: tuple[Warned, ...]
+
+    @property
+    def meshes(self) -> tuple[str, ...]:
+        """The meshes that the files are about."""
+        return tuple(
+            sorted({key.mesh or key.name for key in self.documents if key.mesh or key.kind == "Mesh"})
+        )
+
+
+def known_kinds() -> Kinds:
+    """The kinds of this program and of the packages that are installed beside it."""
+    from importlib import metadata  # noqa: PLC0415 - only here
+
+    if all(entry.value == _BUILTIN for entry in metadata.entry_points(group=_GROUP)):
+        return nouns.local_kinds()
+    from koguma import kinds, plugins  # noqa: PLC0415 - only where there are any
+
+    return plugins.load(kinds.KINDS, plugins.installed(), terminal.complain).kinds
+
+
+def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = ()) -> Loaded:
+    """The objects of files, on top of those that lie beneath."""
+    files = _Files(known_kinds(), place, beneath)
+    for document in read:
+        files.add(document)
+    written = [*files.there.values(), *files.companions()]
+    db = pipeline.load(files.kinds, place, written)
+    loaded = Loaded(db, files.documents, tuple(files.wrong), tuple(files.warned))
+    for mesh in loaded.meshes:
+        pipeline.take(db, _made_of_proxies(db, mesh, files))
+    return loaded
+
+
+class _Files:
+    """The objects so far."""
+
+    def __init__(self, kinds: Kinds, place: Place, beneath: Iterable[Resource]) -> None:
+        self.kinds = kinds
+        self.place = place
+        self.there = {resource.key: resource for resource in beneath}
+        self.documents: dict[Key, Document] = {}
+        self.wrong: list[Wrong] = []
+        self.warned: list[Warned] = []
+        self._old_meshes = {key for key in self.there if key.kind == "Mesh"}
+        self._by_name = {(key.kind, key.mesh, one.core_name): key for key, one in self.there.items()}
+
+    def add(self, document: Document) -> None:
+        """Take an object, or note what is wrong with it."""
+        try:
+            draft = forms.read(document.value, self.kinds)
+            made = admission.admitted(draft, self._stored(draft), self.place)
+        except (Invalid, BadRequest) as error:
+            found = error.violations or (Violation("", error.detail),)
+            self.wrong += (Wrong(document, violation) for violation in found)
+            return
+        key = made.resource.key
+        if key in self.documents:
+            other = f"is the same object as the one at {inputs.place(self.documents[key])}"
+            self.wrong.append(Wrong(document, Violation("", other, "duplicate")))
+            return
+        self.there[key], self.documents[key] = made.resource, document
+        self.warned += (Warned(key, text) for text in made.warnings)
+
+    def _stored(self, draft: Draft) -> Resource | None:
+        wanted = identity.of(draft, self.place)
+        named = self._by_name.get((wanted.key.kind, wanted.key.mesh, wanted.core_name), wanted.key)
+        return self.there.get(named) if named not in self.documents else None
+
+    def companions(self) -> Iterator[Resource]:
+        """What comes with the new meshes, less what the files say themselves."""
+        for key in self.documents:
+            if key.kind == "Mesh" and key not in self._old_meshes:
+                made = map(self.made, defaults.mesh_policies(key.name, self.there[key].spec))
+                yield from (resource for resource in made if resource.key not in self.there)
+
+    def made(self, document: Json) -> Resource:
+        """An object that a control plane writes itself, from its plain document."""
+        origin = {labels.ORIGIN: self.place.origin}
+        whole = {**document, "labels": {**origin, **document.get("labels", {})}}
+        draft = forms.read_plain(whole, self.kinds[document["type"]])
+        return admission.admitted(draft, None, self.place).resource
+
+
+def _made_of_proxies(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
+    step = services.step(services.wanted(db, mesh), services.stored(db, mesh), datetime.now(UTC))
+    for change in step.changes:
+        match change:
+            case services.Create(document=document):
+                yield files.made(document)
+            case services.Replace(resource=resource):
+                yield resource
+
+
+def sound(loaded: Loaded) -> Loaded:
+    """The same, if all objects could be stored; otherwise all that is wrong is told."""
+    if loaded.wrong:
+        lines = tuple(
+            ": ".join(filter(None, (inputs.place(d, v.field), v.field, v.message))) for d, v in loaded.wrong
+        )
+        raise Failure("the files hold objects that would be refused", lines)
+    return loaded
+
+
+def place(*, zone: str, is_global: bool) -> Place:
+    """Which control plane the files are for."""
+    return Place(mode=Mode.GLOBAL, zone="") if is_global else Place(zone=zone)
+
+
+def place_of(client: Client, given: Place) -> Place:
+    """Which control plane the server is; what it does not tell this user is as given."""
+    is_global = client.get("/").object.get("mode") == Mode.GLOBAL.value
+    try:
+        config = client.get("/config").object
+    except Refused:
+        config = {}
+    return Place(
+        mode=Mode.GLOBAL if is_global else Mode.ZONE,
+        zone="" if is_global else str(config.get("zoneName") or given.zone or "default"),
+        system_namespace=str(config.get("systemNamespace") or given.system_namespace),
+        allow_proxy_data_sources=bool(config.get("allowProxyDataSources")),
+    )
+
+
+def served(client: Client) -> Iterator[Resource]:
+    """What the server holds of the kinds that the engine looks at and this program knows."""
+    kinds = known_kinds()
+    for noun in nouns.served(client):
+        if noun.is_policy or noun.name in _WORLD:
+            for value in client.pages(noun.path(None)):
+                found = _resource(value, kinds)
+                if found is not None:
+                    yield found
+
+
+def _resource(value: Json, kinds: Kinds) -> Resource | None:
+    kind = kinds.get(value["type"])
+    if kind is None or not value.get("kri"):
+        return None
+    own, draft = kri.parse(value["kri"]), forms.read_plain(value, kind)
+    return Resource(
+        kind=kind.name,
+        mesh=own.mesh,
+        zone=own.zone,
+        namespace=own.namespace,
+        name=own.name,
+        core_name=draft.name,
+        labels=draft.labels,
+        spec=draft.spec,
+        status=value.get("status"),
+    )
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--zone", default="default", show_default=True, help="Zone whose control plane the files are for."
+    ),
+    click.option("--global", "is_global", is_flag=True, help="The files are for the Global control plane."),
+)
+
+
+def options(function: Any) -> Any:
+    """Add the options that say which control plane the files are for."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function

@@ -1,0 +1,219 @@
+"""Inspect: what acts on a proxy, on one of its ports, on a call through a route; and whom a policy acts on.
+
+Pure views for people, from the engine's database to JSON-shaped values, in the shapes of Kuma 2.13's Inspect
+API. Configurations come out of the same entries and the same merge as those that proxies get. With `fields`
+every configuration is shown with who set each of its fields, under `fieldOrigins`: Kuma has `origins` for the
+policies as a whole.
+"""
+
+from collections.abc import Iterator
+
+from koguma.core import match, rules, rules_view, world
+from koguma.core.incremental import Db
+from koguma.core.meta import kri
+from koguma.core.provenance import Shown, Viewer
+from koguma.core.rules import Class, Client, Entries, InboundRule, PortRules
+from koguma.core.world import Proxy
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+
+def _proxy(db: Db, key: Key) -> Proxy:
+    found = world.proxy(db, key)
+    assert found is not None, key
+    return found
+
+
+def _class(db: Db, proxy: Key) -> Class:
+    found = rules.class_of(db, proxy)
+    assert found is not None, proxy
+    return found
+
+
+def layout(db: Db, key: Key) -> Json:
+    """The ports that a proxy serves and calls, with the names that they have in Envoy."""
+    proxy = _proxy(db, key)
+    inbounds = [
+        _named(kri(db, key, inbound.section), inbound.port, inbound.protocol) for inbound in proxy.inbounds
+    ]
+    outbounds = [_outbound(db, port) for port in rules.ports(db, _class(db, key))]
+    return {
+        "kri": kri(db, key),
+        "labels": dict(proxy.labels),
+        "inbounds": inbounds,
+        "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
+    }
+
+
+def _outbound(db: Db, port: PortRules) -> dict[str, Json]:
+    number, protocol = _number_and_protocol(db, port)
+    return _named(kri(db, port.destination, port.section), number, protocol)
+
+
+def _named(name: str, port: int, protocol: str) -> dict[str, Json]:
+    return {"kri": name, "port": port, "protocol": protocol, "proxyResourceName": name}
+
+
+def _number_and_protocol(db: Db, port: PortRules) -> tuple[int, str]:
+    destination = world.destination(db, port.destination)
+    found = destination.port(port.section) if destination else None
+    return (found.number, found.protocol) if found else (0, "tcp")
+
+
+def _origins(db: Db, entries: Entries) -> list[Json]:
+    return [{"kri": kri(db, policy)} for policy in dict.fromkeys(entry.policy for entry in entries)]
+
+
+def _field_origins(shown: Shown) -> dict[str, Json]:
+    return {"fieldOrigins": shown.origins} if shown.origins is not None else {}
+
+
+def _merged(viewer: Viewer, kind: str, entries: Entries, *, listed: bool) -> Json:
+    """What entries of a kind make together; Kuma shows it alone for whole proxies, else as a list of one."""
+    shown = viewer.conf(entries)
+    return {
+        "kind": kind,
+        "conf": [shown.conf] if listed else shown.conf,
+        **_field_origins(shown),
+        "origins": _origins(viewer.db, entries),
+    }
+
+
+def whole_policies(db: Db, proxy: Key, *, fields: bool = False) -> Json:
+    """The policies about a proxy as a whole, merged, in policy order."""
+    viewer = Viewer(db, fields=fields)
+    found = rules.whole(db, _class(db, proxy))
+    return {"policies": [_merged(viewer, kind, entries, listed=False) for kind, entries in found]}
+
+
+def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
+    """The inbounds of a proxy, by the names that KRIs use."""
+    return tuple(inbound.section for inbound in _proxy(db, proxy).inbounds)
+
+
+def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) -> Json:
+    """The rules for calls that arrive at one inbound: not merged, since each may be for other clients."""
+    viewer = Viewer(db, fields=fields)
+    seen = match.traits(db, proxy)
+    assert seen is not None, proxy
+    return {
+        "policies": [
+            {
+                "kind": kind,
+                "rules": [_inbound_rule(viewer, rule) for rule in found],
+                "origins": _origins(db, tuple(rule.entry for rule in found)),
+            }
+            for kind, found in rules.inbound_of(db, seen, section)
+        ]
+    }
+
+
+def _inbound_rule(viewer: Viewer, rule: InboundRule) -> Json:
+    shown = viewer.conf((rule.entry,))
+    client: dict[str, Json] = {}
+    if rule.client.tags:
+        client["matchers"] = rules_view.matchers(rule.client)
+    elif rule.client != Client():
+        client["match"] = rules_view.client_match(rule.client)
+    return {
+        "kri": kri(viewer.db, rule.entry.policy),
+        **client,
+        "conf": shown.conf,
+        **_field_origins(shown),
+    }
+
+
+def outbound(db: Db, proxy: Key, destination: Key, section: str) -> PortRules | None:
+    """The port of that name or number that a proxy calls, if it does."""
+    known = world.destination(db, destination) if destination.kind in world.DESTINATION_KINDS else None
+    port = known.port(section) if known else None
+    if port is None:
+        return None
+    reached = rules.ports(db, _class(db, proxy))
+    return next((p for p in reached if (p.destination, p.section) == (destination, port.section)), None)
+
+
+def outbound_policies(db: Db, port: PortRules, *, fields: bool = False) -> Json:
+    """What is merged for calls to one port, routes aside."""
+    viewer = Viewer(db, fields=fields)
+    return {"policies": [_merged(viewer, kind, entries, listed=True) for kind, entries in port.entries]}
+
+
+def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False) -> Json:
+    """What is merged for calls to one port through a route; it contains what the port's rules say."""
+    viewer = Viewer(db, fields=fields)
+    acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
+    found = next((by_kind for each, by_kind in port.routes if each.key == route), ())
+    return {
+        "policies": [
+            _merged(viewer, kind, entries, listed=True) for kind, entries in found if route in acting
+        ]
+    }
+
+
+def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:
+    """The routes that act: HTTP ones on a port that speaks HTTP, and TCP ones where none of those is."""
+    _, protocol = _number_and_protocol(db, port)
+    if protocol in world.HTTP_PROTOCOLS and port.http:
+        yield "MeshHTTPRoute", port.http
+    elif port.tcp:
+        yield "MeshTCPRoute", port.tcp
+
+
+def outbound_routes(db: Db, port: PortRules, *, fields: bool = False) -> Json:
+    """The rules of the routes that act on calls to one port, those of the most important policy first."""
+    viewer = Viewer(db, fields=fields)
+    return {
+        "routes": [
+            {"kind": kind, "origins": _origins(db, entries), "rules": _route_rules(viewer, kind, entries)}
+            for kind, entries in _routes(db, port)
+        ]
+    }
+
+
+def _route_rules(viewer: Viewer, kind: str, entries: Entries) -> list[Json]:
+    if kind == "MeshTCPRoute":  # all of it is one rule, for all connections and of no single policy
+        shown = viewer.conf(entries)
+        return [{"kri": "", "matches": None, "conf": shown.conf, **_field_origins(shown)}]
+    return [
+        {
+            "kri": kri(viewer.db, each.rule.origin),
+            "matches": each.matches,
+            "conf": each.shown.conf,
+            **_field_origins(each.shown),
+        }
+        for each in viewer.route_rules(entries)
+    ]
+
+
+def dataplanes(db: Db, of: Key, name_part: str = "") -> tuple[Key, ...]:
+    """The proxies that a policy selects, or that are a MeshService, by core name."""
+    found = members(db, of) if of.kind == "MeshService" else match.selected_by(db, of)
+    named = sorted((_proxy(db, key).core_name, key) for key in found)
+    return tuple(key for name, key in named if name_part in name)
+
+
+def members(db: Db, service: Key) -> Iterator[Key]:
+    """The proxies that are a MeshService; asks every proxy of the mesh, so only for people."""
+    resource = world.RESOURCES.get(db, service)
+    if resource is not None:
+        for key in match.proxies(db, service.mesh):
+            if (key.zone == service.zone or not service.zone) and _is_member(db, resource, _proxy(db, key)):
+                yield key
+
+
+def _is_member(db: Db, service: Resource, proxy: Proxy) -> bool:
+    selector = service.spec.get("selector") or {}
+    if selector.get("dataplaneRef"):
+        name = selector["dataplaneRef"].get("name")
+        return name in (proxy.key.name, proxy.core_name) and proxy.key.namespace == service.namespace
+    if selector.get("dataplaneLabels") is not None:
+        wanted = world.pairs(selector["dataplaneLabels"].get("matchLabels"))
+        return set(wanted) <= set(world.labels_of(db, proxy.key))
+    wanted = world.pairs(selector.get("dataplaneTags"))
+    return bool(wanted) and any(_has_tags(proxy, inbound.tags, wanted) for inbound in proxy.inbounds)
+
+
+def _has_tags(proxy: Proxy, own: world.Pairs, wanted: world.Pairs) -> bool:
+    """As for selectors of policies: what an inbound does not say itself, its proxy's labels say."""
+    return rules_view.covers(wanted, world.pairs({**dict(proxy.labels), **dict(own)}))

@@ -1,0 +1,188 @@
+"""Effects: what stands in a policy and cannot act.
+
+Settings for HTTP on a port that speaks something else, rules that no request reaches, and what the kind's own
+page warns about.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from koguma.core import match, routes, rules, world
+from koguma.core.incremental import Db
+from koguma.core.oddities.problem import (
+    ADVICE,
+    DEPRECATED_ROUTE,
+    NEVER_MATCHED,
+    WRONG_PROTOCOL,
+    Problem,
+)
+from koguma.core.routes import Normalised, NormalMatch
+from koguma.core.rules import ItemId
+from koguma.model.kind import About
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+from koguma.model.violation import child, item
+
+
+def advice(db: Db, key: Key) -> Iterator[Problem]:
+    """What the kind itself warns about: what is deprecated, what cannot act where it stands."""
+    resource = world.RESOURCES.get(db, key)
+    if resource is None:
+        return
+    kind = world.kind_of(db, key.kind)
+    about = About(world.place(db), key.name, key.mesh, key.namespace, resource.labels)
+    try:
+        spec = kind.read(kind.clean(resource.spec))
+    except msgspec.ValidationError:
+        return  # written under older rules; what it says is shown elsewhere
+    yield from (warning(key, text) for text in kind.warn(spec, about))
+
+
+def warning(key: Key, text: str) -> Problem:
+    """A warning of an object's kind or of admission, as a problem."""
+    path = _place(text)
+    is_route = path == _KIND_OF_TOP and text.startswith(match.ROUTE_KINDS)
+    message = text.removeprefix(path).removeprefix(":").lstrip()
+    return Problem(DEPRECATED_ROUTE if is_route else ADVICE, message, (key,), path=path)
+
+
+_KIND_OF_TOP: Final = "spec.targetRef.kind"
+
+
+def _place(text: str) -> str:
+    """The field that a warning is about; most begin with it."""
+    if "'targetRef.kind'" in text:
+        return _KIND_OF_TOP
+    if text.startswith("'from'"):
+        return "spec.from"
+    first = text.partition(":")[0].partition(" ")[0]
+    return first if first.startswith("spec") else ""
+
+
+# Sections of configurations that act on these protocols only, wherever in it they stand.
+_SECTIONS: Final = {"http": world.HTTP_PROTOCOLS, "grpc": ("grpc",)}
+
+
+def wrong_protocol(db: Db, policy: Key) -> Iterator[Problem]:
+    """Entries that name a destination or inbounds and are for a protocol that is not spoken there."""
+    for index, meant in enumerate(rules.targets(db, policy)):
+        spoken = [
+            _spoken(db, target) for target in meant if target.key and target.kind not in match.ROUTE_KINDS
+        ]
+        ports = [port for each in spoken for port in each]
+        if not ports:
+            continue
+        entry, where = ItemId(policy, "to", index), ", ".join(str(t.key) for t in meant)
+        if policy.kind == "MeshHTTPRoute":
+            yield from _http_route(entry, where, ports)
+        else:
+            yield from _sections(db, entry, where, ports)
+    yield from _inbound(db, policy)
+
+
+def _spoken(db: Db, target: rules.Target) -> Sequence[world.Port]:
+    found = world.destination(db, target.key) if target.key else None
+    return [port for port in found.ports if target.section in ("", port.section)] if found else ()
+
+
+def _http_route(entry: ItemId, where: str, ports: Sequence[world.Port]) -> Iterator[Problem]:
+    if any(port.protocol in world.HTTP_PROTOCOLS for port in ports):
+        return
+    message = (
+        f"{entry.policy} changes nothing on {where}: {_spoken_words(ports)}; set appProtocol to http,"
+        " http2 or grpc, or write a MeshTCPRoute"
+    )
+    yield Problem(WRONG_PROTOCOL, message, (entry.policy,), path=f"{entry.path}.targetRef")
+
+
+def _sections(db: Db, entry: ItemId, where: str, ports: Sequence[world.Port]) -> Iterator[Problem]:
+    one = rules.item(db, entry)
+    for path, name in _limited(one.conf):
+        if not any(port.protocol in _SECTIONS[name] for port in ports):
+            message = (
+                f"{path} of {entry.policy} has no effect on {where}: {_spoken_words(ports)}; set another"
+                " protocol there, or take this section away"
+            )
+            yield Problem(WRONG_PROTOCOL, message, (entry.policy,), path=child(one.path, path))
+
+
+def _spoken_words(ports: Sequence[world.Port]) -> str:
+    return ", ".join(f"port {port.section} speaks {port.protocol}" for port in ports)
+
+
+def _limited(conf: Json, depth: int = 2) -> Iterator[tuple[str, str]]:
+    """The sections for one protocol with their paths; MeshRateLimit has them one level down."""
+    for name, value in conf.items() if isinstance(conf, dict) and depth else ():
+        if name in _SECTIONS and value:
+            yield name, name
+        else:
+            yield from ((child(name, path), word) for path, word in _limited(value, depth - 1))
+
+
+def _inbound(db: Db, policy: Key) -> Iterator[Problem]:
+    selector = match.selector(db, policy)
+    found = rules.inbound(db, rules.Policies((policy,)))
+    entries = sorted({rule.entry for rule in found if any(_limited(rules.item(db, rule.entry).conf))})
+    if selector is None or selector.by in ("Mesh", "MeshGateway") or not entries:
+        return
+    inbounds = list(_selected_inbounds(db, selector))
+    ports = sorted({world.Port(i.section, i.port, i.protocol): None for i in inbounds}, key=_by_section)
+    if ports:
+        for entry in entries:
+            yield from _sections(db, entry, "the inbounds that it selects", ports)
+
+
+def _by_section(port: world.Port) -> tuple[str, int, str]:
+    return port.section, port.number, port.protocol
+
+
+def _selected_inbounds(db: Db, selector: match.Selector) -> Iterator[world.Inbound]:
+    for key in match.proxies(db, selector.policy.mesh):
+        known, of = world.proxy(db, key), match.traits(db, key)
+        sections = match.selected(selector, of) if of else None
+        if known is not None and sections is not None:
+            chosen = set(sections)
+            yield from (inbound for inbound in known.inbounds if inbound.section in chosen)
+
+
+def never_matched(db: Db, policy: Key) -> Iterator[Problem]:
+    """Rules of a route whose requests all go to earlier rules of the same list."""
+    spec = rules.clean_spec(db, policy)
+    if policy.kind == "MeshGatewayHTTPRoute":
+        yield from _never_matched(policy, spec.get("rules") or (), "spec.rules")
+    elif policy.kind == "MeshHTTPRoute":
+        for index, entry in enumerate(spec.get("to") or ()):
+            yield from _never_matched(policy, entry.get("rules") or (), f"{item('spec.to', index)}.rules")
+
+
+def _never_matched(policy: Key, listed: Sequence[Json], path: str) -> Iterator[Problem]:
+    taken: dict[NormalMatch, int] = {}  # by which rule
+    whole: dict[Normalised, int] = {}
+    for index, rule in enumerate(listed):
+        matches = routes.normalised(rule.get("matches"))
+        first = whole.setdefault(matches, index)
+        if first != index:
+            yield from _merged_away(policy, listed, path, index, first)
+        elif matches and all(one in taken for one in matches):
+            others = ", ".join(item("rules", n) for n in sorted({taken[one] for one in matches}))
+            message = (
+                f"no request reaches this rule of {policy}: {others} before it takes them all; remove it"
+            )
+            yield Problem(NEVER_MATCHED, message, (policy,), path=item(path, index))
+        for one in matches:
+            taken.setdefault(one, index)
+
+
+def _merged_away(policy: Key, listed: Sequence[Json], path: str, index: int, first: int) -> Iterator[Problem]:
+    """Rules of equal matches are one; what the earlier one sets, the later one cannot."""
+    mine, theirs = listed[index].get("default") or {}, listed[first].get("default") or {}
+    lost = [name for name in mine if mine[name] is not None and theirs.get(name) is not None]
+    lost = [name for name in lost if mine[name] != theirs[name]]
+    if lost:
+        message = (
+            f"{' and '.join(lost)} of this rule of {policy} count for nothing: {item('rules', first)} has"
+            " the same matches, and the earlier rule wins; write them as one rule"
+        )
+        yield Problem(NEVER_MATCHED, message, (policy,), path=item(path, index))

@@ -1,0 +1,60 @@
+"""Problem: something odd that the mesh contains, as a value with a stable code.
+
+A code never changes its meaning and is never used again for something else, so that people can look it up
+(docs/lint.md has a section for each) and scripts can rely on it.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from koguma.model.resource import Key
+
+Severity = Literal["warning", "error"]
+
+INVALID: Final = "KG000"
+DISJOINT: Final = "KG001"
+NO_OBJECT: Final = "KG002"
+NO_PORT: Final = "KG003"
+DEPRECATED_ROUTE: Final = "KG004"
+NOBODY_SELECTED: Final = "KG005"
+WRONG_PROTOCOL: Final = "KG006"
+ADVICE: Final = "KG007"
+NEVER_MATCHED: Final = "KG008"
+ANSWERED_TWICE: Final = "KG009"
+TIE: Final = "KG010"
+PORTS_CONFLICT: Final = "KG011"
+NOT_GENERATED: Final = "KG012"
+
+# Every code, and what it means in a few words.
+CODES: Final[Mapping[str, str]] = {
+    INVALID: "the object is not valid",
+    DISJOINT: "a policy and its route select different proxies",
+    NO_OBJECT: "a reference to nothing",
+    NO_PORT: "a reference to a port that is not there",
+    DEPRECATED_ROUTE: "a route in the top-level targetRef",
+    NOBODY_SELECTED: "a policy that selects no proxy",
+    WRONG_PROTOCOL: "settings for another protocol",
+    ADVICE: "something that is deprecated or has no effect",
+    NEVER_MATCHED: "a rule that no request reaches",
+    ANSWERED_TWICE: "merged rules that exclude each other",
+    TIE: "policies that only their names put in order",
+    PORTS_CONFLICT: "ports that conflict",
+    NOT_GENERATED: "a proxy of which no MeshService can be made",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something odd: the objects that it is about, and the place in the first of them."""
+
+    code: str
+    message: str
+    objects: tuple[Key, ...]
+    severity: Severity = "warning"
+    path: str = ""
+
+    @property
+    def text(self) -> str:
+        """The problem in one line, as it stands among warnings."""
+        return f"{self.path}: {self.message} ({self.code})" if self.path else f"{self.message} ({self.code})"

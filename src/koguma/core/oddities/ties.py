@@ -1,0 +1,192 @@
+"""Ties: policies that say different things where only their names decide, and rules that merging breaks.
+
+A tie is legal and has one winner, always the same. But whoever renames a policy changes the mesh, and nobody
+expects that.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from koguma.core import match, order, routes, rules, world
+from koguma.core.group import Group
+from koguma.core.incremental import Db, question
+from koguma.core.oddities import selection
+from koguma.core.oddities.problem import ANSWERED_TWICE, TIE, Problem
+from koguma.core.rules import Client, ItemId, Target
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+from koguma.model.violation import child, item
+
+_BY_NAME: Final = 9  # where the name comes into the comparison: order.py, step 8
+
+
+class Subject(NamedTuple):
+    """What entries of equal rank are about; equal subjects are about the same traffic."""
+
+    rank: tuple[Any, ...]
+    about: Target | Client | str
+
+
+@question
+def subjects(db: Db, policy: Key) -> tuple[tuple[Subject, ItemId], ...]:
+    """What each entry of a policy is about; nothing where the policy only pretends to act."""
+    selector = match.selector(db, policy)
+    if selector is None or selector.is_shadow or selector.problem:
+        return ()
+    return tuple(
+        (Subject(order.key(rules.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
+    )
+
+
+def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId]]:
+    selector = match.selector(db, policy)
+    via = selector.via if selector else None
+    for index, meant in enumerate(rules.targets(db, policy)):
+        for target in meant:
+            yield (Target(via.kind, via) if via else target), ItemId(policy, "to", index)
+    for rule in rules.inbound(db, Group((policy,))):
+        yield rule.client, rule.entry
+    for entry in rules.whole_proxy(db, Group((policy,))):
+        yield "the proxy itself", entry
+
+
+@question
+def tied(db: Db, kind: str, mesh: str) -> Mapping[Subject, tuple[ItemId, ...]]:
+    """The entries of a kind's policies about the same and of the same rank, where there are several."""
+    found: dict[Subject, list[ItemId]] = {}
+    for policy in world.BY_KIND.keys(db, (kind, mesh)):
+        for subject, entry in subjects(db, policy):
+            found.setdefault(subject, []).append(entry)
+    return {subject: tuple(entries) for subject, entries in found.items() if len(entries) > 1}
+
+
+@question
+def rivals(db: Db, kind: str, mesh: str, subject: Subject) -> tuple[ItemId, ...]:
+    """The entries that are tied about one subject."""
+    return tied(db, kind, mesh).get(subject, ())
+
+
+def ties(db: Db, policy: Key) -> Iterator[Problem]:
+    """Where a policy loses or wins by its name alone."""
+    yield from losses(db, policy)
+    for subject, entry in subjects(db, policy):
+        for rival in rivals(db, policy.kind, policy.mesh, subject):
+            if rival.policy != policy and _wins(db, entry, rival) and _clash(db, rival, entry):
+                yield from (lost for lost in losses(db, rival.policy) if policy in lost.objects)
+
+
+@question
+def losses(db: Db, policy: Key) -> tuple[Problem, ...]:
+    """What a policy says and another of the same rank overrides; of several, the one that wins."""
+    found: dict[tuple[ItemId, ItemId], dict[str, None]] = {}
+    for subject, entry in subjects(db, policy):
+        beaten: set[str] = set()
+        for rival in _above(db, entry, rivals(db, policy.kind, policy.mesh, subject)):
+            lost = {at: where for at, where in _clash(db, entry, rival).items() if at not in beaten}
+            beaten |= lost.keys()
+            if lost:
+                found.setdefault((entry, rival), {}).update(dict.fromkeys(lost.values()))
+    return tuple(_loss(db, entry, rival, list(at)) for (entry, rival), at in found.items())
+
+
+def _clash(db: Db, entry: ItemId, rival: ItemId) -> Mapping[str, str]:
+    """What an entry says otherwise than its rival about the same traffic, and where it stands."""
+    mine, theirs = leaves(db, entry), leaves(db, rival)
+    said = {at: where for at, (where, value) in mine.items() if at in theirs and theirs[at][1] != value}
+    return said if said and _same_traffic(db, entry, rival) else {}
+
+
+def _wins(db: Db, entry: ItemId, rival: ItemId) -> bool:
+    return order.key(rules.rank(db, entry)) > order.key(rules.rank(db, rival))
+
+
+def _above(db: Db, entry: ItemId, those: tuple[ItemId, ...]) -> list[ItemId]:
+    others = [rival for rival in those if rival.policy != entry.policy and _wins(db, rival, entry)]
+    return sorted(others, key=lambda rival: order.key(rules.rank(db, rival)), reverse=True)
+
+
+def _same_traffic(db: Db, entry: ItemId, rival: ItemId) -> bool:
+    mine, theirs = match.selector(db, entry.policy), match.selector(db, rival.policy)
+    if entry.list in ("from", "rules") and mine and theirs and mine.section != theirs.section:
+        return False
+    return selection.meet(db, entry.policy, rival.policy)
+
+
+def _loss(db: Db, entry: ItemId, rival: ItemId, at: list[str]) -> Problem:
+    base = rules.item(db, entry).path
+    namesake = rival.policy.name == entry.policy.name
+    message = (
+        f"{entry.policy} and {rival.policy} rank the same and set {' and '.join(at)} differently. Only the"
+        f" name decides: {rival.policy if namesake else rival.policy.name} wins."
+        " Make one of them more specific, or say it in one policy"
+    )
+    return Problem(TIE, message, (entry.policy, rival.policy), path=child(base, at[0]))
+
+
+@question
+def leaves(db: Db, entry: ItemId) -> Mapping[str, tuple[str, Json]]:
+    """What an entry says: where it stands and its value, by a word that is equal for the same thing.
+
+    Lists that are joined cannot lose, so they are left out.
+    """
+    conf = rules.item(db, entry).conf
+    if entry.policy.kind == "MeshHTTPRoute":
+        return dict(_rule_leaves(conf))
+    return {at: (at, value) for at, value in _leaves(conf, "")}
+
+
+def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        at = child(path, name)
+        if isinstance(inner, dict):
+            yield from _leaves(inner, at)
+        elif inner is not None and not name.startswith("append"):
+            yield at, inner
+
+
+def _rule_leaves(conf: Json) -> Iterator[tuple[str, tuple[str, Json]]]:
+    """Rules are the same where their matches are, and have the same hosts."""
+    for index, rule in enumerate(conf.get("rules") or ()):
+        same = f"{conf.get('hostnames')} {routes.normalised(rule.get('matches'))}"
+        for name, value in (rule.get("default") or {}).items():
+            if value is not None:
+                yield f"{same} {name}", (f"{item('rules', index)}.default.{name}", value)
+
+
+def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
+    """Rules that this route and others make together and that no proxy could follow as they are."""
+    if policy.kind != "MeshHTTPRoute":
+        return
+    seen = set()
+    for together in _together(db, policy):
+        for target in (target for meant in rules.targets(db, policy) for target in meant if target.key):
+            for section in _sections(db, target):
+                entries = rules.outbound(db, together, target.key, section)
+                if entries not in seen:
+                    seen.add(entries)
+                    yield from _broken(db, policy, entries)
+
+
+def _together(db: Db, policy: Key) -> Iterator[Group[Key]]:
+    """The routes that act in one proxy together with this one, proxy by proxy; or could, in an empty mesh."""
+    there = selection.sorts(db, policy.mesh)
+    chosen = [there[number] for number in sorted(selection.selected(db, policy))]
+    groups = (Group(one.policy for one in match.matched(db, policy.kind, of)) for of in chosen)
+    yield from dict.fromkeys(groups)
+    if not there:
+        listed = match.selectors(db, policy.kind, policy.mesh)
+        real = (one.policy for one in listed if not one.is_shadow and not one.problem)
+        yield Group(one for one in real if not selection.are_apart(db, policy, one))
+
+
+def _sections(db: Db, target: Target) -> list[str]:
+    found = world.destination(db, target.key) if target.key else None
+    return [port.section for port in found.ports if target.section in ("", port.section)] if found else []
+
+
+def _broken(db: Db, policy: Key, entries: tuple[ItemId, ...]) -> Iterator[Problem]:
+    for rule in rules.route_rules(db, entries) if len(entries) > 1 else ():
+        for odd in routes.resolved(rule)[1]:
+            sources = tuple(dict.fromkeys(origin.source for origin in odd.origins))
+            if policy in sources:
+                yield Problem(ANSWERED_TWICE, odd.message, sources, path=odd.origins[0].path)

@@ -1,0 +1,69 @@
+"""Problems: what is odd in the mesh, as values beside the result.
+
+Nothing here is refused and nothing here raises: a mesh with problems works, and each problem says in what it
+does not do what somebody wanted. `koguma lint` shows all of them, writing a policy answers with its own, and
+the Inspect API shows those of what it is asked for.
+
+    of_policy(db, key)      what is odd about a policy, also where another object is the cause
+    of_object(db, key)      the same for any object
+    of_mesh(db, mesh)       everything, sorted
+
+Every problem has a code with a section in docs/lint.md.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from koguma.core import match, world
+from koguma.core.incremental import Db, question
+from koguma.core.oddities import effects, ports, references, selection, ties
+from koguma.core.oddities.effects import warning
+from koguma.core.oddities.problem import CODES, INVALID, NO_OBJECT, Problem
+from koguma.model.resource import Key
+
+__all__ = ["CODES", "INVALID", "NO_OBJECT", "Problem", "of_mesh", "of_object", "of_policy", "warning"]
+
+_OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
+    selection.disjoint,
+    selection.nobody,
+    references.unresolved,
+    effects.advice,
+    effects.wrong_protocol,
+    effects.never_matched,
+    ties.broken_rules,
+    ties.ties,
+)
+
+
+@question
+def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
+    """What is odd about a policy, sorted."""
+    if world.RESOURCES.get(db, policy) is None:
+        return ()
+    return _sorted(found for ask in _OF_POLICIES for found in ask(db, policy))
+
+
+@question
+def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
+    """What is odd about an object of any kind, sorted."""
+    if key.kind in match.policy_kinds(db):
+        return of_policy(db, key)
+    conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
+    return _sorted((*effects.advice(db, key), *conflicts))
+
+
+@question
+def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
+    """Everything that is odd in a mesh, each problem once, sorted."""
+    kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]
+    keys = [key for name in kinds for key in world.BY_KIND.keys(db, (name, mesh))]
+    keys.append(Key("Mesh", "", "", "", mesh))
+    return _sorted((*(found for key in keys for found in of_object(db, key)), *ports.disagreements(db, mesh)))
+
+
+def _sorted(found: Iterator[Problem] | tuple[Problem, ...]) -> tuple[Problem, ...]:
+    return tuple(sorted(set(found), key=_place))
+
+
+def _place(problem: Problem) -> tuple[str, tuple[Key, ...], str, str]:
+    return problem.code, problem.objects, problem.path, problem.message

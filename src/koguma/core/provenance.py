@@ -1,0 +1,181 @@
+"""Provenance: configurations as people ask for them, on demand with who set each field.
+
+The configuration is what the engine merges. For its fields the same merge is replayed with tracing: each leaf
+then names the policy, the entry and the line that set it, and all that lost, with the reason. Lines are those
+of the policy as `koguma get -o yaml` prints it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from koguma.core import merge, meta, routes, rules, world
+from koguma.core.incremental import Db
+from koguma.core.merge import Item, Loser, Origin
+from koguma.core.routes import RouteRule, TracedRule
+from koguma.core.rules import Entries, ItemId
+from koguma.model import forms
+from koguma.model.page import Page
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+from koguma.model.violation import child, item
+
+_ENTRY: Final = re.compile(r"spec\.(?:to|from|rules)\[(\d+)\]")
+_APPEND: Final = "append"
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A configuration, who set its fields where that was asked, and what had to be left out of it."""
+
+    conf: Json
+    origins: Mapping[str, Json] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class ShownRule(msgspec.Struct, frozen=True):
+    """The same for one rule of a route: which requests, and what becomes of them."""
+
+    rule: RouteRule
+    shown: Shown
+    matches_origin: Json = None  # who says which requests, where that was asked
+
+    @property
+    def matches(self) -> Json:
+        """Which requests, as the most important policy writes it."""
+        return self.rule.matches or []
+
+    def origins(self, path: str) -> Iterator[tuple[str, Json]]:
+        """Who set the fields of the rule that stands at a path, where that was asked."""
+        if self.shown.origins is not None:
+            yield child(path, "matches"), self.matches_origin
+            for field, origin in self.shown.origins.items():
+                yield child(child(path, "default"), field), origin
+
+
+class Viewer:
+    """Shows what entries of policies make together; `fields` asks for who set each field.
+
+    It writes out each policy at most once, so keep one for an answer, and none for longer.
+    """
+
+    def __init__(self, db: Db, *, fields: bool = False) -> None:
+        self.db = db
+        self._fields = fields
+        self._pages: dict[Key, Page] = {}
+
+    def conf(self, entries: Sequence[ItemId]) -> Shown:
+        """What entries, given in order, make together."""
+        items = self._items(entries)
+        if not self._fields:
+            return Shown(merge.merged(items))
+        traced = merge.traced(items)
+        return Shown(traced.conf, self._origins(traced.conf, traced.origins, traced.losers))
+
+    def confs(self, kind: str, entries: Sequence[ItemId]) -> Shown:
+        """The same as a list: one for each different set of hostnames of a MeshHTTPRoute, else a single one.
+
+        With more than one, the paths of fields begin with the place in the list.
+        """
+        if kind != "MeshHTTPRoute":
+            shown = self.conf(entries)
+            return Shown([shown.conf], shown.origins, shown.warnings)
+        groups = [self._route_conf(hosts, group) for hosts, group in self._by_hostnames(entries)]
+        warnings = tuple(text for shown in groups for text in shown.warnings)
+        origins: dict[str, Json] = {}
+        for index, shown in enumerate(groups):
+            prefix = f"[{index}]." if len(groups) > 1 else ""
+            origins |= {f"{prefix}{path}": value for path, value in (shown.origins or {}).items()}
+        return Shown([shown.conf for shown in groups], origins if self._fields else None, warnings)
+
+    def route_rules(self, entries: Sequence[ItemId]) -> tuple[ShownRule, ...]:
+        """The rules that entries of MeshHTTPRoutes make together, without what must not stand together."""
+        items = self._items(entries)
+        if self._fields:
+            return tuple(self._traced_rule(each) for each in routes.traced_rules(items))
+        return tuple(_resolved(rule) for rule in routes.merged_rules(items))
+
+    def _items(self, entries: Sequence[ItemId]) -> list[Item]:
+        return [rules.item(self.db, entry) for entry in dict.fromkeys(entries)]
+
+    def _by_hostnames(self, entries: Sequence[ItemId]) -> Iterator[tuple[tuple[str, ...], Entries]]:
+        groups: dict[tuple[str, ...], list[ItemId]] = {}
+        for entry in dict.fromkeys(entries):
+            hostnames = rules.item(self.db, entry).conf.get("hostnames") or ()
+            groups.setdefault(tuple(hostnames), []).append(entry)
+        for hostnames, group in groups.items():
+            yield hostnames, tuple(group)
+
+    def _route_conf(self, hostnames: tuple[str, ...], entries: Entries) -> Shown:
+        found = self.route_rules(entries)
+        conf: dict[str, Json] = {
+            "rules": [{"matches": each.matches, "default": each.shown.conf} for each in found]
+        }
+        if hostnames:
+            conf["hostnames"] = list(hostnames)
+        origins = dict(
+            pair for index, each in enumerate(found) for pair in each.origins(item("rules", index))
+        )
+        return Shown(conf, origins, tuple(text for each in found for text in each.shown.warnings))
+
+    def _traced_rule(self, traced: TracedRule) -> ShownRule:
+        shown = _resolved(traced.rule).shown
+        left = {path: origin for path, origin in traced.origins.items() if _root(path) in shown.conf}
+        origins = self._origins(shown.conf, left, traced.losers)
+        matches = Origin(traced.rule.origin, child(traced.rule.sources[-1].path, "matches"))
+        return ShownRule(
+            traced.rule,
+            Shown(shown.conf, origins, shown.warnings),
+            {**self._place(matches, traced.rule.matches or []), "losers": []},
+        )
+
+    def _origins(
+        self, conf: Json, origins: Mapping[str, Origin], losers: Mapping[str, Sequence[Loser]]
+    ) -> dict[str, Json]:
+        return {
+            path: {
+                **self._place(origin, value),
+                "losers": [
+                    {**self._place(lost.origin, lost.value), "reason": lost.reason} for lost in losers[path]
+                ],
+            }
+            for (path, origin), value in zip(origins.items(), _leaves(conf), strict=True)
+        }
+
+    def _place(self, origin: Origin, value: Json) -> dict[str, Json]:
+        number = _ENTRY.match(origin.path)
+        return {
+            "kri": meta.kri(self.db, origin.source),
+            "ruleIndex": int(number[1]) if number else 0,
+            "path": origin.path,
+            "line": self._page(origin.source).line(origin.path),
+            "value": value,
+        }
+
+    def _page(self, policy: Key) -> Page:
+        if policy not in self._pages:
+            resource = world.RESOURCES.get(self.db, policy)
+            assert resource is not None, policy
+            self._pages[policy] = Page(forms.plain(resource, world.kind_of(self.db, policy.kind)))
+        return self._pages[policy]
+
+
+def _resolved(rule: RouteRule) -> ShownRule:
+    left, problems = routes.resolved(rule)
+    return ShownRule(rule, Shown(left.conf, None, tuple(problem.message for problem in problems)))
+
+
+def _root(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def _leaves(conf: Json) -> Iterator[Json]:
+    """The leaves of a configuration in the order in which the merge traces them."""
+    for name, value in conf.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value)
+        elif isinstance(value, list) and value and name.startswith(_APPEND):
+            yield from value
+        else:
+            yield value

@@ -1,0 +1,301 @@
+"""Services: which MeshServices follow from the Dataplanes of this zone, and the next step towards them.
+
+`wanted` is a question: what Dataplanes offer, under the name that their tag `kuma.io/service`, or without
+such tags their label `kuma.io/workload`, gives them. `step` is a latch: it compares that with what is stored
+and gives the changes to write. What is stored has a say in it: where Dataplanes contradict each other, a port
+stays as it is while any of them agrees, so that a service does not waver; and a service whose last Dataplane
+has left stays for a grace period, because a restart is no farewell.
+
+Only what carries `kuma.io/managed-by: meshservice-generator` is ever touched. A MeshService that somebody
+wrote by hand, or took over by writing it without that label, wins over a generated one of the same name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.model import labels, names, tags
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+GENERATOR: Final = "meshservice-generator"  # the value of the label kuma.io/managed-by
+GRACE_STARTED: Final = "kuma.io/deletion-grace-period-started-at"
+GRACE: Final = timedelta(hours=1)
+HAND_MADE: Final = "hand-made"  # the rule of the one problem that is nobody's mistake
+
+_KIND: Final = "MeshService"
+_OFF: Final = "Disabled"
+
+
+class Port(msgspec.Struct, frozen=True):
+    """A port that a Dataplane serves."""
+
+    name: str
+    number: int
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number}, {self.protocol})"
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A port of a service; `by` is the tag or label that names the service."""
+
+    service: str
+    by: str
+    port: Port
+
+
+class Source(msgspec.Struct, frozen=True):
+    """An offer, and the first in key order of the Dataplanes that make it."""
+
+    offer: Offer
+    dataplane: Key
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """Why a service is not what some Dataplane says; `rule` names the sort, so that tests need no English."""
+
+    about: Key
+    rule: str
+    message: str
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the Dataplanes of a zone offer in a mesh: sources by namespace and name, in order."""
+
+    mesh: str
+    zone: str
+    is_on: bool = True
+    services: tuple[tuple[tuple[str, str], tuple[Source, ...]], ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@question
+def wanted(db: Db, mesh: str) -> Wanted:
+    """What should be there. One more Dataplane that offers what others offer already changes nothing here."""
+    here = world.place(db)
+    if here.is_global or mode(db, mesh) == _OFF:
+        return Wanted(mesh, here.zone, is_on=False)
+    found: dict[tuple[str, str], dict[Offer, Key]] = {}
+    for key in world.BY_KIND.keys(db, ("Dataplane", mesh)):
+        for offer in offers(db, key) if key.zone == here.zone else ():
+            found.setdefault((key.namespace, offer.service), {}).setdefault(offer, key)
+    legal, problems = [], []
+    for place, made in sorted(found.items()):
+        sources = tuple(Source(offer, key) for offer, key in made.items())
+        if names.is_dns1035_label(place[1]):
+            legal.append((place, sources))
+        else:
+            problems.append(_bad_name(sources[0]))
+    return Wanted(mesh, here.zone, services=tuple(legal), problems=tuple(problems))
+
+
+def _bad_name(source: Source) -> Problem:
+    offer = source.offer
+    words = f'no MeshService is made of {offer.by} "{offer.service}"; write one by hand, or change the name'
+    return Problem(source.dataplane, "name", f"{words}: {names.DNS1035_MESSAGE}")
+
+
+@question
+def mode(db: Db, mesh: str) -> str:
+    """The mesh's `meshServices.mode`; empty where it says nothing, which generates (decision 0005)."""
+    found = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
+    return ((found.spec.get("meshServices") or {}).get("mode") or "") if found else ""
+
+
+@question
+def offers(db: Db, dataplane: Key) -> tuple[Offer, ...]:
+    """What one Dataplane offers: each inbound under its own service tag, or all under the workload's name."""
+    proxy = world.proxy(db, dataplane)
+    if proxy is None:
+        return ()
+    ports = [
+        (dict(i.tags).get(tags.SERVICE, ""), Port(i.section, i.port, i.protocol)) for i in proxy.inbounds
+    ]
+    if any(service for service, _ in ports):
+        return tuple(Offer(service, tags.SERVICE, port) for service, port in ports if service)
+    workload = dict(proxy.labels).get(labels.WORKLOAD, "")
+    return tuple(Offer(workload, labels.WORKLOAD, port) for _, port in ports) if workload else ()
+
+
+def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
+    """All MeshServices of a mesh, whoever made them, in key order."""
+    return tuple(resource for _, resource in world.BY_KIND.items(db, (_KIND, mesh)))
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Write a new MeshService, from its plain document."""
+
+    key: Key
+    document: Json
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """Write this MeshService over the one whose revision it carries."""
+
+    resource: Resource
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Delete this MeshService, if it still has its revision."""
+
+    resource: Resource
+
+
+Change = Create | Replace | Remove
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What to do now; what is odd; and when to look again even if nothing changes."""
+
+    changes: tuple[Change, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    due_at: datetime | None = None
+
+
+def step(wanted: Wanted, existing: Iterable[Resource], now: datetime, grace: timedelta = GRACE) -> Step:
+    """The way from what is stored to what is wanted; none where they agree."""
+    there = {resource.key: resource for resource in existing}
+    holders = {resource.core_name: key for key, resource in there.items()}
+    changes: list[Change] = []
+    problems = list(wanted.problems)
+    kept: set[Key] = set()
+    for (namespace, name), sources in wanted.services:
+        key = Key(_KIND, wanted.mesh, wanted.zone, namespace, name)
+        kept.add(key)
+        problem = _obstacle(key, there.get(key), holders, sources[0])
+        if problem is not None:
+            problems.append(problem)
+            continue
+        spec, odd = _spec(key, sources, there.get(key))
+        problems += odd
+        changes += _towards(key, spec, there.get(key))
+    left = [r for k, r in there.items() if k not in kept and k.zone == wanted.zone and is_generated(r)]
+    ends = {resource.key: _ends_at(resource, grace) for resource in left}
+    for resource in left:
+        changes += _farewell(resource, ends[resource.key], now) if wanted.is_on else [Remove(resource)]
+    # One whose period begins only now is stored with its label, which is a change, and so a reason to look.
+    due = [end for end in ends.values() if end is not None and end > now] if wanted.is_on else []
+    return Step(tuple(changes), tuple(sorted(problems)), min(due, default=None))
+
+
+def is_generated(resource: Resource) -> bool:
+    """Whether a MeshService was made from Dataplanes, and may be changed and deleted with them."""
+    return resource.labels.get(labels.MANAGED_BY) == GENERATOR
+
+
+def _obstacle(key: Key, found: Resource | None, holders: Mapping[str, Key], first: Source) -> Problem | None:
+    """Why this service cannot be generated, if something is in the way."""
+    if found is not None and not is_generated(found):
+        words = f"was written by hand, and stays as it is; {first.dataplane} offers a service of this name"
+        return Problem(key, HAND_MADE, words)
+    holder = holders.get(_core_name(key), key)
+    if holder == key:
+        return None
+    taken = f'cannot be made of {first.dataplane}: its name "{_core_name(key)}" is taken by {holder}'
+    return Problem(key, "core-name", f"{taken}; rename that one, or the service")
+
+
+def _core_name(key: Key) -> str:
+    return f"{key.name}.{key.namespace}" if key.namespace else key.name
+
+
+def _spec(key: Key, sources: tuple[Source, ...], found: Resource | None) -> tuple[Json, list[Problem]]:
+    """What a generated MeshService says, and which Dataplanes say something else."""
+    written = found.spec if found else {}
+    by = _selected_by(written)
+    if by not in {source.offer.by for source in sources}:
+        by = sources[0].offer.by
+    problems = [_other_selector(key, by, source) for source in sources if source.offer.by != by]
+    ports, odd = _ports(key, [source for source in sources if source.offer.by == by], written)
+    return {"selector": _selector(key, by), "ports": [_port(port) for port in ports]}, problems + odd
+
+
+def _selector(key: Key, by: str) -> Json:
+    selected = {by: key.name}
+    if key.namespace:  # a service is of its namespace, as its Dataplanes are
+        selected[labels.NAMESPACE] = key.namespace
+    return (
+        {"dataplaneTags": selected} if by == tags.SERVICE else {"dataplaneLabels": {"matchLabels": selected}}
+    )
+
+
+def _selected_by(spec: Json) -> str:
+    selector = spec.get("selector") or {}
+    if tags.SERVICE in (selector.get("dataplaneTags") or {}):
+        return tags.SERVICE
+    chosen = (selector.get("dataplaneLabels") or {}).get("matchLabels") or {}
+    return labels.WORKLOAD if labels.WORKLOAD in chosen else ""
+
+
+def _other_selector(key: Key, by: str, source: Source) -> Problem:
+    words = f"is no part of {key}: it names its service by {source.offer.by}, and others do by {by}"
+    return Problem(source.dataplane, "selector", words)
+
+
+def _ports(key: Key, sources: Iterable[Source], written: Json) -> tuple[list[Port], list[Problem]]:
+    """The union of all ports. Of two with one name or number, the stored one wins, else the first."""
+    before = [_read_port(port) for port in written.get("ports") or ()]
+    chosen: list[Port] = []
+    problems = []
+    for source in sorted(sources, key=lambda each: each.offer.port not in before):
+        port = source.offer.port
+        rival = next((p for p in chosen if p.name == port.name or p.number == port.number), None)
+        if rival is None:
+            chosen.append(port)
+        elif rival != port:
+            words = f"has port {port}, which contradicts port {rival} of {key}; make them agree"
+            problems.append(Problem(source.dataplane, "port", words))
+    return sorted(chosen, key=lambda port: port.number), problems
+
+
+def _port(port: Port) -> Json:
+    number = port.number
+    return {"name": port.name, "port": number, "targetPort": number, "appProtocol": port.protocol}
+
+
+def _read_port(port: Json) -> Port:
+    number = port.get("port") or 0
+    return Port(port.get("name") or str(number), number, port.get("appProtocol") or "tcp")
+
+
+def _towards(key: Key, spec: Json, found: Resource | None) -> Iterator[Change]:
+    if found is None:
+        yield Create(key, _document(key, spec))
+        return
+    # State, identities and status are kept by others; other labels are whoever's wrote them.
+    own = {name: value for name, value in found.labels.items() if name != GRACE_STARTED}
+    changed = {**found.spec, **spec}
+    if own != found.labels or changed != found.spec:
+        yield Replace(msgspec.structs.replace(found, labels=own, spec=changed))
+
+
+def _document(key: Key, spec: Json) -> Json:
+    own = {labels.MANAGED_BY: GENERATOR}
+    if key.namespace:
+        own[labels.NAMESPACE] = key.namespace
+    return {"type": _KIND, "mesh": key.mesh, "name": _core_name(key), "labels": own, "spec": spec}
+
+
+def _farewell(resource: Resource, ends_at: datetime | None, now: datetime) -> Iterator[Change]:
+    """What happens to a service without Dataplanes: first its grace period begins, then it goes."""
+    if ends_at is None:
+        started = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        own = sorted({**resource.labels, GRACE_STARTED: started}.items())
+        yield Replace(msgspec.structs.replace(resource, labels=dict(own)))
+    elif ends_at <= now:
+        yield Remove(resource)
+
+
+def _ends_at(resource: Resource, grace: timedelta) -> datetime | None:
+    """When the grace period ends; None where it has not begun, or nobody can read when."""
+    try:
+        started = datetime.fromisoformat(resource.labels.get(GRACE_STARTED, ""))
+        return started + grace if started.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,71 @@
+"""What is odd in a mesh: each file in `problems` is a case, resources above the dashes, problems below."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from koguma.core import admission, pipeline, problems
+from koguma.core.incremental import Db
+from koguma.core.oddities.problem import Problem
+from koguma.kinds import KINDS
+from koguma.model import documents, forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+from koguma.policies import POLICIES
+
+ALL_KINDS = Kinds((*KINDS, *POLICIES))
+CASES = sorted((Path(__file__).parent / "problems").glob("*.yaml"))
+DASHES = "-" * 40 + "\n"
+MESH = "default"
+
+
+def resources(text: str) -> list[Resource]:
+    """The objects of a YAML stream, as a control plane would store them."""
+    drafts = [forms.read(document.value, ALL_KINDS) for document in documents.load(text)]
+    return [admission.admitted(draft, None, Place()).resource for draft in drafts]
+
+
+def database(text: str) -> Db:
+    return pipeline.load(ALL_KINDS, Place(), resources(text))
+
+
+def told(problem: Problem) -> str:
+    about = " and ".join(f"{key.kind}/{key.name}" for key in problem.objects)
+    return f"{problem.code} {problem.severity} of {about}, {problem.path or '-'}\n  {problem.message}\n"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_the_mesh_has_exactly_these_problems(case: Path):
+    above, dashes, below = case.read_text().partition(DASHES)
+    assert dashes, "resources, a line of 40 dashes, problems"
+    found = "".join(told(problem) for problem in problems.of_mesh(database(above), MESH)) or "nothing\n"
+    if os.environ.get("KOGUMA_GOLDEN") == "rewrite" and found != below:
+        case.write_text(above + DASHES + found)
+    else:
+        assert found == below
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_each_problem_is_told_of_every_policy_that_it_is_about(case: Path):
+    db = database(case.read_text().partition(DASHES)[0])
+    for problem in problems.of_mesh(db, MESH):
+        for key in problem.objects:
+            if ALL_KINDS[key.kind].policy is not None:
+                assert problem in problems.of_policy(db, key)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_the_order_of_arrival_does_not_matter(case: Path):
+    there = resources(case.read_text().partition(DASHES)[0])
+    db = pipeline.load(ALL_KINDS, Place(), ())
+    for resource in reversed(there):
+        pipeline.take(db, [resource])
+        problems.of_mesh(db, MESH)
+    assert problems.of_mesh(db, MESH) == problems.of_mesh(pipeline.load(ALL_KINDS, Place(), there), MESH)
+
+
+def test_every_code_is_shown_by_a_case():
+    shown = {line[:5] for case in CASES for line in case.read_text().partition(DASHES)[2].splitlines()}
+    assert set(problems.CODES) - shown == {"KG000"}  # that is what admission refuses

@@ -1,0 +1,416 @@
+"""Which MeshServices follow from Dataplanes, and the step from what is stored to them."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koguma.core import admission, pipeline, services
+from koguma.core.services import Create, Remove, Replace
+from koguma.kinds import KINDS, mesh_service
+from koguma.model import forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Mode, Place
+from koguma.model.resource import Resource
+
+HERE = Place(zone="east")
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MANAGED = {"kuma.io/managed-by": "meshservice-generator"}
+STARTED = "kuma.io/deletion-grace-period-started-at"
+
+
+def mesh(mode=None):
+    spec = {} if mode is None else {"meshServices": {"mode": mode} if mode else {}}
+    return Resource(kind="Mesh", name="shop", core_name="shop", spec=spec)
+
+
+def dataplane(name, *inbounds, workload="", zone="east", namespace="", gateway=None):
+    """Inbounds are written `service:port/protocol@name`; service, protocol and name may be left out."""
+    networking = {"address": "10.0.0.1", "inbound": [inbound(text) for text in inbounds]}
+    if gateway:
+        networking["gateway"] = gateway
+    return Resource(
+        kind="Dataplane",
+        mesh="shop",
+        zone=zone,
+        namespace=namespace,
+        name=name,
+        core_name=name,
+        labels={"kuma.io/origin": "zone", **({"kuma.io/workload": workload} if workload else {})},
+        spec={"networking": networking},
+    )
+
+
+def inbound(text):
+    rest, _, name = text.partition("@")
+    service, _, port = rest.rpartition(":")
+    number, _, protocol = port.partition("/")
+    tags = {"kuma.io/service": service} if service else {}
+    if service and protocol:
+        tags["kuma.io/protocol"] = protocol
+    made = {"port": int(number), **({"tags": tags} if tags else {}), **({"name": name} if name else {})}
+    return made if service or not protocol else {**made, "protocol": protocol}
+
+
+def service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", revision=1, **more):
+    """A stored MeshService; ports are written `port/protocol@name`."""
+    spec = {"selector": {"dataplaneTags": {by: name}}, "ports": [port(text) for text in ports]}
+    if by == "kuma.io/workload":
+        spec["selector"] = {"dataplaneLabels": {"matchLabels": {by: name}}}
+    core_name = f"{name}.{namespace}" if namespace else name
+    place = {"zone": "east", "namespace": namespace, **more.pop("place", {})}
+    return Resource(
+        kind="MeshService",
+        mesh="shop",
+        name=name,
+        core_name=more.pop("core_name", core_name),
+        labels=labels,
+        spec={**spec, **more},
+        revision=revision,
+        **place,
+    )
+
+
+def port(text):
+    rest, _, name = text.partition("@")
+    number, _, protocol = rest.partition("/")
+    number = int(number)
+    return {
+        "name": name or str(number),
+        "port": number,
+        "targetPort": number,
+        "appProtocol": protocol or "tcp",
+    }
+
+
+def database(*resources, place=HERE, mode=None):
+    return pipeline.load(Kinds(KINDS), place, [mesh(mode), *resources])
+
+
+def step(*resources, now=NOW, mode=None, **grace):
+    db = database(*resources, mode=mode)
+    return services.step(services.wanted(db, "shop"), services.stored(db, "shop"), now, **grace)
+
+
+def after(there, made):
+    """What is stored when the changes are written, with revisions as a store gives them."""
+    stored = {resource.key: resource for resource in there}
+    revisions = itertools.count(max([0, *(r.revision for r in there)]) + 1)
+    for change in made.changes:
+        match change:
+            case Create(key=key, document=document):
+                assert key not in stored
+                draft = forms.read_plain(document, mesh_service.KIND)
+                resource = admission.admitted(draft, None, HERE).resource
+                assert resource.key == key
+            case Replace(resource=resource):
+                assert stored[resource.key].revision == resource.revision
+            case Remove(resource=resource):
+                assert stored.pop(resource.key).revision == resource.revision
+                continue
+        stored[resource.key] = msgspec.structs.replace(resource, revision=next(revisions))
+    return list(stored.values())
+
+
+def summary(stored):
+    """Services with their ports, as they are written above."""
+    return {
+        s.core_name: [f"{p['port']}/{p['appProtocol']}@{p['name']}" for p in s.spec["ports"]] for s in stored
+    }
+
+
+# What there is, what is made of it, and the rules of the problems that are told.
+GENERATED = {
+    "a service for each tag": (
+        [dataplane("web-1", "web:80/http", "admin:90")],
+        {"web": ["80/http@80"], "admin": ["90/tcp@90"]},
+        [],
+    ),
+    "the union of what its Dataplanes serve": (
+        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:80/http@main", "web:81/grpc@rpc")],
+        {"web": ["80/http@main", "81/grpc@rpc"]},
+        [],
+    ),
+    "a workload's name where there are no tags": (
+        [dataplane("web-1", "80/http", "81", workload="web")],
+        {"web": ["80/http@80", "81/tcp@81"]},
+        [],
+    ),
+    "tags before the workload's name": (
+        [dataplane("web-1", "web:80", "81", workload="other")],
+        {"web": ["80/tcp@80"]},
+        [],
+    ),
+    "nothing of a Dataplane without either": ([dataplane("web-1", "80")], {}, []),
+    "nothing of a gateway, which serves no inbound": (
+        [dataplane("edge", gateway={"tags": {"kuma.io/service": "edge"}}, workload="edge")],
+        {},
+        [],
+    ),
+    "nothing of another zone's Dataplane": ([dataplane("web-1", "web:80", zone="west")], {}, []),
+    "the first in key order where ports contradict": (
+        [
+            dataplane("web-1", "web:80/http"),
+            dataplane("web-0", "web:80/grpc"),
+            dataplane("web-2", "web:80/http"),
+        ],
+        {"web": ["80/grpc@80"]},
+        ["port"],
+    ),
+    "one port where two have one name": (
+        [dataplane("web-1", "web:80@main"), dataplane("web-2", "web:81@main")],
+        {"web": ["80/tcp@main"]},
+        ["port"],
+    ),
+    "the first in key order where one is named by a tag and one by a label": (
+        [dataplane("web-1", "80/http", workload="web"), dataplane("web-2", "web:81")],
+        {"web": ["80/http@80"]},
+        ["selector"],
+    ),
+    "nothing of a name that cannot be a host's": (
+        [dataplane("web-1", "web_default_svc_80:80", "ok:81")],
+        {"ok": ["81/tcp@81"]},
+        ["name"],
+    ),
+    "a service in the namespace of its Dataplanes": (
+        [dataplane("web-1", "web:80", namespace="a"), dataplane("web-1", "web:81")],
+        {"web.a": ["80/tcp@80"], "web": ["81/tcp@81"]},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GENERATED)
+def test_of_dataplanes_is_made(case):
+    there, expected, problems = GENERATED[case]
+    made = step(*there)
+    assert summary(after([], made)) == expected
+    assert [problem.rule for problem in made.problems] == problems
+
+
+# mode, whether services are made
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (None, True),
+        ("", True),
+        ("Everywhere", True),
+        ("ReachableBackends", True),
+        ("Exclusive", True),
+        ("Disabled", False),
+    ],
+)
+def test_only_disabled_switches_generation_off(mode, expected):
+    assert bool(step(dataplane("web-1", "web:80"), mode=mode).changes) is expected
+
+
+def test_a_generated_service_selects_by_what_named_it_and_says_who_made_it():
+    made = step(dataplane("web-1", "web:80/http"), dataplane("api-1", "81", workload="api", namespace="team"))
+    by_tag, by_label = sorted(after([], made), key=lambda s: s.name, reverse=True)
+    assert by_tag.spec == {
+        "selector": {"dataplaneTags": {"kuma.io/service": "web"}},
+        "ports": [{"name": "80", "port": 80, "targetPort": 80, "appProtocol": "http"}],
+    }
+    assert by_tag.labels == {
+        "kuma.io/display-name": "web",
+        "kuma.io/env": "universal",
+        "kuma.io/managed-by": "meshservice-generator",
+        "kuma.io/mesh": "shop",
+        "kuma.io/origin": "zone",
+        "kuma.io/zone": "east",
+    }
+    assert by_label.spec["selector"] == {
+        "dataplaneLabels": {"matchLabels": {"kuma.io/workload": "api", "k8s.kuma.io/namespace": "team"}}
+    }
+    assert (by_label.namespace, by_label.core_name) == ("team", "api.team")
+
+
+# What is stored, which Dataplanes there are, and what is stored then.
+KEPT = {
+    "a port stays while one Dataplane agrees": (
+        [service("web", "80/grpc")],
+        [dataplane("web-0", "web:80/http"), dataplane("web-1", "web:80/grpc")],
+        {"web": ["80/grpc@80"]},
+    ),
+    "a port changes when none agrees any more": (
+        [service("web", "80/grpc")],
+        [dataplane("web-0", "web:80/http"), dataplane("web-1", "web:80/http2")],
+        {"web": ["80/http@80"]},
+    ),
+    "a port that nobody serves goes, and a new one comes": (
+        [service("web", "80", "81")],
+        [dataplane("web-0", "web:81", "web:82")],
+        {"web": ["81/tcp@81", "82/tcp@82"]},
+    ),
+    "the selector stays while one Dataplane is named so": (
+        [service("web", "81", by="kuma.io/workload")],
+        [dataplane("web-0", "web:80"), dataplane("web-1", "81", workload="web")],
+        {"web": ["81/tcp@81"]},
+    ),
+    "the selector changes when none is named so any more": (
+        [service("web", "80", by="kuma.io/workload")],
+        [dataplane("web-0", "web:80")],
+        {"web": ["80/tcp@80"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_what_is_stored_has_a_say(case):
+    stored, dataplanes, expected = KEPT[case]
+    assert summary(after(stored, step(*stored, *dataplanes))) == expected
+
+
+def test_what_others_keep_in_a_generated_service_stays():
+    own = {**MANAGED, "team": "shop"}
+    stored = service(
+        "web", "80", labels=own, state="Available", identities=[{"type": "SpiffeID", "value": "x"}]
+    )
+    (change,) = step(stored, dataplane("web-1", "web:81")).changes
+    assert change.resource.labels == own
+    assert change.resource.spec["state"] == "Available"
+    assert change.resource.spec["identities"] == stored.spec["identities"]
+    assert change.resource.revision == stored.revision
+
+
+def test_a_hand_made_service_wins_and_is_never_touched():
+    stored = service("web", "8000", labels={})
+    made = step(stored, dataplane("web-1", "web:80"))
+    assert made.changes == ()
+    assert [(p.about, p.rule) for p in made.problems] == [(stored.key, services.HAND_MADE)]
+    assert step(stored).changes == ()
+    assert step(stored, mode="Disabled").changes == ()
+
+
+def test_a_core_name_that_is_taken_is_a_problem():
+    stored = service("web.a", "80", labels={})
+    made = step(stored, dataplane("web-1", "web:80", namespace="a"))
+    assert made.changes == ()
+    (problem,) = made.problems
+    assert problem.rule == "core-name"
+    assert str(stored.key) in problem.message
+
+
+def test_another_zones_services_are_not_ours_to_delete():
+    foreign = service("web", "80", core_name="web-xyz", place={"zone": "west"})
+    assert step(foreign).changes == ()
+    assert step(foreign, mode="Disabled").changes == ()
+
+
+def test_a_service_without_dataplanes_goes_after_the_grace_period():
+    stored = [service("web", "80")]
+    begun = step(*stored)
+    stored = after(stored, begun)
+    assert stored[0].labels == {STARTED: "2026-03-01T12:00:00Z", **MANAGED}
+    end = NOW + timedelta(hours=1)
+    waiting = step(*stored, now=end - timedelta(seconds=1))
+    assert (waiting.changes, waiting.due_at) == ((), end)
+    over = step(*stored, now=end)
+    assert over.changes == (Remove(stored[0]),)
+    assert over.due_at is None
+    short = step(*stored, now=NOW + timedelta(minutes=2), grace=timedelta(minutes=1))
+    assert short.changes == (Remove(stored[0]),)
+
+
+def test_a_service_whose_dataplane_comes_back_stays():
+    stored = [service("web", "80", labels={STARTED: "2026-03-01T11:30:00Z", **MANAGED})]
+    (change,) = step(*stored, dataplane("web-1", "web:80")).changes
+    assert change.resource.labels == MANAGED
+    assert change.resource.spec == stored[0].spec
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-03-01T11:00:00", "9999-12-31T23:59:59Z"])
+def test_a_beginning_that_cannot_be_read_is_no_beginning(text):
+    stored = service("web", "80", labels={STARTED: text, **MANAGED})
+    (change,) = step(stored).changes
+    assert change.resource.labels[STARTED] == "2026-03-01T12:00:00Z"
+
+
+def test_switching_off_deletes_the_generated_ones_at_once():
+    generated, by_hand = service("web", "80"), service("api", "80", labels={})
+    made = step(generated, by_hand, dataplane("web-1", "web:80"), mode="Disabled")
+    assert made.changes == (Remove(generated),)
+
+
+def test_global_generates_nothing():
+    db = database(dataplane("web-1", "web:80", zone=""), place=Place(mode=Mode.GLOBAL, zone=""))
+    assert services.wanted(db, "shop") == services.Wanted("shop", "", is_on=False)
+
+
+def test_one_more_of_the_same_changes_no_answer():
+    db = database(dataplane("web-1", "web:80"), dataplane("web-2", "web:80"))
+    before = services.wanted(db, "shop")
+    db.reset_counts()
+    pipeline.take(db, [dataplane("web-3", "web:80")])
+    assert services.wanted(db, "shop") == before
+    assert db.runs == {"services.wanted": 1, "services.offers": 1, "world.proxy": 1}
+
+
+SERVICES = st.sampled_from(["web", "api", "not_a_host"])
+INBOUNDS = st.builds(
+    "{}:{}/{}{}".format,
+    SERVICES,
+    st.integers(80, 82),
+    st.sampled_from(["http", "tcp"]),
+    st.sampled_from(["", "@main"]),
+)
+DATAPLANES = st.lists(
+    st.builds(
+        lambda name, inbounds, workload, namespace: dataplane(
+            name,
+            *(inbounds if not workload else [text.partition(":")[2] for text in inbounds]),
+            workload=workload,
+            namespace=namespace,
+        ),
+        st.sampled_from([f"dp-{n}" for n in range(5)]),
+        st.lists(INBOUNDS, max_size=3),
+        st.sampled_from(["", "", "web", "api"]),
+        st.sampled_from(["", "team"]),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.key,
+)
+STORED = st.lists(
+    st.builds(
+        lambda name, ports, labels, by, namespace: service(
+            name, *ports, labels=labels, by=by, namespace=namespace
+        ),
+        st.sampled_from(["web", "api", "old"]),
+        st.lists(st.sampled_from(["80/http", "80/tcp", "81@main"]), max_size=2, unique_by=lambda p: p[:2]),
+        st.sampled_from([{}, MANAGED, {**MANAGED, STARTED: "2026-03-01T11:30:00Z"}]),
+        st.sampled_from(["kuma.io/service", "kuma.io/workload"]),
+        st.sampled_from(["", "team"]),
+    ),
+    max_size=4,
+    unique_by=lambda one: one.key,
+)
+MODES = st.sampled_from([None, "Disabled"])
+
+
+@pytest.mark.property
+@given(DATAPLANES, STORED, MODES, st.randoms(use_true_random=False))
+def test_the_order_of_arrival_does_not_matter(dataplanes, stored, mode, random):
+    expected = step(*stored, *dataplanes, mode=mode)
+    arriving = [*dataplanes, *stored]
+    random.shuffle(arriving)
+    db = database(mode=mode)
+    for resource in arriving:
+        pipeline.take(db, [resource])
+        services.wanted(db, "shop")
+    assert services.step(services.wanted(db, "shop"), services.stored(db, "shop"), NOW) == expected
+
+
+@pytest.mark.property
+@given(DATAPLANES, STORED, MODES)
+def test_a_step_that_was_taken_is_not_taken_again(dataplanes, stored, mode):
+    first = step(*stored, *dataplanes, mode=mode)
+    there = after(stored, first)
+    again = step(*there, *dataplanes, mode=mode)
+    assert again.changes == ()
+    assert again.problems == first.problems
+    touched = {r.key for r in stored} - {r.key for r in there if r in stored}
+    by_hand = {r.key for r in stored if not services.is_generated(r)}
+    assert not touched & by_hand

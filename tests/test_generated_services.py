@@ -1,0 +1,228 @@
+"""MeshServices made from Dataplanes, on a running control plane."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from koguma.control import ServiceGenerator
+from koguma.main import now
+from tests.plane import Plane
+
+GENERATOR = "meshservice-generator"
+STARTED = "kuma.io/deletion-grace-period-started-at"
+NOTHING = {"skipCreatingInitialPolicies": ["*"]}
+
+
+@pytest.fixture
+def plane(tmp_path):
+    with Plane(tmp_path) as running:
+        assert running("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop", **NOTHING}).status == 201
+        yield running
+
+
+def write_dataplane(plane, name, service="web", port=8080, mesh="shop"):
+    tags = {"kuma.io/service": service, "kuma.io/protocol": "http"}
+    body = {
+        "type": "Dataplane",
+        "name": name,
+        "mesh": mesh,
+        "networking": {"address": "10.0.0.1", "inbound": [{"port": port, "tags": tags}]},
+    }
+    answer = plane("PUT", f"/meshes/{mesh}/dataplanes/{name}", body)
+    assert answer.status in (200, 201), answer.json
+
+
+def write_service(plane, name, ports):
+    body = {"type": "MeshService", "name": name, "mesh": "shop", "spec": {"ports": ports}}
+    return plane("PUT", f"/meshes/shop/meshservices/{name}", body).status
+
+
+def services(plane, mesh="shop"):
+    """The services of a mesh: ports by name."""
+    listed = plane("GET", f"/meshes/{mesh}/meshservices").json["items"]
+    return {item["name"]: [port["port"] for port in item["spec"].get("ports", [])] for item in listed}
+
+
+def labels(plane, name):
+    return plane("GET", f"/meshes/shop/meshservices/{name}").json.get("labels", {})
+
+
+def eventually(question, expected):
+    """Ask until the answer is this one; the last answer is compared, and so shown."""
+    deadline = time.monotonic() + 10
+    while (answer := question()) != expected and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert answer == expected
+
+
+def test_a_service_follows_its_dataplanes(plane):
+    write_dataplane(plane, "web-1")
+    eventually(lambda: services(plane), {"web": [8080]})
+    shown = plane("GET", "/meshes/shop/meshservices/web").json
+    assert shown["kri"] == "kri_msvc_shop_default__web_"
+    assert shown["labels"] == {
+        "kuma.io/display-name": "web",
+        "kuma.io/env": "universal",
+        "kuma.io/managed-by": GENERATOR,
+        "kuma.io/mesh": "shop",
+        "kuma.io/origin": "zone",
+        "kuma.io/zone": "default",
+    }
+    write_dataplane(plane, "web-2", port=9090)
+    eventually(lambda: services(plane), {"web": [8080, 9090]})
+    assert plane("DELETE", "/meshes/shop/dataplanes/web-1").status == 200
+    eventually(lambda: services(plane), {"web": [9090]})
+    assert plane("DELETE", "/meshes/shop/dataplanes/web-2").status == 200
+    eventually(lambda: STARTED in labels(plane, "web"), expected=True)
+    assert services(plane) == {"web": [9090]}
+    write_dataplane(plane, "web-2", port=9090)
+    eventually(lambda: STARTED in labels(plane, "web"), expected=False)
+
+
+def test_a_mesh_can_switch_it_off_and_on(plane):
+    write_dataplane(plane, "web-1")
+    assert write_service(plane, "by-hand", []) == 201
+    eventually(lambda: services(plane), {"web": [8080], "by-hand": []})
+    off = {"type": "Mesh", "name": "shop", "meshServices": {"mode": "Disabled"}}
+    assert plane("PUT", "/meshes/shop", off).status == 200
+    eventually(lambda: services(plane), {"by-hand": []})
+    assert plane("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop"}).status == 200
+    eventually(lambda: services(plane), {"by-hand": [], "web": [8080]})
+
+
+def test_who_writes_a_service_by_hand_has_it(plane):
+    assert write_service(plane, "web", [{"port": 80, "targetPort": 8080}]) == 201
+    write_dataplane(plane, "web-1")
+    write_dataplane(plane, "api-1", service="api")
+    eventually(lambda: services(plane), {"web": [80], "api": [8080]})
+    assert write_service(plane, "api", [{"port": 90}]) == 200  # without the label it is the writer's
+    write_dataplane(plane, "api-1", service="api", port=9999)
+    write_dataplane(plane, "last-1", service="last")
+    eventually(lambda: services(plane), {"web": [80], "api": [90], "last": [8080]})
+    assert not [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "services"]
+    assert plane("DELETE", "/meshes/shop/meshservices/web").status == 200
+    eventually(lambda: services(plane), {"web": [8080], "api": [90], "last": [8080]})
+
+
+def test_what_cannot_be_a_service_is_told_by_the_check(plane):
+    write_dataplane(plane, "web-1", service="web_default_svc_80")
+    write_dataplane(plane, "web-2", service="ok")
+
+    def told():
+        checks = plane("GET", "/_check").json["checks"]
+        return [check["status"] for check in checks if 'of kuma.io/service "web_default' in check["message"]]
+
+    eventually(told, ["warning"])
+    assert services(plane) == {"ok": [8080]}
+
+
+def test_the_history_says_who_made_a_service_and_why(plane):
+    write_dataplane(plane, "web-1")
+    eventually(lambda: services(plane), {"web": [8080]})
+    (change,) = history(plane, "web")
+    assert (change.op.value, change.author) == ("create", "mesh-system:control-plane")
+    assert change.reason == "generated from dataplanes"
+
+
+def test_after_the_grace_period_a_service_is_deleted(plane):
+    write_dataplane(plane, "web-1")
+    eventually(lambda: services(plane), {"web": [8080]})
+    assert plane("DELETE", "/meshes/shop/dataplanes/web-1").status == 200
+    eventually(lambda: STARTED in labels(plane, "web"), expected=True)
+    context = plane.plane._services.context
+    plane.run(ServiceGenerator(context, lambda: now() + timedelta(minutes=59)).settle(["shop"]))
+    assert services(plane) == {"web": [8080]}
+    plane.run(ServiceGenerator(context, lambda: now() + timedelta(minutes=61)).settle(["shop"]))
+    assert services(plane) == {}
+
+
+@pytest.mark.slow
+def test_the_end_of_a_grace_period_is_not_missed(plane):
+    """Nothing changes any more when a period ends, so only a clock can tell."""
+    impatient = ServiceGenerator(plane.plane._services.context, now, timedelta(seconds=1))
+
+    async def start():
+        plane.plane._tasks.append(plane._loop.create_task(impatient.run()))
+
+    plane.run(start())
+    write_dataplane(plane, "web-1")
+    eventually(lambda: services(plane), {"web": [8080]})
+    assert plane("DELETE", "/meshes/shop/dataplanes/web-1").status == 200
+    eventually(lambda: services(plane), {})
+
+
+def test_a_mesh_goes_with_its_generated_services(plane):
+    write_dataplane(plane, "web-1")
+    eventually(lambda: services(plane), {"web": [8080]})
+    assert plane("DELETE", "/meshes/shop/dataplanes/web-1").status == 200
+    assert plane("DELETE", "/meshes/shop").status == 200
+    assert plane("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop", **NOTHING}).status == 201
+    write_dataplane(plane, "api-1", service="api")
+    eventually(lambda: services(plane), {"api": [8080]})
+
+
+def test_many_dataplanes_at_once_make_few_batches(plane):
+    objects = [
+        {
+            "type": "Dataplane",
+            "name": f"dp-{number}",
+            "mesh": "shop",
+            "networking": {
+                "address": "10.0.0.1",
+                "inbound": [{"port": 80, "tags": {"kuma.io/service": f"s-{number % 300}"}}],
+            },
+        }
+        for number in range(600)
+    ]
+    before = plane.plane.store.batches
+    assert plane("POST", "/_apply", objects).status == 200
+    eventually(lambda: plane("GET", "/meshes/shop/meshservices?size=1").json["total"], 300)
+    assert plane.plane.store.batches - before <= 10
+
+
+def test_a_restart_finds_what_is_there_and_changes_nothing(tmp_path):
+    store = f"sqlite:///{tmp_path / 'mesh.db'}"
+    with Plane(tmp_path / "a", store=store) as first:
+        write_dataplane(first, "web-1", mesh="default")
+        eventually(lambda: services(first, "default"), {"web": [8080]})
+    with Plane(tmp_path / "a", store=store) as second:
+        revision = second.plane.store.state.revision
+        write_dataplane(second, "api-1", service="api", mesh="default")
+        eventually(lambda: services(second, "default"), {"web": [8080], "api": [8080]})
+        assert second.plane.store.state.revision == revision + 2
+
+
+def history(plane, name, mesh="shop"):
+    stored = plane.plane.store.state.named("MeshService", mesh, name)
+    return plane.run(plane.plane.store.history(stored.key))
+
+
+@pytest.mark.slow
+def test_two_control_planes_create_each_service_once(postgres, tmp_path):
+    store = postgres.database()
+    with Plane(tmp_path / "a", store=store) as first, Plane(tmp_path / "b", store=store) as second:
+        assert first("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop", **NOTHING}).status == 201
+        eventually(lambda: second("GET", "/meshes/shop").status, 200)
+
+        def write(plane, letter):
+            for number in range(20):
+                write_dataplane(plane, f"{letter}-{number}", f"s-{number}", port=8000 + (letter == "b"))
+
+        writers = [threading.Thread(target=write, args=args) for args in ((first, "a"), (second, "b"))]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        expected = {f"s-{number}": [8000, 8001] for number in range(20)}
+        for plane in (first, second):
+            eventually(lambda plane=plane: services(plane), expected)
+        time.sleep(0.5)  # whoever is still about to do something has done it
+        quiet = first.plane.store.state.revision
+        time.sleep(0.5)
+        assert first.plane.store.state.revision == quiet
+        for name in expected:
+            ops = [change.op.value for change in history(first, name)]
+            assert ops.count("create") == 1
+            assert ops in (["create"], ["update", "create"])

@@ -1,0 +1,407 @@
+"""A policy of another package: all that comes for free, and that its mistakes stay its own."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from docs.writing import kinds as pages
+from koguma import plugins
+from koguma.core import admission, pipeline, problems, rules
+from koguma.kinds import KINDS
+from koguma.model import forms
+from koguma.model.errors import Invalid
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+from koguma.policies import POLICIES
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "third_party_policy"
+KOGUMA = str(Path(sys.executable).with_name("koguma"))
+BUILTIN = metadata.EntryPoint("builtin", plugins.BUILTIN, plugins.GROUP)
+
+# The beginning of every plugin below; each goes on in its own way.
+SMALL = '''
+"""A small policy.
+
+One sentence.
+"""
+from typing import Annotated
+from koguma.model.kind import POLICY, Kind, Policy
+from koguma.model.schema import Spec, doc
+from koguma.model.target_ref import TargetRef
+class Conf(Spec):
+    text: Annotated[str | None, doc("A text.")] = None
+class To(Spec):
+    target_ref: Annotated[TargetRef, doc("Where.")]
+    default: Annotated[Conf, doc("What.")] = Conf()
+class SmallSpec(Spec):
+    to: Annotated[tuple[To, ...], doc("Entries.")] = ()
+def fail(*_):
+    raise ZeroDivisionError("by my own zero")
+def kind(**more):
+    base = dict(name="MeshSmall", plural="meshsmalls", short="ms", doc=__doc__, spec=SmallSpec, sync=POLICY,
+                policy=Policy(order=6000, has_to=True))
+    return Kind(**{**base, **more})
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Makes an entry point whose module is SMALL and the given lines."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+
+    def make(lines, name="small"):
+        (tmp_path / f"plugin_{name}.py").write_text(f"{SMALL}\n{textwrap.dedent(lines)}\n")
+        names.append(f"plugin_{name}")
+        importlib.invalidate_caches()
+        return metadata.EntryPoint(name, f"plugin_{name}:POLICIES", plugins.GROUP)
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def note(monkeypatch):
+    """The example's own kind."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    yield importlib.import_module("mesh_note").KIND
+    sys.modules.pop("mesh_note", None)
+
+
+def loaded(*entries):
+    warnings: list[str] = []
+    return plugins.load(KINDS, (BUILTIN, *entries), warnings.append), warnings
+
+
+def stored(kind, document):
+    return admission.admitted(forms.read_plain(document, kind), None, Place()).resource
+
+
+def test_the_example_is_a_proper_policy_and_its_page_applies(note):
+    assert list(plugins.problems(note, (*KINDS, *POLICIES))) == []
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", note.doc, re.DOTALL | re.MULTILINE)
+    made = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, Place())
+    assert made.warnings == ()
+    assert str(made.resource.kri(note.short)) == "kri_mn_default_default__backend_"
+
+
+def test_the_example_has_a_reference_page(note):
+    page = pages.page(note)
+    for words in (
+        "# MeshNote",
+        "`/meshes/{mesh}/meshnotes`",
+        "spec.to[].default.maintenance.weekday",
+        "Who answers for the service.",
+    ):
+        assert words in page
+
+
+def note_of(name, ref, **conf):
+    spec = {"to": [{"targetRef": ref, "default": conf}]}
+    return {"type": "MeshNote", "name": name, "mesh": "default", "spec": spec}
+
+
+def test_the_engine_matches_and_merges_the_example(note):
+    kinds = Kinds((*KINDS, *POLICIES, note))
+    dataplane = {
+        "type": "Dataplane",
+        "name": "web-1",
+        "mesh": "default",
+        "networking": {"address": "10.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}]},
+    }
+    services = [
+        {"type": "MeshService", "name": name, "mesh": "default", "spec": {"ports": [{"port": 80}]}}
+        for name in ("backend", "other")
+    ]
+    window = {"weekday": "Sunday", "start": "02:00"}
+    notes = [
+        note_of("all", {"kind": "Mesh"}, owner="platform", appendLinks=["https://a"], maintenance=window),
+        note_of(
+            "backend",
+            {"kind": "MeshService", "name": "backend"},
+            owner="team-backend",
+            appendLinks=["https://b"],
+            maintenance={"start": "04:00"},
+        ),
+        {**note_of("elsewhere", {"kind": "Mesh"}, owner="nobody")},
+    ]
+    notes[2]["spec"]["targetRef"] = {"kind": "Dataplane", "labels": {"app": "not-web"}}
+    objects = [stored(kinds[document["type"]], document) for document in (dataplane, *services, *notes)]
+    mesh = Resource(kind="Mesh", name="default", core_name="default")
+    db = pipeline.load(kinds, Place(), [mesh, *objects])
+    found = rules.of_proxy(db, objects[0].key)
+    assert {port.destination.name: dict(port.confs)["MeshNote"] for port in found.ports} == {
+        "backend": {
+            "owner": "team-backend",
+            "appendLinks": ["https://a", "https://b"],
+            "maintenance": {"weekday": "Sunday", "start": "04:00"},
+        },
+        "other": {"owner": "platform", "appendLinks": ["https://a"], "maintenance": window},
+    }
+
+
+def test_a_proper_plugin_is_taken_whether_it_offers_one_record_or_several(plugin):
+    one = plugin("POLICIES = kind()", "one")
+    two = plugin("POLICIES = [kind(name='MeshOther', plural='meshothers', short='mo')]", "two")
+    found, warnings = loaded(one, two)
+    assert warnings == []
+    assert found.foreign == {"MeshSmall", "MeshOther"}
+    assert set(found.kinds.by_name) == {k.name for k in (*KINDS, *POLICIES)} | found.foreign
+
+
+# What a plugin does, and the words with which it is left out.
+BROKEN = {
+    "raise RuntimeError('on import')": "cannot be loaded: RuntimeError: on import",
+    "import sys; sys.exit(3)": "cannot be loaded: SystemExit: 3",
+    "import no_such_module": "cannot be loaded: ModuleNotFoundError",
+    "POLICY = kind()": "cannot be loaded: AttributeError",
+    "POLICIES = 7": "cannot be loaded: TypeError",
+    "POLICIES = ['MeshSmall']": "one entry is left out: 'MeshSmall' is no koguma.model.kind.Kind",
+    "POLICIES = kind(name='MeshTimeout')": 'is left out: "meshtimeout" is taken by MeshTimeout',
+    "POLICIES = kind(plural='meshretries')": '"meshretries" is taken by MeshRetry',
+    "POLICIES = kind(short='mt')": '"mt" is taken by MeshTimeout',
+    "POLICIES = kind(plural='policies')": '"policies" is a path of the API',
+    "POLICIES = kind(name='mesh_small')": "name must match [A-Z][A-Za-z0-9]*, not 'mesh_small'",
+    "POLICIES = kind(short='')": "short must match",
+    "POLICIES = kind(plural=None)": "plural must match [a-z][a-z0-9]*, not None",
+    "POLICIES = kind(doc='')": "doc must be the page of the manual",
+    "POLICIES = kind(policy=None)": "policy must be a Policy",
+    "POLICIES = kind(policy=Policy(order=1))": 'policy says has_to=False, and spec has "to"',
+    "POLICIES = kind(policy=Policy(order=1, has_to=True, has_rules=True))": 'and spec lacks "rules"',
+    "POLICIES = kind(spec=dict)": "spec must be a class made from koguma.model.schema.Spec",
+    "POLICIES = kind(validate='no function')": "validate must be a function",
+    "POLICIES = kind(display='MeshSmall')": "it cannot be described",
+    "class B(Spec):\n  to: tuple[str, ...] = ()\nPOLICIES = kind(spec=B)": '"to" must be a list of objects',
+    "class B(Spec):\n  to: tuple[complex, ...] = ()\nPOLICIES = kind(spec=B)": "it cannot be described",
+}
+
+
+@pytest.mark.parametrize("lines", BROKEN)
+def test_a_broken_plugin_is_left_out_with_a_warning_and_the_others_stay(plugin, lines):
+    good = plugin("POLICIES = kind(name='MeshOther', plural='meshothers', short='mo')", "good")
+    bad = plugin(lines, "bad")
+    found, warnings = loaded(bad, good)
+    assert found.foreign == {"MeshOther"}
+    (warning,) = warnings
+    assert BROKEN[lines] in warning
+    assert 'entry point "bad" (plugin_bad:POLICIES)' in warning
+
+
+def test_nobody_gets_before_our_own(plugin):
+    early = metadata.EntryPoint("a", plugin("POLICIES = kind(name='MeshTimeout')", "a").value, plugins.GROUP)
+    found, warnings = loaded(early)
+    assert found.kinds["MeshTimeout"] in POLICIES
+    assert len(warnings) == 1
+
+
+SMALL_OBJECT = {
+    "type": "MeshSmall",
+    "name": "it",
+    "mesh": "default",
+    "spec": {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"text": "hello"}}]},
+}
+
+
+# The record, the hook that is named, and what it raised.
+@pytest.mark.parametrize(
+    ("record", "hook", "raised"),
+    [
+        ("kind(validate=fail)", "validate", "ZeroDivisionError: by my own zero"),
+        ("kind(warn=fail)", "warn", "ZeroDivisionError: by my own zero"),
+        ("kind(clean=fail)", "clean", "ZeroDivisionError: by my own zero"),
+        ("kind(validate=lambda *_: ['words'])", "validate", "TypeError: 'words' is no Violation"),
+        ("kind(validate=lambda *_: None)", "validate", "TypeError"),
+        ("kind(warn=lambda *_: [1])", "warn", "TypeError: 1 is no str"),
+    ],
+)
+def test_a_hook_that_raises_refuses_the_object_and_names_the_policy(plugin, record, hook, raised):
+    found, _ = loaded(plugin(f"POLICIES = {record}"))
+    with pytest.raises(Invalid) as refused:
+        stored(found.kinds["MeshSmall"], SMALL_OBJECT)
+    (violation,) = refused.value.violations
+    assert (violation.field, violation.rule) == ("spec", "plugin")
+    assert f"MeshSmall cannot judge this object: its {hook} raised {raised}" in violation.message
+
+
+TIMEOUT_SAYS = ("MeshTimeout", {"idleTimeout": "5s"})
+SMALL_SAYS = ("MeshSmall", {"text": "hello"})
+
+
+# The record, what the policies then say, and why less than they did.
+@pytest.mark.parametrize(
+    ("record", "expected", "why"),
+    [
+        ("kind(clean=fail)", (TIMEOUT_SAYS,), "clean raised ZeroDivisionError: by my own zero"),
+        ("kind(clean=lambda _: {'to': 'a'})", (TIMEOUT_SAYS,), "no longer fits: spec.to: in body must be of"),
+        ("kind(warn=fail)", (TIMEOUT_SAYS, SMALL_SAYS), "warn raised ZeroDivisionError: by my own zero"),
+    ],
+)
+def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expected, why):
+    """The object was stored when the plugin could still read it."""
+    found, _ = loaded(plugin(f"POLICIES = {record}"))
+    readable, _ = loaded(plugin("POLICIES = kind()", "before"))
+    timeout = {
+        "type": "MeshTimeout",
+        "name": "slow",
+        "mesh": "default",
+        "spec": {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "5s"}}]},
+    }
+    documents = [
+        SMALL_OBJECT,
+        timeout,
+        {"type": "Dataplane", "name": "web", "mesh": "default", "networking": {"address": "10.0.0.1"}},
+        {"type": "MeshService", "name": "api", "mesh": "default", "spec": {"ports": [{"port": 80}]}},
+    ]
+    objects = [stored(readable.kinds[document["type"]], document) for document in documents]
+    failures: dict[str, str] = {}
+    db = pipeline.load(plugins.for_engine(found, failures.__setitem__), Place(), objects)
+    (port,) = rules.of_proxy(db, objects[2].key).ports
+    assert port.confs == expected
+    assert all(problem.code != problems.INVALID for problem in problems.of_mesh(db, "default"))
+    assert why in failures["MeshSmall"]
+
+
+def install(site, name, entry_points):
+    """What a package manager leaves behind, as far as it is looked at."""
+    folder = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{key} = {value}" for key, value in entry_points.items()]
+    (folder / "entry_points.txt").write_text("\n".join(["[koguma.policies]", *lines, ""]))
+
+
+class Running:
+    """`koguma cp run` in a process of its own that finds packages in these folders."""
+
+    def __init__(self, data, *folders):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        command = [KOGUMA, "cp", "run", "--data-dir", str(data), "--api-port", "0", "--api-tls-port", "0"]
+        self._process = subprocess.Popen(
+            [*command, "--log-level", "error"], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        line = self._process.stdout.readline()
+        self.address = line.partition("is ready: ")[2].split()[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        self._process.communicate(timeout=20)
+        assert self._process.returncode == 0
+
+    def __call__(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urlopen(request, timeout=20) as response:
+                return response.status, json.loads(response.read())
+        except HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def koguma(self, *words):
+        command = [KOGUMA, *words, "--address", self.address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Packages: the example as its pyproject says, one that breaks in its hooks, two that cannot be taken."""
+    folder = tmp_path / "site"
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    install(folder, project["name"], project["entry-points"]["koguma.policies"])
+    (folder / "shaky.py").write_text(f"{SMALL}\nPOLICIES = [kind(validate=fail)]\n")
+    install(folder, "shaky", {"shaky": "shaky:POLICIES"})
+    (folder / "again.py").write_text(f"{SMALL}\nPOLICIES = [kind(name='MeshTimeout')]\n")
+    install(folder, "again", {"again": "again:POLICIES"})
+    install(folder, "gone", {"gone": "gone:POLICIES"})
+    return folder
+
+
+NOTE_URL = "/meshes/default/meshnotes/backend"
+NOTE = note_of("backend", {"kind": "MeshService", "name": "backend"}, owner="team-backend")
+
+
+@pytest.mark.slow
+def test_a_control_plane_serves_the_policy_of_an_installed_package(site, tmp_path):
+    with Running(tmp_path / "data", site, EXAMPLE) as plane:
+        assert plane("PUT", NOTE_URL, NOTE)[0] == 201
+        shown = plane("GET", NOTE_URL)[1]
+        assert (shown["spec"], shown["kri"]) == (NOTE["spec"], "kri_mn_default_default__backend_")
+        assert plane("GET", f"/_kri/{shown['kri']}")[1] == shown
+        other_form = plane("GET", f"{NOTE_URL}?format=k8s")[1]
+        assert (other_form["kind"], other_form["metadata"]["namespace"]) == ("MeshNote", "mesh-default")
+        other_form["metadata"] = {"name": "second", "namespace": "team"}
+        status, answer = plane("POST", "/_apply", [other_form])
+        assert (status, answer["results"][0]["action"]) == (200, "created")
+        listed = plane("GET", "/meshnotes")[1]["items"]
+        assert [item["name"] for item in listed] == ["backend", "second.team"]
+        assert listed[1]["labels"]["kuma.io/policy-role"] == "producer"
+
+        wrong = note_of("x", {"kind": "Mesh"}, owner="a", runbook="http://x", onwer="b")
+        status, answer = plane("PUT", "/meshes/default/meshnotes/x", wrong)
+        assert status == 400
+        assert [(p["field"], p["rule"]) for p in answer["invalid_parameters"]] == [
+            ("spec.to[0].default.onwer", "unknown"),
+            ("spec.to[0].default.runbook", "format"),
+        ]
+
+        (kind,) = [k for k in plane("GET", "/_resources")[1]["resources"] if k["name"] == "MeshNote"]
+        assert (kind["path"], kind["shortName"], kind["policy"]["hasToTargetRef"]) == (
+            "meshnotes",
+            "mn",
+            True,
+        )
+        (policy,) = [p for p in plane("GET", "/policies")[1]["policies"] if p["name"] == "MeshNote"]
+        assert policy["singularDisplayName"] == "Mesh Note"
+        described = plane("GET", "/openapi.json")[1]
+        assert "/meshes/{mesh}/meshnotes/{name}" in described["paths"]
+        assert "Who answers for the service." in json.dumps(described["components"]["schemas"])
+
+        assert "team-backend" in plane.koguma("get", "mn", "backend", "-m", "default", "-o", "yaml")
+        assert "meshnotes" in plane.koguma("kinds")
+
+
+@pytest.mark.slow
+def test_broken_packages_are_told_and_kill_nothing(site, tmp_path):
+    with Running(tmp_path / "data", site, EXAMPLE) as plane:
+        told = [c for c in plane("GET", "/_check")[1]["checks"] if c["name"] == "policies"]
+        assert [c["status"] for c in told] == ["warning", "warning"]
+        assert 'package again, entry point "again" (again:POLICIES)' in told[0]["message"]
+        assert "package gone" in told[1]["message"]
+        assert "cannot be loaded: ModuleNotFoundError" in told[1]["message"]
+        assert "package gone" in plane.koguma("check")
+
+        status, answer = plane("PUT", "/meshes/default/meshsmalls/it", SMALL_OBJECT)
+        assert status == 400
+        assert "MeshSmall cannot judge this object" in answer["invalid_parameters"][0]["reason"]
+        status, answer = plane("POST", "/_apply", [NOTE, SMALL_OBJECT])
+        assert (status, answer["invalid_parameters"][0]["field"]) == (400, "objects[1].spec")
+        assert plane("POST", "/_apply", [NOTE])[0] == 200
+
+
+@pytest.mark.slow
+def test_objects_outlive_the_package_that_brought_their_kind(site, tmp_path):
+    data = tmp_path / "data"
+    with Running(data, site, EXAMPLE) as plane:
+        assert plane("PUT", NOTE_URL, NOTE)[0] == 201
+    with Running(data) as plane:
+        assert plane("GET", NOTE_URL)[0] == 404
+        assert plane("GET", "/meshes/default/meshtimeouts")[0] == 200
+    with Running(data, site, EXAMPLE) as plane:
+        assert plane("GET", NOTE_URL)[1]["spec"] == NOTE["spec"]
