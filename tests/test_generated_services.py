@@ -1,12 +1,15 @@
 """MeshServices made from Dataplanes, on a running control plane."""
 
+import copy
 import threading
 import time
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from koguma.control import ServiceGenerator
+from koguma.core import pipeline
 from koguma.main import now
 from tests.plane import Plane
 
@@ -192,6 +195,28 @@ def test_a_restart_finds_what_is_there_and_changes_nothing(tmp_path):
         write_dataplane(second, "api-1", service="api", mesh="default")
         eventually(lambda: services(second, "default"), {"web": [8080], "api": [8080]})
         assert second.plane.store.state.revision == revision + 2
+
+
+@pytest.mark.parametrize("knows_the_service", [True, False])
+def test_a_control_plane_that_is_behind_overwrites_nothing(plane, knows_the_service):
+    write_dataplane(plane, "web-1", port=7070)
+    eventually(lambda: services(plane), {"web": [7070]})
+    context = plane.plane._services.context
+    old = {resource.key: resource for resource in context.state.all()}
+    write_dataplane(plane, "web-1", port=9090)
+    eventually(lambda: services(plane), {"web": [9090]})
+    revision = context.state.revision
+    moved = copy.deepcopy(next(r for k, r in old.items() if k.kind == "Dataplane"))
+    moved.spec["networking"]["inbound"][0]["port"] = 8080  # so that it has something to write
+    seen = [r for k, r in old.items() if k.kind != "MeshService" or knows_the_service]
+
+    async def behind():
+        return pipeline.load(context.kinds, context.place, [*seen, moved])
+
+    late = ServiceGenerator(msgspec.structs.replace(context, database=behind), now)
+    plane.run(late.settle(["shop"]))
+    assert services(plane) == {"web": [9090]}
+    assert context.state.revision == revision
 
 
 def history(plane, name, mesh="shop"):

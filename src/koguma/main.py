@@ -90,11 +90,11 @@ class ControlPlane:
         self._http = HttpServer(self._dispatch(context, keys).handle)
         await self._http.start()
         await self._listen(self._http, tls)
-        history = timedelta(seconds=duration.seconds(self.settings.history))
+        history = _span(self.settings.history)
         short = frozenset(kind.name for kind in self.kinds if kind.short_history)
         self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
         if not context.place.is_global:
-            self._services = ServiceGenerator(context, now)
+            self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
         gc.collect()
         gc.freeze()  # what lives from the start lives to the end; later collections need not look at it
@@ -274,6 +274,10 @@ class ControlPlane:
         for problem in self._services.problems if self._services else ():
             if problem.rule != services.HAND_MADE:
                 yield Check("services", "warning", f"{problem.about}: {problem.message}")
+
+
+def _span(text: str) -> timedelta:
+    return timedelta(seconds=duration.seconds(text))
 
 
 def _made(directory: Path) -> Path:

@@ -65,6 +65,9 @@ class Settings(Spec):
         bool, doc("Whether requests from this machine that no web page could make are the admin's.")
     ] = True
     history: Annotated[Duration, doc("How long superseded revisions are kept.")] = "720h"
+    service_grace: Annotated[
+        Duration, doc("How long a generated MeshService stays after its last proxy has gone.")
+    ] = "1h"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("What is logged.")] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], doc("JSON lines, or text; auto is text on a terminal.")

@@ -23,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koguma.core import incremental
-from koguma.core.incremental import Asked, CycleError, Db, question
+from koguma.core.answers import CycleError
+from koguma.core.incremental import Asked, Db, question
 from koguma.core.inputs import Index, Input
 
 
@@ -383,6 +384,25 @@ def test_a_stored_error_does_not_grow_when_it_is_raised_again():
     assert depths[1] == depths[2]
 
 
+class Incomparable:
+    def __eq__(self, other):
+        raise ValueError
+
+    __hash__ = None
+
+
+def test_answers_that_cannot_be_compared_are_news():
+    @question
+    def incomparable(db: Db) -> tuple:
+        return NUMBERS.get(db, "x"), Incomparable()
+
+    db = Db()
+    db.watch(incomparable)
+    db.set(NUMBERS, "x", 0)
+    assert db.changed() == [Asked(incomparable, ())]
+    assert db.changed() == []
+
+
 def test_a_question_must_not_change_what_it_reads():
     @question
     def sets(db: Db) -> None:
@@ -406,7 +426,7 @@ def end_caught(db: Db, name: str) -> str:
     after = NEXT.get(db, name)
     try:
         return end_caught(db, after) if after else name
-    except Exception:
+    except Exception:  # noqa: BLE001 - as a careless question might
         return "caught"
 
 
@@ -446,6 +466,18 @@ def test_a_circle_heals_wherever_it_is_cut_and_comes_back(cut):
     assert (db.n_memos, db.n_cells) == (0, 0)
 
 
+def test_a_circle_stays_the_same_when_something_else_below_it_changes():
+    db = Db()
+    circle(db, "a", "b", "c")
+    db.watch(end, "a")
+    assert end(db, "lower") == "lower"
+    db.set(NEXT, "lower", "")
+    db.watch(end, "c")
+    with pytest.raises(CycleError, match=r"end\(a\) -> .*end\(b\) -> .*end\(c\) -> .*end\(a\)"):
+        end(db, "b")
+    assert db.changed() == []
+
+
 def test_no_question_can_catch_a_circle():
     db = Db()
     circle(db, "a", "b")
@@ -473,14 +505,35 @@ def test_a_first_answer_may_be_as_deep_as_the_limit():
     assert end(db, first) == last
 
 
-def test_deeper_is_refused_in_words_and_leaves_nothing_behind():
+def test_deeper_is_refused_in_words_until_the_chain_is_shorter():
     db = Db()
     names = chain(db, 2000)
-    with pytest.raises(RecursionError, match=r"more than 150 questions deep: test_incremental.end\(00150\)"):
+    db.watch(end, names[0])
+    with pytest.raises(RecursionError, match=r"more than 100 questions deep: test_incremental.end\(00100\)"):
         end(db, names[0])
-    with pytest.raises(RecursionError):
-        db.watch(end, names[0])
+    assert db.n_memos == 1
+    db.remove(NEXT, names[70])
+    assert db.changed() == [Asked(end, (names[0],))]
+    assert end(db, names[0]) == names[70]
+    db.unwatch(end, names[0])
     assert (db.n_memos, db.n_cells) == (0, 0)
+
+
+def test_a_chain_that_becomes_too_deep_stops_nobody_else():
+    db = Db()
+    names = chain(db, 90)
+    for name in (names[0], "other"):
+        db.watch(end, name)
+    with db.change() as change:
+        for number in range(90, 250):
+            change.set(NEXT, f"{number - 1:05}", f"{number:05}")
+        change.set(NEXT, "other", "else")
+    assert db.changed() == [Asked(end, (names[0],)), Asked(end, ("other",))]
+    assert end(db, "other") == "else"
+    assert end(db, "00200") == "00249"
+    db.remove(NEXT, "00180")
+    assert db.changed() == [Asked(end, (names[0],))]
+    assert end(db, names[0]) == "00180"
 
 
 def test_a_chain_asked_from_its_inner_end_has_no_limit_and_its_wave_neither():

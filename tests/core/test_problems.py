@@ -1,6 +1,7 @@
 """What is odd in a mesh: each file in `problems` is a case, resources above the dashes, problems below."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ ALL_KINDS = Kinds((*KINDS, *POLICIES))
 CASES = sorted((Path(__file__).parent / "problems").glob("*.yaml"))
 DASHES = "-" * 40 + "\n"
 MESH = "default"
+TIED = """
+type: MeshTimeout
+name: a
+mesh: default
+spec: {to: [{targetRef: {kind: Mesh}, default: {idleTimeout: 1s}}]}
+---
+type: MeshTimeout
+name: b
+mesh: default
+spec: {to: [{targetRef: {kind: Mesh}, default: {idleTimeout: 2s}}]}
+"""
 
 
 def resources(text: str) -> list[Resource]:
@@ -69,3 +81,49 @@ def test_the_order_of_arrival_does_not_matter(case: Path):
 def test_every_code_is_shown_by_a_case():
     shown = {line[:5] for case in CASES for line in case.read_text().partition(DASHES)[2].splitlines()}
     assert set(problems.CODES) - shown == {"KG000"}  # that is what admission refuses
+
+
+def sections() -> dict[str, str]:
+    """The sections of the page about codes."""
+    page = (Path(__file__).parents[2] / "docs" / "lint.md").read_text()
+    found = re.split(r"^## (KG\d+)\n", page, flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def test_the_manual_has_a_section_for_every_code_and_no_other():
+    assert list(sections()) == list(problems.CODES)
+    for code, title in problems.CODES.items():
+        assert sections()[code].lower().startswith(f"\n**{title.lower()}.**")
+
+
+@pytest.mark.parametrize("code", [code for code in problems.CODES if code != problems.INVALID])
+def test_the_manuals_example_has_the_problem_and_no_other(code: str):
+    example = re.search(r"^```yaml\n(.*?)^```$", sections()[code], re.DOTALL | re.MULTILINE)
+    assert example
+    assert {problem.code for problem in problems.of_mesh(database(example[1]), MESH)} - {code} == set()
+    assert problems.of_mesh(database(example[1]), MESH)
+
+
+def test_what_is_compared_between_policies_is_kept_and_follows_every_change():
+    there = resources(TIED)
+    db = pipeline.load(ALL_KINDS, Place(), there[:1])
+    problems.keep(db, [there[0].key])
+    assert problems.of_policy(db, there[0].key) == ()
+    for present in (there, there[:1], there):
+        pipeline.take(db, present, {one.key for one in there} - {one.key for one in present})
+        db.changed()
+        fresh = pipeline.load(ALL_KINDS, Place(), present)
+        for one in present:
+            assert problems.of_policy(db, one.key) == problems.of_policy(fresh, one.key)
+    assert [problem.code for problem in problems.of_policy(db, there[0].key)] == ["KG010"]
+
+
+def test_asking_leaves_nothing_behind_that_loops_over_all_policies_at_the_next_change():
+    there = resources(TIED)
+    db = pipeline.load(ALL_KINDS, Place(), there)
+    for one in there:
+        problems.of_policy(db, one.key)
+    db.reset_counts()
+    pipeline.take(db, resources(TIED.replace("2s", "3s")))
+    db.changed()
+    assert (db.runs["ties.tied"], db.runs["ties.leaves"]) == (0, 1)

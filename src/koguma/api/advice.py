@@ -16,6 +16,7 @@ async def told(context: Context, made: Sequence[Admitted]) -> list[tuple[str, ..
     if not any(_is_asked(context, key) for key in written):
         return [one.warnings for one in made]
     db = await context.database()
+    problems.keep(db, [key for key in written if context.kinds[key.kind].policy is not None])
     return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
 
 

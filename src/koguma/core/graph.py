@@ -31,7 +31,7 @@ class Node:
 class Memo(Node):
     """An answer and what it was made of."""
 
-    __slots__ = ("answer", "frame", "height", "number", "on_circle", "reads", "stale", "true_at")
+    __slots__ = ("answer", "being_made", "height", "number", "on_circle", "reads", "stale", "true_at")
 
     def __init__(self, home: dict[Any, Any], key: Any, number: int) -> None:
         super().__init__(home, key)
@@ -41,7 +41,7 @@ class Memo(Node):
         self.height = 0
         self.stale = True  # something that it read directly is different now
         self.true_at = -1  # the epoch in which it was last found true
-        self.frame: dict[Node, None] | None = None  # the reads so far, while it is being made
+        self.being_made = False  # its question is running
         self.on_circle = False  # it was found to need its own answer
 
 

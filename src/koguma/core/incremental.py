@@ -31,12 +31,12 @@ what it read.
 
 **When a question raises**, the error is its answer: kept, compared (type, arguments, attributes), and raised
 for each reader, who may catch it. A question that needs its own answer is a bug: it, and all who ask for it,
-answer with a `CycleError`, which no question can catch, since what follows would depend on where the circle was
-entered. RecursionError, and what is no `Exception`, is no answer: the run is given up, and remains to be done.
+answer with a `CycleError`, which no question can catch (answers.py). What is no `Exception` is no answer: it
+passes through, and the question remains to be answered.
 
 **How deep.** A first answer nests as its questions do, `DEPTH_MAX` at most, so that Python's own limit is not
-met somewhere at random; where that is too little, ask the inner ones first. The wave of `changed()` does
-not nest, however long a chain is.
+met at random. Beyond that the outermost question answers with a RecursionError; ask the inner ones before it
+where a chain can be longer. The wave of `changed()` does not nest, however long a chain is.
 
 **What it trusts.** Questions are pure, values never change, and equal is `==` (so that 1, 1.0 and True are
 one answer). A question may be run for a reader that then no longer asks it; being pure, it does no harm.
@@ -44,34 +44,20 @@ one answer). A question may be run for a reader that then no longer asks it; bei
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
+from koguma.core.answers import Circular, CycleError, Raised, same
 from koguma.core.graph import Graph, Memo, Node
 from koguma.core.inputs import Change, Input, K, Table, V
 
-DEPTH_MAX: Final = 150
+DEPTH_MAX: Final = (
+    100  # each takes three calls of Python and those of the question itself; Python allows 1000
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class CycleError(RuntimeError):
-    """A question needs its own answer; the text names the circle, the same wherever it was entered."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        first = names.index(min(names))
-        circle = [*names[first:], *names[: first + 1]]
-        super().__init__(f"a question needs its own answer: {' -> '.join(circle)}")
-
-
-class _Circular(BaseException):
-    """A CycleError on its way through questions, which cannot catch it: there is no answer to go on with."""
-
-    def __init__(self, error: CycleError) -> None:
-        self.error = error
 
 
 class Question(Generic[P, R]):
@@ -112,31 +98,6 @@ class Asked(NamedTuple):
         return f"{self.question.name}({', '.join(map(str, self.args))})"
 
 
-class _Raised:
-    """The answer of a question that raised."""
-
-    __slots__ = ("error", "traceback")
-    __hash__ = None  # type: ignore[assignment]  # compared, never looked up
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        self.traceback: TracebackType | None = error.__traceback__
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Raised) and self.content == other.content
-
-    def throw(self, *, inside: bool) -> None:
-        """Raise it, for another question or for the outside."""
-        if inside and isinstance(self.error, CycleError):
-            raise _Circular(self.error)
-        raise self.error.with_traceback(self.traceback)
-
-    @property
-    def content(self) -> tuple[object, ...]:
-        """What makes two errors the same answer."""
-        return type(self.error), self.error.args, vars(self.error)
-
-
 class Db:
     """Inputs, and the answers that follow from them. For one thread; `runs` counts what ran, by name."""
 
@@ -149,7 +110,7 @@ class Db:
         self._watched = self._graph.held  # with the answer that was last told
         self._to_tell: dict[Memo, None] = {}  # watched, and answered anew since
         self._stack: list[Memo] = []  # being made, innermost last
-        self._frame: dict[Node, None] | None = None  # what the innermost has read so far
+        self._frames: list[dict[Node, None]] = []  # what each of these has read so far
 
     # What happens from outside.
 
@@ -198,7 +159,7 @@ class Db:
         while (memo := self._graph.next_stale()) is not None:
             self._refresh(memo)
         self._graph.sweep()
-        news = [memo for memo in self._to_tell if not _same(memo.answer, self._watched[memo])]
+        news = [memo for memo in self._to_tell if not same(memo.answer, self._watched[memo])]
         self._to_tell.clear()
         for memo in news:
             self._watched[memo] = memo.answer
@@ -237,10 +198,10 @@ class Db:
             finally:
                 if not self._stack:
                     graph.sweep()
-        if self._frame is not None:
-            self._frame[memo] = None
+        if self._frames:
+            self._frames[-1][memo] = None
         answer = memo.answer
-        if answer.__class__ is _Raised:
+        if answer.__class__ is Raised:
             answer.throw(inside=bool(self._stack))
         return answer  # type: ignore[no-any-return]  # what this question's function returned
 
@@ -253,11 +214,11 @@ class Db:
 
     def record(self, cells: dict[Any, Node], key: Any) -> None:
         """Remember that the running question reads this cell."""
-        if self._frame is not None:
+        if self._frames:
             cell = cells.get(key)
             if cell is None:
                 cell = cells[key] = Node(cells, key)
-            self._frame[cell] = None
+            self._frames[-1][cell] = None
 
     # Inside.
 
@@ -279,7 +240,7 @@ class Db:
 
     def _refresh(self, memo: Memo) -> None:
         """Make an answer true: run the question, unless a replay of its reads finds nothing new."""
-        if memo.frame is not None:
+        if memo.being_made:
             raise self._circle(memo)
         frame = self._enter(memo)
         try:
@@ -290,13 +251,13 @@ class Db:
                 frame.clear()
                 self.runs[memo.key.question.name] += 1
                 answer = memo.key.question.function(self, *memo.key.args)
-            except RecursionError:
-                raise
-            except _Circular as circular:
-                answer = _Raised(circular.error)
-            except Exception as error:  # noqa: BLE001 - what a question raises is its answer
-                answer = _Raised(error)
-            is_news = not _same(answer, memo.answer)
+            except Circular as circular:
+                answer = Raised(circular.error)
+            except Exception as error:
+                if isinstance(error, RecursionError) and len(self._stack) > 1:
+                    raise  # the inner ones are not to blame: asked by themselves, they have an answer
+                answer = Raised(error)
+            is_news = not same(answer, memo.answer)
         except BaseException:
             self._give_up(memo, frame)
             raise
@@ -315,13 +276,15 @@ class Db:
             self._graph.orphans[memo] = None
             inner = f"{memo.key}, asked by {self._stack[-1].key}"
             raise RecursionError(f"more than {DEPTH_MAX} questions deep: {inner}; ask the inner ones first")
+        frame: dict[Node, None] = {}
         self._stack.append(memo)
-        memo.frame = self._frame = {}
-        return memo.frame
+        self._frames.append(frame)
+        memo.being_made = True
+        return frame
 
     def _leave(self) -> None:
-        self._stack.pop().frame = None
-        self._frame = self._stack[-1].frame if self._stack else None
+        self._stack.pop().being_made = False
+        self._frames.pop()
 
     def _replay(self, memo: Memo, frame: dict[Node, None]) -> bool:
         """Whether all reads are as they were. One from a circle also has reads of others, so that it runs."""
@@ -336,19 +299,21 @@ class Db:
             frame[read] = None
         return not memo.stale
 
-    def _circle(self, memo: Memo) -> _Circular:
+    def _circle(self, memo: Memo) -> Circular:
         """A memo is asked for while it is being made: all from it inwards fail for what all of them read."""
-        members = self._stack[self._stack.index(memo) :]
-        frames = [each.frame for each in members if each.frame is not None]
-        reads = {read: None for frame in frames for read in frame}
-        for each, frame in zip(members, frames, strict=True):
-            each.on_circle = True
+        start = self._stack.index(memo)
+        reads = {read: None for frame in self._frames[start:] for read in frame}
+        for frame in self._frames[start:]:
             frame.update(reads)
-        return _Circular(CycleError([str(each.key) for each in members]))
+        for member in self._stack[start:]:
+            member.on_circle = True
+        return Circular(CycleError([str(member.key) for member in self._stack[start:]]))
 
     def _give_up(self, memo: Memo, frame: dict[Node, None]) -> None:
-        """A run was broken off: it remains to be done, if anyone needs it."""
-        self._graph.orphans.update(frame)
+        """A run was broken off: it remains to be done, if anyone needs it. Who asked depends on its reads."""
+        for frame_of_asker in self._frames[-2:-1]:
+            frame_of_asker.update(frame)
+        self._graph.orphans |= frame
         self._graph.orphans[memo] = None
         memo.stale = True
         if self._graph.is_needed(memo):
@@ -357,10 +322,3 @@ class Db:
     def _must_be_outside(self) -> None:
         if self._stack:
             raise RuntimeError(f"{self._stack[-1].key}: a question must not change, watch or collect")
-
-
-def _same(one: object, other: object) -> bool:
-    try:
-        return one is other or bool(one == other)
-    except Exception:  # noqa: BLE001 - what cannot be compared is news
-        return False

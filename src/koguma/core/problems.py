@@ -8,20 +8,31 @@ the Inspect API shows those of what it is asked for.
     of_object(db, key)      the same for any object
     of_mesh(db, mesh)       everything, sorted
 
-Every problem has a code with a section in docs/lint.md.
+Every problem has a code with a section in docs/lint.md. These are no questions themselves: what they read is
+remembered, but nobody reads them, so that a change does not find out again what was odd for somebody once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from koguma.core import match, world
-from koguma.core.incremental import Db, question
+from koguma.core.incremental import Db
 from koguma.core.oddities import effects, ports, references, selection, ties
 from koguma.core.oddities.effects import warning
 from koguma.core.oddities.problem import CODES, INVALID, NO_OBJECT, Problem
 from koguma.model.resource import Key
 
-__all__ = ["CODES", "INVALID", "NO_OBJECT", "Problem", "of_mesh", "of_object", "of_policy", "warning"]
+__all__ = [
+    "CODES",
+    "INVALID",
+    "NO_OBJECT",
+    "Problem",
+    "keep",
+    "of_mesh",
+    "of_object",
+    "of_policy",
+    "warning",
+]
 
 _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     selection.disjoint,
@@ -35,7 +46,16 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
 )
 
 
-@question
+def keep(db: Db, policies: Iterable[Key]) -> None:
+    """Keep up to date what is compared between policies of these kinds, so that the next one costs little.
+
+    Answers grow with the number of policies of a kind and are the dearest part; they change with policies and
+    destinations only, never with proxies.
+    """
+    for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in policies):
+        db.watch(ties.tied, kind, mesh)
+
+
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     """What is odd about a policy, sorted."""
     if world.RESOURCES.get(db, policy) is None:
@@ -43,7 +63,6 @@ def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     return _sorted(found for ask in _OF_POLICIES for found in ask(db, policy))
 
 
-@question
 def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     """What is odd about an object of any kind, sorted."""
     if key.kind in match.policy_kinds(db):
@@ -52,7 +71,6 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     return _sorted((*effects.advice(db, key), *conflicts))
 
 
-@question
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     """Everything that is odd in a mesh, each problem once, sorted."""
     kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]

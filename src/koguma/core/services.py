@@ -23,7 +23,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 GENERATOR: Final = "meshservice-generator"  # the value of the label kuma.io/managed-by
-GRACE_STARTED: Final = "kuma.io/deletion-grace-period-started-at"
+GRACE_STARTED: Final = labels.GRACE_STARTED
 GRACE: Final = timedelta(hours=1)
 HAND_MADE: Final = "hand-made"  # the rule of the one problem that is nobody's mistake
 

@@ -153,7 +153,10 @@ class MeshServicesMode(Spec):
 
     mode: Annotated[
         Literal["Disabled", "Everywhere", "ReachableBackends", "Exclusive"] | None,
-        doc("Whether MeshServices are made from proxies, beside the older service tags or instead of them."),
+        doc(
+            "Whether MeshServices are made from proxies, beside the older service tags or instead of them;"
+            " Everywhere by default."
+        ),
     ] = None
 
 

@@ -17,6 +17,7 @@ EFFECT: Final = "kuma.io/effect"
 MANAGED_BY: Final = "kuma.io/managed-by"
 WORKLOAD: Final = "kuma.io/workload"
 KDS_SYNC: Final = "kuma.io/kds-sync"
+GRACE_STARTED: Final = "kuma.io/deletion-grace-period-started-at"  # a time, which label syntax forbids
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -41,7 +42,7 @@ _PREFIX_WORDS = (
 
 def syntax(labels: Mapping[str, str], field: str = "labels") -> Iterator[Violation]:
     """What Kubernetes would refuse in these keys and values, in key order."""
-    for name in sorted(labels):
+    for name in sorted(set(labels) - {GRACE_STARTED}):
         at = key(field, name)
         for message in (*_key_messages(name), *_value_messages(labels[name])):
             yield Violation(at, message, "label")

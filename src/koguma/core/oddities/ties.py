@@ -18,6 +18,7 @@ from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
 _BY_NAME: Final = 9  # where the name comes into the comparison: order.py, step 8
+_MANY: Final = 100
 
 
 class Subject(NamedTuple):
@@ -50,59 +51,74 @@ def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId
         yield "the proxy itself", entry
 
 
+class Tied(NamedTuple):
+    """The entries that are tied about one subject, the winner first; and what not all of them say alike."""
+
+    entries: tuple[ItemId, ...]
+    contested: frozenset[str]
+
+
 @question
-def tied(db: Db, kind: str, mesh: str) -> Mapping[Subject, tuple[ItemId, ...]]:
-    """The entries of a kind's policies about the same and of the same rank, where there are several."""
+def tied(db: Db, kind: str, mesh: str) -> Mapping[Subject, Tied]:
+    """The entries of a kind's policies about the same and of the same rank, where they do not agree."""
     found: dict[Subject, list[ItemId]] = {}
     for policy in world.BY_KIND.keys(db, (kind, mesh)):
         for subject, entry in subjects(db, policy):
             found.setdefault(subject, []).append(entry)
-    return {subject: tuple(entries) for subject, entries in found.items() if len(entries) > 1}
+    made = {subject: _tied(db, entries) for subject, entries in found.items() if len(entries) > 1}
+    return {subject: each for subject, each in made.items() if each.contested}
 
 
-@question
-def rivals(db: Db, kind: str, mesh: str, subject: Subject) -> tuple[ItemId, ...]:
-    """The entries that are tied about one subject."""
-    return tied(db, kind, mesh).get(subject, ())
+def _tied(db: Db, entries: list[ItemId]) -> Tied:
+    said: dict[str, set[str]] = {}
+    for entry in entries:
+        for at, (_, value) in leaves(db, entry).items():
+            said.setdefault(at, set()).add(repr(value))
+    contested = frozenset(at for at, values in said.items() if len(values) > 1)
+    ordered = (
+        sorted(entries, key=lambda each: order.key(rules.rank(db, each)), reverse=True) if contested else ()
+    )
+    return Tied(tuple(ordered), contested)
 
 
 def ties(db: Db, policy: Key) -> Iterator[Problem]:
-    """Where a policy loses or wins by its name alone."""
+    """Where a policy loses or wins by its name alone; who wins against many is not told of all of them."""
     yield from losses(db, policy)
-    for subject, entry in subjects(db, policy):
-        for rival in rivals(db, policy.kind, policy.mesh, subject):
-            if rival.policy != policy and _wins(db, entry, rival) and _clash(db, rival, entry):
+    for group, entry in _groups(db, policy):
+        below = group.entries[group.entries.index(entry) + 1 :]
+        for rival in below if len(group.entries) <= _MANY else ():
+            if rival.policy != policy and _clash(db, rival, entry, group.contested):
                 yield from (lost for lost in losses(db, rival.policy) if policy in lost.objects)
 
 
-@question
-def losses(db: Db, policy: Key) -> tuple[Problem, ...]:
+def _groups(db: Db, policy: Key) -> Iterator[tuple[Tied, ItemId]]:
+    there = tied(db, policy.kind, policy.mesh)
+    for subject, entry in subjects(db, policy):
+        if subject in there:
+            yield there[subject], entry
+
+
+def losses(db: Db, policy: Key) -> Iterator[Problem]:
     """What a policy says and another of the same rank overrides; of several, the one that wins."""
     found: dict[tuple[ItemId, ItemId], dict[str, None]] = {}
-    for subject, entry in subjects(db, policy):
-        beaten: set[str] = set()
-        for rival in _above(db, entry, rivals(db, policy.kind, policy.mesh, subject)):
-            lost = {at: where for at, where in _clash(db, entry, rival).items() if at not in beaten}
-            beaten |= lost.keys()
+    for group, entry in _groups(db, policy):
+        left = group.contested & leaves(db, entry).keys()
+        for rival in group.entries[: group.entries.index(entry)]:
+            lost = _clash(db, entry, rival, left) if rival.policy != policy else {}
             if lost:
                 found.setdefault((entry, rival), {}).update(dict.fromkeys(lost.values()))
-    return tuple(_loss(db, entry, rival, list(at)) for (entry, rival), at in found.items())
+                left -= lost.keys()
+            if not left:
+                break
+    yield from (_loss(db, entry, rival, list(at)) for (entry, rival), at in found.items())
 
 
-def _clash(db: Db, entry: ItemId, rival: ItemId) -> Mapping[str, str]:
+def _clash(db: Db, entry: ItemId, rival: ItemId, left: frozenset[str]) -> Mapping[str, str]:
     """What an entry says otherwise than its rival about the same traffic, and where it stands."""
     mine, theirs = leaves(db, entry), leaves(db, rival)
-    said = {at: where for at, (where, value) in mine.items() if at in theirs and theirs[at][1] != value}
+    shared = [at for at in mine if at in left and at in theirs]
+    said = {at: mine[at][0] for at in shared if mine[at][1] != theirs[at][1]}
     return said if said and _same_traffic(db, entry, rival) else {}
-
-
-def _wins(db: Db, entry: ItemId, rival: ItemId) -> bool:
-    return order.key(rules.rank(db, entry)) > order.key(rules.rank(db, rival))
-
-
-def _above(db: Db, entry: ItemId, those: tuple[ItemId, ...]) -> list[ItemId]:
-    others = [rival for rival in those if rival.policy != entry.policy and _wins(db, rival, entry)]
-    return sorted(others, key=lambda rival: order.key(rules.rank(db, rival)), reverse=True)
 
 
 def _same_traffic(db: Db, entry: ItemId, rival: ItemId) -> bool:

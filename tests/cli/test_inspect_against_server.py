@@ -1,0 +1,242 @@
+"""lint, inspect and explain against a real control plane, and what a writer hears. Each test has its own mesh."""
+
+import itertools
+import json
+import os
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+COUNT = itertools.count(1)
+DISJOINT = """
+apiVersion: kuma.io/v1alpha1
+kind: MeshHTTPRoute
+metadata:
+  name: route-to-backend
+  namespace: backend-ns
+  labels: {{kuma.io/mesh: {mesh}}}
+spec:
+  targetRef:
+    kind: MeshSubset
+    tags: {{k8s.kuma.io/namespace: frontend-ns}}
+---
+apiVersion: kuma.io/v1alpha1
+kind: MeshTimeout
+metadata:
+  name: timout-for-backend
+  namespace: backend-ns
+  labels: {{kuma.io/mesh: {mesh}}}
+spec:
+  targetRef:
+    kind: MeshSubset
+    tags: {{k8s.kuma.io/namespace: some-other-ns}}
+  to:
+    - targetRef: {{kind: MeshHTTPRoute, name: route-to-backend}}
+"""
+SHOP = """
+type: Dataplane
+name: web
+mesh: {mesh}
+networking:
+  address: 127.0.0.1
+  inbound: [{{name: http, port: 80, tags: {{kuma.io/service: web, kuma.io/protocol: http}}}}]
+---
+type: MeshService
+name: backend
+mesh: {mesh}
+spec:
+  selector: {{dataplaneTags: {{kuma.io/service: web}}}}
+  ports: [{{name: http, port: 80, appProtocol: http}}]
+---
+type: MeshHTTPRoute
+name: slow-pages
+mesh: {mesh}
+spec:
+  to:
+    - targetRef: {{kind: MeshService, name: backend}}
+      rules:
+        - matches: [{{path: {{type: PathPrefix, value: /slow}}}}]
+          default: {{}}
+---
+type: MeshTimeout
+name: of-service
+mesh: {mesh}
+spec:
+  to:
+    - targetRef: {{kind: MeshService, name: backend}}
+      default: {{http: {{requestTimeout: 2s}}}}
+---
+type: MeshTimeout
+name: of-route
+mesh: {mesh}
+spec:
+  to:
+    - targetRef: {{kind: MeshHTTPRoute, name: slow-pages}}
+      default: {{http: {{requestTimeout: 10s}}}}
+"""
+
+
+@pytest.fixture
+def cli(koguma, monkeypatch, control_plane):
+    """`koguma` with the control plane's address in the environment."""
+    monkeypatch.setenv("KOGUMA_ADDRESS", control_plane.address)
+    return koguma
+
+
+@pytest.fixture
+def mesh(cli):
+    """A new mesh without policies of its own."""
+    name = f"inspect-{os.getpid()}-{next(COUNT)}"
+    document = f"{{type: Mesh, name: {name}, skipCreatingInitialPolicies: ['*']}}"
+    assert cli("apply", "-f", "-", given=document).code == 0
+    return name
+
+
+@pytest.fixture
+def shop(cli, mesh):
+    """The same with a small shop in it."""
+    ended = cli("apply", "-f", "-", given=SHOP.format(mesh=mesh))
+    assert (ended.code, ended.err) == (0, "")
+    return mesh
+
+
+def timeout(mesh: str, name: str, limit: str, **to: str):
+    entry = {"targetRef": to or {"kind": "Mesh"}, "default": {"connectionTimeout": limit}}
+    return {"type": "MeshTimeout", "name": name, "mesh": mesh, "spec": {"to": [entry]}}
+
+
+def test_the_founding_documents_disjoint_example_is_warned_about_once_when_it_is_applied(cli, mesh, tmp_path):
+    file = tmp_path / "disjoint.yaml"
+    file.write_text(DISJOINT.format(mesh=mesh).lstrip())
+    ended = cli("apply", "-f", str(file))
+    assert ended.code == 0
+    (told,) = (line for line in ended.err.splitlines() if "KG001" in line)
+    assert told.startswith(f"warning: {file}:24:18: spec.to[0].targetRef: MeshTimeout ")
+    linted = cli("lint", "-f", str(file))
+    assert linted.code == 1
+    assert linted.out.count("KG001") == 1
+
+
+def test_writing_the_route_alone_tells_of_the_policy_on_it(cli, mesh):
+    route, policy = DISJOINT.format(mesh=mesh).split("---")
+    assert "KG002" in cli("apply", "-f", "-", given=policy).err
+    told = cli("apply", "-f", "-", given=route).err
+    assert told.count("KG001") == 1
+    assert "spec.to[0].targetRef" not in told  # that is a place in the other object
+
+
+def test_a_put_answers_with_what_is_odd_now(control_plane, mesh):
+    path = f"/meshes/{mesh}/meshtimeouts"
+    assert control_plane("PUT", f"{path}/b", timeout(mesh, "b", "1s")).json == {}
+    answer = control_plane("PUT", f"{path}/a", timeout(mesh, "a", "2s"))
+    assert answer.status == 201
+    (told,) = answer.json["warnings"]
+    assert told.endswith("(KG010)")
+    assert "a wins" in told
+    assert control_plane("PUT", f"{path}/a", timeout(mesh, "a", "1s")).json == {}
+    dry = control_plane("PUT", f"{path}/a?dryRun=All", timeout(mesh, "a", "3s"))
+    assert dry.json == {}
+    lost = control_plane("PUT", f"{path}/c", timeout(mesh, "c", "1s", kind="MeshService", name="nobody"))
+    assert [text[-7:] for text in lost.json["warnings"]] == ["(KG002)"]
+
+
+def test_live_objects_lie_beneath_the_files(cli, shop, tmp_path):
+    file = tmp_path / "more.yaml"
+    to = {"kind": "MeshService", "name": "backend"}
+    file.write_text(json.dumps(timeout(shop, "more", "1s", **to)))
+    alone = cli("lint", "-f", str(file))
+    assert (alone.code, alone.out.count("KG002")) == (1, 1)
+    live = cli("lint", "-f", str(file), "--live")
+    assert (live.code, live.out) == (0, "")
+    # The file says something else than the object of that name on the server.
+    changed = timeout(shop, "of-service", "1s", kind="MeshService", name="gone")
+    file.write_text(json.dumps(changed))
+    assert cli("lint", "-f", str(file), "--live").out.count("KG002") == 1
+
+
+def test_a_proxy_is_shown_with_its_ports_rules_and_problems(cli, shop):
+    cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", kind="MeshService", name="gone")))
+    ended = cli("inspect", "dataplane", "web", "-m", shop)
+    assert ended.code == 0
+    text = " ".join(ended.out.split())
+    assert "Serves: INBOUND PORT PROTOCOL http 80 http" in text
+    assert f"backend 80 http kri_msvc_{shop}_default__backend_http" in text
+    assert "MeshHTTPRoute MeshService backend 1 rule slow-pages" in text
+    assert "MeshTimeout MeshHTTPRoute slow-pages http.requestTimeout=10s of-service, of-route" in text
+    assert "MeshTimeout MeshService backend http.requestTimeout=2s of-service" in text
+    assert "(KG002)" in text.partition("Warnings:")[2]
+    whole = json.loads(cli("inspect", "dataplane", "web", "-m", shop, "-o", "json").out)
+    assert whole["layout"]["kri"] == f"kri_dp_{shop}_default__web_"
+    assert [kind["type"] for kind in whole["rules"]["rules"]] == ["MeshHTTPRoute", "MeshTimeout"]
+
+
+def test_a_policy_is_shown_with_whom_it_selects(cli, shop):
+    ended = cli("inspect", "policy", "mt", "of-route", "-m", shop)
+    assert ended.code == 0
+    assert ended.out.splitlines()[:5] == [
+        "MeshTimeout:  of-route",
+        f"Mesh:         {shop}",
+        f"KRI:          kri_mt_{shop}_default__of-route_",
+        "Target:       Mesh",
+        "Role:         system",
+    ]
+    assert ended.out.splitlines()[-1].split() == ["web", "default", "-", f"kri_dp_{shop}_default__web_"]
+    assert cli("inspect", "policy", "dp", "web", "-m", shop).code == 2
+    assert cli("inspect", "policy", "mt", "nothing", "-m", shop).code == 1
+
+
+def test_a_service_is_shown_with_its_ports_and_proxies(cli, shop):
+    ended = cli("inspect", "service", "backend", "-m", shop)
+    assert ended.code == 0
+    text = " ".join(ended.out.split())
+    assert "Ports: NAME PORT TARGET PROTOCOL http 80 80 http" in text
+    assert f"web default - kri_dp_{shop}_default__web_" in text
+    found = json.loads(cli("inspect", "service", "backend", "-m", shop, "-o", "json").out)
+    assert [proxy["name"] for proxy in found["dataplanes"]] == ["web"]
+
+
+def test_a_field_is_explained_with_the_line_that_get_prints(cli, shop):
+    words = ("-m", shop, "--to", "backend", "--route", "slow-pages", "--field", "requestTimeout")
+    ended = cli("explain", "dataplane", "web", *words)
+    assert ended.code == 0
+    first, calls, winner, loser = ended.out.splitlines()
+    assert (first, calls) == (
+        "MeshTimeout http.requestTimeout = 10s",
+        "  for calls to backend:http through slow-pages",
+    )
+    place = "spec.to[0].default.http.requestTimeout, line "
+    assert winner.startswith(f"  set by kri_mt_{shop}_default__of-route_, {place}")
+    assert loser.startswith(f"  not 2s of kri_mt_{shop}_default__of-service_, {place}")
+    assert loser.endswith(": it targets a mesh or service, one that targets a route in to[] wins")
+    shown = cli("get", "mt", "of-route", "-m", shop, "-o", "yaml").out.splitlines()
+    assert shown[int(winner.rpartition(" ")[2]) - 1].strip() == "requestTimeout: 10s"
+
+
+def test_the_server_and_the_files_explain_alike(cli, shop, tmp_path):
+    file = tmp_path / "shop.yaml"
+    file.write_text(SHOP.format(mesh=shop))
+    words = ("explain", "dataplane", "web", "-m", shop, "--to", "backend", "-o", "json")
+    served = json.loads(cli(*words).out)["fields"]
+    offline = json.loads(cli(*words, "-f", str(file)).out)["fields"]
+    assert len(served) == 3
+    for one, other in zip(served, offline, strict=True):
+        for field in ("to", "route", "kind", "field", "value"):
+            assert one[field] == other[field]
+        assert (one["origin"]["kri"], one["origin"]["path"]) == (
+            other["origin"]["kri"],
+            other["origin"]["path"],
+        )
+
+
+def test_the_server_and_the_files_have_the_same_services(cli, shop, tmp_path):
+    """The MeshService that is made of the proxy, by the server in its own time and by lint at once."""
+    file = tmp_path / "to-web.yaml"
+    file.write_text(json.dumps(timeout(shop, "to-web", "1s", kind="MeshService", name="web")))
+    until = time.monotonic() + 10
+    while cli("get", "msvc", "web", "-m", shop).code and time.monotonic() < until:
+        time.sleep(0.1)
+    assert cli("lint", "-f", str(file), "--live").code == 0
+    (tmp_path / "shop.yaml").write_text(SHOP.format(mesh=shop))
+    assert cli("lint", "-f", str(tmp_path)).code == 0
