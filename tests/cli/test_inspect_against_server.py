@@ -1,4 +1,4 @@
-"""lint, inspect and explain against a real control plane, and what a writer hears. Each test has its own mesh."""
+"""lint, inspect and explain against a real control plane, and what a writer hears; a mesh for each test."""
 
 import itertools
 import json
@@ -102,8 +102,9 @@ def shop(cli, mesh):
     return mesh
 
 
-def timeout(mesh: str, name: str, limit: str, **to: str):
-    entry = {"targetRef": to or {"kind": "Mesh"}, "default": {"connectionTimeout": limit}}
+def timeout(mesh: str, name: str, limit: str, service: str = ""):
+    to = {"kind": "MeshService", "name": service} if service else {"kind": "Mesh"}
+    entry = {"targetRef": to, "default": {"connectionTimeout": limit}}
     return {"type": "MeshTimeout", "name": name, "mesh": mesh, "spec": {"to": [entry]}}
 
 
@@ -113,10 +114,28 @@ def test_the_founding_documents_disjoint_example_is_warned_about_once_when_it_is
     ended = cli("apply", "-f", str(file))
     assert ended.code == 0
     (told,) = (line for line in ended.err.splitlines() if "KG001" in line)
-    assert told.startswith(f"warning: {file}:24:18: spec.to[0].targetRef: MeshTimeout ")
+    assert told.startswith(f"warning: {file}:23:18: spec.to[0].targetRef: MeshTimeout ")
     linted = cli("lint", "-f", str(file))
     assert linted.code == 1
     assert linted.out.count("KG001") == 1
+
+
+def test_the_inspect_api_warns_a_proxy_of_it_once(cli, control_plane, mesh):
+    cli("apply", "-f", "-", given=DISJOINT.format(mesh=mesh))
+    inbound = {"port": 80, "tags": {"kuma.io/service": "web"}}
+    proxy = {
+        "type": "Dataplane",
+        "name": "web.some-other-ns",
+        "mesh": mesh,
+        "labels": {"k8s.kuma.io/namespace": "some-other-ns"},
+        "networking": {"address": "127.0.0.1", "inbound": [inbound]},
+    }
+    path = f"/meshes/{mesh}/dataplanes/web.some-other-ns"
+    assert control_plane("PUT", path, proxy).status == 201
+    warnings = [
+        text for kind in control_plane("GET", f"{path}/_rules").json["rules"] for text in kind["warnings"]
+    ]
+    assert sum("KG001" in text for text in warnings) == 1
 
 
 def test_writing_the_route_alone_tells_of_the_policy_on_it(cli, mesh):
@@ -138,26 +157,25 @@ def test_a_put_answers_with_what_is_odd_now(control_plane, mesh):
     assert control_plane("PUT", f"{path}/a", timeout(mesh, "a", "1s")).json == {}
     dry = control_plane("PUT", f"{path}/a?dryRun=All", timeout(mesh, "a", "3s"))
     assert dry.json == {}
-    lost = control_plane("PUT", f"{path}/c", timeout(mesh, "c", "1s", kind="MeshService", name="nobody"))
+    lost = control_plane("PUT", f"{path}/c", timeout(mesh, "c", "1s", "nobody"))
     assert [text[-7:] for text in lost.json["warnings"]] == ["(KG002)"]
 
 
 def test_live_objects_lie_beneath_the_files(cli, shop, tmp_path):
     file = tmp_path / "more.yaml"
-    to = {"kind": "MeshService", "name": "backend"}
-    file.write_text(json.dumps(timeout(shop, "more", "1s", **to)))
+    file.write_text(json.dumps(timeout(shop, "more", "1s", "backend")))
     alone = cli("lint", "-f", str(file))
     assert (alone.code, alone.out.count("KG002")) == (1, 1)
     live = cli("lint", "-f", str(file), "--live")
     assert (live.code, live.out) == (0, "")
     # The file says something else than the object of that name on the server.
-    changed = timeout(shop, "of-service", "1s", kind="MeshService", name="gone")
+    changed = timeout(shop, "of-service", "1s", "gone")
     file.write_text(json.dumps(changed))
     assert cli("lint", "-f", str(file), "--live").out.count("KG002") == 1
 
 
 def test_a_proxy_is_shown_with_its_ports_rules_and_problems(cli, shop):
-    cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", kind="MeshService", name="gone")))
+    cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", "gone")))
     ended = cli("inspect", "dataplane", "web", "-m", shop)
     assert ended.code == 0
     text = " ".join(ended.out.split())
@@ -220,7 +238,7 @@ def test_the_server_and_the_files_explain_alike(cli, shop, tmp_path):
     words = ("explain", "dataplane", "web", "-m", shop, "--to", "backend", "-o", "json")
     served = json.loads(cli(*words).out)["fields"]
     offline = json.loads(cli(*words, "-f", str(file)).out)["fields"]
-    assert len(served) == 3
+    assert len(served) == 2
     for one, other in zip(served, offline, strict=True):
         for field in ("to", "route", "kind", "field", "value"):
             assert one[field] == other[field]
@@ -233,7 +251,7 @@ def test_the_server_and_the_files_explain_alike(cli, shop, tmp_path):
 def test_the_server_and_the_files_have_the_same_services(cli, shop, tmp_path):
     """The MeshService that is made of the proxy, by the server in its own time and by lint at once."""
     file = tmp_path / "to-web.yaml"
-    file.write_text(json.dumps(timeout(shop, "to-web", "1s", kind="MeshService", name="web")))
+    file.write_text(json.dumps(timeout(shop, "to-web", "1s", "web")))
     until = time.monotonic() + 10
     while cli("get", "msvc", "web", "-m", shop).code and time.monotonic() < until:
         time.sleep(0.1)

@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from koguma.core import admission, pipeline, problems
@@ -127,3 +128,28 @@ def test_asking_leaves_nothing_behind_that_loops_over_all_policies_at_the_next_c
     pipeline.take(db, resources(TIED.replace("2s", "3s")))
     db.changed()
     assert (db.runs["ties.tied"], db.runs["ties.leaves"]) == (0, 1)
+
+
+def test_a_policy_that_fails_is_a_problem_of_its_objects_and_hides_no_other():
+    def warn(_spec, _about):
+        raise ZeroDivisionError("oh")
+
+    broken = msgspec.structs.replace(ALL_KINDS["MeshTimeout"], warn=warn)
+    kinds = Kinds(broken if kind.name == broken.name else kind for kind in ALL_KINDS)
+    found = problems.of_mesh(pipeline.load(kinds, Place(), resources(TIED)), MESH)
+    assert [problem.code for problem in found] == ["KG000", "KG000", "KG010"]
+    assert "oh" in found[0].message
+
+
+EXAMPLES = [
+    example
+    for kind in ALL_KINDS
+    for example in re.findall(r"^```yaml\n(.*?)^```$", kind.doc, re.DOTALL | re.MULTILINE)
+]
+
+
+def test_everything_that_manuals_show_can_be_asked_about_together():
+    db = database("---\n".join(EXAMPLES))
+    found = problems.of_mesh(db, MESH)
+    assert {problem.code for problem in found} <= {"KG002", "KG005", "KG006", "KG007", "KG010", "KG012"}
+    assert all(problem.message and problem.objects for problem in found)

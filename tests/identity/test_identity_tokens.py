@@ -1,6 +1,7 @@
 """Tokens: what is issued holds, and everything else is refused with a reason that repeats nothing of it."""
 
 import base64
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -18,7 +19,6 @@ from hypothesis import strategies as st
 from koguma.identity import tokens
 from koguma.identity.claims import DATAPLANE, USER, ZONE, DataplaneClaims, UserClaims, ZoneClaims
 from koguma.identity.signing_keys import key_ring
-from koguma.identity.tokens import VerifiedTokens
 from koguma.model.errors import NotFound, Unauthenticated
 
 HOUR = timedelta(hours=1)
@@ -225,8 +225,6 @@ def test_a_huge_token_is_refused_before_it_is_read(user_ring, key_data, now) -> 
     reason = "could not parse token: it is longer than 8192 bytes"
     assert _refusal(user_ring, token, now) == reason
     assert _refusal(user_ring, "a" * 10_000_000, now) == reason
-    with pytest.raises(Unauthenticated, match="longer"):
-        VerifiedTokens().verify(user_ring, token, now)
 
 
 def test_a_token_just_under_the_limit_holds(user_ring, key_data, now) -> None:
@@ -325,11 +323,8 @@ _deeper = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 
 
 def _never_raises_anything_else(ring, token: str, now) -> None:
-    for verify in (tokens.verify, VerifiedTokens().verify):
-        try:
-            verify(ring, token, now)
-        except Unauthenticated as refused:
-            assert refused.status == 401  # noqa: PT017 - whether it is raised at all is left open
+    with contextlib.suppress(Unauthenticated):
+        assert tokens.verify(ring, token, now) is not None
 
 
 @pytest.mark.property
@@ -358,57 +353,3 @@ def test_any_signed_body_is_read_or_refused(user_ring, key_data, now, body) -> N
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     for ring in _rings(key_data).values():
         _never_raises_anything_else(ring, _signed(key_data, raw), now)
-
-
-class TestVerifiedTokens:
-    def test_a_known_token_is_the_same_claims_again(self, user_ring, now) -> None:
-        known, token = VerifiedTokens(), tokens.issue(user_ring, ALICE, HOUR, now).reveal()
-        assert known.verify(user_ring, token, now) is known.verify(user_ring, token, now)
-
-    def test_a_known_token_ends_at_the_same_second(self, user_ring, now) -> None:
-        known, token = VerifiedTokens(), tokens.issue(user_ring, ALICE, HOUR, now).reveal()
-        known.verify(user_ring, token, now)
-        assert known.verify(user_ring, token, now + HOUR + 4 * SECOND)
-        for _ in range(2):
-            with pytest.raises(Unauthenticated, match="expired"):
-                known.verify(user_ring, token, now + HOUR + 5 * SECOND)
-        assert len(known) == 0
-
-    def test_a_revocation_acts_on_a_known_token_at_once(self, user_ring, key_data, now) -> None:
-        known, token = VerifiedTokens(), tokens.issue(user_ring, ALICE, HOUR, now).reveal()
-        listed = base64.b64encode(known.verify(user_ring, token, now).jti.encode()).decode()
-        ring = key_ring(USER, {"user-token-signing-key-1": key_data, "user-token-revocations": listed})
-        with pytest.raises(Unauthenticated, match="revoked"):
-            known.verify(ring, token, now)
-        assert known.verify(user_ring, token, now).name == "alice"
-
-    def test_a_key_that_goes_takes_known_tokens_along(self, user_ring, other_key_data, now) -> None:
-        known, token = VerifiedTokens(), tokens.issue(user_ring, ALICE, HOUR, now).reveal()
-        known.verify(user_ring, token, now)
-        for secrets in ({}, {"user-token-signing-key-1": other_key_data}):
-            with pytest.raises(Unauthenticated):
-                known.verify(key_ring(USER, secrets), token, now)
-
-    def test_a_token_known_for_one_purpose_is_not_known_for_another(self, key_data, now) -> None:
-        known, rings = VerifiedTokens(), _rings(key_data)
-        token = tokens.issue(rings["dataplane"], PROXY, HOUR, now).reveal()
-        known.verify(rings["dataplane"], token, now)
-        with pytest.raises(Unauthenticated, match="not a user token"):
-            known.verify(rings["user"], token, now)
-
-    def test_a_refused_token_is_not_kept(self, user_ring, now) -> None:
-        known = VerifiedTokens()
-        with pytest.raises(Unauthenticated):
-            known.verify(user_ring, "a.b.c", now)
-        assert len(known) == 0
-
-    def test_the_least_used_goes_first_and_the_size_holds(self, user_ring, now) -> None:
-        known = VerifiedTokens(size=2)
-        first, second, third = (tokens.issue(user_ring, ALICE, HOUR, now).reveal() for _ in range(3))
-        kept = known.verify(user_ring, first, now)
-        gone = known.verify(user_ring, second, now)
-        known.verify(user_ring, first, now)
-        known.verify(user_ring, third, now)
-        assert len(known) == 2
-        assert known.verify(user_ring, first, now) is kept
-        assert known.verify(user_ring, second, now) is not gone

@@ -5,7 +5,6 @@ REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for 
 """
 
 from collections.abc import Collection, Iterable
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from koguma.model.kind import Kinds
 ANY: Final = "*"
 READ_VERBS: Final = ("get", "list", "watch")
 WRITE_VERBS: Final = ("create", "update", "patch", "delete")
+_DECIDED_MAX: Final = 10_000
 TOKEN_RESOURCES: Final = ("usertokens", "dataplanetokens", "zonetokens")
 
 
@@ -82,10 +82,21 @@ class Access:
                 self._by_user.setdefault(user, []).extend(rules)
             for group in binding.groups:
                 self._by_group.setdefault(group, []).extend(rules)
-        self.allows = lru_cache(maxsize=10_000)(self._allows)
+        self._decided: dict[tuple[User, str, str, str, str], bool] = {}
 
-    def _allows(self, user: User, attempt: Attempt) -> bool:
+    def allows(self, user: User, attempt: Attempt) -> bool:
+        """Whether some rule allows it."""
         return any(_covers(rule, attempt) for rule in self._rules(user))
+
+    def allows_on(self, user: User, verb: str, resource: str, name: str, mesh: str) -> bool:
+        """The same for a resource of the plain form, from memory where it was asked before."""
+        key = (user, verb, resource, name, mesh)
+        decided = self._decided.get(key)
+        if decided is None:
+            if len(self._decided) >= _DECIDED_MAX:
+                self._decided.clear()
+            decided = self._decided[key] = self.allows(user, Attempt(verb, resource, name, mesh))
+        return decided
 
     def _rules(self, user: User) -> Iterable[Rule]:
         yield from self._by_user.get(user.name, ())

@@ -32,6 +32,11 @@ class Call:
         """The query parameters; the first value where one is repeated."""
         return self.request.rel_url.query
 
+    @property
+    def has_query(self) -> bool:
+        """Whether there are query parameters at all, without reading them."""
+        return "?" in self.request.path_qs
+
     def header(self, name: str) -> str | None:
         """A header's value."""
         return self.request.headers.get(name)
@@ -90,7 +95,7 @@ def answer(
     body: bytes, status: int = 200, headers: Mapping[str, str] | None = None, content_type: str = JSON
 ) -> web.Response:
     """An answer made of ready bytes."""
-    return web.Response(body=body, status=status, headers=headers, content_type=content_type)
+    return web.Response(body=body, status=status, headers={"Content-Type": content_type, **(headers or {})})
 
 
 def answer_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

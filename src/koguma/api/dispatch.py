@@ -24,6 +24,7 @@ from koguma.model.errors import KogumaError, NotAllowed, NotFound
 Handler = Callable[..., Awaitable[web.StreamResponse]]  # the call, then what the path says
 
 _METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+_KEPT_MAX: Final = 10_000
 _INTERNAL: Final = "Internal Server Error"
 
 
@@ -51,6 +52,7 @@ class Dispatch:
         self._log = structlog.get_logger("koguma.api")
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
+        self._kept: dict[str, Found] = {}  # where paths lead; kinds do not change while we live
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -74,10 +76,17 @@ class Dispatch:
         return response
 
     def _found(self, request: web.BaseRequest) -> Found:
-        segments = tuple(request.path.strip("/").split("/")) if request.path != "/" else ()
+        path = request.path
+        kept = self._kept.get(path)
+        if kept is not None:
+            return kept
+        segments = tuple(path.strip("/").split("/")) if path != "/" else ()
         for route in self._routes:
             found = route(segments)
             if found is not None:
+                if len(self._kept) >= _KEPT_MAX:
+                    self._kept.clear()
+                self._kept[path] = found
                 return found
         text = f"there is nothing at {request.path[:200]}; GET /_resources lists kinds and paths"
         raise NotFound(text, title="Not Found")

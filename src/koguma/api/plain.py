@@ -34,16 +34,19 @@ class Objects:
         """One object."""
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
-        if kind.is_mesh_scoped:
-            context.check_mesh(mesh)
-        return self.show(call, context.find(kind, mesh, name))
+        found = context.state.named(kind.name, mesh, name)
+        if found is None:
+            if kind.is_mesh_scoped:
+                context.check_mesh(mesh)
+            found = context.find(kind, mesh, name)
+        return self.show(call, found)
 
     def show(self, call: Call, resource: Resource) -> web.Response:
         """An object in the form that the query asks for, with its ETag."""
         headers = {"ETag": etag(resource.revision)}
         if call.header("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
-        if "format" in call.query and _form(call.query["format"]) is Form.KUBERNETES:
+        if call.has_query and _form(call.query.get("format", "universal")) is Form.KUBERNETES:
             kind = self._context.kinds[resource.kind]
             return answer_json(forms.kubernetes(resource, kind), headers=headers)
         return answer(self._context.shown.bytes(resource), headers=headers)

@@ -14,12 +14,14 @@ from koguma.api.call import Call, answer
 from koguma.api.context import Context
 from koguma.api.user import User, authenticated
 from koguma.identity import token_requests, tokens
-from koguma.identity.claims import DATAPLANE, USER, ZONE, C, Purpose
+from koguma.identity.claims import DATAPLANE, USER, ZONE, C, Purpose, UserClaims
 from koguma.identity.signing_keys import KeyRing, key_ring
 from koguma.model.errors import BadRequest, Forbidden
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.store.state import State
+
+_KNOWN_MAX = 4096
 
 
 class Keys:
@@ -46,12 +48,21 @@ class TokenVerifier:
     def __init__(self, keys: Keys, clock: Callable[[], datetime]) -> None:
         self._keys = keys
         self._clock = clock
-        self._verified = tokens.VerifiedTokens()
+        # Whom a token names, as long as the same keys and revocations hold: the signature is checked once.
+        self._known: dict[str, tuple[KeyRing[UserClaims], float, User]] = {}
 
     def user(self, token: str) -> User:
         """The user of a token, or Unauthenticated."""
-        claims = self._verified.verify(self._keys.ring(USER), token, self._clock())
-        return authenticated(claims.name, tuple(claims.groups))
+        ring, now = self._keys.ring(USER), self._clock()
+        known = self._known.get(token)
+        if known is not None and known[0] is ring and now.timestamp() < known[1]:
+            return known[2]
+        claims = tokens.verify(ring, token, now)
+        user = authenticated(claims.name, tuple(claims.groups))
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[token] = (ring, claims.exp, user)
+        return user
 
 
 class TokenIssuer:

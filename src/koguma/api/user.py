@@ -9,7 +9,7 @@ AUTHENTICATED: Final = "mesh-system:authenticated"
 UNAUTHENTICATED: Final = "mesh-system:unauthenticated"
 
 
-class User(msgspec.Struct, frozen=True):
+class User(msgspec.Struct, frozen=True, cache_hash=True):
     """A name and the groups it is in; authenticated users are in `mesh-system:authenticated` too."""
 
     name: str

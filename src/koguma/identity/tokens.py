@@ -6,12 +6,10 @@ its claims is checked too. Whatever is wrong with a token is `Unauthenticated` w
 repeats nothing of the token.
 """
 
-import hashlib
 import re
 import uuid
-from collections import OrderedDict
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import jwt
 import msgspec
@@ -110,42 +108,3 @@ def _check(ring: KeyRing[C], claims: C, at: float) -> None:
         raise Unauthenticated("token names no user")
     if isinstance(claims, DataplaneClaims) and claims.mesh != ring.mesh:
         raise Unauthenticated(f'token is not for mesh "{ring.mesh}"')
-
-
-class VerifiedTokens:
-    """Remembers tokens that held, because checking a signature costs a hundred times a look-up.
-
-    An answer is good for exactly the keys and revocations that it was found with, so that both act at
-    once, and never beyond the token's end. Tokens themselves are not kept, only their hashes.
-    """
-
-    def __init__(self, size: int = 4096) -> None:
-        self._size = size
-        self._known: OrderedDict[bytes, tuple[bytes, float, Any]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def verify(self, ring: KeyRing[C], token: str, now: datetime) -> C:
-        """As the function of this name."""
-        if len(token) > TOKEN_BYTES_MAX:
-            return verify(ring, token, now)  # which refuses it, without a hash of something huge
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        found = self._known.get(digest)
-        if found is None or found[0] != ring.generation:
-            return self._learn(digest, ring, token, now)
-        _, ends, claims = found
-        if ends <= now.timestamp():
-            del self._known[digest]
-            raise Unauthenticated(_EXPIRED)
-        self._known.move_to_end(digest)
-        known: C = claims
-        return known
-
-    def _learn(self, digest: bytes, ring: KeyRing[C], token: str, now: datetime) -> C:
-        self._known.pop(digest, None)
-        claims = verify(ring, token, now)
-        self._known[digest] = (ring.generation, claims.exp + LEEWAY_SECONDS, claims)
-        if len(self._known) > self._size:
-            self._known.popitem(last=False)
-        return claims

@@ -7,13 +7,12 @@ page warns about.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from koguma.core import match, routes, rules, world
 from koguma.core.incremental import Db
 from koguma.core.oddities.problem import (
     ADVICE,
     DEPRECATED_ROUTE,
+    INVALID,
     NEVER_MATCHED,
     WRONG_PROTOCOL,
     Problem,
@@ -34,10 +33,12 @@ def advice(db: Db, key: Key) -> Iterator[Problem]:
     kind = world.kind_of(db, key.kind)
     about = About(world.place(db), key.name, key.mesh, key.namespace, resource.labels)
     try:
-        spec = kind.read(kind.clean(resource.spec))
-    except msgspec.ValidationError:
-        return  # written under older rules; what it says is shown elsewhere
-    yield from (warning(key, text) for text in kind.warn(spec, about))
+        found = list(kind.warn(kind.read(kind.clean(resource.spec)), about))
+    except Exception as error:  # noqa: BLE001 - a policy of another package must not hide what else is odd
+        message = f"{key} cannot be read as it is stored: {error}; write it again, or mend its policy"
+        yield Problem(INVALID, message, (key,), "error")
+        return
+    yield from (warning(key, text) for text in found)
 
 
 def warning(key: Key, text: str) -> Problem:
