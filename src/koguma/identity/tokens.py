@@ -9,7 +9,7 @@ repeats nothing of the token.
 import re
 import uuid
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import jwt
 import msgspec
