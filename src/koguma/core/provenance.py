@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import merge, meta, routes, rules, world
+from koguma.core import items, merge, meta, routes, world
 from koguma.core.incremental import Db
+from koguma.core.items import Entries, ItemId
 from koguma.core.merge import Item, Loser, Origin
 from koguma.core.routes import RouteRule, TracedRule
-from koguma.core.rules import Entries, ItemId
 from koguma.model import forms
 from koguma.model.page import Page
 from koguma.model.resource import Key
@@ -97,12 +97,12 @@ class Viewer:
         return tuple(_resolved(rule) for rule in routes.merged_rules(items))
 
     def _items(self, entries: Sequence[ItemId]) -> list[Item]:
-        return [rules.item(self.db, entry) for entry in dict.fromkeys(entries)]
+        return [items.item(self.db, entry) for entry in dict.fromkeys(entries)]
 
     def _by_hostnames(self, entries: Sequence[ItemId]) -> Iterator[tuple[tuple[str, ...], Entries]]:
         groups: dict[tuple[str, ...], list[ItemId]] = {}
         for entry in dict.fromkeys(entries):
-            hostnames = rules.item(self.db, entry).conf.get("hostnames") or ()
+            hostnames = items.item(self.db, entry).conf.get("hostnames") or ()
             groups.setdefault(tuple(hostnames), []).append(entry)
         for hostnames, group in groups.items():
             yield hostnames, tuple(group)

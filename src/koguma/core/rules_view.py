@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koguma.core import match, order, problems, routes, rules, world
+from koguma.core import inbound, items, match, order, problems, routes, rules, world
+from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
+from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.meta import meta
 from koguma.core.provenance import Shown, Viewer
-from koguma.core.rules import ByKind, Class, Client, Entries, InboundRule, ItemId
+from koguma.core.rules import Class
 from koguma.core.world import Inbound, Pairs
 from koguma.model import tags
 from koguma.model.resource import Key
@@ -51,12 +53,12 @@ def _subject(db: Db, key: Key) -> _Subject:
     for port in rules.ports(db, mine):
         for route, entries in port.routes:
             found.setdefault(route.key, []).append((port.destination, port.section, entries))
-    inbounds = sorted(proxy.inbounds, key=lambda inbound: (inbound.port, inbound.section))
+    inbounds = sorted(proxy.inbounds, key=lambda one: (one.port, one.section))
     return _Subject(
         key,
         mine,
         {route: tuple(leads) for route, leads in found.items()},
-        tuple((inbound, dict(rules.inbound_of(db, seen, inbound.section))) for inbound in inbounds),
+        tuple((one, dict(inbound.of(db, seen, one.section))) for one in inbounds),
     )
 
 
@@ -169,7 +171,7 @@ def _http_matches(db: Db, mine: Class) -> list[Json]:
     found = {
         routes.match_hash(rule.matches): rule.matches or []
         for port in rules.ports(db, mine)
-        for rule in rules.route_rules(db, port.http)
+        for rule in items.route_rules(db, port.http)
     }
     return [{"hash": name, "match": found[name]} for name in sorted(found)]
 
@@ -182,22 +184,22 @@ _InboundView = Callable[[Viewer, str, Sequence[InboundRule]], Iterator[Json]]
 def _by_inbound(
     shown: _InboundView, viewer: Viewer, kind: str, subject: _Subject
 ) -> Iterator[dict[str, Json]]:
-    for inbound, by_kind in subject.inbounds:
+    for one, by_kind in subject.inbounds:
         found = list(shown(viewer, kind, by_kind.get(kind, ())))
         if found:
-            yield {"inbound": _inbound(inbound), "rules": found}
+            yield {"inbound": _inbound(one), "rules": found}
 
 
-def _inbound(inbound: Inbound) -> Json:
-    name = {"name": inbound.name} if inbound.name else {}
-    return {**name, "port": inbound.port, "tags": dict(inbound.tags)}
+def _inbound(of: Inbound) -> Json:
+    name = {"name": of.name} if of.name else {}
+    return {**name, "port": of.port, "tags": dict(of.tags)}
 
 
 def _from_rules(viewer: Viewer, _kind: str, found: Sequence[InboundRule]) -> Iterator[Json]:
     written = [rule for rule in found if rule.entry.list == "from"]
     for client in dict.fromkeys(rule.client for rule in written):
         covering = {rule.entry for rule in written if covers(rule.client.tags, client.tags)}
-        entries = sorted(covering, key=lambda entry: order.key(rules.rank(viewer.db, entry)))
+        entries = sorted(covering, key=lambda entry: order.key(items.rank(viewer.db, entry)))
         shown = confs(viewer.conf(entries))
         yield {**shown, "matchers": matchers(client), "origin": policies(viewer.db, entries)}
 

@@ -242,16 +242,26 @@ def _ports(key: Key, sources: Iterable[Source], written: Json) -> tuple[list[Por
     """The union of all ports. Of two with one name or number, the stored one wins, else the first."""
     before = [_read_port(port) for port in written.get("ports") or ()]
     chosen: list[Port] = []
-    problems = []
     for source in sorted(sources, key=lambda each: each.offer.port not in before):
         port = source.offer.port
-        rival = next((p for p in chosen if p.name == port.name or p.number == port.number), None)
-        if rival is None:
+        if not any(_rivals(port, chosen)):
             chosen.append(port)
-        elif rival != port:
+    problems = []
+    for source in sources:
+        port = source.offer.port
+        if port not in chosen:
+            rival = min(_rivals(port, chosen), key=_place)
             words = f"has port {port}, which contradicts port {rival} of {key}; make them agree"
             problems.append(Problem(source.dataplane, "port", words))
-    return sorted(chosen, key=lambda port: port.number), problems
+    return sorted(chosen, key=_place), problems
+
+
+def _place(port: Port) -> tuple[int, str]:
+    return port.number, port.name
+
+
+def _rivals(port: Port, chosen: Iterable[Port]) -> Iterator[Port]:
+    return (each for each in chosen if each.name == port.name or each.number == port.number)
 
 
 def _port(port: Port) -> Json:

@@ -7,8 +7,9 @@ page warns about.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koguma.core import match, routes, rules, world
+from koguma.core import inbound, items, match, routes, world
 from koguma.core.incremental import Db
+from koguma.core.items import ItemId
 from koguma.core.oddities.problem import (
     ADVICE,
     DEPRECATED_ROUTE,
@@ -18,7 +19,6 @@ from koguma.core.oddities.problem import (
     Problem,
 )
 from koguma.core.routes import Normalised, NormalMatch
-from koguma.core.rules import ItemId
 from koguma.model.kind import About
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -68,7 +68,7 @@ _SECTIONS: Final = {"http": world.HTTP_PROTOCOLS, "grpc": ("grpc",)}
 
 def wrong_protocol(db: Db, policy: Key) -> Iterator[Problem]:
     """Entries that name a destination or inbounds and are for a protocol that is not spoken there."""
-    for index, meant in enumerate(rules.targets(db, policy)):
+    for index, meant in enumerate(items.targets(db, policy)):
         spoken = [
             _spoken(db, target) for target in meant if target.key and target.kind not in match.ROUTE_KINDS
         ]
@@ -83,7 +83,7 @@ def wrong_protocol(db: Db, policy: Key) -> Iterator[Problem]:
     yield from _inbound(db, policy)
 
 
-def _spoken(db: Db, target: rules.Target) -> Sequence[world.Port]:
+def _spoken(db: Db, target: items.Target) -> Sequence[world.Port]:
     found = world.destination(db, target.key) if target.key else None
     return [port for port in found.ports if target.section in ("", port.section)] if found else ()
 
@@ -99,7 +99,7 @@ def _http_route(entry: ItemId, where: str, ports: Sequence[world.Port]) -> Itera
 
 
 def _sections(db: Db, entry: ItemId, where: str, ports: Sequence[world.Port]) -> Iterator[Problem]:
-    one = rules.item(db, entry)
+    one = items.item(db, entry)
     for path, name in _limited(one.conf):
         if not any(port.protocol in _SECTIONS[name] for port in ports):
             message = (
@@ -124,8 +124,8 @@ def _limited(conf: Json, depth: int = 2) -> Iterator[tuple[str, str]]:
 
 def _inbound(db: Db, policy: Key) -> Iterator[Problem]:
     selector = match.selector(db, policy)
-    found = rules.inbound(db, rules.Policies((policy,)))
-    entries = sorted({rule.entry for rule in found if any(_limited(rules.item(db, rule.entry).conf))})
+    found = inbound.entries(db, items.Policies((policy,)))
+    entries = sorted({rule.entry for rule in found if any(_limited(items.item(db, rule.entry).conf))})
     if selector is None or selector.by in ("Mesh", "MeshGateway") or not entries:
         return
     inbounds = list(_selected_inbounds(db, selector))
@@ -150,7 +150,7 @@ def _selected_inbounds(db: Db, selector: match.Selector) -> Iterator[world.Inbou
 
 def never_matched(db: Db, policy: Key) -> Iterator[Problem]:
     """Rules of a route whose requests all go to earlier rules of the same list."""
-    spec = rules.clean_spec(db, policy)
+    spec = items.clean_spec(db, policy)
     if policy.kind == "MeshGatewayHTTPRoute":
         yield from _never_matched(policy, spec.get("rules") or (), "spec.rules")
     elif policy.kind == "MeshHTTPRoute":

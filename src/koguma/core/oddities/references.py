@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from koguma.core import match, services, world
 from koguma.core.incremental import Db, question
+from koguma.core.items import clean_spec
 from koguma.core.oddities.problem import NO_OBJECT, NO_PORT, Problem, Severity
 from koguma.core.role import Role
-from koguma.core.rules import clean_spec
 from koguma.core.world import Destination, Pairs, pairs
 from koguma.model import labels, tags
 from koguma.model.resource import Key

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from koguma.core import match, world
 from koguma.core.incremental import Db, question
+from koguma.core.items import ItemId, targets
 from koguma.core.match import Selector, Traits
 from koguma.core.oddities.problem import DISJOINT, NOBODY_SELECTED, Problem
 from koguma.core.role import Role
-from koguma.core.rules import ItemId, targets
 from koguma.core.world import Pairs
 from koguma.model import labels, tags
 from koguma.model.resource import Key

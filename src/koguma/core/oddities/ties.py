@@ -7,12 +7,13 @@ expects that.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from koguma.core import match, order, routes, rules, world
+from koguma.core import inbound, items, match, order, routes, rules, world
 from koguma.core.group import Group
+from koguma.core.inbound import Client
 from koguma.core.incremental import Db, question
+from koguma.core.items import ItemId, Target
 from koguma.core.oddities import selection
 from koguma.core.oddities.problem import ANSWERED_TWICE, TIE, Problem
-from koguma.core.rules import Client, ItemId, Target
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -35,17 +36,17 @@ def subjects(db: Db, policy: Key) -> tuple[tuple[Subject, ItemId], ...]:
     if selector is None or selector.is_shadow or selector.problem:
         return ()
     return tuple(
-        (Subject(order.key(rules.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
+        (Subject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
     )
 
 
 def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId]]:
     selector = match.selector(db, policy)
     via = selector.via if selector else None
-    for index, meant in enumerate(rules.targets(db, policy)):
+    for index, meant in enumerate(items.targets(db, policy)):
         for target in meant:
             yield (Target(via.kind, via) if via else target), ItemId(policy, "to", index)
-    for rule in rules.inbound(db, Group((policy,))):
+    for rule in inbound.entries(db, Group((policy,))):
         yield rule.client, rule.entry
     for entry in rules.whole_proxy(db, Group((policy,))):
         yield "the proxy itself", entry
@@ -76,7 +77,7 @@ def _tied(db: Db, entries: list[ItemId]) -> Tied:
             said.setdefault(at, set()).add(repr(value))
     contested = frozenset(at for at, values in said.items() if len(values) > 1)
     ordered = (
-        sorted(entries, key=lambda each: order.key(rules.rank(db, each)), reverse=True) if contested else ()
+        sorted(entries, key=lambda each: order.key(items.rank(db, each)), reverse=True) if contested else ()
     )
     return Tied(tuple(ordered), contested)
 
@@ -129,7 +130,7 @@ def _same_traffic(db: Db, entry: ItemId, rival: ItemId) -> bool:
 
 
 def _loss(db: Db, entry: ItemId, rival: ItemId, at: list[str]) -> Problem:
-    base = rules.item(db, entry).path
+    base = items.item(db, entry).path
     namesake = rival.policy.name == entry.policy.name
     message = (
         f"{entry.policy} and {rival.policy} rank the same and set {' and '.join(at)} differently. Only the"
@@ -145,7 +146,7 @@ def leaves(db: Db, entry: ItemId) -> Mapping[str, tuple[str, Json]]:
 
     Lists that are joined cannot lose, so they are left out.
     """
-    conf = rules.item(db, entry).conf
+    conf = items.item(db, entry).conf
     if entry.policy.kind == "MeshHTTPRoute":
         return dict(_rule_leaves(conf))
     return {at: (at, value) for at, value in _leaves(conf, "")}
@@ -175,7 +176,7 @@ def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
         return
     seen = set()
     for together in _together(db, policy):
-        for target in (target for meant in rules.targets(db, policy) for target in meant if target.key):
+        for target in (target for meant in items.targets(db, policy) for target in meant if target.key):
             for section in _sections(db, target):
                 entries = rules.outbound(db, together, target.key, section)
                 if entries not in seen:
@@ -201,7 +202,7 @@ def _sections(db: Db, target: Target) -> list[str]:
 
 
 def _broken(db: Db, policy: Key, entries: tuple[ItemId, ...]) -> Iterator[Problem]:
-    for rule in rules.route_rules(db, entries) if len(entries) > 1 else ():
+    for rule in items.route_rules(db, entries) if len(entries) > 1 else ():
         for odd in routes.resolved(rule)[1]:
             sources = tuple(dict.fromkeys(origin.source for origin in odd.origins))
             if policy in sources:

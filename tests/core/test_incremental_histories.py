@@ -1,0 +1,228 @@
+"""The incremental engine at random: any history of edits, asked and watched in any way, beside a fresh start.
+
+A program is itself an input: numbered expressions over a few numbers and over each other, so that edits also
+change who reads whom. The numbers are few, so that equal answers are frequent.
+"""
+
+import os
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koguma.core.answers import CycleError
+from koguma.core.incremental import Db, question
+from koguma.core.inputs import Index, Input
+
+NUMBERS: Input[str, int] = Input("numbers")
+UNRELATED: Input[str, int] = Input("unrelated")
+PROGRAM: Input[int, tuple] = Input("program")
+BY_NUMBER = Index(NUMBERS, lambda _name, number: [number])
+SIZE = 7
+made: list[int] = []
+
+
+@question
+def answer(db: Db, place: int) -> int:
+    made.append(place)
+    operation, *operands = PROGRAM.get(db, place) or ("none",)
+    return OPERATIONS[operation](db, *operands)
+
+
+def failing(db: Db, place: int) -> int:
+    number = answer(db, place)
+    if number == 0:
+        raise ValueError(place)
+    return number
+
+
+def either(db: Db, one: int, other: int) -> int:
+    try:
+        return answer(db, one)
+    except (ValueError, CycleError):
+        return answer(db, other)
+
+
+OPERATIONS = {
+    "none": lambda _db: 0,
+    "number": lambda db, name: NUMBERS.get(db, name) or 0,
+    "n_keys": lambda db: len(NUMBERS.keys(db)) % 3,
+    "total": lambda db: sum(number for _, number in NUMBERS.items(db)) % 3,
+    "group": lambda db, number: len(BY_NUMBER.keys(db, number)) % 3,
+    "group_items": lambda db, number: int("z" in dict(BY_NUMBER.items(db, number))),
+    "sum": lambda db, one, other: (answer(db, one) + answer(db, other)) % 3,
+    "is": lambda db, one, other: int(answer(db, one) == answer(db, other)),
+    "if": lambda db, test, one, other: answer(db, one) if answer(db, test) else answer(db, other),
+    "fail": failing,
+    "either": either,
+}
+
+# Drawn with Random and not with strategies, which favour simple programs; those have nothing that goes wrong.
+
+
+def expression(random: Random, places: range) -> tuple:
+    def place() -> int:
+        return random.choice(places)
+
+    return random.choice(
+        [
+            ("number", random.choice("xyz")),
+            (random.choice(["n_keys", "total"]),),
+            (random.choice(["group", "group_items"]), random.randrange(3)),
+            (random.choice(["sum", "is"]), place(), place()),
+            ("either", place(), place()),
+            ("if", place(), place(), place()),
+            ("if", place(), place(), place()),
+            ("fail", place()),
+        ]
+    )
+
+
+def line(random: Random, place: int, *, with_circles: bool) -> tuple:
+    places = range(0 if with_circles else place + 1, SIZE + 1)
+    return PROGRAM, place, expression(random, places)
+
+
+def edit(random: Random, *, with_circles: bool) -> tuple:
+    place, number = random.randrange(SIZE), random.choice([0, 1, 2, None])
+    lines = [line(random, place, with_circles=with_circles)] * 5 + [(PROGRAM, place, None)]
+    return random.choice([random.choice(lines), (NUMBERS, random.choice("xyz"), number)])
+
+
+def histories(*, with_circles: bool) -> st.SearchStrategy[list]:
+    """A whole program, some of its answers watched, then anything."""
+
+    def history(seed: int) -> list:
+        random = Random(seed)
+        program = [line(random, place, with_circles=with_circles) for place in range(SIZE)]
+        steps = [("edit", program), *[("watch", place) for place in range(3)]]
+        for verb in random.choices(VERBS, [9, 3, 3, 1, 5, 1], k=25):
+            operands = {
+                "edit": [[edit(random, with_circles=with_circles) for _ in range(random.randint(1, 3))]],
+                "changed": [],
+                "collect": [],
+            }
+            steps.append((verb, *operands.get(verb, [random.randint(0, SIZE)])))
+        return steps
+
+    return st.integers(0, 2**32).map(history)
+
+
+EXAMPLES = 20_000 if os.environ.get("KOGUMA_SOAK") else 300
+VERBS = ["edit", "ask", "watch", "unwatch", "changed", "collect"]
+
+
+def outcome(db: Db, place: int) -> object:
+    try:
+        return answer(db, place)
+    except (ValueError, CycleError) as error:
+        return type(error), error.args
+
+
+class Scratch(Db):
+    """No engine at all: every question is run every time."""
+
+    def ask(self, question, args):
+        return question.function(self, *args)
+
+
+class Follower:
+    """A Db that lives through a history, beside the plain rows that its answers should follow from."""
+
+    def __init__(self, other: type[Db]) -> None:
+        self.db = Db()
+        self.other = other
+        self.rows: dict[tuple, object] = {}
+        self.told: dict[int, object] = {}
+
+    def edit(self, several: Iterable[tuple]) -> None:
+        with self.db.change() as change:
+            for table, key, row in several:
+                if row is None:
+                    change.remove(table, key)
+                    self.rows.pop((table, key), None)
+                else:
+                    change.set(table, key, row)
+                    self.rows[table, key] = row
+
+    def ask(self, place: int) -> None:
+        assert outcome(self.db, place) == self.fresh([place])[place]
+
+    def watch(self, place: int) -> None:
+        self.db.watch(answer, place)
+        self.told.setdefault(place, self.fresh([place])[place])
+
+    def unwatch(self, place: int) -> None:
+        self.db.unwatch(answer, place)
+        self.told.pop(place, None)
+
+    def changed(self) -> None:
+        made.clear()
+        said = [place for _, (place,) in self.db.changed()]
+        assert len(made) == len(set(made)), "a question ran twice in one wave"
+        assert not made or self.told, "a question ran for nobody"
+        now = self.fresh(self.told)
+        assert sorted(said) == sorted(place for place in now if now[place] != self.told[place])
+        self.told = now
+        self.rest()
+
+    def rest(self) -> None:
+        """Nothing changed, or nothing that anybody read: nothing runs, and nobody is told."""
+        made.clear()
+        self.db.set(UNRELATED, "x", 1)
+        self.db.remove(UNRELATED, "x")
+        assert self.db.changed() == []
+        assert {place: outcome(self.db, place) for place in self.told} == self.told
+        assert made == []
+
+    def collect(self) -> None:
+        self.db.collect()
+
+    def fresh(self, places: Iterable[int]) -> dict[int, object]:
+        """The answers of a Db that knows only the final rows, written in another order."""
+        db = self.other()
+        for (table, key), row in sorted(self.rows.items(), key=repr, reverse=True):
+            db.set(table, key, row)
+        before = list(made)
+        answers = {place: outcome(db, place) for place in places}
+        made[:] = before
+        return answers
+
+
+def live_through(history: list, other: type[Db]) -> None:
+    follower = Follower(other)
+    for verb, *args in [*history, ("changed",)]:
+        getattr(follower, verb)(*args)
+    for place in list(follower.told):
+        follower.unwatch(place)
+    follower.collect()
+    assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
+
+
+@pytest.mark.property
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(histories(with_circles=False))
+def test_any_history_of_edits_answers_as_if_there_were_no_engine(history):
+    live_through(history, Scratch)
+
+
+@pytest.mark.property
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(histories(with_circles=True))
+def test_any_history_with_circles_answers_as_a_fresh_start(history):
+    live_through(history, Db)
+
+
+@pytest.mark.property
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(histories(with_circles=False))
+def test_without_asking_from_outside_unwatching_is_enough_to_free_all(history):
+    follower = Follower(Scratch)
+    for verb, *args in history:
+        if verb not in ("ask", "collect"):
+            getattr(follower, verb)(*args)
+    for place in list(follower.told):
+        follower.unwatch(place)
+    assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
