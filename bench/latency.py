@@ -1,7 +1,8 @@
 """latency: two planes on one PostgreSQL: a write to one is answered, and seen by a watch of the other.
 
-The bare side does the same with asyncpg alone: INSERT, then NOTIFY; a listener on another connection reads
-the new row when it hears. On both sides the clock starts when the write has returned.
+Two clocks run for each write: one from its answer, which may come after the event (then the delay is below
+zero), and one from when it was sent. The bare side does the same with asyncpg alone: INSERT, then NOTIFY;
+a listener on another connection reads the new row when it hears.
 """
 
 import asyncio
@@ -10,8 +11,10 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from statistics import median
 
 import asyncpg
+import msgspec
 
 from bench import databases, sample, wire
 from bench.figures import Figure, Goal, compared, in_turns, percentile
@@ -23,7 +26,15 @@ GOAL_MS = 20.0
 _PAUSE_SECONDS_MAX = 0.02
 _CHANNEL = "bare_changes"
 
-Delay = Callable[[int], Awaitable[float]]  # the seconds that the n-th write took to be seen
+
+class Delay(msgspec.Struct, frozen=True):
+    """Milliseconds until a write was seen: since it was sent, and since it was answered."""
+
+    of_sent: float
+    of_answered: float
+
+
+Seen = Callable[[], Awaitable[Delay]]  # writes once, and waits until that is seen
 
 
 async def measured(*, quick: bool) -> list[Figure]:
@@ -34,28 +45,44 @@ async def measured(*, quick: bool) -> list[Figure]:
         with Plane(Path(name) / "a", url) as a, Plane(Path(name) / "b", url) as b:
             ours = await _Planes().open(a, b)
             bare = await _Bare().open(server.database())
-            await _delays(ours.delay, 5)
+            await _delays(ours.seen, 5)
             mine, theirs = await in_turns(
-                rounds, lambda: _delays(ours.delay, writes), lambda: _delays(bare.delay, writes)
+                rounds, lambda: _delays(ours.seen, writes), lambda: _delays(bare.seen, writes)
             )
             await bare.close()
             ours.close()
-    medians = [percentile(d, 0.5) for d in mine], [percentile(d, 0.5) for d in theirs]
-    every = [d for some in mine for d in some], [d for some in theirs for d in some]
-    worst = [percentile(every[0], 0.99)], [percentile(every[1], 0.99)]
-    what = f"write to A answered, event at a client of B, {rounds * writes} writes"
+    return _figures(mine, theirs)
+
+
+def _figures(ours: list[list[Delay]], bare: list[list[Delay]]) -> list[Figure]:
+    answered = [[delay.of_answered for delay in some] for some in ours]
+    sent = [[[delay.of_sent for delay in some] for some in side] for side in (ours, bare)]
+    every = [delay for some in answered for delay in some]
+    what = f"write to A {{}}, event at a client of B, {len(every)} writes"
     return [
-        compared(what, "median ms", *medians, better="less", goal=Goal("ours", GOAL_MS)),
-        compared(what, "p99 ms", *worst, better="less"),
+        compared(
+            what.format("answered"),
+            "median ms",
+            [median(some) for some in answered],
+            better="less",
+            goal=Goal("ours", GOAL_MS),
+        ),
+        compared(what.format("answered"), "p99 ms", [percentile(every, 0.99)], better="less"),
+        compared(
+            what.format("sent"),
+            "median ms",
+            *([median(some) for some in side] for side in sent),
+            better="less",
+        ),
     ]
 
 
-async def _delays(delay: Delay, writes: int) -> list[float]:
-    """Milliseconds of each write; the pauses keep it out of step with any timer in the servers."""
+async def _delays(seen: Seen, writes: int) -> list[Delay]:
+    """The pauses keep the writes out of step with any timer in the servers."""
     found = []
-    for number in range(writes):
+    for _ in range(writes):
         await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-        found.append(1000 * await delay(number))
+        found.append(await seen())
     return found
 
 
@@ -80,14 +107,16 @@ class _Planes:
         self._client.close()
         self._listener.transport.close()
 
-    async def delay(self, _: int) -> float:
+    async def seen(self) -> Delay:
         body = sample.body("sample", f"{next(self._numbers)}ms")
+        sent_at = time.perf_counter()
         answer = await self._client.ask(f"{sample.PATH}/sample", "PUT", body)
         revision = int(answer.head.lower().partition(b'etag: "')[2].partition(b'"')[0])
         while revision not in self._seen:
             self._news.clear()
             await asyncio.wait_for(self._news.wait(), wire.PATIENCE_SECONDS)
-        return self._seen[revision] - answer.at
+        seen_at = self._seen[revision]
+        return Delay(1000 * (seen_at - sent_at), 1000 * (seen_at - answer.at))
 
     def _event(self, revision: int, at: float) -> None:
         self._seen[revision] = at
@@ -116,12 +145,14 @@ class _Bare:
     def _hear(self, *_: object) -> None:
         self._heard.set()
 
-    async def delay(self, _: int) -> float:
+    async def seen(self) -> Delay:
         self._heard.clear()
+        sent_at = time.perf_counter()
         await self._writer.execute("INSERT INTO bare (body) VALUES ($1)", self._body)
         written_at = time.perf_counter()
         await self._notifier.execute(f"NOTIFY {_CHANNEL}")
         await asyncio.wait_for(self._heard.wait(), wire.PATIENCE_SECONDS)
         found = await self._reader.fetch("SELECT id, body FROM bare WHERE id > $1 ORDER BY id", self._known)
         self._known = found[-1]["id"]
-        return time.perf_counter() - written_at
+        seen_at = time.perf_counter()
+        return Delay(1000 * (seen_at - sent_at), 1000 * (seen_at - written_at))

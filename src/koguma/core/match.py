@@ -189,18 +189,42 @@ def traits(db: Db, key: Key) -> Traits | None:
     if proxy is None:
         return None
     looked_at = mentioned(db, key.mesh)
+    gateway = gateway_of(db, key.mesh, key.zone, proxy.gateway_tags) if proxy.is_builtin else None
     return Traits(
         mesh=key.mesh,
         type=proxy.type,
         is_builtin=proxy.is_builtin,
-        gateway=gateway_of(db, key.mesh, key.zone, proxy.gateway_tags) if proxy.is_builtin else None,
+        gateway=gateway,
         zone=key.zone,
         origin=proxy.origin,
         namespace=key.namespace,
         name=key.name if key.name in looked_at.names else "",
         labels=_some(proxy.labels, looked_at.labels),
-        inbounds=tuple((i.section, _visible_tags(proxy, i.tags, looked_at)) for i in proxy.inbounds),
+        inbounds=tuple(
+            (section, _visible_tags(proxy, own, looked_at)) for section, own in _doors(db, proxy, gateway)
+        ),
         gateway_tags=_visible_tags(proxy, proxy.gateway_tags, looked_at),
+    )
+
+
+def _doors(db: Db, proxy: Proxy, gateway: Key | None) -> Iterator[tuple[str, Pairs]]:
+    """Where calls arrive: a proxy's inbounds; at a built-in gateway the listeners of its MeshGateway."""
+    for inbound in proxy.inbounds:
+        yield inbound.section, inbound.tags
+    if gateway is not None:
+        for section, own in listeners(db, gateway):
+            yield section, pairs({**dict(proxy.gateway_tags), **dict(own)})
+
+
+@question
+def listeners(db: Db, gateway: Key) -> tuple[tuple[str, Pairs], ...]:
+    """The listeners of a MeshGateway: the port as text, and the gateway's tags overlaid by its own."""
+    resource = world.RESOURCES.get(db, gateway)
+    spec = resource.spec if resource else {}
+    shared = spec.get("tags") or {}
+    return tuple(
+        (str(listener.get("port") or 0), pairs({**shared, **(listener.get("tags") or {})}))
+        for listener in (spec.get("conf") or {}).get("listeners") or ()
     )
 
 
@@ -313,7 +337,10 @@ def _all_fit(wanted: Pairs, own: Pairs) -> bool:
 
 
 def _by_gateway(one: Selector, of: Traits) -> Iterable[str] | None:
-    return () if of.gateway is not None and of.gateway.name == one.name else None
+    if of.gateway is None or of.gateway.name != one.name:
+        return None
+    sections = [section for section, own in of.inbounds if _all_fit(one.tags, own)]
+    return sections if sections or not one.tags else None
 
 
 @question
