@@ -3,10 +3,17 @@
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from postgres import Server
 
 from tests.plane import Plane
+
+# `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
+# new ones, and for many more.
+hypothesis.settings.register_profile("test", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("soak", max_examples=2_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("soak" if os.environ.get("KOGUMA_SOAK") else "test")
 
 
 @pytest.fixture(scope="session")

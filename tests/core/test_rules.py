@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.core import admission, items, match, merge, pipeline, rules, world
@@ -157,7 +157,6 @@ def answers(db):
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
 @given(st.lists(objects(), max_size=14), st.randoms(use_true_random=False))
 def test_arrival_order_does_not_matter(written, random):
     resources = list(accepted(written).values())
@@ -170,7 +169,6 @@ def test_arrival_order_does_not_matter(written, random):
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(objects(), st.booleans()), max_size=20))
 def test_incremental_equals_from_scratch(history):
     db = pipeline.load(KINDS, PLACE, [])
@@ -188,7 +186,6 @@ def test_incremental_equals_from_scratch(history):
 
 
 @pytest.mark.property
-@settings(max_examples=60, deadline=None)
 @given(st.lists(objects(), max_size=14))
 def test_every_leaf_has_an_origin_that_really_says_it(written):
     resources = accepted(written)
