@@ -126,11 +126,29 @@ def measured(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> 
     figures["all"] = _change(
         db, lambda turn: [admitted(kinds, policy(0, n_services, seconds=100 + turn))], rounds=3
     )
-    figures["none"] = _change(db, lambda turn: [_secret(kinds, turn)])
+    figures["unrelated"] = _change(db, lambda turn: [_secret(kinds, turn)])
+    figures["no_effect"] = _change(
+        db, lambda turn: [admitted(kinds, {**canary(108), "labels": {"note": f"n-{turn}"}})]
+    )
+    figures["matched"] = _matched(kinds, db)
     figures["new_proxy"] = _change(
         db, lambda turn: [admitted(kinds, dataplane(n_proxies + turn, n_services))], watch=True
     )
     return figures
+
+
+def _matched(kinds: Kinds, db: Db, rounds: int = 9) -> dict[str, Any]:
+    """A new proxy unlike all others: which policies select it."""
+    times = []
+    for turn in range(rounds):
+        labels = {"team": f"team-{turn}", "app": f"svc-{turn * 7 + 3}", "canary": "yes"}
+        document = {**dataplane(10**6 + turn, 10**6 + turn + 1), "labels": labels}
+        new = admitted(kinds, document)
+        started = time.process_time()
+        pipeline.take(db, [new])
+        assert rules.class_of(db, new.key) is not None
+        times.append(time.process_time() - started)
+    return {"ms": round(median(times) * 1000, 3)}
 
 
 def _secret(kinds: Kinds, turn: int) -> Resource:

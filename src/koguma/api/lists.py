@@ -90,5 +90,10 @@ def next_link(request: web.BaseRequest, offset: int) -> str:
 
 
 def body(items: Sequence[bytes], total: int, link: str | None) -> bytes:
-    """A list's JSON, joined from ready bytes."""
-    return b'{"total":%d,"items":[%b],"next":%b}' % (total, b",".join(items), msgspec.json.encode(link))
+    """A list's JSON, joined from ready bytes, which are copied once."""
+    head, tail = b'{"total":%d,"items":[' % total, b'],"next":%b}' % msgspec.json.encode(link)
+    if not items:
+        return head + tail
+    if len(items) == 1:
+        return b"".join((head, items[0], tail))
+    return b",".join((head + items[0], *items[1:-1], items[-1] + tail))

@@ -65,8 +65,7 @@ class Feed:
     def _wake(self, kinds: Iterable[str | None]) -> None:
         for kind in kinds:
             for waiter in self._waiters.pop(kind, ()):
-                if not waiter.done():
-                    waiter.set_result(None)
+                _end(waiter)
 
     def recent(self, kinds: frozenset[str] | None, after: int) -> list[Change] | None:
         """The changes after a revision, from memory; None where some have left it."""
@@ -90,13 +89,18 @@ class Feed:
 
     async def wait(self, kinds: frozenset[str] | None, timeout: float | None) -> None:  # noqa: ASYNC109 - its end is no error
         """Return after the next change of one of these kinds, or when the time is over."""
-        waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        # A timer of our own: asyncio's ways to wait with a limit cost a thousand watchers much more.
+        timer = None if timeout is None else loop.call_later(timeout, _end, waiter)
         names: Iterable[str | None] = (None,) if kinds is None else kinds
         for name in names:
             self._waiters.setdefault(name, set()).add(waiter)
         try:
-            await asyncio.wait((waiter,), timeout=timeout)
+            await waiter
         finally:
+            if timer is not None:
+                timer.cancel()
             for name in names:
                 self._leave(name, waiter)
 
@@ -150,6 +154,11 @@ def _after(changes: Sequence[Change], revision: int) -> list[Change]:
         found.append(change)
     found.reverse()
     return found
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _revision(change: Change) -> int:
