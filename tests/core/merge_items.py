@@ -1,6 +1,7 @@
 """Ranks and items with the fewest words, and random ones; for the tests of order, merge and routes."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -125,3 +126,8 @@ def written(each: Item) -> Json:
     for step in reversed(steps(each.path)):
         value = {step: value}
     return value
+
+
+def ascending(items: Iterable[Item]) -> tuple[Item, ...]:
+    """The items in the order in which they merge."""
+    return tuple(sorted(items, key=lambda each: order.key(each.rank)))

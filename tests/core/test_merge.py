@@ -2,6 +2,7 @@
 
 import copy
 
+import merge_items
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,10 +73,10 @@ def test_a_mesh_wide_a_producers_and_a_consumers_policy_each_leave_what_they_alo
     on_mesh = item("one", {"request": "10s", "idle": "1h"}, to_kind="Mesh")
     of_producer = item("two", {"request": "5s"}, role=Role.PRODUCER)
     of_consumer = item("three", {"idle": "5m"}, role=Role.CONSUMER, to_kind="Mesh")
-    for_backend = merge.ascending([of_consumer, of_producer, on_mesh])
+    for_backend = merge_items.ascending([of_consumer, of_producer, on_mesh])
     assert [each.source.name for each in for_backend] == ["one", "two", "three"]
     assert merge.merged(for_backend) == {"request": "5s", "idle": "5m"}
-    assert merge.merged(merge.ascending([of_consumer, on_mesh])) == {"request": "10s", "idle": "5m"}
+    assert merge.merged(merge_items.ascending([of_consumer, on_mesh])) == {"request": "10s", "idle": "5m"}
 
 
 def on_service(name, conf, **rank):
@@ -102,7 +103,7 @@ def test_a_route_inherits_what_only_the_services_policies_set(owner, client):
     client_route = on_route("client-route", {"requestTimeout": "15s"}, **client)
 
     def http(*items):
-        return merge.merged(merge.ascending(items))["http"]
+        return merge.merged(merge_items.ascending(items))["http"]
 
     assert http(route, service) == {"requestTimeout": "10s", "streamIdleTimeout": "1h"}
     assert http(client_service, service) == {"requestTimeout": "2s", "streamIdleTimeout": "2h"}
@@ -153,7 +154,7 @@ def losers(found, path):
 
 
 def test_losers_come_most_important_first_with_what_they_wanted_and_why_not():
-    items = merge.ascending(
+    items = merge_items.ascending(
         [
             item("c", {"a": 1}, role=Role.PRODUCER, to_kind="Mesh"),
             item("b", {"a": 2}, role=Role.PRODUCER),
@@ -217,14 +218,14 @@ random_items = ranked_items(confs, "spec.to[{index}].default")
 @given(random_items, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(items, random):
     shuffled = random.sample(items, len(items))
-    assert merge.ascending(shuffled) == merge.ascending(items)
-    assert merge.traced(merge.ascending(shuffled)) == merge.traced(merge.ascending(items))
+    assert merge_items.ascending(shuffled) == merge_items.ascending(items)
+    assert merge.traced(merge_items.ascending(shuffled)) == merge.traced(merge_items.ascending(items))
 
 
 @pytest.mark.property
 @given(random_items)
 def test_traced_equals_untraced_and_leaves_its_items_alone(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     before = copy.deepcopy(items)
     found = merge.traced(items)
     assert found.conf == merge.merged(items)
@@ -235,7 +236,7 @@ def test_traced_equals_untraced_and_leaves_its_items_alone(items):
 @pytest.mark.property
 @given(random_items)
 def test_every_leaf_has_one_origin_which_really_contains_its_value(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     found = merge.traced(items)
     missing = leaves(found.conf)
     for path, origin in found.origins.items():
@@ -258,12 +259,12 @@ def inside(items, origin: Origin) -> int:
 @pytest.mark.property
 @given(random_items)
 def test_losers_really_say_what_they_are_said_to_say_most_important_first(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     found = merge.traced(items)
     for path, lost in found.losers.items():
         sources = [inside(items, each.origin) for each in lost[::-1]]
-        ascending = [*sources, inside(items, found.origins[path])]
-        assert ascending == sorted(set(ascending))
+        places = [*sources, inside(items, found.origins[path])]
+        assert places == sorted(set(places))
         for each in lost:
             said = at(written(items[inside(items, each.origin)]), each.origin.path)
             assert plain(said) == each.value

@@ -4,13 +4,14 @@ import base64
 import copy
 import hashlib
 
+import merge_items
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from merge_items import at, item, json_values, ranked_items, written
 
-from koguma.core import merge, routes
+from koguma.core import routes
 from koguma.core.merge import Origin
 from koguma.core.routes import ANSWER_AND_BACKENDS, REDIRECT_AND_REWRITE
 from koguma.policies import mesh_http_route
@@ -170,7 +171,7 @@ def test_of_two_equal_rules_in_one_list_the_earlier_one_wins():
 def test_of_two_entries_of_one_policy_the_later_one_wins():
     first = route("p", rule(prefix("/a")), rule(prefix("/both"), filters=[1]), index=0)
     second = route("p", rule(prefix("/b")), rule(prefix("/both"), filters=[2]), index=1)
-    merged = routes.merged_rules(merge.ascending([second, first]))
+    merged = routes.merged_rules(merge_items.ascending([second, first]))
     assert paths(merged) == ["/b", "/both", "/a"]
     assert merged[1].conf == {"filters": [2]}
 
@@ -451,16 +452,16 @@ random_routes = ranked_items(entries, "spec.to[{index}]")
 @pytest.mark.property
 @given(random_routes, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(items, random):
-    shuffled = merge.ascending(random.sample(items, len(items)))
-    assert routes.traced_rules(shuffled) == routes.traced_rules(merge.ascending(items))
+    shuffled = merge_items.ascending(random.sample(items, len(items)))
+    assert routes.traced_rules(shuffled) == routes.traced_rules(merge_items.ascending(items))
     ranked = routes.ranked(routes.merged_rules(shuffled))
-    assert ranked == routes.ranked(routes.merged_rules(merge.ascending(items)))
+    assert ranked == routes.ranked(routes.merged_rules(merge_items.ascending(items)))
 
 
 @pytest.mark.property
 @given(random_routes)
 def test_traced_equals_untraced_and_leaves_its_items_alone(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     before = copy.deepcopy(items)
     traced = routes.traced_rules(items)
     assert tuple(each.rule for each in traced) == routes.merged_rules(items)
@@ -471,7 +472,7 @@ def test_traced_equals_untraced_and_leaves_its_items_alone(items):
 @pytest.mark.property
 @given(random_routes)
 def test_every_field_has_an_origin_that_really_contains_it(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     for each in routes.traced_rules(items):
         assert each.origins.keys() == each.rule.conf.keys()
         for path, origin in each.origins.items():
@@ -486,7 +487,7 @@ def is_inside(origin, each):
 @pytest.mark.property
 @given(random_routes)
 def test_every_rule_that_was_written_is_in_exactly_one_merged_rule(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     rules = routes.merged_rules(items)
     sources = [source for each in rules for source in each.sources]
     assert sorted((source.source, source.path) for source in sources) == sorted(
@@ -501,7 +502,7 @@ def test_every_rule_that_was_written_is_in_exactly_one_merged_rule(items):
 @pytest.mark.property
 @given(random_routes)
 def test_a_resolved_rule_is_legal_and_stays_as_it_is(items):
-    for each in routes.merged_rules(merge.ascending(items)):
+    for each in routes.merged_rules(merge_items.ascending(items)):
         found, problems = routes.resolved(each)
         types = {one["type"] for one in found.conf.get("filters", ())}
         assert not (types & {"RequestRedirect", "DirectResponse"} and found.conf.get("backendRefs"))
@@ -521,7 +522,7 @@ junk = st.recursive(
 @pytest.mark.property
 @given(ranked_items(junk | st.builds(lambda rules: {"rules": rules}, junk), "spec.to[{index}]"))
 def test_whatever_stands_in_a_route_nothing_is_raised(items):
-    items = merge.ascending(items)
+    items = merge_items.ascending(items)
     rules = routes.merged_rules(items)
     assert tuple(each.rule for each in routes.traced_rules(items)) == rules
     for each in rules:

@@ -8,6 +8,7 @@ from koguma.api.access import Access, Attempt
 from koguma.api.shown import Shown
 from koguma.api.user import User
 from koguma.core.incremental import Db
+from koguma.model import kri
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
@@ -57,6 +58,16 @@ class Context(msgspec.Struct, frozen=True):
                 f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
             )
             self.access.check(user, Attempt(verb, kind.plural, name, mesh), refusal)
+
+    def named_by(self, text: str) -> tuple[Kind, Key, str]:
+        """The kind, the key and the section that a KRI in a path means."""
+        try:
+            wanted = kri.parse(text, self.kinds.by_short)
+        except kri.InvalidKri as error:
+            raise kri.InvalidKri(f"bad request: {error.detail}", violations=error.violations) from None
+        kind = self.kinds.by_short[wanted.short]
+        key = Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name)
+        return kind, key, wanted.section
 
     def find(self, kind: Kind, mesh: str, core_name: str) -> Resource:
         """The object of that core name."""

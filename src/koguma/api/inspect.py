@@ -13,7 +13,6 @@ from koguma.core import inspect, rules_view
 from koguma.core.incremental import Db
 from koguma.core.meta import meta
 from koguma.core.rules import PortRules
-from koguma.model import kri
 from koguma.model.errors import BadRequest, NotFound
 from koguma.model.kind import Kind
 from koguma.model.resource import Key
@@ -105,13 +104,8 @@ class Inspect:
 
     def _part(self, text: str) -> tuple[Key, str]:
         """The object and the section that a KRI in a path means."""
-        kinds = self._context.kinds
-        try:
-            wanted = kri.parse(text, kinds.by_short)
-        except kri.InvalidKri as error:
-            raise kri.InvalidKri(f"bad request: {error.detail}", violations=error.violations) from None
-        kind = kinds.by_short[wanted.short]
-        return Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name), wanted.section
+        _, key, section = self._context.named_by(text)
+        return key, section
 
 
 def _fields(call: Call) -> bool:

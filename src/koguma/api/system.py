@@ -8,10 +8,8 @@ from koguma.api.access import Attempt
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
 from koguma.api.plain import Objects
-from koguma.model import kri
 from koguma.model.errors import NotFound
 from koguma.model.kind import Kind
-from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 # What Kuma's own client sees. It takes any product whose version is a preview, without a warning.
@@ -66,16 +64,9 @@ class System:
 
     async def by_kri(self, call: Call, text: str) -> web.StreamResponse:
         """The object of a KRI, whatever its origin; the section is not looked at."""
-        kinds = self._context.kinds
-        try:
-            wanted = kri.parse(text, kinds.by_short)
-        except kri.InvalidKri as error:
-            raise kri.InvalidKri(f"bad request: {error.detail}", violations=error.violations) from None
-        kind = kinds.by_short[wanted.short]
-        key = Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name)
+        kind, key, _ = self._context.named_by(text)
         found = self._context.state.get(key)
-        name = found.core_name if found else wanted.name
-        self._context.check(call.user, "get", kind, wanted.mesh, name)
+        self._context.check(call.user, "get", kind, key.mesh, found.core_name if found else key.name)
         if found is None:
             raise NotFound
         return self._objects.show(call, found)

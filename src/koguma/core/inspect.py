@@ -8,7 +8,7 @@ policies as a whole.
 
 from collections.abc import Iterator
 
-from koguma.core import inbound, match, rules, rules_view, world
+from koguma.core import inbound, match, routes, rules, rules_view, world
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
@@ -167,7 +167,12 @@ def outbound_routes(db: Db, port: PortRules, *, fields: bool = False) -> Json:
     viewer = Viewer(db, fields=fields)
     return {
         "routes": [
-            {"kind": kind, "origins": _origins(db, entries), "rules": _route_rules(viewer, kind, entries)}
+            {
+                "kind": kind,
+                "origins": _origins(db, entries),
+                "rules": _route_rules(viewer, kind, entries),
+                **_tried(viewer, kind, entries),
+            }
             for kind, entries in _routes(db, port)
         ]
     }
@@ -186,6 +191,14 @@ def _route_rules(viewer: Viewer, kind: str, entries: Entries) -> list[Json]:
         }
         for each in viewer.route_rules(entries)
     ]
+
+
+def _tried(viewer: Viewer, kind: str, entries: Entries) -> dict[str, Json]:
+    """The matches in the order in which a request tries them; the first that fits decides."""
+    if kind != "MeshHTTPRoute":
+        return {}
+    found = routes.ranked([each.rule for each in viewer.route_rules(entries)])
+    return {"tried": [{"kri": kri(viewer.db, each.rule.origin), "match": each.match} for each in found]}
 
 
 def dataplanes(db: Db, of: Key, name_part: str = "") -> tuple[Key, ...]:

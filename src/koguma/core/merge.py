@@ -58,11 +58,6 @@ class Traced(msgspec.Struct, frozen=True, gc=False):
     losers: Mapping[str, tuple[Loser, ...]]
 
 
-def ascending(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The items in the order in which they merge."""
-    return tuple(sorted(items, key=lambda each: order.key(each.rank)))
-
-
 def merged(items: Iterable[Item]) -> Json:
     """What the items say together, given in ascending precedence; lists are shared with them."""
     conf: dict[str, Json] = {}
