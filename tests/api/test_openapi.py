@@ -27,6 +27,8 @@ PATHS = (
     "/meshes/{mesh}/meshtimeouts/{name}",
     "/meshes/{mesh}/dataplanes/{name}",
     "/meshes/{mesh}/dataplane-insights/{name}",
+    "/meshes/{mesh}/dataplanes/{name}/_rules",
+    "/meshes/{mesh}/dataplanes/{name}/_outbounds/{kri}/_routes",
 )
 
 
