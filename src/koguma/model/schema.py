@@ -9,6 +9,7 @@ The sentences are those of Kuma's own schema check (`in body ...`), which its us
 
 import difflib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import (
@@ -41,9 +42,21 @@ class _SpecMeta(msgspec.StructMeta):
     """Makes every subclass frozen and keyword-only, which msgspec does not hand down, and tells mypy."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
-        hints = namespace.get("__annotations__", {})
-        namespace["__annotations__"] = {field: _limits_inside(hint) for field, hint in hints.items()}
+        hints = _annotations(namespace)
+        if hints:
+            namespace["__annotations__"] = {field: _limits_inside(hint) for field, hint in hints.items()}
         return super().__new__(cls, name, bases, namespace, **{"frozen": True, "kw_only": True, **config})
+
+
+def _annotations(namespace: dict[str, Any]) -> dict[str, Any]:
+    """The annotations of a class that is being made; from Python 3.14 on they are made when asked for."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 - new with that version
+
+        annotate = annotationlib.get_annotate_from_class_namespace(namespace)
+        if annotate is not None:
+            return dict(annotationlib.call_annotate_function(annotate, annotationlib.Format.VALUE))
+    return dict(namespace.get("__annotations__", {}))
 
 
 _LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
