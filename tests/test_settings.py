@@ -224,6 +224,7 @@ def test_what_is_no_gate_is_refused(text):
             "postgresql://koguma:*****@db:5432/k?sslmode=require",
         ),
         ("postgresql://:s3cret@db/koguma", "postgresql://:*****@db/koguma"),
+        ("postgresql://db/k?password=s3cret&x=1", "postgresql://db/k?password=*****&x=1"),
         ("postgresql://koguma@db/koguma", "postgresql://koguma@db/koguma"),
         ("sqlite:////srv/koguma.db", "sqlite:////srv/koguma.db"),
         ("memory://", "memory://"),

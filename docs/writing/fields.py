@@ -1,12 +1,13 @@
 """Fields: every field of a type in a table, by its path, with its words and limits."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as shape
 
 from docs.writing import tables
+from koguma.model import schema
 
 
 def table(spec: type[msgspec.Struct], root_path: str) -> Iterator[str]:
@@ -26,7 +27,7 @@ def _fields(info: shape.Type, path: str, seen: dict[type, str]) -> Iterator[Sequ
         return
     struct, steps = found
     seen[struct.cls] = path + steps
-    orders = _declared_orders(struct.cls)
+    orders = schema.declared_orders(struct.cls)
     for field in struct.fields:
         at = f"{path}{steps}.{field.encode_name}".removeprefix(".")
         below = _struct(field.type)
@@ -161,18 +162,3 @@ def _default(field: shape.Field) -> Iterator[str]:
 def shown(value: object) -> str:
     """A default as it would be written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _declared_orders(cls: type) -> Mapping[frozenset[Any], tuple[Any, ...]]:
-    """Choices by their values: msgspec sorts them, the page keeps the order of the code."""
-    hints = get_type_hints(cls, include_extras=True).values()
-    return {frozenset(values): values for hint in hints for values in literals(hint)}
-
-
-def literals(hint: Any) -> Iterator[tuple[Any, ...]]:
-    """The closed choices in a type, each in the order of the code."""
-    if get_origin(hint) is Literal:
-        yield get_args(hint)
-    else:
-        for part in get_args(hint):
-            yield from literals(part)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import inspect as shape
 
 from docs.writing import fields, tables
+from koguma.model import schema
 from koguma.model.access import Binding, Role, Rule
 from koguma.settings import ENV_PREFIX, Settings
 
@@ -41,7 +42,7 @@ def _settings_lines() -> Iterator[str]:
 def _setting(field: msgspec.structs.FieldInfo) -> tuple[str, ...]:
     hint = get_type_hints(Settings, include_extras=True)[field.name]
     words = _last_words(hint)
-    choices = next(fields.literals(hint), ())
+    choices = next(schema.literals(hint), ())
     if choices:
         words += f" One of {', '.join(tables.code(choice) for choice in choices)}."
     default = field.default if isinstance(field.default, str | int) else ""

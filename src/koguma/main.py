@@ -39,8 +39,9 @@ from koguma.identity import certificates, files, signing_keys
 from koguma.model import duration
 from koguma.model.errors import Invalid, KogumaError
 from koguma.model.kind import Kinds
+from koguma.model.redacted import masked_url
 from koguma.model.schema import Json
-from koguma.settings import Settings, masked_url
+from koguma.settings import Settings
 from koguma.store import Store, log_at, migrate
 
 _log = structlog.get_logger("koguma")
@@ -203,10 +204,9 @@ class ControlPlane:
                 self.ports[name] = await http.listen(settings.api_host, port, context)
             except OSError as error:
                 flag = "--api-port" if context is None else "--api-tls-port"
-                raise KogumaError(
-                    f"cannot listen on {settings.api_host}:{port}: {error.strerror}; stop what uses it, or"
-                    f" choose another port with {flag}"
-                ) from error
+                where, why = f"{settings.api_host}:{port}", os.strerror(error.errno or 0)
+                hint = f"stop what uses it, or choose another port with {flag}"
+                raise KogumaError(f"cannot listen on {where}: {why}; {hint}") from error
 
     def _warn(self, text: str, about: str = "start", hint: str = "") -> None:
         if text:

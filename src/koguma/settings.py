@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -16,6 +15,7 @@ from koguma.model import documents, names
 from koguma.model.access import BUILTIN_ROLES, Binding, Role
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode, Place
+from koguma.model.redacted import masked_url
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
 
@@ -200,12 +200,3 @@ def _from_text(text: str, type_: Any) -> Json:
     if get_origin(base) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
-
-
-def masked_url(url: str) -> str:
-    """An address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:*****@{host}"))

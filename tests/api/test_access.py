@@ -25,9 +25,12 @@ def guarded(tmp_path_factory):
           roles:
             - name: red-timeouts
               rules: [{verbs: [get, list, update, create], resources: [meshtimeouts], meshes: [red]}]
+            - name: one-timeout
+              rules: [{verbs: [get], resources: [meshtimeouts], names: [hidden-2]}]
           bindings:
             - {role: view, groups: [viewers]}
             - {role: red-timeouts, users: [rita]}
+            - {role: one-timeout, users: [nina]}
         """
     )
     with Plane(data, str(file), localhost_is_admin=False) as plane:
@@ -98,6 +101,16 @@ def test_a_rule_can_be_for_one_mesh(guarded):
     assert guarded("GET", "/_kri/kri_mt_red_default__a_", **rita).status == 200
     assert guarded("GET", "/_kri/kri_m____red_", **rita).status == 403
     assert guarded("GET", "/meshtimeouts", **rita).status == 403
+
+
+def test_names_are_hinted_at_only_to_who_may_list_them(guarded):
+    url = "/meshes/red/meshtimeouts"
+    assert guarded("PUT", f"{url}/hidden-1", timeout("hidden-1", "red"), **admin(guarded)).status == 201
+    nina = user(guarded, "nina")
+    ((_, known),) = guarded("GET", f"{url}/hidden-2", **admin(guarded)).fields
+    assert 'did you mean "hidden-1"?' in known
+    ((_, told),) = guarded("GET", f"{url}/hidden-2", **nina).fields
+    assert told == 'there is no MeshTimeout "hidden-2" in mesh "red"'
 
 
 def test_a_bad_token_is_an_error_and_not_anonymous(guarded):

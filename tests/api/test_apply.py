@@ -53,6 +53,9 @@ def test_nothing_is_written_when_one_is_wrong(plane, mesh):
 def test_an_object_in_a_mesh_that_is_not_there(plane):
     answer = apply(plane, timeout("a", "nowhere"))
     assert (answer.status, answer.json["title"]) == (404, "Failed to retrieve Mesh")
+    assert answer.fields == [("objects[0].mesh", 'there is no mesh "nowhere"')]
+    typo = apply(plane, timeout("a"), timeout("b", "defualt"))
+    assert typo.fields == [("objects[1].mesh", 'there is no mesh "defualt"; did you mean "default"?')]
 
 
 def test_the_same_object_twice_is_a_mistake(plane, mesh):

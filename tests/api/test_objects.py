@@ -34,6 +34,7 @@ def test_create_read_replace_delete(plane, mesh):
         "Could not retrieve a resource",
         "Not found",
     )
+    assert gone.fields == [("name", f'there is no MeshTimeout "slow" in mesh "{mesh}"')]
     assert plane("DELETE", url(mesh)).json["title"] == "Could not delete a resource"
 
 

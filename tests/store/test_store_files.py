@@ -9,8 +9,8 @@ import sys
 import pytest
 from store_cases import contents, puts, thing
 
+from koguma.model.redacted import masked_url
 from koguma.store import StoreUnusable, migrate, open_store
-from koguma.store.link import masked
 from koguma.store.sqlite import SqliteLog
 
 
@@ -109,17 +109,17 @@ async def test_without_asyncpg_the_error_says_how_to_get_it(monkeypatch) -> None
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("postgresql://joe:secret@db:5432/koguma", "postgresql://joe:***@db:5432/koguma"),
-        ("postgresql://joe:sec/r@et@db/koguma", "postgresql://joe:***@db/koguma"),
+        ("postgresql://joe:secret@db:5432/koguma", "postgresql://joe:*****@db:5432/koguma"),
+        ("postgresql://joe:sec/r@et@db/koguma", "postgresql://joe:*****@db/koguma"),
         (
             "postgresql://db/koguma?user=joe&password=secret&x=1",
-            "postgresql://db/koguma?user=joe&password=***&x=1",
+            "postgresql://db/koguma?user=joe&password=*****&x=1",
         ),
         ("postgresql://joe@db/koguma", "postgresql://joe@db/koguma"),
     ],
 )
 def test_passwords_are_hidden(url, shown) -> None:
-    assert masked(url) == shown
+    assert masked_url(url) == shown
 
 
 def test_migrations_are_numbered_without_gaps_and_alike_in_all_dialects() -> None:

@@ -103,7 +103,7 @@ class Apply:
         seen: dict[Key, int] = {}
         for index, draft in enumerate(drafts):
             try:
-                admitted, operations = self._one(call, draft, unknown_fields)
+                admitted, operations = self._one(call, draft, unknown_fields, f"objects[{index}].mesh")
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
@@ -125,7 +125,7 @@ class Apply:
         return made, written, pruned
 
     def _one(
-        self, call: Call, draft: Draft, unknown_fields: FieldValidation
+        self, call: Call, draft: Draft, unknown_fields: FieldValidation, mesh_field: str
     ) -> tuple[Admitted, list[Operation]]:
         context = self._context
         if draft.kind.read_only_at(context.place):
@@ -134,7 +134,7 @@ class Apply:
         name = identity.of(draft, context.place).core_name
         mesh = draft.mesh or identity.DEFAULT_MESH if draft.kind.is_mesh_scoped else ""
         context.check(call.user, "update" if before else "create", draft.kind, mesh, name)
-        return transactions.put(context, draft, before, unknown_fields)
+        return transactions.put(context, call.user, draft, before, unknown_fields, mesh_field)
 
     def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
         found = [
@@ -183,7 +183,7 @@ class Apply:
 
 
 def _at(index: int, error: KogumaError) -> Iterator[Violation]:
-    violations = getattr(error, "violations", ()) or (Violation("", error.detail),)
+    violations = error.violations or (Violation("", error.detail),)
     return under(f"objects[{index}]", violations)
 
 

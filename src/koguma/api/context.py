@@ -1,5 +1,6 @@
 """Context: what every handler of the API works with. Built once by main, handed in."""
 
+import difflib
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -14,6 +15,7 @@ from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+from koguma.model.violation import Violation
 from koguma.store.contract import Unreadable
 from koguma.store.state import State
 from koguma.store.store import Store
@@ -46,10 +48,15 @@ class Context(msgspec.Struct, frozen=True):
         """The newest committed state."""
         return self.store.state
 
-    def check_mesh(self, mesh: str) -> None:
+    def check_mesh(self, user: User, mesh: str) -> None:
         """Raise NotFound where a mesh does not exist."""
         if self.state.get(mesh_key(mesh)) is None:
-            raise NotFound(title="Failed to retrieve Mesh")
+            raise self.no_mesh(user, mesh)
+
+    def no_mesh(self, user: User, mesh: str, field: str = "mesh") -> NotFound:
+        """The refusal for a mesh that does not exist, with the nearest one that does."""
+        text = f'there is no mesh "{mesh}"{self._nearest(user, self.kinds["Mesh"], "", mesh)}'
+        return NotFound(title="Failed to retrieve Mesh", violations=[Violation(field, text, "missing")])
 
     def check(self, user: User, verb: str, kind: Kind, mesh: str = "", name: str = "") -> None:
         """Raise Forbidden unless the user may do this to objects of a kind."""
@@ -69,7 +76,7 @@ class Context(msgspec.Struct, frozen=True):
         key = Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name)
         return kind, key, wanted.section
 
-    def find(self, kind: Kind, mesh: str, core_name: str) -> Resource:
+    def find(self, user: User, kind: Kind, mesh: str, core_name: str) -> Resource:
         """The object of that core name."""
         found = self.state.named(kind.name, mesh, core_name)
         if found is None:
@@ -77,8 +84,19 @@ class Context(msgspec.Struct, frozen=True):
             if broken is not None:
                 what = f"{broken.key} is stored and cannot be read ({broken.error})"
                 raise KogumaError(f"{what}; delete it, or write it again")
-            raise NotFound
+            place = f' in mesh "{mesh}"' if mesh else ""
+            meant = self._nearest(user, kind, mesh, core_name)
+            text = f'there is no {kind.name} "{core_name}"{place}{meant}'
+            raise NotFound(violations=[Violation("name", text, "missing")])
         return found
+
+    def _nearest(self, user: User, kind: Kind, mesh: str, name: str) -> str:
+        """A question about what was probably meant, for who may see the names anyway."""
+        if not self.access.allows_on(user, "list", kind.plural, "", mesh):
+            return ""
+        there = [found.core_name for found in self.state.listed(kind.name, mesh)]
+        near = difflib.get_close_matches(name, there, n=1, cutoff=0.6)
+        return f'; did you mean "{near[0]}"?' if near else ""
 
     def broken(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
         """What is stored under that core name and cannot be read, if anything."""

@@ -91,8 +91,8 @@ class Inspect:
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
         db = await context.database()
-        context.check_mesh(mesh)
-        return db, context.find(kind, mesh, name).key
+        context.check_mesh(call.user, mesh)
+        return db, context.find(call.user, kind, mesh, name).key
 
     async def _proxy(self, call: Call, mesh: str, name: str) -> tuple[Db, Key]:
         return await self._object(call, self._context.kinds["Dataplane"], mesh, name)

@@ -37,8 +37,8 @@ class Objects:
         found = context.state.named(kind.name, mesh, name)
         if found is None:
             if kind.is_mesh_scoped:
-                context.check_mesh(mesh)
-            found = context.find(kind, mesh, name)
+                context.check_mesh(call.user, mesh)
+            found = context.find(call.user, kind, mesh, name)
         return self.show(call, found)
 
     def show(self, call: Call, resource: Resource) -> web.Response:
@@ -56,7 +56,7 @@ class Objects:
         context = self._context
         context.check(call.user, "list", kind, mesh or "")
         if mesh is not None and kind.is_mesh_scoped:
-            context.check_mesh(mesh)
+            context.check_mesh(call.user, mesh)
         if "revision" in call.query:
             raise BadRequest('query parameter "revision" goes with watch=true')
         page = lists.page(call.query)
@@ -95,11 +95,11 @@ class Objects:
         self._check_writable(kind)
         context.check(call.user, "patch", kind, mesh, name)
         if kind.is_mesh_scoped:
-            context.check_mesh(mesh)
-        context.find(kind, mesh, name)
+            context.check_mesh(call.user, mesh)
+        context.find(call.user, kind, mesh, name)
         change = await _document(call, kind)
         for _ in range(_TRIES):
-            before = context.find(kind, mesh, name)
+            before = context.find(call.user, kind, mesh, name)
             _check_preconditions(call, before)
             base = {k: v for k, v in forms.plain(before, kind).items() if k not in _PLAIN_COMPUTED}
             draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
@@ -115,12 +115,12 @@ class Objects:
         self._check_writable(kind)
         context.check(call.user, "delete", kind, mesh, name)
         if kind.is_mesh_scoped:
-            context.check_mesh(mesh)
+            context.check_mesh(call.user, mesh)
         broken = context.broken(kind, mesh, name)
         if broken is not None:
             await self.commit(call, [Delete(broken.key)])
             return answer(b"{}")
-        resource = context.find(kind, mesh, name)
+        resource = context.find(call.user, kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
         await self.commit(call, transactions.delete(context, resource, expected))
@@ -132,7 +132,7 @@ class Objects:
         before = context.state.named(kind.name, mesh, name)
         context.check(call.user, "update" if before else "create", kind, mesh, name)
         if kind.is_mesh_scoped:
-            context.check_mesh(mesh)
+            context.check_mesh(call.user, mesh)
         return before
 
     def _check_writable(self, kind: Kind) -> None:
@@ -152,7 +152,7 @@ class Objects:
 
     async def _write(self, call: Call, draft: Draft, before: Resource | None) -> web.Response:
         context = self._context
-        made, operations = transactions.put(context, draft, before, field_validation(call))
+        made, operations = transactions.put(context, call.user, draft, before, field_validation(call))
         operations += await transactions.new_meshes(context, [made.resource])
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)  # then nothing is in the mesh that could be odd there

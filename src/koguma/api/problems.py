@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from koguma.model.errors import BadRequest, Invalid, KogumaError
+from koguma.model.errors import KogumaError
 from koguma.model.violation import Violation
 
 
@@ -18,10 +18,9 @@ def body(error: KogumaError, title: str, request_id: str) -> bytes:
         "details": error.detail,
         "instance": request_id,
     }
-    violations = error.violations if isinstance(error, Invalid | BadRequest) else ()
-    if violations:
-        shown["invalid_parameters"] = [_parameter(violation) for violation in violations]
-        shown["causes"] = [{"field": v.field, "message": v.message} for v in violations]
+    if error.violations:
+        shown["invalid_parameters"] = [_parameter(violation) for violation in error.violations]
+        shown["causes"] = [{"field": v.field, "message": v.message} for v in error.violations]
     return msgspec.json.encode(shown)
 
 

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 from koguma.api.context import Context, mesh_key
+from koguma.api.user import User
 from koguma.core import admission, defaults, identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.identity.claims import DATAPLANE
 from koguma.model import forms, labels
-from koguma.model.errors import Invalid, NotFound
+from koguma.model.errors import Invalid
 from koguma.model.forms import Draft
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -24,13 +25,18 @@ def stored(context: Context, draft: Draft) -> Resource | None:
 
 
 def put(
-    context: Context, draft: Draft, before: Resource | None, unknown_fields: FieldValidation
+    context: Context,
+    user: User,
+    draft: Draft,
+    before: Resource | None,
+    unknown_fields: FieldValidation,
+    mesh_field: str = "mesh",
 ) -> tuple[Admitted, list[Operation]]:
     """Write one object: over what the writer saw, in a mesh that exists, with what a new mesh brings."""
     made = admission.admitted(draft, before, context.place, unknown_fields)
     operations: list[Operation] = []
     if draft.kind.is_mesh_scoped:
-        missing = NotFound(title="Failed to retrieve Mesh")
+        missing = context.no_mesh(user, made.resource.mesh, mesh_field)
         operations.append(Require(mesh_key(made.resource.mesh), missing))
     broken = context.state.unreadable.get(made.resource.key)  # may be overwritten, as it is
     seen = before.revision if before else broken.revision if broken else 0

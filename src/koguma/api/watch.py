@@ -37,7 +37,7 @@ class Watches:
         context = self._context
         context.check(call.user, "watch", kind, mesh or "")
         if mesh is not None and kind.is_mesh_scoped:
-            context.check_mesh(mesh)
+            context.check_mesh(call.user, mesh)
         fits = self._filter(call, mesh)
         after, first = self._start(call, kind, mesh, fits)
         feed = context.store.watch(frozenset({kind.name}), after)

@@ -23,29 +23,29 @@ from koguma.model.violation import Violation
 
 
 class KogumaError(Exception):
-    """The outside refused. `detail` is for people; `title` overrides the operation's own where set."""
+    """The outside refused. `detail` is for people; `title` overrides the operation's own where set.
+
+    `violations` point at the places that the reader has to change, where there are such.
+    """
 
     status: ClassVar[int] = 500
     title: str | None = None
 
-    def __init__(self, detail: str, *, title: str | None = None) -> None:
+    def __init__(
+        self, detail: str, *, title: str | None = None, violations: Sequence[Violation] = ()
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.violations = tuple(violations)
         if title is not None:
             self.title = title
 
 
 class BadRequest(KogumaError):
-    """The request cannot be read; `violations` may point at the place."""
+    """The request cannot be read."""
 
     status = 400
     title = "Bad Request"
-
-    def __init__(
-        self, detail: str, *, title: str | None = None, violations: Sequence[Violation] = ()
-    ) -> None:
-        super().__init__(detail, title=title)
-        self.violations = tuple(violations)
 
 
 class Invalid(KogumaError):
@@ -60,8 +60,7 @@ class Invalid(KogumaError):
         *,
         title: str | None = None,
     ) -> None:
-        super().__init__(detail, title=title)
-        self.violations = tuple(violations)
+        super().__init__(detail, title=title, violations=violations)
 
     def __str__(self) -> str:
         return "; ".join([f"{v.field}: {v.message}" for v in self.violations]) or self.detail
@@ -86,8 +85,14 @@ class NotFound(KogumaError):
 
     status = 404
 
-    def __init__(self, detail: str = "Not found", *, title: str | None = None) -> None:
-        super().__init__(detail, title=title)
+    def __init__(
+        self,
+        detail: str = "Not found",
+        *,
+        title: str | None = None,
+        violations: Sequence[Violation] = (),
+    ) -> None:
+        super().__init__(detail, title=title, violations=violations)
 
 
 class NotAllowed(KogumaError):

@@ -5,6 +5,7 @@ gets into a log, a traceback or an answer only where somebody wrote `.reveal()`.
 """
 
 import hmac
+import re
 from typing import Final, NoReturn, final
 
 SHOWN: Final = "«redacted»"
@@ -51,3 +52,9 @@ class Redacted:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def masked_url(url: str) -> str:
+    """The address with its password hidden, even where it is written so badly that it cannot be read."""
+    url = re.sub(r"(://[^:/@?]*):.*@", r"\1:*****@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1*****", url)

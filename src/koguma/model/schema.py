@@ -128,7 +128,7 @@ class Checker:
     """Yields all that is wrong with a value of one type. Made once per type, used for every object."""
 
     def __init__(self, type_: Any) -> None:
-        self._check = _compile(shape.type_info(type_), _declared_orders(type_))
+        self._check = _compile(shape.type_info(type_), declared_orders(type_))
         self.type = type_
 
     def __call__(self, value: Json, path: str = "") -> Iterator[Violation]:
@@ -168,17 +168,19 @@ def _wrong_type(path: str, wanted: str, value: Json) -> Violation:
 _Orders = Mapping[frozenset[Any], tuple[Any, ...]]
 
 
-def _declared_orders(type_: Any) -> _Orders:
+def declared_orders(type_: Any) -> _Orders:
+    """The choices in a type, or in the fields of a class, by their values."""
     hints = get_type_hints(type_, include_extras=True).values() if isinstance(type_, type) else (type_,)
-    return {frozenset(values): values for hint in hints for values in _literals(hint)}
+    return {frozenset(values): values for hint in hints for values in literals(hint)}
 
 
-def _literals(hint: Any) -> Iterator[tuple[Any, ...]]:
+def literals(hint: Any) -> Iterator[tuple[Any, ...]]:
+    """The closed choices in a type, each in the order in which it was declared."""
     if get_origin(hint) is Literal:
         yield get_args(hint)
     else:
         for part in get_args(hint):
-            yield from _literals(part)
+            yield from literals(part)
 
 
 def _compile(info: shape.Type, orders: _Orders, extra: Mapping[str, Any] | None = None) -> Check:
@@ -340,7 +342,7 @@ def _json_word(info: shape.Type) -> str:
 
 
 def _struct(info: shape.StructType, orders: _Orders) -> Check:
-    orders = _declared_orders(info.cls)
+    orders = declared_orders(info.cls)
     fields = [(field.encode_name, field.required, _compile(field.type, orders)) for field in info.fields]
     names = tuple(name for name, _, _ in fields)
     known = frozenset(names)

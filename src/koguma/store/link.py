@@ -4,13 +4,13 @@ Passwords stay in here: texts and errors that leave this module show the address
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
+from koguma.model.redacted import masked_url
 from koguma.store.contract import StoreUnusable
 from koguma.store.log import LogLost
 
@@ -40,12 +40,6 @@ LOST = (
 )
 
 
-def masked(url: str) -> str:
-    """The address with its password hidden, even where it is written so badly that it cannot be read."""
-    url = re.sub(r"(://[^:/@?]*):.*@", r"\1:***@", url)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
-
-
 def words(error: BaseException) -> str:
     """An error in one line, also where its own text is empty."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -62,7 +56,7 @@ async def connect(url: str) -> Connection:
         )
     except ValueError:  # asyncpg quotes parts of the address, and a part may be the password
         raise StoreUnusable(
-            f"{masked(url)} cannot be read as an address; write postgresql://user:password@host:port/database,"
+            f"{masked_url(url)} cannot be read as an address; write postgresql://user:password@host:port/database,"
             " with %XX for special characters in the password"
         ) from None
 

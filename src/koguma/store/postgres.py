@@ -15,11 +15,12 @@ from typing import Any
 import asyncpg
 
 from koguma.model.errors import Unavailable
+from koguma.model.redacted import masked_url
 from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
 from koguma.store.decide import rfc3339
-from koguma.store.link import Connection, Link, masked, words
+from koguma.store.link import Connection, Link, words
 from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
 from koguma.store.notices import Notices
 from koguma.store.row import Row
@@ -99,11 +100,11 @@ class PostgresLog:
         self._notices = Notices(url)
 
     def __repr__(self) -> str:
-        return f"PostgresLog({masked(self._url)!r})"
+        return f"PostgresLog({masked_url(self._url)!r})"
 
     async def open(self) -> None:
         """Connect, bring the tables up to date, and begin to listen."""
-        where = masked(self._url)
+        where = masked_url(self._url)
         try:
             async with self._writer.use() as db:
                 await _migrate(db, where)
