@@ -1,70 +1,267 @@
-"""`make demo`: a control plane with a small shop in it, and what to try with it."""
+"""`make demo`: a live mesh on this machine, and what to try with it.
 
+A control plane; `web`, and two versions of `backend`, each with a real Envoy beside it; mTLS between them; a
+route that sends nine of ten requests to version 1. Requests go through the mesh all the time, and who answers
+is shown. Needs no root, and leaves nothing behind.
+"""
+
+import contextlib
+import http.client
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 KOGUMA = str(Path(sys.executable).with_name("koguma"))
 SHOP = Path(__file__).with_name("shop")
-READY_WORDS = "is ready: "
+READY_WORDS = "is ready"
+SHOWN_SECONDS = 1.0
+PAUSE_SECONDS = 0.01
+BAR_WIDTH = 40
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def serve(name: str, version: str) -> int:
+    """Start a small service in this process; gives its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            """Say who answers."""
+            body = json.dumps({"name": name, "version": version, "path": self.path}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+class Processes:
+    """What the demo started, ended in reverse."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, command: Sequence[str]) -> "subprocess.Popen[str]":
+        """Start a process whose output is read here; Ctrl-C is for the demo alone."""
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Ask all to end, the control plane last."""
+        proxies, planes = self._started[1:], self._started[:1]
+        for group in (proxies, planes):
+            for process in group:
+                process.terminate()
+            for process in group:
+                try:
+                    process.wait(timeout=15)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def ready_line(process: "subprocess.Popen[str]") -> str:
+    """The line in which a process says that it is ready; empty where it ends before."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if READY_WORDS in line:
+            threading.Thread(target=_drain, args=(process,), daemon=True).start()
+            return line.strip()
+    return ""
+
+
+def _drain(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    for _ in process.stdout:
+        pass
+
+
+class Traffic:
+    """Calls `backend` through the sidecar of `web`, again and again, and counts who answered."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.counts: Counter[str] = Counter()
+        self._stopping = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(PAUSE_SECONDS):
+            self.counts[self._one()] += 1
+
+    def _one(self) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        with contextlib.closing(connection):
+            try:
+                connection.request("GET", "/")
+                response = connection.getresponse()
+                body = response.read()
+            except OSError as error:
+                return type(error).__name__
+            if response.status == 200:  # noqa: PLR2004 - HTTP's word for yes
+                return str(json.loads(body)["version"])
+            denied = response.headers.get("x-koguma-denied-by")
+            return f"{response.status} denied by {denied}" if denied else str(response.status)
+
+    def take(self) -> Counter[str]:
+        """What was counted since the last time."""
+        taken, self.counts = self.counts, Counter()
+        return taken
+
+    def stop(self) -> None:
+        """No more calls."""
+        self._stopping.set()
+
+
+def shown(counts: Mapping[str, int]) -> str:
+    """Counts as one line."""
+    total = sum(counts.values()) or 1
+    bars = []
+    for name in sorted(counts):
+        share = counts[name] / total
+        bars.append(f"{name} {'█' * max(1, round(share * BAR_WIDTH))} {share:.0%}")
+    return "  ".join(bars) or "no requests"
 
 
 def main() -> int:
     """Run the demo until Ctrl-C."""
-    port = os.environ.get("KOGUMA_API_PORT", "5681")
-    tls_port = os.environ.get("KOGUMA_API_TLS_PORT", "5682")
     data = tempfile.mkdtemp(prefix="koguma-demo-")
-    command = [KOGUMA, "cp", "run", "--data-dir", data, "--api-port", port, "--api-tls-port", tls_port]
-    server = subprocess.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
+    ports = {name: os.environ.get(f"KOGUMA_{name}_PORT", default) for name, default in _PORTS.items()}
+    processes = Processes({**os.environ, "KOGUMA_DATA_DIR": data})
     try:
-        address = _address(server)
-        if not address:
-            return server.wait()
-        subprocess.run([KOGUMA, "apply", "--address", address, "-f", str(SHOP)], check=True)
-        print(_words(address), flush=True)
-        return server.wait()
+        return _run(Path(data), ports, processes)
     except KeyboardInterrupt:
+        print("\nEnding: proxies leave the mesh first, then the control plane stops.", flush=True)
         return 0
     finally:
-        server.terminate()
-        server.wait(timeout=15)
+        processes.end()
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _address(server: "subprocess.Popen[str]") -> str:
-    assert server.stdout is not None
-    for line in server.stdout:
-        print(line, end="", flush=True)
-        if READY_WORDS in line:
-            return line.partition(READY_WORDS)[2].split()[0]
-    return ""
+_PORTS = {"API": "5681", "API_TLS": "5682", "DP": "5678", "XDS": "5679"}
 
 
-def _words(address: str) -> str:
+def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
+    flags = [f"--{name.lower().replace('_', '-')}-port={port}" for name, port in ports.items()]
+    plane = processes.start([KOGUMA, "cp", "run", *flags, "--log-level", "warning"])
+    line = ready_line(plane)
+    if not line:
+        return plane.wait()
+    print(line, flush=True)
+    address = next(word for word in line.split() if word.startswith("http://"))
+    environment = {**os.environ, "KOGUMA_ADDRESS": address}
+    subprocess.run([KOGUMA, "apply", "-f", str(SHOP)], env=environment, check=True)
+    calls = free_port()
+    more = {
+        "backend-1": ("--service", "backend", "--label", "app=backend", "--tag", "version=v1"),
+        "backend-2": ("--service", "backend", "--label", "app=backend", "--tag", "version=v2"),
+        "web-1": ("--service", "web", "--label", "app=web", "--outbound", f"backend:80:{calls}"),
+    }
+    for name, own in more.items():
+        target = serve(name, "v2" if name == "backend-2" else "v1")
+        said = ready_line(
+            processes.start(_sidecar(data, environment, _door(address), name, target) + list(own))
+        )
+        if not said:
+            return 1
+        print(said, flush=True)
+    traffic = Traffic(calls)
+    print(_words(address, calls), flush=True)
+    return _watch(plane, traffic)
+
+
+def _door(address: str) -> str:
+    """Where proxies knock; the control plane may have taken a free port."""
+    host = address.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=10)) as connection:
+        connection.request("GET", "/config")
+        found = json.loads(connection.getresponse().read())
+    return f"https://127.0.0.1:{found['dpPort']}"
+
+
+def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, target: int) -> list[str]:
+    """The command of a proxy beside the service on a port, with a token that is for it alone."""
+    token = data / f"{name}.token"
+    make = [KOGUMA, "token", "dataplane", "-m", "shop", "--name", name, "--valid-for", "24h"]
+    token.touch(0o600)
+    token.write_text(subprocess.run(make, env=environment, check=True, capture_output=True, text=True).stdout)
+    return [
+        *(KOGUMA, "dp", "run", "--mesh", "shop", "--name", name),
+        *("--port", str(free_port()), "--service-port", str(target), "--protocol", "http"),
+        *("--port-name", "http", "--cp-address", door, "--dataplane-token-file", str(token)),
+        *("--concurrency", "1", "--drain-time", "1s", "--log-level", "warning", "--envoy-log-level", "error"),
+    ]
+
+
+def _watch(plane: "subprocess.Popen[str]", traffic: Traffic) -> int:
+    """Show who answers, until the control plane ends or somebody presses Ctrl-C."""
+    is_terminal = sys.stdout.isatty()
+    try:
+        while plane.poll() is None:
+            time.sleep(SHOWN_SECONDS)
+            line = shown(traffic.take())
+            print(f"\r\033[K{line}" if is_terminal else line, end="" if is_terminal else "\n", flush=True)
+    finally:
+        traffic.stop()
+    return plane.returncode or 0
+
+
+def _words(address: str, calls: int) -> str:
     koguma = ".venv/bin/koguma"
     prefix = "" if address.endswith(":5681") else f"  export KOGUMA_ADDRESS={address}\n"
     return f"""
-The control plane runs, with a small shop in mesh "shop". In another terminal, try:
+A mesh runs: web -> backend v1 and v2, an Envoy beside each, mTLS between them. In another terminal, try:
 
-{prefix}  {koguma} get dataplanes -m shop
-  {koguma} get meshtimeouts -m shop -o wide
-  {koguma} get kri_mt_shop_default__backend-is-quick_ -o yaml
-  {koguma} describe meshhttproute backend-split -m shop
+{prefix}  {koguma} get proxies -m shop
+  curl -s localhost:{calls}/
 
-  # watch one thing, change another
-  {koguma} get meshtimeouts -m shop -w
-  sed 's/5s/7s/' examples/shop/policies.yaml | {koguma} apply -f -
-  {koguma} diff -f examples/shop
+  # change the split, and watch it below
+  sed 's/weight: 90/weight: 50/; s/weight: 10/weight: 50/' examples/shop/policies.yaml | {koguma} apply -f -
+
+  # take the permission away, and see who denies; give it back
+  {koguma} delete meshtrafficpermission web-may-call-backend -m shop
+  {koguma} apply -f examples/shop/permissions.yaml
 
   # make a mistake, and read what it says
   sed 's/requestTimeout/requestTimout/' examples/shop/policies.yaml | {koguma} apply -f -
 
-  {koguma} check
+  # why is the timeout what it is?
+  {koguma} explain dataplane web-1 -m shop --to backend --field http.requestTimeout
 
-Ctrl-C ends it; nothing is left behind.
+Ctrl-C ends it; nothing is left behind. Who answers, second by second:
 """
 
 

@@ -63,7 +63,7 @@ class Plane:
     def __init__(self, data_dir: Path, file: str | None = None, **flags: Any) -> None:
         logs.configure("error", "json")
         self.data_dir = data_dir
-        ports = {"api_port": 0, "api_tls_port": 0}
+        ports = {"api_port": 0, "api_tls_port": 0, "dp_port": 0, "xds_port": 0}
         self.settings = settings.load(
             file, {}, {"data_dir": str(data_dir), "store": "memory://", **ports, **flags}
         )

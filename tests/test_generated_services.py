@@ -191,10 +191,9 @@ def test_a_restart_finds_what_is_there_and_changes_nothing(tmp_path):
         write_dataplane(first, "web-1", mesh="default")
         eventually(lambda: services(first, "default"), {"web": [8080]})
     with Plane(tmp_path / "a", store=store) as second:
-        revision = second.plane.store.state.revision
         write_dataplane(second, "api-1", service="api", mesh="default")
         eventually(lambda: services(second, "default"), {"web": [8080], "api": [8080]})
-        assert second.plane.store.state.revision == revision + 2
+        assert len(history(second, "web", "default")) == 1
 
 
 @pytest.mark.parametrize("knows_the_service", [True, False])
@@ -220,8 +219,9 @@ def test_a_control_plane_that_is_behind_overwrites_nothing(plane, knows_the_serv
 
 
 def history(plane, name, mesh="shop"):
+    """What was written of a service, but reports of how it is."""
     stored = plane.plane.store.state.named("MeshService", mesh, name)
-    return plane.run(plane.plane.store.history(stored.key))
+    return [each for each in plane.run(plane.plane.store.history(stored.key)) if each.reason != "status"]
 
 
 @pytest.mark.slow
@@ -243,9 +243,9 @@ def test_two_control_planes_create_each_service_once(postgres, tmp_path):
         expected = {f"s-{number}": [8000, 8001] for number in range(20)}
         for plane in (first, second):
             eventually(lambda plane=plane: services(plane), expected)
-        time.sleep(0.5)  # whoever is still about to do something has done it
+        time.sleep(2)  # whoever is still about to do something has done it
         quiet = first.plane.store.state.revision
-        time.sleep(0.5)
+        time.sleep(1.5)
         assert first.plane.store.state.revision == quiet
         for name in expected:
             ops = [change.op.value for change in history(first, name)]

@@ -93,6 +93,9 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "log_format",
             "history",
             "service_grace",
+            "mesh_service_cidr",
+            "mesh_external_service_cidr",
+            "mesh_multi_zone_service_cidr",
             "feature_gates",
         ):
             continue  # not from a variable, or not any text

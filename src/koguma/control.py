@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 import structlog
 
@@ -34,6 +34,8 @@ BATCH: Final = 256  # writes at a time; the store commits them together
 _WATCHED: Final = frozenset({"Dataplane", "Mesh", "MeshService"})
 _log = structlog.get_logger("koguma.control")
 
+R = TypeVar("R")
+
 
 class Control:
     """The engine of a control plane, always as new as the store."""
@@ -43,29 +45,43 @@ class Control:
         self._kinds = kinds
         self._place = place
         self._lock = asyncio.Lock()
+        self.loads = 0  # how often the database began anew; what was watched in an older one is lost
         self._load()
 
     async def database(self) -> Db:
-        """The engine's database, with every change that the store has."""
+        """The engine's database, with every change that the store has; to be asked before the next await."""
         async with self._lock:
-            while self._changes.position < self._store.state.revision:
-                try:
-                    self._take(await self._changes.next_batch(0))
-                except Gone:
-                    self._load()
+            await self._catch_up()
         return self._db
+
+    async def beside(self, work: Callable[[Db], R]) -> tuple[R, int]:
+        """Let something work on the database beside the event loop; also the revision that it saw.
+
+        Whoever asks for the database meanwhile waits, so `work` should take milliseconds, not seconds.
+        """
+        async with self._lock:
+            await self._catch_up()
+            seen = self._changes.position
+            return await asyncio.to_thread(work, self._db), seen
+
+    async def _catch_up(self) -> None:
+        while self._changes.position < self._store.state.revision:
+            try:
+                self._take(await self._changes.next_batch(0))
+            except Gone:
+                self._load()
 
     def _load(self) -> None:
         state = self._store.state
         self._changes = self._store.watch(None, state.revision)
         self._db = pipeline.load(self._kinds, self._place, state.all())
+        self.loads += 1
 
     def _take(self, changes: Sequence[Change]) -> None:
         last = {change.resource.key: change for change in changes}
         written = [c.resource for c in last.values() if c.op is not Op.DELETE and not c.error]
         gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
         pipeline.take(self._db, written, gone)
-        self._db.changed()
         if self._db.n_memos > MEMOS_MAX:
             self._db.collect()  # answers that somebody asked for once; they are made again when asked again
 

@@ -28,6 +28,7 @@ from koguma.api.health import Check, Health
 from koguma.api.inspect import Inspect
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.plain import Objects
+from koguma.api.proxies import Proxies
 from koguma.api.server import HttpServer
 from koguma.api.shown import Shown
 from koguma.api.system import System
@@ -41,6 +42,7 @@ from koguma.model.errors import Invalid, KogumaError
 from koguma.model.kind import Kinds
 from koguma.model.redacted import masked_url
 from koguma.model.schema import Json
+from koguma.proxy_side import ProxySide, ServerIdentity
 from koguma.settings import Settings
 from koguma.store import Store, log_at, migrate
 
@@ -77,17 +79,21 @@ class ControlPlane:
         self._tasks: list[asyncio.Task[None]] = []
         self._http: HttpServer | None = None
         self._services: ServiceGenerator | None = None
+        self._proxies: ProxySide | None = None
         self._certificate = ""
 
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
         data_dir = _made(Path(self.settings.data_dir))
         await self.store.open()
-        context, keys = self._context()
+        control = self._control()
+        context, keys = self._context(control)
         await bootstrap.fill(context, self.settings)
         self._warn(await bootstrap.fill_zone(context))
         self._warn(await bootstrap.admin_token(context, keys, data_dir, now()))
-        tls = self._tls(data_dir)
+        tls, identity = self._tls(data_dir)
+        if not context.place.is_global:
+            self._proxies = ProxySide(context, control, keys, self.settings, now)
         self._http = HttpServer(self._dispatch(context, keys).handle)
         await self._http.start()
         await self._listen(self._http, tls)
@@ -97,6 +103,9 @@ class ControlPlane:
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
+        if self._proxies is not None:
+            await self._proxies.start(identity, tls)
+            self.ports |= self._proxies.ports
         gc.collect()
         gc.freeze()  # what lives from the start lives to the end; later collections need not look at it
         self._not_ready = ""
@@ -104,6 +113,8 @@ class ControlPlane:
     async def stop(self) -> None:
         """End watches, finish requests, then close the store."""
         self._not_ready = "stopping"
+        if self._proxies is not None:
+            await self._proxies.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,7 +123,7 @@ class ControlPlane:
             await self._http.stop()
         await self.store.close()
 
-    def _context(self) -> tuple[Context, Keys]:
+    def _context(self, control: Control) -> tuple[Context, Keys]:
         settings = self.settings
         roles = (*access.builtin_roles(self.kinds), *settings.access.roles)
         rules = Access(roles, (*access.BUILTIN_BINDINGS, *settings.access.bindings))
@@ -132,7 +143,7 @@ class ControlPlane:
             shown=Shown(self.kinds),
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
-            database=self._control().database,
+            database=control.database,
         )
         return context, Keys(lambda: self.store.state)
 
@@ -140,8 +151,15 @@ class ControlPlane:
         readable = plugins.for_engine(self._found, self._failures.__setitem__)
         return Control(self.store, readable, self.settings.place)
 
+    @property
+    def door(self) -> str:
+        """Where proxies connect, for the line that says all is ready."""
+        port = self.ports.get("dp")
+        return f"; proxies: https://{self.settings.dp_host}:{port}" if port else ""
+
     def _shown_settings(self) -> Mapping[str, Json]:
-        used = {"apiPort": self.ports.get("api"), "apiTlsPort": self.ports.get("api-tls")}
+        names = {"apiPort": "api", "apiTlsPort": "api-tls", "dpPort": "dp", "xdsPort": "xds"}
+        used = {setting: self.ports.get(name) for setting, name in names.items()}
         return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
     def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
@@ -155,11 +173,13 @@ class ControlPlane:
             context.access.check(call.user, Attempt("get", path="/openapi.json"))
             return answer(description)
 
+        proxies = Proxies(context, self._shown_proxies)
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
             "metrics": (health.metrics, False),
             "_check": (health.check, False),
+            "_proxies": (proxies.list, False),
             "openapi.json": (show_openapi, False),
         }
         system = System(context, objects, resource_ids=self.settings.gate("ResourceID"))
@@ -169,11 +189,14 @@ class ControlPlane:
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),
-            routes.inspect(self.kinds, Inspect(context)),
+            routes.inspect(self.kinds, Inspect(context), proxies),
         )
         return Dispatch((fixed, *variable), authenticator, self.metrics)
 
-    def _tls(self, data_dir: Path) -> ssl.SSLContext:
+    def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
+        return self._proxies.shown(mesh) if self._proxies else iter(())
+
+    def _tls(self, data_dir: Path) -> tuple[ssl.SSLContext, ServerIdentity]:
         settings = self.settings
         if settings.tls_cert_file:
             return self._given_tls(Path(settings.tls_cert_file), Path(settings.tls_key_file))
@@ -182,9 +205,10 @@ class ControlPlane:
         for warning in made.warnings:
             self._warn(warning)
         self._certificate = made.certificate
-        return server.tls_context(str(made.certificate_path), str(made.key_path))
+        context = server.tls_context(str(made.certificate_path), str(made.key_path))
+        return context, ServerIdentity(made.certificate, made.key, made.ca)
 
-    def _given_tls(self, certificate: Path, key: Path) -> ssl.SSLContext:
+    def _given_tls(self, certificate: Path, key: Path) -> tuple[ssl.SSLContext, ServerIdentity]:
         try:
             self._certificate, given = certificate.read_text(), files.read_private(key).text
         except OSError as error:
@@ -192,7 +216,8 @@ class ControlPlane:
         problems = list(certificates.problems(self._certificate, given, now()))
         if problems:
             raise KogumaError(f"the certificate {certificate} cannot be used: {'; '.join(problems)}")
-        return server.tls_context(str(certificate), str(key))
+        identity = ServerIdentity(self._certificate, given, "")
+        return server.tls_context(str(certificate), str(key)), identity
 
     async def _listen(self, http: HttpServer, tls: ssl.SSLContext) -> None:
         settings = self.settings
@@ -234,6 +259,7 @@ class ControlPlane:
             *self._warnings,
             *self._plugin_checks(),
             *self._service_checks(),
+            *(self._proxies.checks() if self._proxies else ()),
         ]
 
     async def _store_check(self) -> Check:
@@ -297,7 +323,7 @@ async def serve(settings: Settings) -> int:
         host = settings.api_host if settings.api_host != "0.0.0.0" else "localhost"  # noqa: S104 - for people
         print(  # noqa: T201 - the one line that says it is ready
             f"koguma {__version__} is ready: http://{host}:{plane.ports['api']}"
-            f" https://{host}:{plane.ports['api-tls']} ({masked_url(settings.store_url)})",
+            f" https://{host}:{plane.ports['api-tls']} ({masked_url(settings.store_url)}){plane.door}",
             flush=True,
         )
         _log.info("control plane started", mode=settings.mode, pid=os.getpid(), **plane.ports)

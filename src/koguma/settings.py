@@ -4,6 +4,7 @@ Every setting is one field here; flag, variable (`KOGUMA_<FIELD>`), key in the f
 reference are derived from it.
 """
 
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
 
 ENV_PREFIX: Final = "KOGUMA_"
+ADDRESSES_MIN: Final = 256  # of a range of virtual addresses
 
 PortNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -55,6 +57,9 @@ class Settings(Spec):
     api_host: Annotated[str, doc("Address that the API listens on; 0.0.0.0 for all.")] = "127.0.0.1"
     api_port: Annotated[PortNumber, doc("Port of the API, http; 0 takes a free one.")] = 5681
     api_tls_port: Annotated[PortNumber, doc("Port of the API, https; 0 takes a free one.")] = 5682
+    dp_host: Annotated[str, doc("Address that the ports for proxies listen on; 0.0.0.0 for all.")] = (
+        "127.0.0.1"
+    )
     dp_port: Annotated[PortNumber, doc("Port where proxies get their bootstrap, https.")] = 5678
     xds_port: Annotated[PortNumber, doc("Port of xDS, gRPC.")] = 5679
     system_namespace: Annotated[str, doc("Namespace whose policies count as the operator's.")] = "kuma-system"
@@ -68,6 +73,13 @@ class Settings(Spec):
     service_grace: Annotated[
         Duration, doc("How long a generated MeshService stays after its last proxy has gone.")
     ] = "1h"
+    mesh_service_cidr: Annotated[str, doc("Range of the virtual addresses of MeshServices.")] = "241.0.0.0/8"
+    mesh_external_service_cidr: Annotated[
+        str, doc("Range of the virtual addresses of MeshExternalServices.")
+    ] = "242.0.0.0/8"
+    mesh_multi_zone_service_cidr: Annotated[
+        str, doc("Range of the virtual addresses of MeshMultiZoneServices.")
+    ] = "243.0.0.0/8"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("What is logged.")] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], doc("JSON lines, or text; auto is text on a terminal.")
@@ -152,6 +164,7 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("systemNamespace", "must be a namespace: at most 63 of a-z, 0-9 and '-'", "name")
     if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
         yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
+    yield from _range_violations(settings)
     roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}
     for index, binding in enumerate(settings.access.bindings):
         if binding.role not in roles:
@@ -162,6 +175,29 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         _gates(settings.feature_gates)
     except ValueError as error:
         yield Violation("featureGates", str(error), "gate")
+
+
+def _range_violations(settings: Settings) -> Iterator[Violation]:
+    """Ranges of virtual addresses that cannot be used; each is named by its own setting."""
+    found: dict[str, ipaddress.IPv4Network | ipaddress.IPv6Network] = {}
+    for name, text in (
+        ("meshServiceCidr", settings.mesh_service_cidr),
+        ("meshExternalServiceCidr", settings.mesh_external_service_cidr),
+        ("meshMultiZoneServiceCidr", settings.mesh_multi_zone_service_cidr),
+    ):
+        try:
+            network = ipaddress.ip_network(text)
+        except ValueError:
+            yield Violation(name, f'"{text}" is no range of addresses; write one as 241.0.0.0/8', "network")
+            continue
+        if network.num_addresses < ADDRESSES_MIN:
+            message = f"{network} is too small: at least {ADDRESSES_MIN} addresses are needed, as in a /24"
+            yield Violation(name, message, "size")
+        for other, taken in found.items():
+            if network.version == taken.version and network.overlaps(taken):
+                message = f"{network} overlaps {other} ({taken}); give every kind a range of its own"
+                yield Violation(name, message, "overlap")
+        found[name] = network
 
 
 def _gates(text: str) -> dict[str, bool]:

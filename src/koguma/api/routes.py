@@ -9,6 +9,7 @@ from koguma.api.call import Call
 from koguma.api.dispatch import Endpoint, Found, Handler, Route
 from koguma.api.inspect import Inspect
 from koguma.api.plain import Objects
+from koguma.api.proxies import Proxies
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.watch import Watches
@@ -94,13 +95,14 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
     return route
 
 
-def inspect(kinds: Kinds, handlers: Inspect) -> Route:
+def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
     """What stands below a Dataplane, a policy or a MeshService."""
     # Below a Dataplane words and KRIs take turns, so the words alone say which endpoint is meant.
     of_proxy: dict[tuple[str, ...], Handler] = {
         ("_rules",): handlers.rules,
         ("_policies",): handlers.policies,
         ("_layout",): handlers.layout,
+        ("_config",): proxies.config,
         ("_inbounds", "_policies"): handlers.inbound_policies,
         ("_outbounds", "_policies"): handlers.outbound_policies,
         ("_outbounds", "_routes"): handlers.outbound_routes,

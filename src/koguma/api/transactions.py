@@ -1,13 +1,16 @@
 """Transactions: what a request does to the store, as operations that happen together or not at all."""
 
 import asyncio
+import base64
 from collections.abc import Sequence
 
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import User
 from koguma.core import admission, defaults, identity
 from koguma.core.admission import Admitted, FieldValidation
+from koguma.identity import authority
 from koguma.identity.claims import DATAPLANE
+from koguma.kinds import mesh as mesh_kind
 from koguma.model import forms, labels
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft
@@ -15,6 +18,7 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireNone
+from koguma.store.store import now
 
 
 def stored(context: Context, draft: Draft) -> Resource | None:
@@ -108,16 +112,55 @@ def _backends(mesh: Resource | None) -> Sequence[Json]:
 def _secret_names(backend: Json, mesh: str) -> set[str]:
     name, conf = backend.get("name", ""), backend.get("conf") or {}
     if backend.get("type") == "builtin":
-        return {f"{mesh}.ca-builtin-cert-{name}", f"{mesh}.ca-builtin-key-{name}"}
+        return set(authority.secret_names(mesh, name))
     return {(conf.get(part) or {}).get("secret", "") for part in ("cert", "key")} - {""}
 
 
 async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Put]:
-    """What the new meshes among these resources bring, less what the same change writes itself."""
+    """What the meshes among these resources bring, less what the same change writes itself.
+
+    A new mesh brings its companions; a new or changed one brings the CAs of its builtin backends that are not
+    there yet.
+    """
     written = {resource.key for resource in resources}
     companions: list[Put] = []
     for resource in resources:
-        if resource.kind == "Mesh" and context.state.get(resource.key) is None:
+        if resource.kind != "Mesh":
+            continue
+        if context.state.get(resource.key) is None:
             made = await mesh_companions(context, resource)
             companions += [put for put in made if put.resource.key not in written]
+        secrets = (each for each in resources if (each.kind, each.mesh) == ("Secret", resource.name))
+        brought = frozenset(each.core_name for each in secrets)
+        companions += await mesh_authorities(context, resource, brought)
     return companions
+
+
+async def mesh_authorities(context: Context, mesh: Resource, brought: frozenset[str]) -> list[Put]:
+    """The CAs that the builtin backends of a mesh lack, as Secrets; not those that a change brings itself.
+
+    Whoever is first has made them: a Secret that came between is not overwritten.
+    """
+    if context.place.federated:
+        return []
+    puts: list[Put] = []
+    for backend in mesh_kind.mtls_of(mesh.spec).backends or ():
+        names = authority.secret_names(mesh.name, backend.name or "")
+        there = [context.state.named("Secret", mesh.name, name) for name in names]
+        if backend.type == "builtin" and None in there and brought.isdisjoint(names):
+            wanted = mesh_kind.builtin_cert(backend)
+            made = await asyncio.to_thread(authority.make, mesh.name, wanted, now())  # RSA takes its time
+            for name, text in zip(names, (made.certificate, made.key.reveal()), strict=True):
+                puts.append(_put_where_seen(context, _secret(mesh.name, name, text)))
+    return puts
+
+
+def _secret(mesh: str, name: str, text: str) -> Json:
+    return {"type": "Secret", "mesh": mesh, "name": name, "data": base64.b64encode(text.encode()).decode()}
+
+
+def _put_where_seen(context: Context, document: Json) -> Put:
+    """Write an object over what is there now, and over nothing else."""
+    resource = made_here(context, document)
+    seen = context.state.entry(resource.key)
+    return Put(resource, seen.revision if seen else 0)

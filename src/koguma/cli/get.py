@@ -17,6 +17,7 @@ Examples:
   koguma get meshtimeout backend-is-quick -o yaml
   koguma get kri_mt_default___backend-is-quick_
   koguma get dataplanes -A -l team=blue -w
+  koguma get proxies -A
 """
 
 
@@ -40,7 +41,12 @@ def command(
     watch: bool,
     output: str | None,
 ) -> None:
-    """Show objects: a table, YAML, JSON; or watch them."""
+    """Show objects: a table, YAML, JSON; or watch them. `get proxies` shows how far the proxies are."""
+    if words and words[0] in ("proxies", "proxy") and not watch:
+        from koguma.cli import proxies  # noqa: PLC0415 - only for proxies
+
+        proxies.show(client, words[1:], None if all_meshes else mesh, output)
+        return
     wanted = objects.read(client, words, mesh)
     if wanted.references and (all_meshes or labels):
         raise click.UsageError("--all-meshes and --labels choose from lists; a named object is one")

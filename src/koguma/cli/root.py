@@ -17,6 +17,7 @@ from koguma.cli.options import VERBOSE
 # Each command `name` is the attribute `command` of the module `koguma.cli.<name>`.
 COMMANDS: Final[Mapping[str, str]] = {
     "cp": "Run a control plane.",
+    "dp": "Run a proxy beside a service.",
     "apply": "Write objects from files, all of them or none.",
     "get": "Show objects: a table, YAML, JSON; or watch them.",
     "describe": "Explain objects: identity, labels, times, spec.",

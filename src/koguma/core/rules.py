@@ -137,10 +137,12 @@ class PortRules(msgspec.Struct, frozen=True):
 def ports(db: Db, of: Class) -> tuple[PortRules, ...]:
     """What holds for calls of proxies of a class, port by port."""
     found = world.reached(db, of.mesh, of.zone, of.namespace, of.reach)
-    return tuple(_port_rules(db, of, destination, section) for destination, section in found)
+    return tuple(port_rules(db, of, destination, section) for destination, section in found)
 
 
-def _port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
+@question
+def port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
+    """What holds for calls of proxies of a class to one port."""
     http = outbound(db, of.of("MeshHTTPRoute"), destination, section)
     tcp = outbound(db, of.of("MeshTCPRoute"), destination, section)
     through = sorted({Route(entry.policy.kind, entry.policy) for entry in (*http, *tcp)})

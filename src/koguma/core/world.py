@@ -151,7 +151,7 @@ def _inbounds(networking: Json) -> Iterator[Inbound]:
 
 def _reach(networking: Json) -> Reach:
     outbounds = tuple(
-        wanted for outbound in networking.get("outbound") or () if (wanted := _wanted_outbound(outbound))
+        wanted for outbound in networking.get("outbound") or () if (wanted := wanted_outbound(outbound))
     )
     proxying = networking.get("transparentProxying") or {}
     backends = proxying.get("reachableBackends")
@@ -160,7 +160,8 @@ def _reach(networking: Json) -> Reach:
     return Reach(outbounds, tuple(_wanted(ref) for ref in backends.get("refs") or ()))
 
 
-def _wanted_outbound(outbound: Json) -> Wanted | None:
+def wanted_outbound(outbound: Json) -> Wanted | None:
+    """What an entry of a Dataplane's `outbound` refers to."""
     if outbound.get("backendRef"):
         return _wanted(outbound["backendRef"])
     service = (outbound.get("tags") or {}).get(tags.SERVICE)

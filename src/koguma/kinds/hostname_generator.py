@@ -22,14 +22,14 @@ spec:
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-from koguma.kinds import rules, template
+from koguma.kinds import rules
 from koguma.kinds.rules import LabelSelector
-from koguma.model import names
+from koguma.model import names, template
 from koguma.model.kind import BOTH_WAYS, About, Kind, Scope
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
 
-FIELDS: Final = ("Name", "DisplayName", "Namespace", "Mesh", "Zone")
+FIELDS: Final = template.HOSTNAME_FIELDS
 
 
 class HostnameGeneratorSelector(Spec):

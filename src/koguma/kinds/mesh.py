@@ -5,9 +5,14 @@ switches mutual TLS on and says where identities come from, whether proxies may 
 (`networking.outbound.passthrough`), whether such calls leave through a zone egress (`routing.zoneEgress`),
 which proxies may join (`constraints`), and how services appear (`meshServices.mode`).
 
-With a `builtin` backend the control plane makes the mesh's CA; with a `provided` one it is yours. mTLS has
-to be off while the backend changes, since proxies of the old root would not trust those of the new one.
+With a `builtin` backend the control plane makes the mesh's CA and keeps it in two Secrets of the mesh,
+`<mesh>.ca-builtin-cert-<backend>` and `<mesh>.ca-builtin-key-<backend>`; with a `provided` one it is yours.
 Without a MeshTrafficPermission, mTLS denies all traffic.
+
+The CA may change while mTLS is on: add a second backend and enable it, in one write if you like. All proxies
+trust the CAs of all listed backends, and get certificates from the new one only when all trust it; the old
+backend may go by the same write or a later one, and no call fails on the way. Its Secrets stay, so that a
+backend which comes back under its old name has its old CA.
 
 ```yaml
 type: Mesh
@@ -32,7 +37,7 @@ from koguma.kinds.mesh_backends import MeshLogging, MeshMetrics, MeshTracing
 from koguma.kinds.rules import UInt32
 from koguma.model import names, tags
 from koguma.model.kind import About, Kind, Scope, Sync
-from koguma.model.schema import Duration, Json, Spec, doc
+from koguma.model.schema import Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation, child, item
 
 
@@ -77,14 +82,18 @@ class MeshMtls(Spec):
     """Mutual TLS."""
 
     enabled_backend: Annotated[str | None, doc("Name of the backend in use; mTLS is off without.")] = None
-    backends: Annotated[tuple[MeshMtlsBackend, ...] | None, doc("The backends, at most one.")] = None
+    backends: Annotated[
+        tuple[MeshMtlsBackend, ...] | None, doc("The backends; proxies trust the CAs of all of them.")
+    ] = None
     skip_validation: Annotated[bool | None, doc("Store a backend without looking into its conf.")] = None
 
 
 class MeshBuiltinCert(Spec, rename={"rsa_bits": "RSAbits"}):
     """The certificate of the CA that the control plane makes."""
 
-    rsa_bits: Annotated[UInt32 | None, doc("Length of the key; 2048 by default.")] = None
+    rsa_bits: Annotated[
+        UInt32 | None, doc("Length of an RSA key, 2048 to 4096; an elliptic-curve key (P-256) by default.")
+    ] = None
     expiration: Annotated[str | None, doc("How long it is valid; 10 years by default.")] = None
 
 
@@ -178,6 +187,10 @@ class MeshSpec(Spec):
     metrics: Annotated[MeshMetrics | None, doc("Metrics, older form; MeshMetric is the newer one.")] = None
 
 
+BACKENDS_MAX: Final = 10
+RSA_BITS_MIN: Final = 2048
+RSA_BITS_MAX: Final = 4096  # longer ones take many seconds to make
+
 _LONG_DURATION = re.compile(r"0|\d+(y|w|d|h|m|s|ms)")
 _UNIT_SECONDS: Final = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 0.001}
 
@@ -190,13 +203,30 @@ def seconds(text: str) -> float:
     return 0.0 if text == "0" else int(number) * _UNIT_SECONDS[text[len(number) :]]
 
 
+def mtls_of(spec: Json) -> MeshMtls:
+    """The mTLS section of a stored Mesh."""
+    found = (spec or {}).get("mtls")
+    return read(MeshMtls, found) if found else MeshMtls()
+
+
+def builtin_cert(backend: MeshMtlsBackend) -> MeshBuiltinCert:
+    """How the CA of a builtin backend is to be made; as if nothing were said where that cannot be read."""
+    conf, _ = rules.read_conf(MeshBuiltinConf, backend.conf, "", _CONVERT)
+    return (conf and conf.ca_cert) or MeshBuiltinCert()
+
+
+def provided_conf(backend: MeshMtlsBackend) -> MeshProvidedConf:
+    """Where the CA of a provided backend lies; nowhere where that cannot be read."""
+    conf, _ = rules.read_conf(MeshProvidedConf, backend.conf, "", _CONVERT)
+    return conf or MeshProvidedConf()
+
+
 def validate(spec: MeshSpec, about: About) -> Iterator[Violation]:
-    """What Kuma refuses, with its messages; except that `dpCert` may leave its expiration out."""
+    """What Kuma refuses, with its messages; but the CA may change, and `dpCert` may have no expiration."""
     mtls = spec.mtls or MeshMtls()
     yield from _mtls_violations(mtls)
     if spec.routing is not None and spec.routing.zone_egress and not mtls.enabled_backend:
         yield Violation("mtls", "has to be set when zoneEgress enabled", "required")
-    yield from _change_violations(mtls, about.stored)
     for index, backend in enumerate(mtls.backends or ()):
         yield from _backend_violations(
             backend, item("mtls.backends", index), about, skip=mtls.skip_validation
@@ -209,8 +239,8 @@ def validate(spec: MeshSpec, about: About) -> Iterator[Violation]:
 
 def _mtls_violations(mtls: MeshMtls) -> Iterator[Violation]:
     backends = mtls.backends or ()
-    if len(backends) > 1:
-        yield Violation("mtls.backends", "cannot have more than 1 backends", "length")
+    if len(backends) > BACKENDS_MAX:
+        yield Violation("mtls.backends", f"cannot have more than {BACKENDS_MAX} backends", "length")
     for index, backend in enumerate(backends):
         if backend.name in {earlier.name for earlier in backends[:index]}:
             message = f'"{backend.name or ""}" name is already used for another backend'
@@ -222,14 +252,6 @@ def _mtls_violations(mtls: MeshMtls) -> Iterator[Violation]:
         rotation = (backend.dp_cert or MeshDpCert()).rotation or MeshCertRotation()
         if rotation.expiration and not _LONG_DURATION.fullmatch(rotation.expiration):
             yield Violation("mtls.dpcert.rotation.expiration", "has to be a valid format", "format")
-
-
-def _change_violations(mtls: MeshMtls, stored: Json) -> Iterator[Violation]:
-    before = (stored or {}).get("mtls") or {}
-    enabled = before.get("enabledBackend")
-    if enabled and mtls.enabled_backend and enabled != mtls.enabled_backend:
-        message = "Changing CA when mTLS is enabled is forbidden. Disable mTLS first and then change the CA"
-        yield Violation("mtls.enabledBackend", message, "immutable")
 
 
 def _backend_violations(
@@ -256,9 +278,7 @@ def _builtin_violations(backend: MeshMtlsBackend, path: str, about: About) -> It
     yield from broken
     if conf is None:
         return
-    expiration = conf.ca_cert.expiration if conf.ca_cert else None
-    if expiration and not _LONG_DURATION.fullmatch(expiration):
-        yield Violation(child(path, "caCert.expiration"), "has to be a valid format", "format")
+    yield from _builtin_cert_violations(conf.ca_cert or MeshBuiltinCert(), child(path, "caCert"))
     # The CA is kept in Secrets named after the mesh and the backend, so the two share one limit.
     prefix = f"{about.name}.ca-builtin-cert-"
     name_max = names.NAME_LENGTH_MAX - len(prefix)
@@ -268,6 +288,14 @@ def _builtin_violations(backend: MeshMtlsBackend, path: str, about: About) -> It
         yield Violation(child(path, "mtls.backends.name"), message, "length")
     elif not names.is_subdomain(prefix + name):
         yield Violation(child(path, "mtls.backends.name"), f'"{name}" name must be valid dns name', "name")
+
+
+def _builtin_cert_violations(cert: MeshBuiltinCert, path: str) -> Iterator[Violation]:
+    if cert.rsa_bits and not RSA_BITS_MIN <= cert.rsa_bits <= RSA_BITS_MAX:
+        message = f"must be in the range [{RSA_BITS_MIN}, {RSA_BITS_MAX}]"
+        yield Violation(child(path, "RSAbits"), message, "range")
+    if cert.expiration and not _LONG_DURATION.fullmatch(cert.expiration):
+        yield Violation(child(path, "expiration"), "has to be a valid format", "format")
 
 
 def _provided_violations(backend: MeshMtlsBackend, path: str) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from koguma.model.errors import NotFound
+from koguma.model.overlay import Overlays
 from koguma.model.place import Place
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
 from koguma.model.violation import Violation
@@ -71,6 +72,7 @@ class Policy(msgspec.Struct, frozen=True):
     has_from: bool = False
     has_rules: bool = False
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
+    overlays: Overlays = Overlays()  # what it does to an Envoy
 
 
 class About(msgspec.Struct, frozen=True):

@@ -7,7 +7,9 @@ that is `terminal` ends the list as soon as there is a hash.
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.model.schema import Duration, Spec, doc
+from koguma.envoy import words
+from koguma.envoy.words import Data
+from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 from koguma.policies import fields, outbound, route_matches, spelling
 
@@ -90,3 +92,49 @@ def _cookie(cookie: HashCookie, path: str) -> Iterator[Violation]:
     yield from outbound.not_negative_duration(cookie.ttl, child(path, "ttl"))
     if cookie.path is not None and not cookie.path.startswith("/"):
         yield Violation(child(path, "path"), "must be an absolute path", "path")
+
+
+def envoy(policies: Json, *, is_http: bool) -> list[Data]:
+    """What Envoy hashes, of a request or of a connection; what says nothing is left out."""
+    made = []
+    for policy in policies or ():
+        part = _request_part(policy) if is_http else _connection_part(policy)
+        if part:
+            made.append({**part, "terminal": True} if is_http and policy.get("terminal") else part)
+    return made
+
+
+def _connection_part(policy: Json) -> Data:
+    """A connection has an address and Envoy's state, nothing else to hash."""
+    match policy["type"]:
+        case "Connection" if (policy.get("connection") or {}).get("sourceIP"):
+            return {"source_ip": {}}
+        case "FilterState" if policy.get("filterState"):
+            return {"filter_state": {"key": policy["filterState"]["key"]}}
+        case _:
+            return {}
+
+
+def _request_part(policy: Json) -> Data:
+    match policy["type"]:
+        case "Header" if policy.get("header"):
+            return {"header": {"header_name": policy["header"]["name"]}}
+        case "Cookie" if policy.get("cookie"):
+            return {"cookie": _cookie_part(policy["cookie"])}
+        case "Connection" if (policy.get("connection") or {}).get("sourceIP"):
+            return {"connection_properties": {"source_ip": True}}
+        case "QueryParameter" if policy.get("queryParameter"):
+            return {"query_parameter": {"name": policy["queryParameter"]["name"]}}
+        case "FilterState" if policy.get("filterState"):
+            return {"filter_state": {"key": policy["filterState"]["key"]}}
+        case _:
+            return {}
+
+
+def _cookie_part(cookie: Json) -> Data:
+    made = {"name": cookie["name"]}
+    if cookie.get("ttl") is not None:
+        made["ttl"] = words.seconds(cookie["ttl"])
+    if cookie.get("path"):
+        made["path"] = cookie["path"]
+    return made

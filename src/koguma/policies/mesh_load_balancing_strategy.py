@@ -31,9 +31,11 @@ from collections.abc import Iterator
 from math import isqrt
 from typing import Annotated, Final, Literal
 
+from koguma.envoy.words import Data
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import IntOrString, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies import fields, hash_policies, locality_awareness, spelling
@@ -248,6 +250,71 @@ def _idle(entry: LoadBalancingTo, path: str) -> Iterator[str]:
             yield f"{at} has no effect on a MeshTCPRoute; only Connection and FilterState can act there"
 
 
+def outbound(conf: Json, where: Where) -> Overlay:
+    """How Envoy chooses: the cluster's algorithm, what is hashed, and how endpoints are grouped."""
+    balancer = conf.get("loadBalancer") or {}
+    overlay: Data = {"cluster": _cluster(balancer)} if balancer else {}
+    if hashes := hash_policies.envoy(_hashes(conf, balancer), is_http=where.is_http):
+        overlay["route_action" if where.is_http else "tcp"] = {"hash_policy": hashes}
+    if conf.get("localityAwareness") is not None:
+        overlay["locality"] = conf["localityAwareness"]
+    return overlay
+
+
+def _hashes(conf: Json, balancer: Json) -> Json:
+    """The hash policies, also where they stood once."""
+    if conf.get("hashPolicies") is not None:
+        return conf["hashPolicies"]
+    section = {"RingHash": "ringHash", "Maglev": "maglev"}.get(balancer.get("type") or "", "")
+    return (balancer.get(section) or {}).get("hashPolicies")
+
+
+def _cluster(balancer: Json) -> Data:
+    match balancer["type"]:
+        case "LeastRequest":
+            made = _least_request(balancer.get("leastRequest") or {})
+            return {"lb_policy": "LEAST_REQUEST", "least_request_lb_config": made}
+        case "RingHash":
+            return {
+                "lb_policy": "RING_HASH",
+                "ring_hash_lb_config": _ring_hash(balancer.get("ringHash") or {}),
+            }
+        case "Maglev":
+            size = (balancer.get("maglev") or {}).get("tableSize")
+            return {"lb_policy": "MAGLEV", "maglev_lb_config": {} if size is None else {"table_size": size}}
+        case "Random":
+            return {"lb_policy": "RANDOM"}
+        case _:
+            return {"lb_policy": "ROUND_ROBIN"}
+
+
+def _least_request(least: Json) -> Data:
+    made: Data = {}
+    if least.get("choiceCount") is not None:
+        made["choice_count"] = least["choiceCount"]
+    bias = least.get("activeRequestBias")
+    if bias is not None:
+        runtime = {
+            "default_value": float(bias),
+            "runtime_key": "koguma.active_request_bias",
+        }  # it must have one
+        made["active_request_bias"] = runtime
+    return made
+
+
+def _ring_hash(ring: Json) -> Data:
+    made: Data = {}
+    if ring.get("hashFunction"):
+        made["hash_function"] = {"XXHash": "XX_HASH", "MurmurHash2": "MURMUR_HASH_2"}[ring["hashFunction"]]
+    smallest, largest = ring.get("minRingSize"), ring.get("maxRingSize")
+    if smallest is not None:
+        made["minimum_ring_size"] = smallest
+    if largest is not None:
+        # Two policies may each have set one end.
+        made["maximum_ring_size"] = max(largest, smallest or _RING_SIZE_MIN_DEFAULT)
+    return made
+
+
 KIND = Kind(
     name="MeshLoadBalancingStrategy",
     plural="meshloadbalancingstrategies",
@@ -256,7 +323,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshLoadBalancingStrategySpec,
     sync=POLICY,
-    policy=Policy(order=400, has_to=True),
+    policy=Policy(order=400, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=clean,
     validate=validate,
     warn=warn,

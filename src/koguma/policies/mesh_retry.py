@@ -30,10 +30,11 @@ from typing import Annotated, Final, Literal
 
 from koguma.model import duration, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, outbound, route_matches, spelling
+from koguma.policies import fields, outbound, retry_overlay, route_matches, spelling
 from koguma.policies.route_matches import HttpHeaderMatch
 
 _CONDITIONS: Final = (
@@ -286,7 +287,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshRetrySpec,
     sync=POLICY,
-    policy=Policy(order=1400, has_to=True),
+    policy=Policy(order=1400, has_to=True, overlays=Overlays(outbound=retry_overlay.outbound)),
     clean=clean,
     validate=validate,
     warn=warn,

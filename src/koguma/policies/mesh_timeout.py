@@ -26,10 +26,11 @@ import msgspec
 from koguma.model import target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, outbound, spelling
+from koguma.policies import fields, outbound, spelling, timeout_overlay
 
 
 class TimeoutHttp(Spec):
@@ -176,7 +177,14 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshTimeoutSpec,
     sync=POLICY,
-    policy=Policy(order=1000, has_to=True, has_from=True, has_rules=True, from_as_rules=True),
+    policy=Policy(
+        order=1000,
+        has_to=True,
+        has_from=True,
+        has_rules=True,
+        from_as_rules=True,
+        overlays=Overlays(outbound=timeout_overlay.outbound, inbound=timeout_overlay.inbound),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -16,13 +16,15 @@ spec:
 """
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from koguma.envoy.words import Data
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies import fields, spelling
@@ -122,6 +124,60 @@ def warn(spec: MeshTLSSpec, _about: About) -> Iterator[str]:
         yield fields.FROM_IS_DEPRECATED
 
 
+_VERSIONS: Final = {
+    "TLSAuto": "TLS_AUTO",
+    "TLS10": "TLSv1_0",
+    "TLS11": "TLSv1_1",
+    "TLS12": "TLSv1_2",
+    "TLS13": "TLSv1_3",
+}
+# Nothing that a user may name exists in these versions.
+_OLD: Final = ("TLS10", "TLS11")
+_OLD_CIPHERS: Final = (
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-RSA-AES256-SHA",
+)
+
+
+def inbound(conf: Json, _ruled: tuple[Ruled, ...], _where: Where) -> Overlay:
+    """The shape of inbounds, and what both ends of a connection between proxies agree on."""
+    overlay: Data = {}
+    if conf.get("mode"):
+        overlay["inbound"] = {"mode": conf["mode"]}
+    parameters = _parameters(conf)
+    if parameters:
+        overlay["tls"] = overlay["upstream_tls"] = {"common_tls_context": {"tls_params": parameters}}
+    return overlay
+
+
+def _parameters(conf: Json) -> Data:
+    versions = conf.get("tlsVersion") or {}
+    oldest, newest = versions.get("min") or "TLSAuto", versions.get("max") or "TLSAuto"
+    made: Data = {}
+    if versions:
+        made = _range(oldest, newest)
+    ciphers = [*(conf.get("tlsCiphers") or ()), *(_OLD_CIPHERS if newest in _OLD else ())]
+    if ciphers:
+        made["cipher_suites"] = ciphers
+    return made
+
+
+def _range(oldest: str, newest: str) -> Data:
+    """A range that both ends can meet, also where two policies have each set one end of it."""
+    if newest == "TLSAuto":
+        newest = "TLS13"  # Envoy's own choice as a client ends at 1.2
+    if newest in _OLD and oldest == "TLSAuto":
+        oldest = newest  # Envoy's own choice begins at 1.2
+    if oldest in _AGE and _AGE.index(oldest) > _AGE.index(newest):
+        newest = oldest
+    return {
+        "tls_minimum_protocol_version": _VERSIONS[oldest],
+        "tls_maximum_protocol_version": _VERSIONS[newest],
+    }
+
+
 KIND = Kind(
     name="MeshTLS",
     plural="meshtlses",
@@ -129,7 +185,13 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshTLSSpec,
     sync=POLICY,
-    policy=Policy(order=300, has_from=True, has_rules=True, from_as_rules=True),
+    policy=Policy(
+        order=300,
+        has_from=True,
+        has_rules=True,
+        from_as_rules=True,
+        overlays=Overlays(inbound=inbound),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -21,17 +21,20 @@ spec:
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from koguma.envoy import filters, rbac
+from koguma.envoy.rbac import Decision
 from koguma.model import target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import calling, fields, spelling
 
 
 class PermissionAction(Spec):
@@ -118,6 +121,47 @@ def warn(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[str]:
         yield fields.FROM_IS_DEPRECATED
 
 
+# A denial wins, whosever it is; then a planned denial is noted, also where somebody else lets the caller in.
+_LISTS: Final[tuple[tuple[rbac.Action, str], ...]] = (
+    ("Deny", "deny"),
+    ("AllowWithShadowDeny", "allowWithShadowDeny"),
+    ("Allow", "allow"),
+)
+
+
+def inbound(_conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+    """Who may call one inbound: a filter for requests, or for connections where there are no requests."""
+    decisions = tuple(_decisions(ruled, where.mesh))
+    if where.is_http:
+        return {"extensions": {filters.RBAC: rbac.http(decisions)}}
+    return {"network_filters": {filters.NETWORK_RBAC: rbac.network(where.name, decisions)}}
+
+
+def _decisions(ruled: tuple[Ruled, ...], mesh: str) -> Iterator[Decision]:
+    """Decisions by identity; those by tags count only where there are no others, as in Kuma."""
+    by_identity = [each for each in ruled if "action" not in each.conf]
+    if not by_identity:
+        yield from _by_tags(ruled, mesh)
+    for action, field in _LISTS:
+        for each in by_identity:
+            trusting = action == "Deny"
+            callers = [calling.of_match(match, trusting=trusting) for match in each.conf.get(field) or ()]
+            if callers:
+                yield Decision(action, _name(each), tuple(callers))
+
+
+def _by_tags(ruled: tuple[Ruled, ...], mesh: str) -> Iterator[Decision]:
+    """The most important policy decides, as in Kuma, even where another names the caller more closely."""
+    for each in ruled[::-1]:
+        action = each.conf["action"]
+        caller = calling.of_tags(each.tags, mesh, trusting=action == "Deny")
+        yield Decision(action, _name(each), (caller,))
+
+
+def _name(ruled: Ruled) -> str:
+    return ruled.kri or str(ruled.origin)
+
+
 KIND = Kind(
     name="MeshTrafficPermission",
     plural="meshtrafficpermissions",
@@ -125,7 +169,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshTrafficPermissionSpec,
     sync=POLICY,
-    policy=Policy(order=1100, has_from=True, has_rules=True),
+    policy=Policy(order=1100, has_from=True, has_rules=True, overlays=Overlays(inbound=inbound)),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koguma.kinds import template
-from koguma.kinds.template import TemplateError
+from koguma.model import template
+from koguma.model.template import TemplateError
 
 FIELDS = ("Name", "Zone")
 VALUES = {"Name": "web", "Zone": "east"}

@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+HOSTNAME_FIELDS: Final = ("Name", "DisplayName", "Namespace", "Mesh", "Zone")  # of a service
+
 _OPEN: Final = "{{"
 _CLOSE: Final = "}}"
 _ACTION = re.compile(

@@ -1,0 +1,180 @@
+"""Bootstrap requests: what a proxy says about itself, and what it is given to start with.
+
+The request is Kuma's, so its own proxies can ask too. Fields that mean nothing here are passed over.
+"""
+
+import base64
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from koguma.model import documents, tags
+from koguma.model.errors import BadRequest, Invalid
+from koguma.model.resource import Resource
+from koguma.model.schema import UNKNOWN, Checker, Json, Spec, json_type, read
+from koguma.model.violation import Violation
+
+SIDECAR: Final = "dataplane"
+DEFAULT_MESH: Final = "default"
+
+_PORT_MAX: Final = 65535
+_SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
+_SOCKET_LONGEST: Final = "kuma-readiness-reporter.sock"
+
+TOKEN_REQUIRED: Final = (
+    "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"  # noqa: S105 - Kuma's words
+    " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
+)
+NOT_A_CA: Final = (
+    "A data plane proxy is trying to verify the control plane using the certificate which is not a"
+    " certificate authority (basic constraint 'CA' is set to 'false').\n"
+    "Provide CA that was used to sign a certificate used in the control plane by using"
+    " 'kuma-dp run --ca-cert-file=file' or via KUMA_CONTROL_PLANE_CA_CERT_FILE"
+)
+
+
+class ProxyName(Spec):
+    """The proxy that a request is about."""
+
+    mesh: str = ""
+    name: str = ""
+
+
+class BootstrapRequest(ProxyName):
+    """What a proxy says about itself."""
+
+    proxy_type: str = ""
+    dataplane_token: str = ""
+    dataplane_resource: str = ""  # the Dataplane that it brings, as JSON or YAML
+    version: Mapping[str, Any] = {}
+    ca_cert: str = ""  # the CA by which it knows the control plane
+    system_ca_path: str = ""
+    dns_port: int = 0
+    features: tuple[str, ...] = ()
+    workdir: str = ""
+    ipv6_enabled: bool = False
+
+
+R = TypeVar("R", bound=ProxyName)
+
+
+def of(body: bytes, type_: type[R]) -> R:
+    """The request in a body; BadRequest where it cannot be read."""
+    value = documents.load_json(body)
+    if not isinstance(value, dict):
+        raise BadRequest(f"the body must be a JSON object, not {json_type(value)}")
+    given = {name: part for name, part in value.items() if part is not None}  # Go reads null as absent
+    wrong = [violation for violation in _CHECKERS[type_](given) if violation.rule != UNKNOWN]
+    if wrong:
+        raise BadRequest("the request cannot be read", violations=wrong)
+    found: R = read(type_, given)
+    return found
+
+
+_CHECKERS: Final[Mapping[type[ProxyName], Checker]] = {
+    type_: Checker(type_) for type_ in (ProxyName, BootstrapRequest)
+}
+
+
+def violations(request: BootstrapRequest) -> Iterator[Violation]:
+    """What is wrong with a request that can be read."""
+    if not request.name:
+        yield Violation("name", "cannot be empty", "required")
+    if request.proxy_type not in ("", SIDECAR):
+        text = f'"{request.proxy_type}" is not served; a Dataplane with networking.listeners is a zone proxy'
+        yield Violation("proxyType", text, "enum")
+    if not 0 <= request.dns_port <= _PORT_MAX:
+        yield Violation("dnsPort", f"must be in range [0, {_PORT_MAX}]", "range")
+    room = _SOCKET_PATH_BYTES_MAX - len(f"/{_SOCKET_LONGEST}")
+    if not request.workdir.startswith("/"):
+        yield Violation("workdir", "must be an absolute path: Envoy keeps its sockets there", "path")
+    elif len(os.fsencode(request.workdir)) > room:
+        text = f"is longer than {room} bytes, so that the path of a socket in it would be too long"
+        yield Violation("workdir", text, "length")
+
+
+def brought(request: BootstrapRequest) -> dict[str, Json]:
+    """The Dataplane that a proxy brings, checked to be its own, in full: with type, mesh and name."""
+    field, text = "dataplaneResource", request.dataplane_resource
+    try:
+        found = _from_json(text) or [document.value for document in documents.load(text)]
+    except documents.BadDocument as error:
+        raise Invalid([Violation(field, error.detail, "syntax")]) from None
+    if len(found) != 1 or not isinstance(found[0], dict):
+        raise Invalid([Violation(field, "must be one Dataplane", "type")])
+    document = {"mesh": DEFAULT_MESH, **found[0]}
+    wanted = {"type": "Dataplane", "mesh": request.mesh, "name": request.name}
+    other = [
+        Violation(name, f'is "{document.get(name) or ""}", and the proxy asked as "{value}"', "identity")
+        for name, value in wanted.items()
+        if document.get(name) != value
+    ]
+    if other:
+        raise Invalid(other)
+    return document
+
+
+def _from_json(text: str) -> list[Json]:
+    """The value of a JSON text, which is read much faster than YAML; nothing where it is none."""
+    try:
+        return [documents.load_json(text.encode())]
+    except documents.BadDocument:
+        return []
+
+
+def transparency_violations(spec: Json) -> Iterator[Violation]:
+    """Outbounds of a proxy to which the kernel redirects everything anyway."""
+    networking = spec.get("networking") or {}
+    if networking.get("transparentProxying") and networking.get("outbound"):
+        text = "should be empty since dataplane is in Transparent Proxying mode"
+        yield Violation("outbound", text, "exclusive")
+
+
+def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str, Json]:
+    """What an Envoy says of itself on its streams; `document` is the Dataplane that registers it, if any."""
+    admin = ((spec.get("networking") or {}).get("admin") or {}).get("port")
+    optional = {
+        "dataplane.resource": msgspec.json.encode(document).decode() if document else "",
+        "dataplane.admin.port": str(admin or ""),
+        "dataplane.dns.port": str(request.dns_port or ""),
+    }
+    return {
+        "dataplane.proxyType": SIDECAR,
+        "workdir": request.workdir,
+        "version": dict(request.version),
+        "features": list(request.features),
+        "ipv6Enabled": request.ipv6_enabled,
+        **{name: text for name, text in optional.items() if text},
+    }
+
+
+def service(proxy: Resource) -> str:
+    """The name under which an Envoy counts itself: the service of its first port, or its own name."""
+    networking = proxy.spec.get("networking") or {}
+    parts = (*(networking.get("inbound") or ()), networking.get("gateway") or {})
+    found = [(part.get("tags") or {}).get(tags.SERVICE) for part in parts]
+    return next(filter(None, found), proxy.name)
+
+
+def answer(bootstrap: bytes, spec: Json) -> bytes:
+    """The answer that holds a bootstrap."""
+    address = (spec.get("networking") or {}).get("address") or ""
+    return msgspec.json.encode(
+        {
+            "bootstrap": base64.b64encode(bootstrap).decode(),
+            "kumaSidecarConfiguration": {"networking": {"address": address}, "metrics": {"aggregate": []}},
+        }
+    )
+
+
+def san_mismatch(host: str, sans: Sequence[str]) -> str:
+    """What to say to a proxy that calls the control plane by a name that its certificate does not have."""
+    listed = " ".join(f'"{name}"' for name in sans)
+    return (
+        f'A data plane proxy is trying to connect to the control plane using "{host}" address, but the'
+        f" certificate in the control plane has the following SANs [{listed}]. Either change the"
+        " --cp-address in kuma-dp to one of those or give the control plane a certificate for this address;"
+        f" it makes one itself when it is started with --hostnames {host}"
+    )

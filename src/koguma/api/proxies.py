@@ -1,0 +1,63 @@
+"""Proxies: how far each connected one is, what it refused, and the configuration that it is to have.
+
+Who may list the Dataplanes of a mesh may see how they are.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from aiohttp import web
+
+from koguma.api.call import Call, answer_json
+from koguma.api.context import Context
+from koguma.core.build import encoding, snapshot
+from koguma.envoy.snapshot import SECRET, TYPE_URLS
+from koguma.model.errors import BadRequest, Unavailable
+from koguma.model.redacted import SHOWN
+from koguma.model.schema import Json
+
+STATES: Final = ("connecting", "synced", "behind", "nack")
+
+
+class Proxies:
+    """Handlers of `/_proxies` and of `_config` below a Dataplane."""
+
+    def __init__(self, context: Context, shown: Callable[[str], Iterable[Mapping[str, Json]]]) -> None:
+        self._context = context
+        self._shown = shown
+
+    async def list(self, call: Call) -> web.StreamResponse:
+        """The proxies connected to this control plane: of one mesh, or of all that the user may see."""
+        kind = self._context.kinds["Dataplane"]
+        mesh, state = call.query.get("mesh", ""), call.query.get("state", "")
+        if state and state not in STATES:
+            raise BadRequest(
+                f'query parameter "state" must be one of {", ".join(STATES)}, not "{state[:100]}"'
+            )
+        if mesh:
+            self._context.check(call.user, "list", kind, mesh)
+            self._context.check_mesh(call.user, mesh)
+        seen = [
+            each
+            for each in self._shown(mesh)
+            if self._context.access.allows_on(call.user, "list", kind.plural, "", each["mesh"])
+        ]
+        items = [each for each in seen if state in ("", each["state"])]
+        return answer_json({"total": len(items), "items": items})
+
+    async def config(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
+        """What a proxy's Envoy is to have, by type and name, in Envoy's own words; secrets are masked."""
+        context = self._context
+        context.check(call.user, "get", context.kinds["Dataplane"], mesh, name)
+        db = await context.database()
+        context.check_mesh(call.user, mesh)
+        key = context.find(call.user, context.kinds["Dataplane"], mesh, name).key
+        encoder = encoding.ENCODER.get(db, "envoy")
+        if encoder is None:
+            raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
+        found: dict[str, dict[str, Json]] = {}
+        made = snapshot.of(db, key)
+        for piece in sorted(made or (), key=lambda piece: piece.id):
+            shown = SHOWN if piece.type == SECRET else encoder.decoded(piece)
+            found.setdefault(TYPE_URLS[piece.type], {})[piece.name] = shown
+        return answer_json({"xds": found})

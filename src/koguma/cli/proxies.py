@@ -1,0 +1,65 @@
+"""`koguma get proxies`: how far each connected proxy is, and what it refused."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from koguma.cli import tables, terminal
+from koguma.cli.client import Client
+
+Json = Any
+
+_TITLES: Final = ("NAME", "MESH", "STATE", "REVISION", "LAG", "ENVOY", "CONNECTED")
+_WIDE: Final = ("INSTANCE", "KRI")
+
+
+def show(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
+    """Print the proxies of a mesh, or of all; with names, only those."""
+    query = [("mesh", mesh)] if mesh else []
+    found = client.get("/_proxies", query).object["items"]
+    chosen = [each for each in found if not names or each["name"] in names]
+    for name in names:
+        if name not in {each["name"] for each in chosen}:
+            terminal.complain(f"{name} is not connected to this control plane")
+    if output == "json":
+        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for it
+
+        print(form.json_text({"total": len(chosen), "items": chosen}))
+        return
+    if output == "yaml":
+        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+
+        print(form.yaml_stream(chosen).rstrip("\n"))
+        return
+    if not chosen:
+        terminal.complain(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
+        return
+    wide = output == "wide"
+    for line in tables.lines(_TITLES + (_WIDE if wide else ()), (_row(each, wide=wide) for each in chosen)):
+        print(line)
+    for line in refusals(chosen):
+        print(line)
+
+
+def _row(each: Json, *, wide: bool) -> tuple[str, ...]:
+    lag = each["behindSeconds"]
+    shown = (
+        each["name"],
+        each["mesh"],
+        each["state"].upper() if each["state"] == "nack" else each["state"],
+        str(each["revision"]),
+        f"{lag:.1f}s" if lag else "-",
+        each["envoy"],
+        each["connectedAt"],
+    )
+    return (*shown, each["instance"], each["kri"]) if wide else shown
+
+
+def refusals(found: Sequence[Json]) -> Iterator[str]:
+    """What proxies refused and what could not be made, in full, below the table."""
+    for each in found:
+        for rejection in each["rejections"]:
+            yield f"\n{each['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
+            yield f"  {rejection['text']}"
+        for failure in each["failures"]:
+            yield f"\n{each['name']} keeps its former {failure['type']} {failure['name']}:"
+            yield f"  {failure['text']} (asked for by {failure['origin']})"

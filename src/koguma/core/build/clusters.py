@@ -1,0 +1,158 @@
+"""Clusters: how a destination's port is called, and where its endpoints are.
+
+A cluster is named by its destination's KRI, also where only some of its endpoints are meant: subsets are
+chosen by metadata, so that a service stays one name in every metric.
+"""
+
+import msgspec
+
+from koguma.core import items, world
+from koguma.core.build import encoding, endpoints, external, lay, locality, overlays, tls
+from koguma.core.incremental import Db, question
+from koguma.core.items import ByKind
+from koguma.core.world import Pairs
+from koguma.envoy import words
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, Piece
+from koguma.envoy.words import Data
+from koguma.model.overlay import Where
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """What decides, beside policies, how a proxy calls others."""
+
+    mesh: str
+    zone: str
+    affinity: Pairs = ()  # its values of the tags that load balancing looks at
+    inbound_tls: tuple[items.ItemId, ...] = ()  # what MeshTLS says for the whole mesh
+
+
+class ClusterOf(msgspec.Struct, frozen=True):
+    """A destination's port as some proxies call it."""
+
+    destination: Key
+    section: str
+    entries: ByKind
+    caller: Caller
+    subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
+
+
+@question
+def cluster(db: Db, of: ClusterOf) -> Bundle:
+    """The cluster of a port with its endpoints."""
+    name = encoding.kri(db, of.destination, of.section)
+    target = world.destination(db, of.destination)
+    port = target.port(of.section) if target else None
+    if port is None:
+        return encoding.bundled(())
+    if not name:
+        text = "its name or port's name cannot be part of an identifier; rename it"
+        return encoding.bundled([Failure(CLUSTER, str(of.destination), text, str(of.destination))])
+    where = Where(port.protocol, of.caller.mesh, of.caller.zone, name)
+    said = overlays.outbound(db, of.entries, where)
+    if of.destination.kind == "MeshExternalService":
+        return _external(db, of, name, said)
+    skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
+    parts = _with_localities(lay.over_parts(skeleton, said.overlays))
+    data = _finished(parts, is_http=where.is_http, transport=_transport(db, of))
+    pieces = encoding.encoded(db, CLUSTER, name, data, origin=str(of.destination))
+    return encoding.bundled((pieces, _assignment(db, of, name), *said.failures))
+
+
+def _assignment(db: Db, of: ClusterOf, name: str) -> Piece | Failure:
+    entries = next((found for kind, found in of.entries if kind == "MeshLoadBalancingStrategy"), ())
+    return assignment(db, of.destination, of.section, name, of.caller.zone, of.caller.affinity, entries)
+
+
+@question
+def assignment(
+    db: Db,
+    destination: Key,
+    section: str,
+    name: str,
+    zone: str,
+    affinity: Pairs,
+    entries: tuple[items.ItemId, ...],
+) -> Piece | Failure:
+    """The endpoints of a port as clients of one zone see them."""
+    said = items.conf(db, entries).get("localityAwareness") if entries else None
+    data = locality.assignment(name, endpoints.of(db, destination, section), zone, affinity, said)
+    return encoding.encoded(db, ENDPOINTS, name, data, origin=str(destination))
+
+
+def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
+    cluster = {
+        "name": name,
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": words.ADS},
+        "connect_timeout": "5s",
+    }
+    if subsets:
+        # A subset without endpoints has none: calls that asked for version 2 must not meet version 1.
+        selectors = [{"keys": list(keys), "fallback_policy": "NO_FALLBACK"} for keys in subsets]
+        fallback = {"fallback_policy": "ANY_ENDPOINT", "subset_selectors": selectors}
+        return {**cluster, "lb_subset_config": fallback}
+    return cluster
+
+
+_HTTP2 = {
+    "common_http_protocol_options": {"idle_timeout": "3600s"},
+    "explicit_http_config": {"http2_protocol_options": {"allow_connect": True}},
+}
+
+
+def _with_localities(parts: lay.Parts) -> lay.Parts:
+    """Groups of near endpoints have weights, which Envoy looks at only when told so."""
+    if not locality.affinity_tags(parts.get("locality")):
+        return parts
+    weighted: Data = {"common_lb_config": {"locality_weighted_lb_config": {}}}
+    if "lb_subset_config" in parts["cluster"]:
+        weighted["lb_subset_config"] = {"locality_weight_aware": True}
+    return {**parts, "cluster": lay.laid(parts["cluster"], weighted)}
+
+
+def _transport(db: Db, of: ClusterOf) -> Data | None:
+    how = tls.mtls(db, of.caller.mesh)
+    if how is None or (how.is_permissive and not tls.is_ready(db, of.destination)):
+        return None
+    named = tls.server_name(db, of.destination, of.section)
+    context = tls.upstream(of.caller.mesh, endpoints.identities(db, of.destination), named)
+    for said in _tls_parameters(db, of.caller):
+        context = lay.laid(context, said)
+    return tls.socket(context)
+
+
+def _tls_parameters(db: Db, caller: Caller) -> list[Json]:
+    """What MeshTLS asks of both ends of a connection."""
+    if not caller.inbound_tls:
+        return []
+    policy = world.kind_of(db, "MeshTLS").policy
+    hook = policy.overlays.inbound if policy else None
+    conf = items.conf(db, caller.inbound_tls)
+    overlay = hook(conf, (), Where("tcp", caller.mesh, caller.zone)) if hook else {}
+    return [overlay["upstream_tls"]] if "upstream_tls" in overlay else []
+
+
+def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:
+    cluster: Data = dict(parts["cluster"])
+    if is_http and "http_options" in parts:
+        options = words.typed(HTTP_OPTIONS, **parts["http_options"])
+        cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: options}
+    if transport is not None:
+        cluster["transport_socket"] = transport
+    return cluster
+
+
+def _external(db: Db, of: ClusterOf, name: str, said: overlays.Laid) -> Bundle:
+    found = external.of(db, of.destination, of.section)
+    if found is None or found.problem:
+        text = found.problem if found else "it has no such port"
+        return encoding.bundled([Failure(CLUSTER, name, text, str(of.destination))])
+    parts = lay.over_parts(found.parts, said.overlays)
+    data = _finished(parts, is_http="http_options" in found.parts, transport=None)
+    needs = [each.id for each in found.secrets]
+    piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
+    return encoding.bundled((piece, *found.secrets, *said.failures))

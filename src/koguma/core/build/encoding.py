@@ -1,0 +1,54 @@
+"""Encoding: plain data becomes a piece, or a failure that names who asked for it.
+
+The encoder is an input, since its schema comes out of the Envoy that will read what we send.
+"""
+
+from collections.abc import Iterable
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.core.inputs import Input
+from koguma.envoy.encode import Encoder, Unencodable
+from koguma.envoy.snapshot import Bundle, Failure, Id, Piece, bundle
+from koguma.model.kri import InvalidKri, Kri
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+ENCODER: Input[str, Encoder] = Input("encoder")
+
+
+@question
+def _encoder(db: Db) -> Encoder:
+    found = ENCODER.get(db, "envoy")
+    if found is None:
+        raise LookupError("no Envoy schema is loaded")
+    return found
+
+
+def encoded(
+    db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
+) -> Piece | Failure:
+    """The piece, or why there is none."""
+    try:
+        return _encoder(db).piece(type_, name, data, tuple(needs))
+    except Unencodable as error:
+        text = "; ".join(f"{each.field}: {each.message}" for each in error.violations)
+        return Failure(type_, name, text, origin or name)
+
+
+def bundled(found: Iterable[Piece | Failure]) -> Bundle:
+    """Pieces and failures as one bundle."""
+    everything = tuple(found)
+    return bundle(
+        (each for each in everything if isinstance(each, Piece)),
+        (each for each in everything if isinstance(each, Failure)),
+    )
+
+
+@question
+def kri(db: Db, key: Key, section: str) -> str:
+    """The identifier by which Envoy knows a resource; empty where the stored names cannot make one."""
+    try:
+        return str(Kri(world.kind_of(db, key.kind).short, *key[1:], section))
+    except InvalidKri:
+        return ""

@@ -1,0 +1,200 @@
+"""Endpoints: the proxies that are a service, and their addresses.
+
+A MeshService selects proxies by tags or labels; what an inbound's tags do not say, its proxy's labels do.
+One that is not ready has no endpoint. A change here touches the endpoints of the services that select the
+proxy, and nothing else.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from koguma.core import spiffe, world
+from koguma.core.build import network
+from koguma.core.build.network import InboundNet
+from koguma.core.incremental import Db, question
+from koguma.core.world import Pairs, pairs
+from koguma.model import tags
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+
+class Endpoint(msgspec.Struct, frozen=True, order=True):
+    """One address of a service."""
+
+    address: str
+    port: int
+    zone: str = ""
+    tags: Pairs = ()
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    """How a MeshService finds its proxies."""
+
+    tags: Pairs = ()
+    labels: Pairs = ()
+    name: str = ""
+    namespace: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.tags or self.labels or self.name)
+
+
+@question
+def _selector(db: Db, service: Key) -> _Selector:
+    resource = world.RESOURCES.get(db, service)
+    chosen = (resource.spec.get("selector") or {}) if resource else {}
+    ref = chosen.get("dataplaneRef") or {}
+    return _Selector(
+        pairs(chosen.get("dataplaneTags")),
+        pairs((chosen.get("dataplaneLabels") or {}).get("matchLabels")),
+        ref.get("name") or "",
+        service.namespace,
+    )
+
+
+@question
+def _target_ports(db: Db, service: Key) -> Mapping[str, Json]:
+    """Where each port of a MeshService leads: a number or a name, by section."""
+    resource = world.RESOURCES.get(db, service)
+    found = {}
+    for port in (resource.spec.get("ports") or ()) if resource else ():
+        number, name = port.get("port") or 0, port.get("name") or ""
+        target = port.get("targetPort")
+        found[name or str(number)] = number if target is None else target
+    return found
+
+
+@question
+def selected(db: Db, service: Key) -> tuple[tuple[Key, tuple[str, ...]], ...]:
+    """The proxies that are a MeshService, each with the inbounds that its tags select."""
+    chosen = _selector(db, service)
+    if chosen.is_empty:
+        return ()
+    return tuple(
+        (key, sections)
+        for key in _candidates(db, service.mesh, chosen)
+        if key.zone == service.zone and (sections := _sections(db, key, chosen))
+    )
+
+
+def _candidates(db: Db, mesh: str, chosen: _Selector) -> tuple[Key, ...]:
+    """The proxies with the rarest thing that is asked for."""
+    if chosen.name:
+        there = world.BY_KIND.keys(db, ("Dataplane", mesh))
+        return tuple(key for key in there if (key.namespace, key.name) == (chosen.namespace, chosen.name))
+    wanted = (*chosen.tags, *chosen.labels)
+    first = next((pair for pair in wanted if pair[0] in (tags.SERVICE, "kuma.io/workload")), wanted[0])
+    return network.BY_TAG.keys(db, (mesh, *first))
+
+
+def _sections(db: Db, key: Key, chosen: _Selector) -> tuple[str, ...]:
+    proxy = world.proxy(db, key)
+    if proxy is None or not set(chosen.labels) <= set(proxy.labels):
+        return ()
+    own = dict(proxy.labels)
+    wanted = set(chosen.tags)
+    return tuple(
+        inbound.section for inbound in proxy.inbounds if wanted <= set({**own, **dict(inbound.tags)}.items())
+    )
+
+
+@question
+def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
+    """The endpoints of one port of a MeshService, sorted."""
+    target = _target_ports(db, service).get(section)
+    found = (
+        _endpoint(key, inbound)
+        for key, sections in selected(db, service)
+        for inbound in _ready(db, key)
+        if inbound.section in sections and target in (inbound.port, inbound.name, inbound.section)
+    )
+    return tuple(sorted(each for each in found if each is not None))
+
+
+@question
+def _ready(db: Db, key: Key) -> tuple[InboundNet, ...]:
+    where = network.net(db, key)
+    return tuple(inbound for inbound in where.inbounds if inbound.is_ready) if where else ()
+
+
+def _endpoint(key: Key, inbound: InboundNet) -> Endpoint | None:
+    if not is_ip(inbound.reached_at):
+        return None
+    return Endpoint(inbound.reached_at, inbound.port, key.zone, inbound.tags)
+
+
+def is_ip(text: str) -> bool:
+    """Whether a text is an address and no name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@question
+def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
+    """The MeshServices behind a MeshMultiZoneService."""
+    resource = world.RESOURCES.get(db, service)
+    chosen = ((resource.spec.get("selector") or {}).get("meshService") or {}) if resource else {}
+    wanted = pairs(chosen.get("matchLabels"))
+    return world.labelled(db, service.mesh, "MeshService", wanted) if wanted else ()
+
+
+@question
+def of_multi_zone(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
+    """The endpoints of one port of a MeshMultiZoneService: those of the same port of its services."""
+    own = world.destination(db, service)
+    port = own.port(section) if own else None
+    if port is None:
+        return ()
+    found: dict[Endpoint, None] = {}
+    for key in multi_zone_services(db, service):
+        target = world.destination(db, key)
+        theirs = target.port(port.name or str(port.number)) if target else None
+        if theirs is not None:
+            found |= dict.fromkeys(of_service(db, key, theirs.section))
+    return tuple(sorted(found))
+
+
+def of(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:
+    """The endpoints inside the mesh of a destination's port."""
+    if destination.kind == "MeshMultiZoneService":
+        return of_multi_zone(db, destination, section)
+    return of_service(db, destination, section)
+
+
+@question
+def identities(db: Db, destination: Key) -> tuple[str, ...]:
+    """The SPIFFE identities by which a destination's proxies are known, sorted."""
+    if destination.kind == "MeshMultiZoneService":
+        services = multi_zone_services(db, destination)
+        return tuple(sorted({each for key in services for each in identities(db, key)}))
+    resource = world.RESOURCES.get(db, destination)
+    said = (resource.spec.get("identities") or ()) if resource else ()
+    if said:
+        return tuple(sorted(_identity(destination.mesh, each) for each in said))
+    service = dict(_selector(db, destination).tags).get(tags.SERVICE)
+    if service:
+        return (f"spiffe://{destination.mesh}/{service}",)
+    return tuple(sorted(set(_served(db, destination))))
+
+
+def _served(db: Db, destination: Key) -> Iterator[str]:
+    for key, sections in selected(db, destination):
+        proxy = world.proxy(db, key)
+        if proxy is None:
+            continue
+        own = {
+            dict(inbound.tags).get(tags.SERVICE) for inbound in proxy.inbounds if inbound.section in sections
+        }
+        for service in own - {None} or spiffe.services(proxy):
+            yield f"spiffe://{destination.mesh}/{service}"
+
+
+def _identity(mesh: str, said: Json) -> str:
+    value = str(said.get("value") or "")
+    return value if said.get("type") == "SpiffeID" else f"spiffe://{mesh}/{value}"

@@ -1,0 +1,215 @@
+"""Inbound: what a proxy does with calls that arrive: a listener, its service's cluster, and who may call.
+
+Who may call an HTTP port comes apart from the listener, so that a denial acts on open connections too. On a
+strict port everybody needs a certificate of the mesh; on a permissive one a caller that is no proxy is let
+through as it is, in plain text or with its own TLS.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koguma.core import match, world
+from koguma.core.build import clusters, encoding, endpoints, lay, network, overlays, shape, tls
+from koguma.core.build.network import InboundNet, Net
+from koguma.core.incremental import Db, question
+from koguma.envoy import filters, names, rbac, snapshot, words
+from koguma.envoy import routes as envoy_routes
+from koguma.envoy.snapshot import Bundle, Failure, Piece
+from koguma.envoy.words import Data
+from koguma.model.overlay import Where
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+_IDLE = "7200s"
+_HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
+_HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
+_RBAC_TYPE = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
+_TLS_INSPECTOR = words.extension(
+    "envoy.filters.listener.tls_inspector",
+    "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
+)
+_SOURCE_OF_TRANSPARENT = {4: "127.0.0.6", 6: "::6"}
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """One inbound, with all that its Envoy parts are made of."""
+
+    proxy: Key
+    where: InboundNet
+    name: str
+    is_transparent: bool
+
+    @property
+    def is_http(self) -> bool:
+        """Whether requests are understood."""
+        return self.where.protocol in world.HTTP_PROTOCOLS
+
+
+@question
+def everything(db: Db, proxy: Key) -> Bundle:
+    """All that a proxy gets in order to be called."""
+    net, seen = network.net(db, proxy), match.traits(db, proxy)
+    if net is None or seen is None:
+        return encoding.bundled(())
+    return encoding.bundled(each for one in _inbounds(db, proxy, net) for each in _one(db, one, seen))
+
+
+def _inbounds(db: Db, proxy: Key, net: Net) -> Iterator[Inbound]:
+    for where in net.inbounds:
+        name = encoding.kri(db, proxy, where.section)
+        if name:
+            yield Inbound(proxy, where, name, net.is_transparent)
+
+
+def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
+    where = Where(of.where.protocol, of.proxy.mesh, of.proxy.zone, of.name, of.where.tags)
+    said = overlays.inbound_of(db, seen, of.where.section, where)
+    parts = lay.over_parts(_skeleton(of), said.overlays)
+    yield from said.failures
+    yield encoding.encoded(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
+    if of.is_http:
+        config = _route_configuration(of, said)
+        needs = ((snapshot.CLUSTER, of.name),)
+        yield encoding.encoded(db, snapshot.ROUTES, of.name, config, needs, str(of.proxy))
+    yield from _listener(db, of, parts)
+
+
+def _skeleton(of: Inbound) -> lay.Parts:
+    cluster: Data = {
+        "name": of.name,
+        "type": "STATIC",
+        "connect_timeout": "10s",
+        "load_assignment": {
+            "cluster_name": of.name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _service(of.where)}}]}],
+        },
+    }
+    if of.is_transparent and of.where.service_address not in ("127.0.0.1", "::1"):
+        source = _SOURCE_OF_TRANSPARENT[6 if ":" in of.where.service_address else 4]
+        cluster["upstream_bind_config"] = {"source_address": {"address": source, "port_value": 0}}
+    if not of.is_http:
+        return {"cluster": cluster, "tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
+    options = _HTTP1 if of.where.protocol == "http" else _HTTP2
+    hcm = {
+        **shape.hcm(of.name),
+        "stream_idle_timeout": "3600s",
+        "forward_client_cert_details": "SANITIZE_SET",
+        "set_current_client_cert_details": {"uri": True},
+    }
+    return {
+        "cluster": cluster,
+        "http_options": {**options, "common_http_protocol_options": {"idle_timeout": _IDLE}},
+        "hcm": hcm,
+        "http_filters": shape.http_filters(of.where.protocol),
+    }
+
+
+def _service(where: InboundNet) -> Data:
+    return words.address(where.service_address, where.service_port)
+
+
+def _cluster(of: Inbound, parts: lay.Parts) -> Data:
+    cluster: Data = dict(parts["cluster"])
+    if of.is_http:
+        options = words.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
+        cluster["typed_extension_protocol_options"] = {clusters.HTTP_OPTIONS: options}
+    return cluster
+
+
+def _route_configuration(of: Inbound, said: overlays.Laid) -> Data:
+    split = envoy_routes.Split((envoy_routes.Backend(of.name, 1),), 0)
+    made = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
+    routes = [_with_overlays(route, said) for route in made]
+    for_some = [
+        _for_caller(route, each) for found in said.part("callers") for each in found for route in routes
+    ]
+    host = envoy_routes.virtual_host(of.name, [*for_some, *routes])
+    return {
+        **envoy_routes.route_configuration(of.name, [host]),
+        "request_headers_to_remove": ["x-kuma-tags"],
+    }
+
+
+def _for_caller(route: Data, caller: Json) -> Data:
+    match = lay.laid(route["match"], caller["match"])
+    return {**route, "match": match, "route": lay.laid(route["route"], caller["route_action"])}
+
+
+def _with_overlays(route: Data, said: overlays.Laid) -> Data:
+    action = route["route"]
+    for over in said.part("route_action"):
+        action = lay.laid(action, over)
+    route = {**route, "route": action}
+    for over in said.part("route"):
+        route = lay.laid(route, over)
+    return route
+
+
+def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure]:
+    where = of.where
+    if not endpoints.is_ip(where.address):
+        text = f'it listens on "{where.address}", which is no IP; write networking.inbound[].address'
+        yield Failure(snapshot.LISTENER, of.name, text, str(of.proxy))
+        return
+    tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
+    addresses = ((where.address, where.port),)
+    data = shape.listener(of.name, addresses, "INBOUND", tags, binds=not of.is_transparent)
+    how = tls.mtls(db, of.proxy.mesh)
+    if how is None:
+        chains = [{"filters": shape.chain(_plain(parts))}]
+    else:
+        said = (parts.get("inbound") or {}).get("mode")
+        is_permissive = said == "Permissive" if said else how.is_permissive
+        chains = list(_chains(of, parts, is_permissive=is_permissive))
+        data["listener_filters"] = [_TLS_INSPECTOR]
+        if of.is_http:
+            yield _permission(db, of, parts)
+    data["filter_chains"] = chains
+    needs = ((snapshot.CLUSTER, of.name),)
+    yield encoding.encoded(db, snapshot.LISTENER, of.name, data, needs, str(of.proxy))
+
+
+def _plain(parts: lay.Parts) -> lay.Parts:
+    """Without a certificate nobody can be told apart, so permissions do not act."""
+    network_filters = dict(parts.get("network_filters") or {})
+    network_filters.pop(filters.NETWORK_RBAC, None)
+    return {**parts, "network_filters": network_filters}
+
+
+def _chains(of: Inbound, parts: lay.Parts, *, is_permissive: bool) -> Iterator[Data]:
+    mesh = of.proxy.mesh
+    context = lay.laid(tls.downstream(mesh), parts.get("tls") or {})
+    secured = {"filters": _secured(of, parts), "transport_socket": tls.socket(context)}
+    if not is_permissive:
+        yield secured
+        return
+    yield {
+        "filter_chain_match": {"transport_protocol": "raw_buffer"},
+        "filters": shape.chain(_plain(parts)),
+    }
+    own_tls = {"tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
+    yield {"filter_chain_match": {"transport_protocol": "tls"}, "filters": shape.chain(own_tls)}
+    of_mesh = {"transport_protocol": "tls", "application_protocols": [tls.ALPN]}
+    yield {"filter_chain_match": of_mesh, **secured}
+
+
+def _secured(of: Inbound, parts: lay.Parts) -> list[Data]:
+    if not of.is_http:
+        given = {filters.NETWORK_RBAC: rbac.deny_all_network(of.name), **(parts.get("network_filters") or {})}
+        logs = [*(parts["tcp"].get("access_log") or ()), rbac.denied_connection_log()]
+        return shape.chain({**parts, "tcp": {**parts["tcp"], "access_log": logs}, "network_filters": given})
+    logs = [*(parts["hcm"].get("access_log") or ()), rbac.denied_log()]
+    hcm = {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}
+    own = {
+        "name": names.permission(of.where.section),
+        "config_discovery": {"config_source": words.ADS, "type_urls": [_RBAC_TYPE]},
+    }
+    return shape.chain({**parts, "hcm": hcm}, {filters.RBAC: own})
+
+
+def _permission(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
+    given: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
+    name = names.permission(of.where.section)
+    data = {"name": name, "typed_config": given}
+    return encoding.encoded(db, snapshot.EXTENSION, name, data, origin=str(of.proxy))

@@ -1,0 +1,150 @@
+"""Network: where a proxy and its service listen, read from a Dataplane.
+
+Apart from `world.proxy`, which rules are made from, so that a proxy that moves changes endpoints and its own
+listeners, and nothing else.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.core.inputs import Index, Input
+from koguma.core.world import Pairs, Wanted, pairs
+from koguma.model import tags
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+LOOPBACK = "127.0.0.1"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """What a proxy said of itself when it connected."""
+
+    features: tuple[str, ...] = ()
+    workdir: str = ""
+    admin_port: int = 0
+    dns_port: int = 0
+
+    @property
+    def binds_outbounds(self) -> bool:
+        """Whether its Envoy listens on the virtual addresses themselves."""
+        return "feature-bind-outbounds" in self.features
+
+    @property
+    def has_own_dns(self) -> bool:
+        """Whether the agent beside Envoy answers for names of the mesh."""
+        return "feature-embedded-dns" in self.features
+
+
+LINKS: Input[Key, Link] = Input("links")
+
+
+class InboundNet(msgspec.Struct, frozen=True):
+    """A port that a proxy serves, with its addresses."""
+
+    section: str
+    name: str
+    address: str  # where Envoy listens
+    reached_at: str  # where others call it
+    port: int
+    service_address: str
+    service_port: int
+    protocol: str
+    tags: Pairs
+    is_ready: bool
+
+
+class OutboundNet(msgspec.Struct, frozen=True):
+    """A local address on which a service is called."""
+
+    address: str
+    port: int
+    wanted: Wanted
+
+
+class Net(msgspec.Struct, frozen=True):
+    """A proxy's addresses."""
+
+    address: str
+    inbounds: tuple[InboundNet, ...]
+    outbounds: tuple[OutboundNet, ...]
+    admin_port: int = 0
+    redirect_inbound: int = 0
+    redirect_outbound: int = 0
+
+    @property
+    def is_transparent(self) -> bool:
+        """Whether the kernel sends the service's traffic to the proxy."""
+        return bool(self.redirect_inbound or self.redirect_outbound)
+
+
+@question
+def net(db: Db, proxy: Key) -> Net | None:
+    """The addresses of a proxy."""
+    resource = world.RESOURCES.get(db, proxy)
+    if resource is None:
+        return None
+    networking = resource.spec.get("networking") or {}
+    proxying = networking.get("transparentProxying") or {}
+    return Net(
+        address=networking.get("address") or LOOPBACK,
+        inbounds=tuple(_inbounds(networking)),
+        outbounds=tuple(_outbounds(networking)),
+        admin_port=(networking.get("admin") or {}).get("port") or 0,
+        redirect_inbound=proxying.get("redirectPortInbound") or 0,
+        redirect_outbound=proxying.get("redirectPortOutbound") or 0,
+    )
+
+
+@question
+def link(db: Db, proxy: Key) -> Link:
+    """What a proxy said of itself; nothing before it connects."""
+    return LINKS.get(db, proxy) or Link()
+
+
+def _inbounds(networking: Json) -> Iterator[InboundNet]:
+    own_address = networking.get("address") or LOOPBACK
+    advertised = networking.get("advertisedAddress")
+    for inbound in networking.get("inbound") or ():
+        if inbound.get("state") == "Ignored":
+            continue
+        port, name, own = inbound.get("port") or 0, inbound.get("name") or "", inbound.get("tags") or {}
+        address = inbound.get("address") or own_address
+        health = inbound.get("health") or {}
+        yield InboundNet(
+            section=name or str(port),
+            name=name,
+            address=address,
+            reached_at=advertised or address,
+            port=port,
+            service_address=inbound.get("serviceAddress") or address,
+            service_port=inbound.get("servicePort") or port,
+            protocol=inbound.get("protocol") or own.get(tags.PROTOCOL) or "tcp",
+            tags=pairs(own),
+            is_ready=inbound.get("state") in (None, "Ready") and health.get("ready") is not False,
+        )
+
+
+def _outbounds(networking: Json) -> Iterator[OutboundNet]:
+    for outbound in networking.get("outbound") or ():
+        wanted = world.wanted_outbound(outbound)
+        if wanted is not None:
+            yield OutboundNet(outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted)
+
+
+def _tagged(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
+    """Everything by which a service may select this proxy."""
+    if key.kind != "Dataplane":
+        return
+    found = dict.fromkeys(resource.labels.items())
+    networking = resource.spec.get("networking") if isinstance(resource.spec, dict) else None
+    if isinstance(networking, dict):
+        for inbound in networking.get("inbound") or ():
+            found |= dict.fromkeys((inbound.get("tags") or {}).items())
+    for name, value in found:
+        yield key.mesh, name, value
+
+
+BY_TAG = Index(world.RESOURCES, _tagged)

@@ -1,0 +1,76 @@
+"""Shape: the skeletons of listeners that inbounds and outbounds share, as plain Envoy data."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from koguma.core.build import lay
+from koguma.envoy import filters, words
+from koguma.envoy.words import Data
+from koguma.model.schema import Json
+
+_HCM_TYPE: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_TCP_TYPE: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+_ROUTER: Final = words.typed("envoy.extensions.filters.http.router.v3.Router")
+_GRPC_STATS: Final = words.typed(
+    "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig",
+    emit_filter_state=False,
+    stats_for_all_methods=True,
+)
+_LOOPBACK: Final = [
+    {"address_prefix": "127.0.0.1", "prefix_len": 32},
+    {"address_prefix": "::1", "prefix_len": 128},
+]
+
+# An inbound without a port does not exist; it is what a connection gets that may go nowhere.
+NOWHERE: Final = "_kuma_no_destination"
+
+
+def hcm(name: str) -> Data:
+    """An HTTP connection manager whose routes come by themselves."""
+    return {
+        "stat_prefix": name,
+        "rds": {"route_config_name": name, "config_source": words.ADS},
+        "normalize_path": True,
+        "internal_address_config": {"cidr_ranges": _LOOPBACK},
+        "http2_protocol_options": {"allow_connect": True},
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
+    }
+
+
+def http_filters(protocol: str) -> Data:
+    """The HTTP filters that a listener has in any case."""
+    grpc = {filters.GRPC_STATS: _GRPC_STATS} if protocol == "grpc" else {}
+    return {**grpc, filters.ROUTER: _ROUTER}
+
+
+def tcp_proxy(name: str, target: Json, idle: str) -> Data:
+    """A proxy of bytes to a cluster, or to several by weight."""
+    return {"stat_prefix": name, "idle_timeout": idle, **target}
+
+
+def chain(parts: lay.Parts, discovered: Data | None = None) -> list[Data]:
+    """The network filters of a filter chain out of the parts of a skeleton."""
+    configs = dict(parts.get("network_filters") or {})
+    if "hcm" in parts:
+        http = filters.http_chain(parts["http_filters"], discovered)
+        configs[filters.HCM] = words.typed(_HCM_TYPE, **parts["hcm"], http_filters=http)
+    else:
+        configs[filters.TCP_PROXY] = words.typed(_TCP_TYPE, **parts["tcp"])
+    return filters.network_chain(configs)
+
+
+def listener(
+    name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, *, binds: bool = True
+) -> Data:
+    """A listener without filter chains; of several addresses the first is the listener's own."""
+    first, *more = [words.address(ip, port) for ip, port in addresses]
+    data: Data = {
+        "name": name,
+        "stat_prefix": name,
+        "address": first,
+        "traffic_direction": direction,
+        "metadata": {"filter_metadata": {"io.kuma.tags": tags}},
+    }
+    if more:
+        data["additional_addresses"] = [{"address": each} for each in more]
+    return data if binds else {**data, "bind_to_port": False}

@@ -1,0 +1,109 @@
+"""Snapshot: everything that one Envoy gets but secrets. Start reading here.
+
+Two bundles: what the proxy needs to call others, which all proxies of its class with equal addresses share;
+and what is its own, its inbounds and internals. Keys and certificates are no business of the compile: who
+serves the snapshot adds them.
+"""
+
+from collections.abc import Iterator
+
+from koguma.core import hostnames, items, match, order, rules, vips, world
+from koguma.core.build import inbound, internals, locality, network, outbound
+from koguma.core.build.clusters import Caller
+from koguma.core.build.network import Net
+from koguma.core.build.outbound import Listened
+from koguma.core.incremental import Db, question
+from koguma.core.rules import Class
+from koguma.core.world import Pairs
+from koguma.envoy.snapshot import Snapshot
+from koguma.model.resource import Key
+
+
+@question
+def of(db: Db, proxy: Key) -> Snapshot | None:
+    """Everything that a proxy's Envoy gets but secrets; None where there is no such proxy."""
+    mine, net = rules.class_of(db, proxy), network.net(db, proxy)
+    if mine is None or net is None:
+        return None
+    listened, binds = _listened(db, proxy, mine, net)
+    shared = outbound.everything(db, mine, listened, _caller(db, proxy, mine), binds)
+    called = tuple(sorted({one.destination for one in listened}))
+    records = hostnames.records(db, called)
+    return Snapshot((shared, inbound.everything(db, proxy), internals.everything(db, proxy, records)))
+
+
+def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[tuple[Listened, ...], bool]:
+    """The ports that a proxy can call and where, and whether Envoy itself binds these addresses."""
+    link = network.link(db, proxy)
+    if net.redirect_outbound or link.binds_outbounds:
+        return tuple(_virtual(db, mine)), not net.redirect_outbound
+    return tuple(_explicit(db, proxy, net)), True
+
+
+def _virtual(db: Db, mine: Class) -> Iterator[Listened]:
+    for destination, section in world.reached(db, mine.mesh, mine.zone, mine.namespace, mine.reach):
+        target = world.destination(db, destination)
+        port = target.port(section) if target else None
+        addresses = tuple((ip, port.number) for ip in vips.of(db, destination)) if port else ()
+        if addresses:
+            yield Listened(destination, section, addresses)
+
+
+def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
+    found: dict[tuple[Key, str], list[tuple[str, int]]] = {}
+    for outbound_net in net.outbounds:
+        wanted = outbound_net.wanted
+        namespace = wanted.namespace or proxy.namespace
+        keys = world.referenced(
+            db, proxy.mesh, wanted.kind, wanted.name, namespace, proxy.zone, wanted.labels
+        )
+        for key in keys[:1]:
+            target = world.destination(db, key)
+            ports = target.ports if target else ()
+            port = next((port for port in ports if wanted.port in (0, port.number)), None)
+            if port is not None:
+                address = outbound_net.address, outbound_net.port
+                found.setdefault((key, port.section), []).append(address)
+    for (key, section), addresses in sorted(found.items()):
+        yield Listened(key, section, tuple(sorted(set(addresses))))
+
+
+def _caller(db: Db, proxy: Key, mine: Class) -> Caller:
+    whole_mesh = rules_of_tls(db, mine)
+    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh)
+
+
+@question
+def rules_of_tls(db: Db, mine: Class) -> tuple[items.ItemId, ...]:
+    """What MeshTLS says for a whole mesh, in order: both ends of a connection have to agree on it."""
+    found = []
+    for policy in mine.of("MeshTLS"):
+        selector = match.selector(db, policy)
+        if selector is not None and selector.top_kind == "Mesh":
+            spec = items.clean_spec(db, policy)
+            for name in ("from", "rules"):
+                found += [items.ItemId(policy, name, index) for index, _ in enumerate(spec.get(name) or ())]
+    return tuple(sorted(found, key=lambda entry: order.key(items.rank(db, entry))))
+
+
+def _affinity(db: Db, proxy: Key, mine: Class) -> Pairs:
+    """A proxy's own values of the tags that load balancing looks at."""
+    keys = affinity_keys(db, mine)
+    known = world.proxy(db, proxy)
+    if not keys or known is None:
+        return ()
+    own = dict(known.labels) | dict(known.gateway_tags)
+    for each in known.inbounds:
+        own |= dict(each.tags)
+    return tuple(sorted((name, own[name]) for name in keys if name in own))
+
+
+@question
+def affinity_keys(db: Db, mine: Class) -> frozenset[str]:
+    """The tags by which load balancing of a class finds what is near."""
+    found = set()
+    for policy in mine.of("MeshLoadBalancingStrategy"):
+        for entry in items.clean_spec(db, policy).get("to") or ():
+            said = (entry.get("default") or {}).get("localityAwareness")
+            found |= {tag.get("key") or "" for tag in locality.affinity_tags(said)}
+    return frozenset(found)

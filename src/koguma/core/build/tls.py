@@ -1,0 +1,116 @@
+"""TLS between proxies: whether a mesh has it, and the contexts of both ends.
+
+Certificates and the mesh's CAs always come as secrets of their own, never inside a listener or cluster: so
+they rotate without touching a connection.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.envoy import words
+from koguma.envoy.words import Data
+from koguma.model import names
+from koguma.model.kri import SecretName
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+ALPN: Final = "kuma"  # says that this is a proxy of a mesh, not a program that speaks TLS itself
+_TLS: Final = "envoy.extensions.transport_sockets.tls.v3"
+_SNI_LENGTH_MAX: Final = 253
+
+# Envoy as a client stops at TLS 1.2 unless told otherwise.
+_CLIENT_VERSIONS: Final[Data] = {
+    "tls_minimum_protocol_version": "TLSv1_2",
+    "tls_maximum_protocol_version": "TLSv1_3",
+}
+
+
+class Mtls(msgspec.Struct, frozen=True):
+    """How a mesh does mTLS."""
+
+    backend: str
+    is_permissive: bool = False
+
+
+@question
+def mtls(db: Db, mesh: str) -> Mtls | None:
+    """How a mesh does mTLS; None where it is off."""
+    found = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
+    said = (found.spec.get("mtls") or {}) if found else {}
+    enabled = said.get("enabledBackend")
+    for backend in said.get("backends") or ():
+        if enabled and backend.get("name") == enabled:
+            return Mtls(enabled, backend.get("mode") == "PERMISSIVE")
+    return None
+
+
+@question
+def is_ready(db: Db, destination: Key) -> bool:
+    """Whether all proxies of a service can be called over mTLS; only a permissive mesh asks."""
+    resource = world.RESOURCES.get(db, destination)
+    status = (resource.status or {}) if resource else {}
+    return destination.kind != "MeshService" or (status.get("tls") or {}).get("status") == "Ready"
+
+
+def identity_name(mesh: str) -> str:
+    """The secret with a proxy's own certificate."""
+    return str(SecretName("identity_cert", "secret", mesh))
+
+
+def ca_name(mesh: str) -> str:
+    """The secret with the CAs of a mesh."""
+    return str(SecretName("mesh_ca", "secret", mesh))
+
+
+def _common(mesh: str, sans: Iterable[Data]) -> Data:
+    return {
+        "tls_certificate_sds_secret_configs": [words.sds(identity_name(mesh))],
+        "combined_validation_context": {
+            "default_validation_context": {"match_typed_subject_alt_names": list(sans)},
+            "validation_context_sds_secret_config": words.sds(ca_name(mesh)),
+        },
+    }
+
+
+def downstream(mesh: str) -> Data:
+    """What an inbound asks of its callers: a certificate of the same mesh."""
+    any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{mesh}/"}}
+    return words.typed(
+        f"{_TLS}.DownstreamTlsContext",
+        common_tls_context=_common(mesh, [any_of_mesh]),
+        require_client_certificate=True,
+    )
+
+
+def upstream(mesh: str, identities: Iterable[str], server_name: str) -> Data:
+    """What an outbound asks of the called: a certificate of one of these identities."""
+    sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in identities]
+    context = words.typed(
+        f"{_TLS}.UpstreamTlsContext",
+        common_tls_context={
+            **_common(mesh, sans),
+            "alpn_protocols": [ALPN],
+            "tls_params": _CLIENT_VERSIONS,
+        },
+    )
+    return {**context, "sni": server_name} if server_name else context
+
+
+def socket(context: Json) -> Data:
+    """A transport socket with a TLS context."""
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}
+
+
+@question
+def server_name(db: Db, destination: Key, section: str) -> str:
+    """The name by which zone proxies know a port; empty where its parts are no DNS labels."""
+    zoned = (destination.zone, destination.namespace) if destination.zone else ()
+    short = world.kind_of(db, destination.kind).short
+    parts = [short, destination.mesh, *(part for part in zoned if part), destination.name, section]
+    text = ".".join(["sni", *parts])
+    legal = all(names.is_dns_label(part) for part in parts) and len(text) <= _SNI_LENGTH_MAX
+    return text if legal else ""

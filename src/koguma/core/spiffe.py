@@ -1,0 +1,52 @@
+"""Spiffe: who a proxy is to others, as the URIs that stand in its certificate.
+
+Callers are let in by these names: a service is `spiffe://<mesh>/<service>`, a tag is `kuma://<tag>/<value>`.
+Legal names and tags consist of what may stand in a URI as it is, so nothing is escaped.
+"""
+
+from collections.abc import Iterator
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.core.world import Proxy
+from koguma.model import labels, tags
+from koguma.model.resource import Key
+
+
+def service_id(mesh: str, service: str) -> str:
+    """The identity of a service."""
+    return f"spiffe://{mesh}/{service}"
+
+
+def tag_id(tag: str, value: str) -> str:
+    """The identity of whoever has a tag."""
+    return f"kuma://{tag}/{value}"
+
+
+def services(proxy: Proxy) -> tuple[str, ...]:
+    """The services that a proxy speaks for: by its tags, or else by a label, or else by its own name."""
+    tagged = {value for tag, value in _tags(proxy) if tag == tags.SERVICE and value}
+    if tagged:
+        return tuple(sorted(tagged))
+    said = dict(proxy.labels)
+    return (said.get(tags.SERVICE) or said.get(labels.WORKLOAD) or proxy.key.name,)
+
+
+def uris(mesh: str, proxy: Proxy) -> tuple[str, ...]:
+    """All names of a proxy: its services first, then its tags, each once and in order."""
+    of_services = (service_id(mesh, service) for service in services(proxy))
+    of_tags = (tag_id(tag, value) for tag, value in sorted(set(_tags(proxy))))
+    return (*of_services, *of_tags)
+
+
+def _tags(proxy: Proxy) -> Iterator[tuple[str, str]]:
+    for inbound in proxy.inbounds:
+        yield from inbound.tags
+    yield from proxy.gateway_tags
+
+
+@question
+def identity(db: Db, key: Key) -> tuple[str, ...]:
+    """The names of the proxy under a key; none where there is no such proxy."""
+    proxy = world.proxy(db, key)
+    return () if proxy is None else uris(key.mesh, proxy)

@@ -1,0 +1,176 @@
+"""Statuses: what a zone's control plane reports on its destinations, and the next step towards it.
+
+`facts` is a question: what follows from stored objects alone. `step` is a latch: it joins the facts with the
+addresses that are given (`vips`), with what only the proxies' connections tell, and with what was
+reported before, and gives the objects whose status is to change. Specs are never touched: what somebody wrote
+stays as written.
+
+Every zone reports for itself, also on objects of other zones and of Global: how they are called from here.
+How many proxies a service has, and whether they have certificates, is told by the zone of the proxies only.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from koguma.core import hostnames, vips, world
+from koguma.core.build import endpoints, network, tls
+from koguma.core.hostnames import Claim
+from koguma.core.incremental import Db, question
+from koguma.core.services import Problem
+from koguma.core.vips import ITSELF, Marks, Named, Ranges
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+COUNTS: Final = "dataplaneProxies"  # the one part that changes as proxies come and go
+READY: Final = "Ready"
+_NOT_READY: Final = "NotReady"
+_MATCHED: Final = "MeshServicesMatched"
+# All parts that are ours; what else a status has is kept.
+_PARTS: Final = frozenset(
+    {
+        "addresses",
+        "vips",
+        "vip",
+        "tls",
+        "meshServices",
+        "hostnameGenerators",
+        "conditions",
+        COUNTS,
+    }
+)
+
+
+class Proxies(msgspec.Struct, frozen=True):
+    """What an observer of connections knows: Dataplanes that are connected, and that have a certificate."""
+
+    connected: frozenset[Key] = frozenset()
+    certified: frozenset[Key] = frozenset()
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What stored objects say about a destination; its proxies are None where another zone has them."""
+
+    names: tuple[Claim, ...] = ()
+    proxies: tuple[Key, ...] | None = None
+    n_healthy: int = 0
+    is_mtls_on: bool = False
+    services: tuple[Key, ...] = ()
+
+
+@question
+def facts(db: Db, destination: Key) -> Facts:
+    """What there is to report on a destination, but for its addresses and its proxies' connections."""
+    names = hostnames.of(db, destination)
+    match destination.kind:
+        case "MeshService" if destination.zone == world.place(db).zone:
+            found = endpoints.selected(db, destination)
+            is_mtls_on = tls.mtls(db, destination.mesh) is not None
+            return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found), is_mtls_on)
+        case "MeshMultiZoneService":
+            return Facts(names, services=endpoints.multi_zone_services(db, destination))
+        case _:
+            return Facts(names)
+
+
+def _n_healthy(db: Db, found: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
+    """How many proxies serve the service with all of its inbounds."""
+    return sum(set(sections) <= ready(db, key) for key, sections in found)
+
+
+@question
+def ready(db: Db, dataplane: Key) -> frozenset[str]:
+    """The inbounds of a proxy that are ready for calls."""
+    found = network.net(db, dataplane)
+    return frozenset(each.section for each in found.inbounds if each.is_ready) if found else frozenset()
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Objects with the status that they are to have, over the revision that each carries; see vips.Step."""
+
+    changes: tuple[Resource, ...]
+    marks: Marks
+    problems: tuple[Problem, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
+
+
+def step(db: Db, mesh: str, seen: Proxies, ranges: Ranges, marks: Marks) -> Step:
+    """The way from what is reported in a mesh to what is to be reported; no changes where they agree."""
+    keys = [key for kind in world.DESTINATION_KINDS for key in world.BY_KIND.keys(db, (kind, mesh))]
+    addresses = vips.step(db, keys, ranges, marks)
+    changes, problems = [], list(addresses.problems)
+    for key, given in addresses.given.items():
+        resource = world.RESOURCES.get(db, key)
+        known = facts(db, key)
+        problems += _untold(key, known.names)
+        if resource is not None:
+            status = wanted(resource, known, given, seen)
+            if status != (resource.status or {}):
+                changes.append(msgspec.structs.replace(resource, status=status))
+    return Step(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
+
+
+def is_recount(before: Resource, after: Resource) -> bool:
+    """Whether a status changes in nothing but the number of proxies."""
+    old, new = dict(before.status or {}), dict(after.status or {})
+    return bool(old.pop(COUNTS, None)) and bool(new.pop(COUNTS, None)) and old == new
+
+
+def _untold(key: Key, names: Iterable[Claim]) -> Iterator[Problem]:
+    """Names that a destination says itself and does not have; generators' are told by its status."""
+    for claim in names:
+        if not claim.generator and not claim.hostname:
+            message = f'cannot be called as "{claim.slot}": {claim.message}; choose another name'
+            yield Problem(key, "hostname", message)
+
+
+def wanted(resource: Resource, known: Facts, given: Named, seen: Proxies) -> dict[str, Json]:
+    """The status that an object is to have."""
+    before = resource.status or {}
+    found = {**_addresses(resource, given), **hostnames.reported(known.names)}
+    if known.proxies is not None:
+        found["tls"] = {"status": _tls(before, known, seen.certified)}
+        found[COUNTS] = _counts(known, known.proxies, seen.connected)
+    if resource.kind == "MeshMultiZoneService":
+        found["meshServices"] = [_matched(key) for key in known.services]
+        found["conditions"] = [_condition(len(known.services))]
+    kept = {name: value for name, value in before.items() if name not in _PARTS}
+    return {**kept, **{name: value for name, value in found.items() if value}}
+
+
+def _addresses(resource: Resource, given: Named) -> dict[str, Json]:
+    if resource.kind != "MeshExternalService":
+        return {"vips": [{"ip": address} for _, address in given]}
+    listed = [
+        {"ip": address, "type": "Kuma", **({"hostname": name} if name != ITSELF else {})}
+        for name, address in given
+    ]
+    # The shape that Kuma released has one address, in a place of its own.
+    own = next(({"ip": address} for name, address in given if name == ITSELF), None)
+    return {"vips": listed, "vip": own}
+
+
+def _tls(before: Json, known: Facts, certified: frozenset[Key]) -> str:
+    """Ready once all proxies have certificates; from then on new ones begin with one, so it stays."""
+    if not known.is_mtls_on:
+        return _NOT_READY
+    was_ready = (before.get("tls") or {}).get("status") == READY
+    return READY if was_ready or (known.proxies and certified.issuperset(known.proxies)) else _NOT_READY
+
+
+def _counts(known: Facts, proxies: tuple[Key, ...], connected: frozenset[Key]) -> Json:
+    n_connected = sum(key in connected for key in proxies)
+    return {"connected": n_connected, "healthy": known.n_healthy, "total": len(proxies)}
+
+
+def _matched(key: Key) -> Json:
+    return {"name": key.name, "namespace": key.namespace, "zone": key.zone, "mesh": key.mesh}
+
+
+def _condition(n_matched: int) -> Json:
+    if n_matched:
+        words = f"Matched {n_matched} MeshService(s)"
+        return {"type": _MATCHED, "status": "True", "reason": "MatchesFound", "message": words}
+    words = "Selector does not match any MeshService in this zone"
+    return {"type": _MATCHED, "status": "False", "reason": "NoMatchesFound", "message": words}

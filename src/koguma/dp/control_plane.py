@@ -1,0 +1,160 @@
+"""The control plane as a proxy sees it: its port for proxies, over TLS that is always verified.
+
+Away is passing, so that asking again is right. Denied is a no, and carries the control plane's own words.
+"""
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from koguma.model.errors import KogumaError
+from koguma.model.redacted import Redacted
+from koguma.model.schema import Json
+
+_TIMEOUT_SECONDS: Final = 10.0
+_OK: Final = range(200, 300)
+_NOT_FOUND: Final = 404
+_PASSING: Final = (408, 429)
+_SERVER_ERRORS_FROM: Final = 500
+_WORDS_MAX: Final = 1000
+_WRONG_PAGE: Final = "404: Page Not Found"  # what Kuma says on ports that are for others
+
+
+class Away(Exception):
+    """The control plane does not answer, or cannot now."""
+
+
+class Denied(KogumaError):
+    """The control plane says no, or is not to be trusted; `answered` is its status where it gave one."""
+
+    def __init__(self, detail: str, answered: int = 0) -> None:
+        super().__init__(detail)
+        self.answered = answered
+
+
+class ControlPlane:
+    """Sends requests to one control plane. Token and CA are read for each, since both may be renewed."""
+
+    def __init__(self, address: str, ca_file: str, token: Callable[[], Redacted | None]) -> None:
+        self.address = address
+        self._ca_file = ca_file
+        self._token = token
+
+    def token(self) -> Redacted | None:
+        """The token of the proxy as it is now."""
+        return self._token()
+
+    def ca(self) -> str:
+        """The CA that vouches for the control plane (PEM); empty where the system's roots do."""
+        if not self._ca_file:
+            return ""
+        try:
+            return Path(self._ca_file).read_text(encoding="ascii")
+        except OSError as error:
+            raise Denied(f"the CA file {self._ca_file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise Denied(f"the CA file {self._ca_file} is no PEM") from None
+
+    async def post(self, path: str, body: Json, timeout_seconds: float = _TIMEOUT_SECONDS) -> Json:
+        """The answer to a request, None where it is empty; raises Away or Denied."""
+        tls, headers = self._tls(), {"Accept": "application/json", **self._authorization()}
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(
+                    self.address + path, json=body, headers=headers, ssl=tls, allow_redirects=False
+                ) as response,
+            ):
+                return self._read(response.status, await response.text(errors="replace"))
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise self._untrusted(error) from None
+        except aiohttp.ClientConnectorSSLError as error:
+            raise Denied(
+                f"{self.address} does not speak TLS as a control plane does ({error.strerror}); the port for"
+                " proxies is usually 5678"
+            ) from None
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Away(_reason(error)) from error
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
+
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=self.ca() or None)
+        except ssl.SSLError as error:
+            raise Denied(f"the CA file {self._ca_file} cannot be used: {error.reason or error}") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> Denied:
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        by = f"the CA in {self._ca_file}" if self._ca_file else "the system's CAs"
+        return Denied(
+            f"{self.address} is not trusted by {by}: {reason}; give the control plane's CA with"
+            " --ca-cert-file (it keeps ca.pem in its data directory)"
+        )
+
+    def _read(self, status: int, text: str) -> Json:
+        if status in _OK:
+            return _decoded(text)
+        if status == _NOT_FOUND and not text.strip():
+            raise Away("it does not know this Dataplane yet")
+        if status == _NOT_FOUND and text.strip() == _WRONG_PAGE:
+            raise Denied(
+                f"{self.address} is not the port for proxies, which is usually 5678; see --cp-address"
+            )
+        if status >= _SERVER_ERRORS_FROM or status in _PASSING:
+            raise Away(f"it answers {status}: {words(text)}")
+        raise Denied(f"the control plane at {self.address} answers {status}: {words(text)}", status)
+
+
+def _decoded(text: str) -> Json:
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Denied("what answers is no control plane: its answer is no JSON") from None
+
+
+def words(text: str) -> str:
+    """What an error's body says to people, in a line, be it JSON as our API writes it or plain text."""
+    plain = "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    return ("; ".join(_parts(text)) or plain or "without a word")[:_WORDS_MAX]
+
+
+def _parts(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    if not isinstance(found, dict):
+        return []
+    invalid = found.get("invalid_parameters")
+    return [
+        *(str(found[name]) for name in ("title", "detail") if found.get(name)),
+        *(
+            f"{entry.get('field', '')}: {entry.get('reason', '')}".removeprefix(": ")
+            for entry in (invalid if isinstance(invalid, list) else ())
+        ),
+    ]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host name is not known"
+    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
+        return os.strerror(inner.errno)  # the loop's own words repeat the address
+    return str(inner) or type(error).__name__

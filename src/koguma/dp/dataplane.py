@@ -1,0 +1,252 @@
+"""The Dataplane that a proxy stands for: from flags, or from a file with variables.
+
+Pure: what comes out is the proxy's name and the plain document that registers it. Whether the document is
+legal is for the control plane to say, which has the rules and the words; here only what flags can contradict
+is checked.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from koguma.core import identity
+from koguma.kinds import KINDS
+from koguma.model import documents, forms, labels, tags
+from koguma.model.errors import BadRequest, Invalid
+from koguma.model.forms import Draft
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.model.schema import Json
+
+LOOPBACK: Final = "127.0.0.1"
+DEFAULT_MESH: Final = identity.DEFAULT_MESH
+
+_PORT_MAX: Final = 65535
+_VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_BACKEND_KINDS: Final[Mapping[str, str]] = {
+    word: kind.name
+    for kind in KINDS
+    if kind.name in ("MeshService", "MeshExternalService", "MeshMultiZoneService")
+    for word in (kind.short, kind.name.lower())
+}
+
+
+# The fields of Flags, as the command line calls them.
+FLAG_NAMES: Final[Mapping[str, str]] = {
+    "name": "--name",
+    "mesh": "--mesh",
+    "service": "--service",
+    "port": "--port",
+    "port_name": "--port-name",
+    "service_port": "--service-port",
+    "protocol": "--protocol",
+    "address": "--address",
+    "outbounds": "--outbound",
+    "tags": "--tag",
+    "labels": "--label",
+}
+
+
+class BadDataplane(BadRequest):
+    """What was given makes no Dataplane."""
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """Whom an Envoy stands for; without a resource, a Dataplane that the control plane has already."""
+
+    mesh: str
+    name: str  # the core name
+    resource: Json = None
+
+    @property
+    def networking(self) -> Mapping[str, Json]:
+        """The part with the addresses; empty where it is not known here."""
+        written = self.resource.get("networking") if self.resource else None
+        return written if isinstance(written, dict) else {}
+
+    @property
+    def is_called(self) -> bool:
+        """Whether others may call it, as far as is known here."""
+        return self.resource is None or any(
+            self.networking.get(part) for part in ("inbound", "gateway", "listeners")
+        )
+
+    @property
+    def is_transparent(self) -> bool:
+        """Whether the kernel redirects its service's traffic."""
+        return bool(self.networking.get("transparentProxying"))
+
+
+class Outbound(msgspec.Struct, frozen=True):
+    """A service that is called through a local port; `port` 0 leaves open which port of it is meant."""
+
+    kind: str
+    name: str
+    port: int
+    local_port: int
+
+    @property
+    def document(self) -> dict[str, Json]:
+        """The entry of `networking.outbound`."""
+        if self.kind == "MeshService" and not self.port:
+            return {"port": self.local_port, "tags": {tags.SERVICE: self.name}}
+        ref: dict[str, Json] = {"kind": self.kind, "name": self.name}
+        if self.port:
+            ref["port"] = self.port
+        return {"port": self.local_port, "backendRef": ref}
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """A Dataplane in the words of the command line."""
+
+    name: str
+    mesh: str = DEFAULT_MESH
+    service: str = ""
+    port: int = 0
+    port_name: str = ""
+    service_port: int = 0
+    protocol: str = ""
+    address: str = ""
+    tags: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    outbounds: Sequence[Outbound] = ()
+
+
+def outbound(text: str) -> Outbound:
+    """The outbound that a text such as `backend:9001` or `backend:80:9001` asks for."""
+    kind_word, slash, rest = text.rpartition("/")
+    name, *numbers = rest.split(":")
+    kind = _BACKEND_KINDS.get(kind_word.lower()) if slash else "MeshService"
+    if not name or len(numbers) not in (1, 2) or not all(_is_port(number) for number in numbers):
+        raise BadDataplane(
+            f"must be NAME:LOCALPORT or NAME:SERVICEPORT:LOCALPORT, with ports from 1 to {_PORT_MAX}"
+        )
+    if kind is None:
+        known = ", ".join(sorted(_BACKEND_KINDS))
+        raise BadDataplane(f'begins with "{kind_word}", which is no kind of service; there are {known}')
+    found = Outbound(kind, name, int(numbers[0]) if len(numbers) > 1 else 0, int(numbers[-1]))
+    if kind == "MeshMultiZoneService" and not found.port:
+        raise BadDataplane(f"needs the port of the {kind} too: NAME:SERVICEPORT:LOCALPORT")
+    return found
+
+
+def _is_port(text: str) -> bool:
+    return (
+        text.isascii() and text.isdigit() and len(text) <= len(str(_PORT_MAX)) and 0 < int(text) <= _PORT_MAX
+    )
+
+
+def from_flags(flags: Flags) -> Proxy:
+    """The proxy that flags describe; without a service, one whose Dataplane is stored already."""
+    if not flags.service:
+        _refuse_words_without_service(flags)
+        return Proxy(flags.mesh, flags.name)
+    networking: dict[str, Json] = {"address": flags.address or LOOPBACK}
+    own = dict(flags.labels)
+    if flags.port:
+        networking["inbound"] = [_inbound(flags)]
+    else:
+        _refuse_words_without_port(flags)
+        own = {labels.WORKLOAD: flags.service, tags.SERVICE: flags.service, **own}
+    if flags.outbounds:
+        networking["outbound"] = [each.document for each in flags.outbounds]
+    return _proxy(flags.mesh, flags.name, own, {"networking": networking})
+
+
+def _inbound(flags: Flags) -> Json:
+    """The port of the service. The proxy has the service's own port only where their addresses differ."""
+    made: dict[str, Json] = {"port": flags.port}
+    if flags.port_name:
+        made["name"] = flags.port_name
+    is_local = (flags.address or LOOPBACK) == LOOPBACK
+    if is_local and flags.service_port in (0, flags.port):
+        raise BadDataplane(
+            f"the proxy listens on {LOOPBACK}:{flags.port} itself; say with --service-port where the service"
+            " listens, or with --address by which address others reach the proxy"
+        )
+    if flags.service_port:
+        made["servicePort"] = flags.service_port
+    if not is_local:
+        made["serviceAddress"] = LOOPBACK
+    protocol = {tags.PROTOCOL: flags.protocol} if flags.protocol else {}
+    made["tags"] = {tags.SERVICE: flags.service, **protocol, **flags.tags}
+    return made
+
+
+def _refuse_words_without_service(flags: Flags) -> None:
+    given = _given(
+        flags, "port", "port_name", "service_port", "protocol", "address", "tags", "labels", "outbounds"
+    )
+    if given:
+        raise BadDataplane(
+            f"{given} describes a new Dataplane: name its service with --service, or give the whole with"
+            " --dataplane-file"
+        )
+
+
+def _refuse_words_without_port(flags: Flags) -> None:
+    given = _given(flags, "port_name", "service_port", "protocol", "tags")
+    if given:
+        raise BadDataplane(f"{given} describes a port that the service serves: name it with --port")
+
+
+def _given(flags: Flags, *names: str) -> str:
+    return ", ".join(FLAG_NAMES[name] for name in names if getattr(flags, name))
+
+
+def from_file(text: str, variables: Mapping[str, str], source: str) -> Proxy:
+    """The proxy whose Dataplane a file describes, in Kuma's plain or in the Kubernetes form."""
+    found = documents.load(rendered(text, variables, source), source)
+    if len(found) != 1:
+        raise BadDataplane(f"{source}: must hold one Dataplane; there are {len(found)} objects in it")
+    try:
+        draft = forms.read(_with_mesh_label(found[0].value), Kinds(KINDS))
+    except Invalid as error:
+        raise BadDataplane(f"{source}: {error}") from None
+    except BadRequest as error:
+        raise BadDataplane(f"{source}: {error.detail}") from None
+    if draft.unknown:
+        raise BadDataplane(f"{source}: " + "; ".join(f"{v.field}: {v.message}" for v in draft.unknown))
+    if draft.kind.name != "Dataplane":
+        raise BadDataplane(f"{source}: must hold a Dataplane, not a {draft.kind.name}")
+    if not draft.name:
+        raise BadDataplane(f"{source}: the Dataplane needs a name")
+    return _from_draft(draft)
+
+
+def _with_mesh_label(document: Json) -> Json:
+    """A Kubernetes document as Kuma writes it has its mesh outside of the labels, where others have it."""
+    if not isinstance(document, dict) or "apiVersion" not in document or "mesh" not in document:
+        return document
+    rest = {name: value for name, value in document.items() if name != "mesh"}
+    metadata = rest.get("metadata")
+    if isinstance(metadata, dict):
+        own = {labels.MESH: document["mesh"], **(metadata.get("labels") or {})}
+        rest["metadata"] = {**metadata, "labels": own}
+    return rest
+
+
+def _from_draft(draft: Draft) -> Proxy:
+    found = identity.of(draft, Place())
+    own = dict(draft.labels)
+    if found.key.namespace:
+        own[labels.NAMESPACE] = found.key.namespace
+    return _proxy(found.key.mesh, found.core_name, own, draft.spec)
+
+
+def rendered(text: str, variables: Mapping[str, str], source: str) -> str:
+    """The text with each `{{ name }}` replaced; all that nobody gave are told at once."""
+    missing = sorted({name for name in _VARIABLE.findall(text) if name not in variables})
+    if missing:
+        wanted = " ".join(f"--dataplane-var {name}=..." for name in missing)
+        raise BadDataplane(f"{source}: has variables without a value; give {wanted}")
+    return _VARIABLE.sub(lambda match: variables[match[1]], text)
+
+
+def _proxy(mesh: str, name: str, own_labels: Mapping[str, str], spec: Json) -> Proxy:
+    resource: dict[str, Json] = {"type": "Dataplane", "mesh": mesh, "name": name}
+    if own_labels:
+        resource["labels"] = dict(sorted(own_labels.items()))
+    return Proxy(mesh, name, {**resource, **spec})

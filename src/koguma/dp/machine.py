@@ -1,0 +1,39 @@
+"""Machine: what a proxy's machine is like, as far as its configuration depends on it."""
+
+import socket
+import ssl
+from pathlib import Path
+from typing import Final
+
+# Where distributions keep the CAs that everybody trusts, beside the place that OpenSSL was built with.
+_CA_FILES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_RESOLV_CONF: Final = Path("/etc/resolv.conf")
+
+
+def has_ipv6() -> bool:
+    """Whether anything can listen on IPv6 here."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def ca_file() -> str:
+    """The file with the system's CAs; empty where none is found."""
+    candidates = (ssl.get_default_verify_paths().cafile or "", *_CA_FILES)
+    return next((path for path in candidates if path and Path(path).is_file()), "")
+
+
+def resolv_conf() -> str:
+    """What the machine says about its name servers."""
+    try:
+        return _RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

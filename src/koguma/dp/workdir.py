@@ -1,0 +1,117 @@
+"""Workdir: the private directory in which a proxy keeps its bootstrap and its sockets.
+
+The names of the sockets are known to the control plane as well, which points Envoy at them. A unix socket's
+path has at most 107 bytes on Linux, so the directory must be a short one.
+"""
+
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from koguma.envoy.bootstrap import ADMIN_SOCKET
+from koguma.identity import files
+from koguma.model.errors import KogumaError
+from koguma.model.redacted import Redacted
+
+READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
+DYNAMIC_CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
+
+_SOCKETS: Final = (ADMIN_SOCKET, READINESS_SOCKET, DYNAMIC_CONFIG_SOCKET)
+_SOCKET_PATH_MAX: Final = 107  # sun_path, without the zero at its end
+_NAME_MAX: Final = 24
+_SUFFIX_LENGTH: Final = 8  # what tempfile adds
+_FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Workdir(msgspec.Struct, frozen=True):
+    """A directory of one proxy; a temporary one goes when the proxy does."""
+
+    path: Path
+    is_temporary: bool = False
+    warning: str = ""
+
+    @property
+    def bootstrap(self) -> Path:
+        """What Envoy reads when it starts; holds the token."""
+        return self.path / "bootstrap.json"
+
+    @property
+    def admin(self) -> Path:
+        """Envoy's admin interface."""
+        return self.path / ADMIN_SOCKET
+
+    @property
+    def readiness(self) -> Path:
+        """Where we say whether the proxy is ready."""
+        return self.path / READINESS_SOCKET
+
+    @property
+    def dynamic_config(self) -> Path:
+        """Where Envoy hands us what the control plane sent for us."""
+        return self.path / DYNAMIC_CONFIG_SOCKET
+
+    def write_bootstrap(self, content: Redacted) -> None:
+        """Write the bootstrap, for our user alone."""
+        files.write_private(self.bootstrap, content)
+
+    def remove(self) -> None:
+        """Leave nothing behind: a temporary directory goes, a given one loses what is ours."""
+        if self.is_temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        for name in (self.bootstrap.name, *_SOCKETS):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def opened(given: str, name: str, environment: Mapping[str, str]) -> Workdir:
+    """The given directory, made where it is not there, or else a temporary one with a short name."""
+    if not given:
+        return Workdir(_temporary(name, environment), is_temporary=True)
+    path = Path(given).absolute()
+    if not _fits(str(path)):
+        limit = _SOCKET_PATH_MAX - _longest() - 1
+        raise KogumaError(
+            f"--workdir {path}: a unix socket in it would have too long a name; at most {limit} bytes"
+        )
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise KogumaError(f"--workdir {path}: {error.strerror}") from error
+    _refuse_if_used(path)
+    warning = f'"{path}" is open to others (mode {mode:04o}); run: chmod 700 "{path}"'
+    return Workdir(path, warning=warning if mode & _FOREIGN_BITS else "")
+
+
+def _temporary(name: str, environment: Mapping[str, str]) -> Path:
+    prefix = f"koguma-{name[:_NAME_MAX]}-"
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    for base in (runtime, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes it ours alone
+        if base and os.access(base, os.W_OK) and _fits(os.path.join(base, prefix + "x" * _SUFFIX_LENGTH)):  # noqa: PTH118 - counts bytes
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    raise KogumaError("there is no short directory for unix sockets; give one with --workdir")
+
+
+def _fits(path: str) -> bool:
+    return len(os.fsencode(path)) + 1 + _longest() <= _SOCKET_PATH_MAX
+
+
+def _longest() -> int:
+    return max(len(name) for name in _SOCKETS)
+
+
+def _refuse_if_used(path: Path) -> None:
+    """A proxy that answers there would lose its sockets to us."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path / READINESS_SOCKET))
+        except OSError:
+            return
+    raise KogumaError(f"--workdir {path}: another `koguma dp run` uses it; give each proxy one of its own")

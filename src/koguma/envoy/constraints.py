@@ -1,0 +1,106 @@
+"""Constraints: what Envoy's messages demand of the values of their fields, known before anything is sent.
+
+Envoy refuses a whole answer, good resources included, when such a demand is not met at the top of one
+resource. They stand in the options of the fields (`validate.rules`), so they are read from the binary as the
+messages are.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
+from google.protobuf.message import Message
+
+from koguma.envoy import validate_rules
+from koguma.envoy.schema import Schema
+from koguma.envoy.validate_rules import Check
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The rules of one field; of a list also those of its items, of a map those of its keys and values."""
+
+    checks: tuple[Check, ...] = ()
+    required: bool = False
+    skip: bool = False  # whatever is below is not looked at
+    refused: bool = False  # an old field that Envoy no longer takes
+    items: "Rules | None" = None
+    keys: "Rules | None" = None
+
+
+NO_RULES: Final = Rules()
+REQUIRED: Final = "value is required"
+# Envoy looks at every duration of a message by itself, whatever the rules of the field.
+DURATION: Final = (
+    Check(lambda ns: ns >= 0, "Invalid duration: Expected positive duration", "positive"),
+    Check(lambda ns: ns < 9_223_372_036 * 10**9, "Invalid duration: Duration out-of-range", "out_of_range"),
+)
+REFUSED: Final = "is deprecated, and Envoy refuses it unless its runtime says otherwise; use what replaced it"
+
+
+class Constraints:
+    """The rules of a schema's messages."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._field_options = schema.message_class("google.protobuf.FieldOptions")
+        self._oneof_options = schema.message_class("google.protobuf.OneofOptions")
+        self._message_options = schema.message_class("google.protobuf.MessageOptions")
+        self._value_options = schema.message_class("google.protobuf.EnumValueOptions")
+        self._rules = schema.extension("validate.rules")
+        self._oneof_required = schema.extension("validate.required")
+        self._off = tuple(schema.extension(f"validate.{name}") for name in ("disabled", "ignored"))
+        self._refused = schema.extension("envoy.annotations.disallowed_by_default")
+        self._refused_value = schema.extension("envoy.annotations.disallowed_by_default_enum")
+
+    def of_field(self, field: FieldDescriptor) -> Rules:
+        """The rules of a field."""
+        options = _read(self._field_options, field)
+        found = NO_RULES
+        if options.HasExtension(self._rules):
+            found = _rules(options.Extensions[self._rules], field)
+        if options.HasExtension(self._refused) and options.Extensions[self._refused]:
+            found = msgspec.structs.replace(found, refused=True)
+        if field.enum_type is not None and (refused := self._refused_values(field.enum_type)):
+            check = Check(lambda value: value not in refused, REFUSED, "refused")
+            found = msgspec.structs.replace(found, checks=(*found.checks, check))
+        return found
+
+    def required(self, oneof: OneofDescriptor) -> bool:
+        """Whether one of these fields has to be there."""
+        options = _read(self._oneof_options, oneof)
+        return bool(options.Extensions[self._oneof_required])
+
+    def off(self, message: Descriptor) -> bool:
+        """Whether nothing in this message is looked at."""
+        options = _read(self._message_options, message)
+        return any(options.Extensions[each] for each in self._off)
+
+    def _refused_values(self, enum: EnumDescriptor) -> frozenset[int]:
+        found = ((each.number, _read(self._value_options, each)) for each in enum.values)
+        return frozenset(number for number, options in found if options.Extensions[self._refused_value])
+
+
+def _read(options: type[Message], described: Any) -> Any:
+    """Options with their extensions; those that a description itself gives know none of this schema."""
+    return options.FromString(described.GetOptions().SerializeToString())
+
+
+def _rules(rules: Any, field: FieldDescriptor) -> Rules:
+    """The rules for a field, or for the items, keys or values of one."""
+    kind = rules.WhichOneof("type")
+    if kind is None:
+        return Rules(required=rules.message.required, skip=rules.message.skip)
+    part = getattr(rules, kind)
+    items = keys = None
+    if kind == "repeated" and part.HasField("items"):
+        items = _rules(part.items, field)
+    elif kind == "map" and field.message_type is not None:
+        of = field.message_type.fields_by_name
+        keys = _rules(part.keys, of["key"]) if part.HasField("keys") else None
+        items = _rules(part.values, of["value"]) if part.HasField("values") else None
+    return Rules(
+        validate_rules.checks(kind, part, field),
+        required=rules.message.required or bool(getattr(part, "required", False)),
+        skip=rules.message.skip,
+        items=items,
+        keys=keys,
+    )

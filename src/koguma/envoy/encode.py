@@ -1,0 +1,79 @@
+"""Encode: plain Envoy data to the bytes that Envoy reads, and back.
+
+The work is done by tables that are made once per message type; see there. Here are the two doors: a resource
+becomes a piece with a version, any message becomes bytes. Equal data gives equal bytes everywhere.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import EncodeError
+
+from koguma.envoy.conversion import Wrong
+from koguma.envoy.schema import Schema
+from koguma.envoy.snapshot import TYPE_URLS, Id, Piece, version_of
+from koguma.envoy.tables import Tables
+from koguma.model import violation
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+
+class Unencodable(ValueError):
+    """Data that no Envoy would take: all that is wrong with it, with paths."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__(
+            "; ".join(f"{v.field}: {v.message}" if v.field else v.message for v in self.violations)
+        )
+
+
+class Encoder:
+    """Turns plain data into bytes with the messages of one Envoy."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._tables = Tables(schema)
+
+    def piece(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - the contract's word
+        """A resource, encoded; `type` is one of the six words. Raises `Unencodable`."""
+        body = self.message(TYPE_URLS[type].rpartition("/")[2], data)
+        return Piece(type, name, version_of(body), body, tuple(needs))
+
+    def message(self, full_name: str, data: Json) -> bytes:
+        """Any message by its full name, encoded; equal data gives equal bytes."""
+        pack = self._tables.pack(full_name)
+        try:
+            return pack(data)
+        except Wrong as found:
+            raise Unencodable(found.violations) from None
+        except RecursionError:
+            raise Unencodable((Violation("", "is nested too deeply", "depth"),)) from None
+        except (ValueError, TypeError, OverflowError, EncodeError) as error:
+            broken = tuple(_broken_texts(data, "")) or (Violation("", str(error), "protobuf"),)
+            raise Unencodable(broken) from error
+
+    def decoded(self, piece: Piece) -> dict[str, Any]:
+        """The plain data of a piece, for people to read."""
+        message = self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
+        return dict(
+            json_format.MessageToDict(
+                message, preserving_proto_field_name=True, descriptor_pool=self.schema.pool
+            )
+        )
+
+
+def _broken_texts(data: Json, path: str) -> Iterator[Violation]:
+    """Texts that cannot be written as bytes; looked for only when protobuf has refused something."""
+    if isinstance(data, str):
+        try:
+            data.encode()
+        except UnicodeEncodeError:
+            yield Violation(path, "contains half of a surrogate pair", "text")
+    elif isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _broken_texts(value, violation.child(path, str(name)))
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from _broken_texts(value, violation.item(path, index))

@@ -1,0 +1,32 @@
+"""Names of what has no resource of its own: internal, with the prefix `_kuma` and without `:`.
+
+What has a resource is named by its KRI. `stat_prefix` always equals the name.
+"""
+
+from typing import Final
+
+DNS: Final = "_kuma_dns"
+ADMIN: Final = "_kuma_envoy_admin"
+READINESS: Final = "_kuma_readiness"
+ADS: Final = "_kuma_ads"
+ACCESS_LOG_SINK: Final = "_kuma_access_log_sink"
+ROUTE_DEFAULT: Final = "_kuma_route_default"
+DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
+METRICS: Final = "_kuma_metrics"
+
+
+def passthrough(direction: str, family: int) -> str:
+    """The listener and cluster for traffic that nobody described."""
+    return f"_kuma_passthrough_{direction}_ipv{family}"
+
+
+def permission(section: str) -> str:
+    """The filter that decides who may call an inbound; it comes by itself, so that it acts at once."""
+    return f"_kuma_permission_{section}"
+
+
+def meshpassthrough(protocol: str, value: str, port: int = 0) -> str:
+    """The cluster or filter chain of one entry of a MeshPassthrough; `value` may equal `protocol`."""
+    at = str(port) if port else "*"
+    middle = "" if value == protocol else f"{value.replace(':', '-')}_"
+    return f"meshpassthrough_{protocol}_{middle}{at}"

@@ -1,0 +1,90 @@
+"""Route matches: which requests a route takes, as Envoy's RouteMatch.
+
+A prefix of a path ends at a slash: `/foo` takes `/foo` and `/foo/x`, not `/foobar`. Envoy has a match for
+that too, but then a rewrite cannot put the slash right for both; so a prefix becomes two routes, one for
+the path itself and one for what is below it.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from koguma.envoy.words import Data
+from koguma.model.schema import Json
+
+# What of the path was compared: all of it, its beginning up to a slash, or something that cannot be cut off.
+Reach = Literal["whole", "below", "other"]
+CONNECT: Final = "CONNECT"
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One RouteMatch, and how much of the path it takes."""
+
+    match: Data
+    reach: Reach = "other"
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether it takes CONNECT, which has no path and has to be let through by name."""
+        return "connect_matcher" in self.match
+
+
+def ways(match: Json) -> tuple[Way, ...]:
+    """The RouteMatches that take together what `match` takes; more specific ones first."""
+    conditions = _conditions(match)
+    return tuple(Way({**path, **conditions}, reach) for path, reach in _paths(match))
+
+
+def _paths(match: Json) -> Iterator[tuple[Data, Reach]]:
+    path = match.get("path") or {}
+    kind, value = path.get("type") or "PathPrefix", path.get("value") or "/"
+    if kind == "Exact":
+        yield {"path": value}, "whole"
+    elif kind == "RegularExpression":
+        yield {"safe_regex": {"regex": value}}, "other"
+    elif value.strip("/"):
+        yield {"path": value.rstrip("/")}, "whole"
+        yield {"prefix": value.rstrip("/") + "/"}, "below"
+    elif match.get("method") == CONNECT:
+        yield {"connect_matcher": {}}, "other"
+    else:
+        yield {"prefix": "/"}, "below"
+
+
+def _conditions(match: Json) -> Data:
+    headers = [header(each) for each in match.get("headers") or ()]
+    if method := match.get("method"):
+        headers.append({"name": ":method", "string_match": {"exact": method}})
+    params = [_query_param(each) for each in match.get("queryParams") or ()]
+    conditions: Data = {}
+    if headers:
+        conditions["headers"] = headers
+    if params:
+        conditions["query_parameters"] = params
+    return conditions
+
+
+def header(condition: Json) -> Data:
+    """A condition on one header, as Envoy's HeaderMatcher."""
+    name, value = condition["name"], condition.get("value") or ""
+    match condition.get("type") or "Exact":
+        case "Absent":
+            return {"name": name, "present_match": False}
+        case "Present":
+            return {"name": name, "present_match": True}
+        case "Prefix" if not value:
+            return {"name": name, "present_match": True}  # Envoy takes no empty prefix
+        case "Prefix":
+            return {"name": name, "string_match": {"prefix": value}}
+        case "RegularExpression":
+            return {"name": name, "string_match": {"safe_regex": {"regex": value}}}
+        case _:
+            return {"name": name, "string_match": {"exact": value}}
+
+
+def _query_param(condition: Json) -> Data:
+    value = condition.get("value") or ""
+    if condition.get("type") == "RegularExpression":
+        return {"name": condition["name"], "string_match": {"safe_regex": {"regex": value}}}
+    return {"name": condition["name"], "string_match": {"exact": value}}

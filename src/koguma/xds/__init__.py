@@ -1,0 +1,1 @@
+"""xDS: the protocol without I/O, and the gRPC server around it."""

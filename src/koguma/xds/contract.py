@@ -1,0 +1,70 @@
+"""What the xDS server and the rest of the house say to each other.
+
+The server carries bytes and knows streams; who a proxy is, whether it may connect and what it gets is said
+by a `Door`.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import msgspec
+
+from koguma.envoy.snapshot import Snapshot
+from koguma.model.schema import Json
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first request of a stream: who it says it is."""
+
+    mesh: str
+    name: str  # core name of the Dataplane
+    token: str  # as sent, maybe empty
+    metadata: Mapping[str, Json]  # of the node
+    version: str = ""  # of the Envoy, as 1.40.0
+    peer: str = ""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a proxy is to have, and since which revision of the store."""
+
+    revision: int
+    snapshot: Snapshot
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """A NACK: what was refused, and Envoy's words."""
+
+    type: str
+    names: tuple[str, ...]
+    text: str
+    revision: int
+
+
+class ProxyStatus(msgspec.Struct, frozen=True):
+    """How far a proxy is."""
+
+    state: Literal["connecting", "synced", "behind", "nack"]
+    offered: int  # revision of the newest offer
+    acked: int  # revision of the newest offer that was acknowledged as a whole
+    rejections: tuple[Rejection, ...] = ()
+    acked_versions: Mapping[str, Mapping[str, str]] = {}  # by type, by name: what Envoy said it has taken
+
+
+class Line(Protocol):
+    """One connected proxy, from the house's side."""
+
+    async def next_offer(self) -> Offer:
+        """Wait for an offer that was not taken yet; only the newest counts."""
+
+    def report(self, status: ProxyStatus) -> None:
+        """Note how far the proxy is; called whenever that changes, cheap."""
+
+    async def close(self) -> None:
+        """The stream is over."""
+
+
+class Door(Protocol):
+    """Lets proxies in."""
+
+    async def connect(self, hello: Hello) -> Line:
+        """Check who it is and let it in; Unauthenticated, Forbidden, NotFound or Invalid say why not."""

@@ -1,0 +1,164 @@
+"""Messages: what proxies send, read into plain values; and what they are sent, put together from ready bytes.
+
+A response is never built with protobuf. Its parts are written down by hand as protobuf would (the tags are
+those of `envoy/service/discovery/v3/discovery.proto`), so that the bytes of a resource are only copied,
+however large the response is and however many proxies get it.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from google.protobuf import json_format
+
+from koguma.envoy.schema import Schema
+from koguma.envoy.snapshot import TYPE_URLS
+from koguma.model.schema import Json
+from koguma.xds.protocol.exchange import DeltaRequest, Response
+from koguma.xds.sotw import SotwRequest, SotwResponse
+
+_TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
+_NO_REASON: Final = "the proxy gave no reason"
+
+Request = TypeVar("Request")
+
+
+class Node(msgspec.Struct, frozen=True):
+    """Who a proxy says it is."""
+
+    id: str
+    version: str  # of the Envoy, as 1.40.0
+    metadata: Mapping[str, Json]
+
+
+class Incoming(msgspec.Struct, Generic[Request], frozen=True):
+    """What a message says; `request` is None where it is about a type that we do not serve."""
+
+    type_url: str
+    request: Request | None
+    node: Node | None = None
+
+
+class DeltaReader:
+    """Reads requests of the incremental form."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._class = schema.message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
+
+    def read(self, data: bytes) -> Incoming[DeltaRequest]:
+        """What the bytes say; DecodeError where they say nothing."""
+        message: Any = self._class.FromString(data)
+        return Incoming(message.type_url, self._request(message), _node(message))
+
+    def _request(self, message: Any) -> DeltaRequest | None:
+        type_ = _TYPES.get(message.type_url)
+        if type_ is None:
+            return None
+        return DeltaRequest(
+            type_,
+            subscribe=tuple(message.resource_names_subscribe),
+            unsubscribe=tuple(message.resource_names_unsubscribe),
+            initial_versions=dict(message.initial_resource_versions),
+            nonce=message.response_nonce,
+            error=_error(message),
+        )
+
+
+class SotwReader:
+    """Reads requests of the older form."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._class = schema.message_class("envoy.service.discovery.v3.DiscoveryRequest")
+
+    def read(self, data: bytes) -> Incoming[SotwRequest]:
+        """What the bytes say; DecodeError where they say nothing."""
+        message: Any = self._class.FromString(data)
+        return Incoming(message.type_url, self._request(message), _node(message))
+
+    def _request(self, message: Any) -> SotwRequest | None:
+        type_ = _TYPES.get(message.type_url)
+        if type_ is None:
+            return None
+        return SotwRequest(
+            type_,
+            names=tuple(message.resource_names),
+            version=message.version_info,
+            nonce=message.response_nonce,
+            error=_error(message),
+        )
+
+
+def _error(message: Any) -> str:
+    if not message.HasField("error_detail"):
+        return ""
+    return message.error_detail.message or _NO_REASON
+
+
+def _node(message: Any) -> Node | None:
+    if not message.HasField("node"):
+        return None
+    build = message.node.user_agent_build_version.version
+    version = f"{build.major_number}.{build.minor_number}.{build.patch}"
+    metadata: dict[str, Json] = json_format.MessageToDict(message.node.metadata)
+    return Node(message.node.id, "" if version == "0.0.0" else version, metadata)
+
+
+def delta_bytes(response: Response) -> bytes:
+    """A response of the incremental form (`DeltaDiscoveryResponse`)."""
+    parts = [_text(4, TYPE_URLS[response.type]), _text(5, response.nonce)]
+    for piece in response.pieces:
+        parts += (_delta_head(piece.type, piece.name, piece.version, len(piece.body)), piece.body)
+    parts += [_text(6, name) for name in response.removed]
+    return b"".join(parts)
+
+
+def sotw_bytes(response: SotwResponse) -> bytes:
+    """A response of the older form (`DiscoveryResponse`)."""
+    parts = [_text(1, response.version), _text(4, TYPE_URLS[response.type]), _text(5, response.nonce)]
+    for piece in response.pieces:
+        parts += (_sotw_head(piece.type, len(piece.body)), piece.body)
+    return b"".join(parts)
+
+
+# What stands before a resource is the same for every proxy that gets it. The bytes of the resource itself are
+# not kept here, so a head costs little and the number of them is all that has to be limited.
+_HEADS_MAX: Final = 1 << 17
+
+
+@lru_cache(maxsize=_HEADS_MAX)
+def _delta_head(type_: str, name: str, version: str, size: int) -> bytes:
+    """The beginning of a `Resource` up to the bytes of the resource itself, which must come last."""
+    any_head = _any_head(type_, size)
+    inner = _text(3, name) + _text(1, version) + _head(2, len(any_head) + size) + any_head
+    return _head(2, len(inner) + size) + inner
+
+
+@lru_cache(maxsize=_HEADS_MAX)
+def _sotw_head(type_: str, size: int) -> bytes:
+    any_head = _any_head(type_, size)
+    return _head(2, len(any_head) + size) + any_head
+
+
+def _any_head(type_: str, size: int) -> bytes:
+    """The beginning of an `Any` up to its value."""
+    return _text(1, TYPE_URLS[type_]) + _head(2, size)
+
+
+def _text(field: int, text: str) -> bytes:
+    data = text.encode()
+    return _head(field, len(data)) + data
+
+
+def _head(field: int, size: int) -> bytes:
+    """The tag of a field that has a length, and the length."""
+    return bytes([field << 3 | 2]) + _number(size)
+
+
+def _number(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte, the eighth says that more follow
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,32 @@
+"""Exchange: what a proxy says and what it is told, in the incremental form of xDS."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.envoy.snapshot import CLUSTER, LISTENER, Piece
+
+WILDCARD: Final = "*"
+# Of these a proxy wants whatever there is; all others it asks for by name.
+WILDCARD_TYPES: Final = frozenset({CLUSTER, LISTENER})
+
+
+class DeltaRequest(msgspec.Struct, frozen=True):
+    """One request: a change of what is asked for, an answer to a response, or both."""
+
+    type: str  # the word for the type
+    subscribe: tuple[str, ...] = ()
+    unsubscribe: tuple[str, ...] = ()
+    initial_versions: Mapping[str, str] = {}  # what the proxy has from an earlier stream
+    nonce: str = ""  # of the response that is answered
+    error: str = ""  # the proxy's words, where it refuses that response
+
+
+class Response(msgspec.Struct, frozen=True):
+    """One response: what is new or changed, and the names of what is not there any more."""
+
+    type: str
+    nonce: str
+    pieces: tuple[Piece, ...] = ()
+    removed: tuple[str, ...] = ()

@@ -1,0 +1,235 @@
+"""The xDS server: lets proxies in, gives each stream its room, and ends them in order.
+
+It carries bytes. Who a proxy is and what it is to have is said by the `Door`; what to send when is decided by
+the session of a stream. So nothing here waits for a compile, and nothing there knows of gRPC.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import msgspec
+import structlog
+from google.protobuf.message import DecodeError
+
+from koguma.envoy.schema import Schema
+from koguma.model.errors import BadRequest, KogumaError, Unavailable
+from koguma.model.redacted import Redacted
+from koguma.xds.contract import Door, Hello, Line
+from koguma.xds.hello import End, end_of, hello_of, token_in
+from koguma.xds.messages import DeltaReader, Incoming, SotwReader, delta_bytes, sotw_bytes
+from koguma.xds.pace import Pace
+from koguma.xds.protocol.session import Session
+from koguma.xds.sotw import SotwSession
+from koguma.xds.stream import Form, Stream, Terms
+
+SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+_STOPPING: Final = "the control plane is stopping"
+_UNKNOWN_TYPES_MAX: Final = 100  # that are remembered, so that each is logged once
+
+_log = structlog.get_logger("koguma.xds")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a proxy may do, and how long things may take."""
+
+    drain_seconds: float = 30.0  # that something stays after nobody refers to it any more
+    streams_max: int = 10_000
+    message_bytes_max: int = 16 * 1024 * 1024  # of a proxy that names the versions of all that it has
+    metadata_bytes_max: int = 32 * 1024
+    hello_seconds: float = 10.0  # for the first request of a stream
+    farewell_seconds: float = 1.0  # for a proxy to take a message when its stream is to end
+    patience_seconds: float = 1.0  # that a slow proxy keeps others waiting
+    places: int = 32  # streams that write at a time
+    places_for_new: int = 16
+
+
+class XdsServer:
+    """Aggregated discovery for Envoys, in both forms."""
+
+    def __init__(
+        self, door: Door, schema: Schema, clock: Callable[[], float], limits: Limits | None = None
+    ) -> None:
+        self._door = door
+        self._clock = clock
+        self._limits = limits or Limits()
+        drain_seconds = self._limits.drain_seconds
+        self._delta = Form("delta", DeltaReader(schema).read, lambda: Session(drain_seconds), delta_bytes)
+        self._sotw = Form(
+            "sotw", SotwReader(schema).read, lambda: SotwSession(Session(drain_seconds)), sotw_bytes
+        )
+        pace = Pace(self._limits.places, self._limits.places_for_new, self._limits.patience_seconds)
+        self._terms = Terms(pace, clock, self._limits.farewell_seconds, self._note_unknown_type)
+        self._servers: list[grpc.aio.Server] = []
+        self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
+        self._unknown_types: set[str] = set()
+        self._is_started = False
+        self._stopping = asyncio.Event()
+
+    async def listen(
+        self, host: str, port: int, certificate_pem: str = "", key_pem: Redacted | None = None
+    ) -> int:
+        """Listen on one more port (0: any free one), and say which; without a key on a unix socket only.
+
+        A host that begins with `unix:` is the path of a socket.
+        """
+        server = self._server()
+        address = (
+            host if host.startswith("unix:") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        )
+        try:
+            if key_pem is not None:
+                pair = (key_pem.reveal().encode(), certificate_pem.encode())
+                bound = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            else:
+                assert host.startswith("unix:"), "a token does not travel in the clear"
+                bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        self._servers.append(server)
+        if self._is_started:
+            await server.start()
+        return bound
+
+    async def start(self) -> None:
+        """Let proxies in."""
+        self._is_started = True
+        for server in self._servers:
+            await server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Let nobody in any more and end all streams; their proxies look for another control plane."""
+        self._stopping.set()
+        for stream in list(self._streams.values()):
+            stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+
+    def _server(self) -> grpc.aio.Server:
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "DeltaAggregatedResources": grpc.stream_stream_rpc_method_handler(self._serve_delta),
+            "StreamAggregatedResources": grpc.stream_stream_rpc_method_handler(self._serve_sotw),
+        }
+        server = grpc.aio.server(
+            options=_options(self._limits), maximum_concurrent_rpcs=self._limits.streams_max
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        return server
+
+    async def _serve_delta(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await self._serve(context, self._delta)
+
+    async def _serve_sotw(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await self._serve(context, self._sotw)
+
+    async def _serve(self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]) -> None:
+        end = await self._whole_stream(context, form)
+        if end is None:
+            raise asyncio.CancelledError  # gRPC cannot say anything while a message is being written
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.text)
+
+    async def _whole_stream(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
+    ) -> End | None:
+        """Everything between the opening of a stream and its end; None where the end cannot be told."""
+        try:
+            token = token_in(context.invocation_metadata() or ())
+            first = await self._first(context, form)
+            hello = hello_of(first.node, token, context.peer())
+            line = await self._door.connect(hello)
+        except KogumaError as error:
+            end = end_of(error)
+            _log.info("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
+            return end
+        try:
+            return await self._attend(context, form, first, hello, line)
+        finally:
+            await line.close()
+
+    async def _first(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
+    ) -> Incoming[Any]:
+        """The first request, which says who it is; a stream that says nothing is not waited for."""
+        reading = asyncio.ensure_future(context.read())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait(
+                (reading, stopping),
+                timeout=self._limits.hello_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._stopping.is_set():
+                raise Unavailable(_STOPPING)
+            if not reading.done():
+                raise BadRequest(f"no request within {self._limits.hello_seconds:g} seconds")
+            return _read_first(form, reading.result())
+        finally:
+            reading.cancel()
+            stopping.cancel()
+
+    async def _attend(
+        self,
+        context: grpc.aio.ServicerContext[bytes, bytes],
+        form: Form[Any, Any],
+        first: Incoming[Any],
+        hello: Hello,
+        line: Line,
+    ) -> End | None:
+        """Give the stream its room, in place of an older one of the same proxy."""
+        bound = _log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
+        stream = Stream(
+            form,
+            context,
+            line,
+            f"{hello.mesh}.{hello.name}",
+            self._terms,
+            bound,
+        )
+        key, began = (hello.mesh, hello.name), self._clock()
+        if (older := self._streams.get(key)) is not None:
+            older.end(grpc.StatusCode.ABORTED, "a newer stream of the same proxy took its place")
+        self._streams[key] = stream
+        if self._stopping.is_set():
+            stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+        bound.info("proxy connected", form=form.name, envoy=hello.version)
+        end = End(grpc.StatusCode.CANCELLED)
+        try:
+            end = await stream.run(first)
+        finally:
+            if self._streams.get(key) is stream:
+                del self._streams[key]
+            seconds = round(self._clock() - began, 3)
+            bound.info("proxy disconnected", code=end.code.name, text=end.text, seconds=seconds)
+        return None if stream.is_deaf else end
+
+    def _note_unknown_type(self, type_url: str) -> None:
+        if type_url not in self._unknown_types and len(self._unknown_types) < _UNKNOWN_TYPES_MAX:
+            self._unknown_types.add(type_url)
+            _log.warning("proxies ask for a type that is not served", type_url=type_url)
+
+
+def _read_first(form: Form[Any, Any], data: Any) -> Incoming[Any]:
+    if data is grpc.aio.EOF:
+        raise BadRequest("the stream ended without a request")
+    try:
+        return form.read(data)
+    except DecodeError as error:
+        raise BadRequest(f"the request cannot be read: {error}") from error
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # two servers on one port would each get some of the proxies
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", limits.metadata_bytes_max),
+        ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
+        # That the machine of an idle proxy was switched off is found out by a ping.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # However often an Envoy pings, which its owner decides, it is not sent away for that.
+        ("grpc.http2.max_ping_strikes", 0),
+    ]

@@ -1,0 +1,656 @@
+"""The proxies' door: who has the right token gets a bootstrap, and every no is a sentence."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import logging
+import shutil
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import structlog
+import yaml
+from structlog.testing import capture_logs
+
+from koguma.api import access, proxies_door
+from koguma.api.access import Access
+from koguma.api.context import About, Context
+from koguma.api.proxies_door import PROXY, REGISTERED_BY, ProxiesDoor
+from koguma.api.server import HttpServer, tls_context
+from koguma.api.shown import Shown
+from koguma.api.tokens import Keys
+from koguma.core import admission
+from koguma.identity import certificate_facts, files, signing_keys, tokens
+from koguma.identity.claims import DATAPLANE, DataplaneClaims
+from koguma.kinds import KINDS
+from koguma.model import forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.store import open_store
+from koguma.store.contract import Put, Transaction
+
+NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SERVICE = "kuma.io/service"
+ACCEPT = {"Accept": "application/json"}
+INBOUND = {"port": 80, "servicePort": 8080, "tags": {SERVICE: "web", "kuma.io/protocol": "http"}}
+TOKEN_TEXT = (
+    "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"
+    " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
+)
+
+
+def dataplane(name="web-1", mesh="default", labels=None, **networking: Any) -> dict[str, Any]:
+    shown = {"address": "10.0.0.1", "inbound": [INBOUND], **networking}
+    return {"type": "Dataplane", "mesh": mesh, "name": name, "labels": labels or {}, "networking": shown}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def bootstrap(self) -> Any:
+        """What Envoy would read."""
+        assert self.status == 200, self.text
+        return json.loads(base64.b64decode(json.loads(self.text)["bootstrap"], validate=True))
+
+    @property
+    def source(self) -> Any:
+        """Where Envoy would connect to."""
+        (cluster,) = self.bootstrap["static_resources"]["clusters"]
+        (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        address = endpoint["endpoint"]["address"]["socket_address"]
+        return f"{address['address']}:{address['port_value']}"
+
+    @property
+    def trusted(self) -> Any:
+        (cluster,) = self.bootstrap["static_resources"]["clusters"]
+        return cluster["transport_socket"]["typed_config"]["common_tls_context"]["validation_context"][
+            "trusted_ca"
+        ]
+
+
+@pytest.fixture(scope="session")
+def signing_key() -> str:
+    return signing_keys.generate().reveal()
+
+
+class House:
+    """A door with a store behind it, open on a port of its own."""
+
+    def __init__(self, context: Context, keys: Keys, credentials: files.ServerCredentials) -> None:
+        self.context, self.keys, self.credentials = context, keys, credentials
+        self.now = NOW
+        self.port = 0
+
+    def door(self, **changes: Any) -> ProxiesDoor:
+        given = {
+            "xds_port": lambda: 5679,
+            "ca": self.credentials.ca,
+            "sans": certificate_facts.names(self.credentials.certificate),
+        }
+        return ProxiesDoor(self.context, self.keys, lambda: self.now, **{**given, **changes})
+
+    @contextlib.asynccontextmanager
+    async def open(self, **changes: Any) -> AsyncIterator["House"]:
+        """Listen, with what the door is made of changed."""
+        server = HttpServer(self.door(**changes).handle)
+        await server.start()
+        paths = self.credentials.certificate_path, self.credentials.key_path
+        self.port = await server.listen("127.0.0.1", 0, tls_context(*map(str, paths)))
+        try:
+            yield self
+        finally:
+            await server.stop()
+
+    async def write(self, *documents: Any) -> None:
+        resources = [
+            admission.admitted(
+                forms.read_plain(each, self.context.kinds[each["type"]]), None, self.context.place
+            )
+            for each in documents
+        ]
+        puts = tuple(Put(made.resource) for made in resources)
+        await self.context.store.write(Transaction(puts, "test"))
+
+    def token(self, mesh="default", *, lifetime=HOUR, **claims: Any) -> str:
+        ring = self.keys.ring(DATAPLANE, mesh)
+        return tokens.issue(ring, DataplaneClaims(mesh=mesh, **claims), lifetime, self.now).reveal()
+
+    def stored(self, name="web-1") -> Any:
+        return self.context.state.named("Dataplane", "default", name)
+
+    async def post(self, path: str, body: Any, method="POST", **headers: str) -> Answer:
+        client_tls = ssl.create_default_context(cadata=self.credentials.ca)
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        url = f"https://127.0.0.1:{self.port}{path}"
+        sent = {"Host": f"localhost:{self.port}", **headers}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=client_tls)) as session,
+            session.request(method, url, data=data, headers=sent) as response,
+        ):
+            return Answer(response.status, await response.text(), dict(response.headers))
+
+    async def ask(self, **fields: Any) -> Answer:
+        """A bootstrap for web-1, with some fields of the request changed; `...` leaves one out."""
+        headers = {**ACCEPT, **fields.pop("headers", {})}
+        body = {
+            "mesh": "default",
+            "name": "web-1",
+            "proxyType": "dataplane",
+            "dataplaneToken": self.token(),
+            "version": {"kumaDp": {"version": "2.13.0"}, "envoy": {"version": "1.40.0"}},
+            "caCert": "",
+            "dynamicMetadata": None,
+            "features": ["feature-readiness-unix-socket", "feature-that-nobody-knows"],
+            "workdir": "/run/web-1",
+            "resources": {"maxHeapSizeBytes": 0},
+            **fields,
+        }
+        return await self.post("/bootstrap", {k: v for k, v in body.items() if v is not ...}, **headers)
+
+    async def bring(self, document: Any, **fields: Any) -> Answer:
+        """A bootstrap for a proxy that brings its Dataplane."""
+        text = document if isinstance(document, str) else json.dumps(document)
+        return await self.ask(dataplaneResource=text, **fields)
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory) -> files.ServerCredentials:
+    names = ("cp.example.com", "*.wild.example.com")
+    return files.server_credentials(tmp_path_factory.mktemp("data"), names, datetime.now(UTC))
+
+
+@pytest.fixture
+async def closed(credentials, signing_key):
+    """A house whose door is not open yet."""
+    kinds = Kinds(KINDS)
+    store = await open_store("memory://")
+    context = Context(
+        kinds=kinds,
+        place=Place(),
+        store=store,
+        access=Access((*access.builtin_roles(kinds),), access.BUILTIN_BINDINGS),
+        shown=Shown(kinds),
+        about=About("host", "host-1", lambda: "", "0", dict),
+        signing_key=lambda: signing_key,
+        database=lambda: asyncio.sleep(0, None),  # type: ignore[arg-type]
+    )
+    house = House(context, Keys(lambda: store.state), credentials)
+    secret = {"type": "Secret", "mesh": "default", "name": DATAPLANE.key_name(1, "default")}
+    await house.write({"type": "Mesh", "name": "default"}, {**secret, "data": signing_key})
+    yield house
+    await store.close()
+
+
+@pytest.fixture
+async def house(closed):
+    """A house with an open door."""
+    async with closed.open():
+        yield closed
+
+
+async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
+    document = dataplane(admin={"port": 9902})
+    answer = await house.bring(document, dnsPort=15053, ipv6Enabled=True)
+    node = answer.bootstrap["node"]
+    assert (node["id"], node["cluster"]) == ("default.web-1", "web")
+    assert json.loads(node["metadata"].pop("dataplane.resource")) == document
+    assert node["metadata"] == {
+        "dataplane.proxyType": "dataplane",
+        "dataplane.admin.port": "9902",
+        "dataplane.dns.port": "15053",
+        "workdir": "/run/web-1",
+        "version": {"kumaDp": {"version": "2.13.0"}, "envoy": {"version": "1.40.0"}},
+        "features": ["feature-readiness-unix-socket", "feature-that-nobody-knows"],
+        "ipv6Enabled": True,
+    }
+    assert json.loads(answer.text)["kumaSidecarConfiguration"] == {
+        "networking": {"address": "10.0.0.1"},
+        "metrics": {"aggregate": []},
+    }
+    assert house.stored() is None, "it is registered when it connects"
+
+
+async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
+    await house.write(dataplane(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
+    answer = await house.ask()
+    assert answer.bootstrap["node"]["cluster"] == "edge"
+    assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
+    assert "dataplane.admin.port" not in answer.bootstrap["node"]["metadata"]
+
+
+async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
+    token = house.token()
+    answer = await house.bring(dataplane(), dataplaneToken=token)
+    (service,) = answer.bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
+    assert service["initial_metadata"] == [{"key": "authorization", "value": token}]
+    assert token not in json.dumps(answer.bootstrap["node"])
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.fixture
+def logged():
+    """What is logged, whatever others have set the log to."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    with capture_logs() as lines:
+        yield lines
+    structlog.configure(**before)
+
+
+async def test_the_log_names_the_proxy_and_no_token(house, logged):
+    token = house.token()
+    await house.bring(dataplane(), dataplaneToken=token)
+    await house.bring(dataplane(address=""), dataplaneToken=token)
+    await house.bring(dataplane(), dataplaneToken=token[:-8] + "AAAAAAAA")
+    assert [(line["user"], line["status"]) for line in logged] == [
+        ("proxy:default.web-1", 200),
+        ("proxy:default.web-1", 422),
+        ("mesh-system:anonymous", 401),
+    ]
+    assert token[:-8] not in str(logged)
+
+
+@pytest.mark.slow
+async def test_envoy_reads_what_it_is_given(house, tmp_path):
+    (tmp_path / "bootstrap.json").write_text(json.dumps((await house.bring(dataplane())).bootstrap))
+    envoy = shutil.which("envoy", path=str(Path(sys.executable).parent)) or "envoy"
+    process = await asyncio.create_subprocess_exec(
+        *(envoy, "--mode", "validate", "--config-path", str(tmp_path / "bootstrap.json")),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+@pytest.mark.parametrize("word", ["Bearer ", "bearer ", ""])
+async def test_the_token_may_stand_in_the_header(house, word):
+    header = {"Authorization": f"{word}{house.token()}"}
+    assert (await house.bring(dataplane(), dataplaneToken=..., headers=header)).status == 200
+
+
+async def test_a_bare_bootstrap_is_for_those_who_do_not_ask_for_json(house):
+    answer = await house.bring(dataplane(), headers={"Accept": "*/*"})
+    assert answer.headers["Content-Type"].startswith("text/x-yaml")
+    assert yaml.safe_load(answer.text)["node"]["id"] == "default.web-1"
+
+
+async def test_a_dataplane_in_yaml_becomes_json(house):
+    text = yaml.safe_dump({name: part for name, part in dataplane().items() if name != "mesh"})
+    answer = await house.bring(text)
+    written = json.loads(answer.bootstrap["node"]["metadata"]["dataplane.resource"])
+    assert written == dataplane()
+
+
+@pytest.mark.parametrize(
+    ("variant", "word"),
+    [(None, "DELTA_GRPC"), ("DEFAULT", "DELTA_GRPC"), ("DELTA_GRPC", "DELTA_GRPC"), ("GRPC", "GRPC")],
+)
+async def test_a_dataplane_chooses_how_its_configuration_comes(house, variant, word):
+    document = {**dataplane(), **({"envoy": {"xdsTransportProtocolVariant": variant}} if variant else {})}
+    answer = await house.bring(document)
+    assert answer.bootstrap["dynamic_resources"]["ads_config"]["api_type"] == word
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("localhost:5678", "localhost:5679"),
+        ("LOCALHOST", "localhost:5679"),
+        ("127.0.0.1:5678", "127.0.0.1:5679"),
+        ("[::1]:5678", "::1:5679"),
+        ("[0:0:0::1]:5678", "::1:5679"),
+        ("cp.example.com", "cp.example.com:5679"),
+        ("cp.example.com.:5678", "cp.example.com:5679"),
+        ("a.wild.example.com", "a.wild.example.com:5679"),
+    ],
+)
+async def test_envoy_goes_where_the_proxy_came_to(house, host, source):
+    answer = await house.bring(dataplane(), headers={"Host": host})
+    assert answer.source == source
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.9:5678", "other.example.com", "a.b.wild.example.com", "[::1", "x" * 900]
+)
+async def test_a_host_that_the_certificate_is_not_for_is_refused(house, host):
+    answer = await house.bring(dataplane(), headers={"Host": host})
+    assert answer.status == 400
+    assert answer.text.startswith("A data plane proxy is trying to connect to the control plane using ")
+    sans = certificate_facts.names(house.credentials.certificate)
+    listed = " ".join(f'"{name}"' for name in sans)
+    assert f"but the certificate in the control plane has the following SANs [{listed}]." in answer.text
+    assert len(answer.text) < 2000
+
+
+async def test_a_setting_may_say_where_xds_is(closed):
+    async with closed.open(xds_host="Xds.Example.com"):
+        answer = await closed.bring(dataplane(), headers={"Host": "whatever"})
+        assert answer.source == "xds.example.com:5679"
+
+
+async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(house, signing_key):
+    assert (await house.bring(dataplane())).trusted == {"inline_string": house.credentials.ca}
+    other = files.certificates.make_authority(files.certificates.make_key(), NOW).certificate
+    assert (await house.bring(dataplane(), caCert=other)).trusted == {"inline_string": other}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("no certificate", "caCert is no certificate; give X.509 in PEM form"),
+        (
+            None,
+            "A data plane proxy is trying to verify the control plane using the certificate which is not a",
+        ),
+    ],
+)
+async def test_what_is_no_ca_vouches_for_nobody(house, given, text):
+    answer = await house.bring(dataplane(), caCert=given or house.credentials.certificate)
+    assert answer.status == 400
+    assert answer.text.startswith(text)
+
+
+async def test_without_a_ca_of_ours_the_machines_own_must_do(closed):
+    async with closed.open(ca=""):
+        answer = await closed.bring(dataplane(), systemCaPath="/etc/ssl/cas.pem")
+        assert answer.trusted == {"filename": "/etc/ssl/cas.pem"}
+        refused = await closed.bring(dataplane())
+        assert (refused.status, "not a certificate authority" in refused.text) == (400, True)
+
+
+async def test_a_token_is_asked_for(house):
+    for nothing in (..., "", None, "  "):
+        answer = await house.bring(dataplane(), dataplaneToken=nothing)
+        assert (answer.status, answer.text) == (422, TOKEN_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            lambda token: token[:-8] + "AAAAAAAA",
+            "authentication failed: could not parse token: signature is invalid",
+        ),
+        (lambda _: "nonsense", "authentication failed: could not parse token: it is not a signed JWT"),
+        (lambda _: "x" * 9000, "authentication failed: could not parse token: it is longer than 8192 bytes"),
+    ],
+)
+async def test_a_bad_token_is_refused_before_all_else(house, changed, text):
+    answer = await house.bring("{", dataplaneToken=changed(house.token()), workdir="", name="")
+    assert (answer.status, answer.text) == (401, text)
+
+
+async def test_an_old_token_is_refused(house):
+    token = house.token(lifetime=HOUR)
+    house.now = NOW + 2 * HOUR
+    answer = await house.bring(dataplane(), dataplaneToken=token)
+    assert (answer.status, answer.text) == (401, "authentication failed: token is expired")
+
+
+@pytest.mark.parametrize(
+    ("claims", "text"),
+    [
+        ({"name": "web-2"}, "proxy name from requestor: web-1 is different than in token: web-2"),
+        ({"type": "ingress"}, "proxy type from requestor: dataplane is different than in token: ingress"),
+        ({"tags": {"team": ("a",)}}, 'dataplane has no tag "team" required by the token'),
+        (
+            {"tags": {SERVICE: ("shop",)}},
+            (
+                f'dataplane contains tag "{SERVICE}" with value "web" which is not allowed with this token.'
+                ' Allowed values in token are ["shop"]'
+            ),
+        ),
+        ({"workload": "web"}, "dataplane has no workload label required by the token"),
+    ],
+)
+async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
+    for stored in (False, True):
+        if stored:
+            await house.write(dataplane())
+        token = house.token(**claims)
+        answer = await (
+            house.ask(dataplaneToken=token) if stored else house.bring(dataplane(), dataplaneToken=token)
+        )
+        assert (answer.status, answer.text) == (403, text)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"name": "web-1"},
+        {"tags": {SERVICE: ("web", "shop")}},
+        {"tags": {"kuma.io/zone": ("default",)}},  # a label that every Dataplane gets
+        {"workload": "web"},
+    ],
+)
+async def test_a_token_that_fits_is_taken(house, claims):
+    document = dataplane(labels={"kuma.io/workload": "web"})
+    assert (await house.bring(document, dataplaneToken=house.token(**claims))).status == 200
+
+
+async def test_a_dataplane_that_is_not_there_yet_is_nothing_said(house):
+    answer = await house.ask()
+    assert (answer.status, answer.text) == (404, "")
+
+
+async def test_a_token_for_another_name_does_not_tell_who_is_there(house):
+    answer = await house.ask(dataplaneToken=house.token(name="shop-1"))
+    assert answer.status == 403
+
+
+@pytest.mark.parametrize("mesh", ["nope", "", "Not/a mesh"])
+async def test_a_mesh_that_is_not_there_is_said_so(house, mesh):
+    answer = await house.ask(mesh=mesh)
+    assert (answer.status, answer.text) == (422, f'mesh: mesh "{mesh}" does not exist')
+    assert all(key[1] == "default" for key in house.keys._rings), "no ring is kept for what does not exist"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "line 1, column 1: Expecting value"),
+        (b"{", "line 1, column 2: Expecting property name enclosed in double quotes"),
+        (b'{"mesh": 1, "features": "x"}', 'mesh: in body must be of type string: "integer"\nfeatures: '),
+        (b'{"mesh": "a", "mesh": "b"}', 'line 1, column 15: key "mesh" is given twice'),
+        (b"[]", "the body must be a JSON object, not array"),
+        (b"[" * 100_000, "line 1, column 1: nested deeper than 64 levels"),
+        (b"\xff", "line 1, column 1: byte 0 is not valid UTF-8"),
+    ],
+)
+async def test_what_cannot_be_read_is_said_with_its_place(house, body, text):
+    answer = await house.post("/bootstrap", body, **ACCEPT)
+    assert answer.status == 400
+    assert answer.text.startswith(text)
+    assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+async def test_a_body_too_large_is_not_read(house):
+    answer = await house.post("/bootstrap", b" " * (proxies_door.BODY_BYTES_MAX + 1))
+    assert (answer.status, answer.text) == (413, "the body is larger than 1048576 bytes")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
+    monkeypatch.setattr(proxies_door, "BODY_SECONDS_MAX", 0.05)
+    context = ssl.create_default_context(cadata=house.credentials.ca)
+    reader, writer = await asyncio.open_connection("localhost", house.port, ssl=context)
+    writer.write(b"POST /bootstrap HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
+    async with asyncio.timeout(5):
+        assert b" 408 " in await reader.readline()
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"name": ""}, "name: cannot be empty"),
+        ({"workdir": ""}, "workdir: must be an absolute path: Envoy keeps its sockets there"),
+        ({"workdir": "run/web-1"}, "workdir: must be an absolute path: Envoy keeps its sockets there"),
+        (
+            {"workdir": "/" + "a" * 78},
+            "workdir: is longer than 78 bytes, so that the path of a socket in it would be too long",
+        ),
+        ({"dnsPort": 65536}, "dnsPort: must be in range [0, 65535]"),
+        (
+            {"proxyType": "ingress"},
+            'proxyType: "ingress" is not served; a Dataplane with networking.listeners is a zone proxy',
+        ),
+        (
+            {"proxyType": "egress", "workdir": ""},
+            (
+                'proxyType: "egress" is not served; a Dataplane with networking.listeners is a zone proxy\n'
+                "workdir: must be an absolute path: Envoy keeps its sockets there"
+            ),
+        ),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
+    answer = await house.bring(dataplane(), **fields)
+    assert (answer.status, answer.text) == (422, text)
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ("{", "dataplaneResource: line 2, column 1: "),
+        ("", None),
+        ("a: 1\n---\nb: 2", "dataplaneResource: must be one Dataplane"),
+        ("[]", "dataplaneResource: must be one Dataplane"),
+        (dataplane("web-2"), 'name: is "web-2", and the proxy asked as "web-1"'),
+        (dataplane(mesh="m"), 'mesh: is "m", and the proxy asked as "default"'),
+        ({"type": "Mesh", "name": "x"}, 'type: is "Mesh", and the proxy asked as "Dataplane"\nname: is "x"'),
+        (dataplane(address=""), "networking.address: address can't be empty"),
+        (
+            dataplane(inbound=[{**INBOUND, "port": 0}, {"port": 1, "tags": {"a": "b"}}], outbound=[{}]),
+            (
+                "networking.inbound[0].port: port must be in the range [1, 65535]\n"
+                'networking.inbound[1].tags["kuma.io/service"]: tag has to exist\n'
+                "networking.outbound[0].port: "
+            ),
+        ),
+        (
+            {**dataplane(), "networkin": {}},
+            'networkin: unknown field "networkin"; did you mean "networking"?',
+        ),
+        (
+            dataplane(labels={"kuma.io/zone": "west"}),
+            'labels["kuma.io/zone"]: kuma.io/zone label should have',
+        ),
+        (
+            dataplane(
+                transparentProxying={"redirectPortInbound": 15006, "redirectPortOutbound": 15001},
+                outbound=[{"port": 9000, "tags": {SERVICE: "shop"}}],
+            ),
+            "outbound: should be empty since dataplane is in Transparent Proxying mode",
+        ),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+async def test_a_bad_dataplane_is_refused_with_the_places(house, document, text):
+    answer = await house.bring(document)
+    assert answer.status == (404 if text is None else 422)
+    assert answer.text.startswith(text or "")
+    assert house.stored() is None
+
+
+async def test_other_paths_and_methods_lead_nowhere(house):
+    there = await house.post("/meshes", {})
+    assert (there.status, there.text) == (404, "there is nothing at /meshes; proxies POST to /bootstrap")
+    wrong = await house.post("/bootstrap", b"", method="GET")
+    assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
+
+
+async def test_a_mistake_of_ours_is_one_bad_answer(closed):
+    def broken() -> int:
+        raise ZeroDivisionError("what only the log may hear")
+
+    async with closed.open(xds_port=broken):
+        answer = await closed.bring(dataplane())
+        assert answer.status == 500
+        assert answer.text.startswith("Internal Server Error")
+        assert answer.headers["Koguma-Request-Id"] in answer.text
+        assert "hear" not in answer.text
+        assert (await closed.ask(dataplaneToken=...)).status == 422, "the door stays open"
+
+
+REGISTERED = {REGISTERED_BY: PROXY}
+
+
+async def leave(house, token, **fields):
+    header = {"Authorization": f"Bearer {token}"} if token else {}
+    return await house.post("/deregister", {"mesh": "default", "name": "web-1", **fields}, **header)
+
+
+async def test_a_proxy_takes_its_dataplane_along(house):
+    await house.write(dataplane(labels=REGISTERED), dataplane("web-2", labels=REGISTERED))
+    key = house.stored().key
+    answer = await leave(house, house.token(name="web-1"))
+    assert (answer.status, answer.text) == (204, "")
+    assert house.stored() is None
+    assert house.stored("web-2") is not None
+    assert (await leave(house, house.token(name="web-1"))).status == 204, "it is gone already"
+    (last, *_) = await house.context.store.history(key)
+    assert (last.author, last.reason) == ("proxy:default.web-1", "the proxy has stopped")
+
+
+async def test_a_dataplane_that_somebody_wrote_stays(house):
+    await house.write(dataplane())
+    assert (await leave(house, house.token())).status == 204
+    assert house.stored() is not None
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        ({"name": "web-2"}, 403),
+        ({"tags": {SERVICE: ("shop",)}}, 403),
+        ({"workload": "shop"}, 403),
+        ({"tags": {SERVICE: ("web",)}}, 204),
+    ],
+)
+async def test_a_proxy_removes_no_other(house, claims, status):
+    await house.write(dataplane(labels=REGISTERED))
+    answer = await leave(house, house.token(**claims))
+    assert answer.status == status
+    assert (house.stored() is None) == (status == 204)
+
+
+async def test_nobody_leaves_for_another_without_a_token(house):
+    await house.write(dataplane(labels=REGISTERED))
+    for token in ("", "nonsense", house.token()[:-8] + "AAAAAAAA"):
+        assert (await leave(house, token)).status == 401
+    assert house.stored() is not None
+
+
+async def test_leaving_a_mesh_that_has_gone_is_no_trouble(house):
+    assert (await leave(house, house.token(), mesh="gone")).status == 204
+
+
+async def test_a_dataplane_that_is_written_meanwhile_goes_all_the_same(house):
+    await house.write(dataplane(labels=REGISTERED))
+    write, times = house.context.store.write, []
+
+    async def late(transaction):
+        if not times:
+            times.append(1)
+            await write(Transaction((Put(changed),), "somebody"))
+        return await write(transaction)
+
+    changed = msgspec.structs.replace(house.stored(), labels={**house.stored().labels, "a": "b"})
+    house.context.store.write = late
+    assert (await leave(house, house.token())).status == 204
+    assert house.stored() is None

@@ -1,0 +1,296 @@
+"""Host names: who gets which, and what is told to who gets none."""
+
+import msgspec
+import pytest
+
+from koguma.core import defaults, hostnames, pipeline
+from koguma.model.place import Mode, Place
+from tests.core.destinations import database, external, generator, internal, multi_zone, service, stored
+
+SVC = "{{ .DisplayName }}.svc.mesh.local"
+
+
+def told(db, resource):
+    """What a status says of names: hostnames, and for each generator its reason and message."""
+    reported = hostnames.reported(hostnames.of(db, resource.key))
+    generators = {
+        each["hostnameGeneratorRef"]["coreName"]: (
+            each["conditions"][0]["reason"],
+            each["conditions"][0]["message"],
+        )
+        for each in reported["hostnameGenerators"]
+    }
+    return [each["hostname"] for each in reported["addresses"]], generators
+
+
+def names(db, *resources):
+    return [told(db, resource)[0] for resource in resources]
+
+
+def test_a_name_is_reported_with_who_gave_it():
+    web = service("web")
+    db = database(web, generator("local", SVC))
+    assert hostnames.reported(hostnames.of(db, web.key)) == {
+        "addresses": [
+            {
+                "hostname": "web.svc.mesh.local",
+                "origin": "HostnameGenerator",
+                "hostnameGeneratorRef": {"coreName": "local"},
+            }
+        ],
+        "hostnameGenerators": [
+            {
+                "hostnameGeneratorRef": {"coreName": "local"},
+                "conditions": [{"type": "Generated", "status": "True", "reason": "Generated", "message": ""}],
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ .Name }}.x", "web.ns.x"),
+        ("{{ .DisplayName }}.x", "web.x"),
+        ("{{ .Namespace }}.{{ .Mesh }}.{{ .Zone }}", "ns.shop.east"),
+        ('{{ label "team" }}.x', "blue.x"),
+        ('{{ label "kuma.io/display-name" }}.x', "web.x"),
+    ],
+)
+def test_a_template_knows_the_service(template, expected):
+    web = service("web", namespace="ns", labels={"team": "blue"})
+    assert names(database(web, generator("g", template)), web) == [[expected]]
+
+
+@pytest.mark.parametrize(
+    ("matches", "is_selected"),
+    [
+        ({}, True),
+        ({"team": "blue"}, True),
+        ({"team": "blue", "kuma.io/origin": "zone"}, True),
+        ({"kuma.io/display-name": "web"}, True),
+        ({"team": "red"}, False),
+        ({"owner": "me"}, False),
+    ],
+)
+def test_a_generator_selects_by_labels(matches, is_selected):
+    web = service("web", labels={"team": "blue"})
+    assert names(database(web, generator("g", SVC, matches=matches)), web) == [
+        ["web.svc.mesh.local"] if is_selected else []
+    ]
+
+
+def test_a_generator_is_for_one_kind():
+    there = service("a"), external("b"), multi_zone("c")
+    db = database(
+        *there,
+        generator("ms", "{{ .DisplayName }}.ms", "meshService"),
+        generator("mes", "{{ .DisplayName }}.mes", "meshExternalService"),
+        generator("mmzs", "{{ .DisplayName }}.mmzs", "meshMultiZoneService"),
+    )
+    assert names(db, *there) == [["a.ms"], ["b.mes"], ["c.mmzs"]]
+
+
+def test_all_generators_that_select_a_service_give_a_name_in_the_order_of_their_own():
+    web = service("web")
+    db = database(web, generator("b", "{{ .Name }}.b", origin="global"), generator("c", "{{ .Name }}.a"))
+    assert names(db, web) == [["web.b", "web.a"]]
+
+
+def test_two_generators_may_give_a_service_one_name():
+    web = service("web", status={"vips": [{"ip": "241.0.0.1"}]})
+    db = database(web, generator("a", SVC), generator("b", SVC))
+    assert names(db, web) == [["web.svc.mesh.local"] * 2]
+    assert hostnames.records(db, (web.key,)) == (("web.svc.mesh.local", ("241.0.0.1",)),)
+
+
+def test_a_generator_with_an_extension_is_left_to_the_plugin():
+    web = service("web")
+    db = database(web, generator("g", SVC, spec={"extension": {"type": "Lookup"}}))
+    assert told(db, web) == ([], {})
+
+
+# What gives no name.
+
+
+@pytest.mark.parametrize(
+    ("template", "reason", "message"),
+    [
+        ('{{ label "team" }}.x', "TemplateError", 'label "team" is missing'),
+        ("{{ .Nam }}", "TemplateError", 'unknown field in "{{ .Nam }}"'),
+        ("{{ .DisplayName }}_x", "InvalidHostname", '"web_x" is no host name'),
+        ("{{ .Namespace }}.x", "InvalidHostname", '".x" is no host name'),
+        ("", "InvalidHostname", '"" is no host name'),
+        ("a" * 64 + ".x", "InvalidHostname", "at most 63 between two dots"),
+        (".".join(["a" * 63] * 4), "InvalidHostname", "at most 253"),
+    ],
+)
+def test_what_gives_no_name_is_told_on_the_service(template, reason, message):
+    web = service("web")
+    db = database(web, generator("g", template), generator("good", SVC))
+    found, generators = told(db, web)
+    assert found == ["web.svc.mesh.local"]
+    assert generators["g"][0] == reason
+    assert message in generators["g"][1]
+
+
+def collision(kind, name):
+    return ("Collision", f"Hostname collision with {kind}: {name}")
+
+
+def test_of_two_services_of_one_name_the_older_has_it():
+    old, young = service("b", created=1), service("a", created=2)
+    db = database(old, young, generator("g", "same.x"))
+    assert names(db, old, young) == [["same.x"], []]
+    assert told(db, young)[1] == {"g": collision("MeshService", "b")}
+
+
+def test_of_two_services_of_one_age_the_first_has_it():
+    one, other = service("a"), service("b")
+    assert names(database(one, other, generator("g", "same.x")), one, other) == [["same.x"], []]
+
+
+def only(resource):
+    return {"kuma.io/display-name": resource.name}
+
+
+# Each gives `same.x` to another service; the first in the row wins.
+WINS = [
+    ("zone-before-global", {"origin": "zone", "created": 9}, {"origin": "global", "created": 1}),
+    ("older-first", {"created": 1}, {"created": 2}),
+    ("older-first-of-global", {"origin": "global", "created": 1}, {"origin": "global", "created": 2}),
+    ("then-by-name", {"name": "a"}, {"name": "b"}),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), [each[1:] for each in WINS], ids=[each[0] for each in WINS])
+@pytest.mark.parametrize("kinds", [("meshService", "meshService"), ("meshService", "meshExternalService")])
+def test_a_name_goes_to_the_better_generator(first, second, kinds):
+    one, other = service("winner", created=9), service("loser", created=1)
+    if kinds[1] == "meshExternalService":
+        other = external("loser", created=1)
+    made = [
+        generator(**{"name": name, **how}, template="same.x", selects=kind, matches=only(chosen))
+        for name, how, kind, chosen in (("z", first, kinds[0], one), ("y", second, kinds[1], other))
+    ]
+    db = database(one, other, *made)
+    assert names(db, one, other) == [["same.x"], []]
+    ((_, told_loser),) = told(db, other)[1].items()
+    assert told_loser == collision("MeshService", "winner")
+
+
+def test_a_name_belongs_to_one_service_of_each_mesh():
+    here, there = service("web"), service("web", mesh="other")
+    assert names(database(here, there, generator("g", SVC)), here, there) == [["web.svc.mesh.local"]] * 2
+
+
+def test_the_default_templates_of_zone_and_global_collide_and_the_zone_wins():
+    own, synced = (
+        external("db"),
+        external("db", zone="", labels={"kuma.io/origin": "global"}, core_name="db-x"),
+    )
+    made = [
+        generator(
+            each["name"],
+            each["spec"]["template"],
+            "meshExternalService",
+            origin=place.origin,
+            matches=matches,
+        )
+        for place in (Place(zone="east"), Place(mode=Mode.GLOBAL, zone=""))
+        for each in defaults.hostname_generators(place)
+        if (matches := each["spec"]["selector"].get("meshExternalService", {}).get("matchLabels"))
+    ]
+    assert len(made) == 2
+    db = database(own, synced, *made)
+    assert names(db, own, synced) == [["db.extsvc.mesh.local"], []]
+    assert told(db, synced)[1] == {"synced-mesh-external-service": collision("MeshExternalService", "db")}
+
+
+# Names that a MeshExternalService says itself.
+
+
+def test_a_name_that_is_written_out_goes_before_generated_ones():
+    web = service("web", "241.0.0.1")
+    status = {"vips": [{"ip": "242.0.0.1", "hostname": "Web.svc.mesh.local."}]}
+    own = external("own", "Web.svc.mesh.local.", created=9, status=status)
+    db = database(web, own, generator("g", SVC), generator("e", SVC, "meshExternalService"))
+    assert told(db, web) == ([], {"g": collision("MeshExternalService", "own")})
+    assert told(db, own) == ([], {})  # its names stand beside its addresses, and no generator adds one
+    assert hostnames.records(db, (own.key, web.key)) == (("web.svc.mesh.local", ("242.0.0.1",)),)
+
+
+def test_each_name_leads_to_its_own_address():
+    vips = [{"ip": "242.0.0.1", "hostname": "a.ext"}, {"ip": "242.0.0.2", "hostname": "b.ext"}]
+    one = external("db", "b.ext", "a.ext", status={"vips": vips})
+    assert hostnames.records(database(one), (one.key,)) == (
+        ("a.ext", ("242.0.0.1",)),
+        ("b.ext", ("242.0.0.2",)),
+    )
+
+
+def test_what_cannot_be_a_name_has_no_record():
+    vips = [{"ip": "242.0.0.1", "hostname": "*.ext"}]
+    one = external("db", "*.ext", status={"vips": vips})
+    db = database(one)
+    assert hostnames.records(db, (one.key,)) == ()
+    assert [claim.reason for claim in hostnames.of(db, one.key)] == ["InvalidHostname"]
+
+
+def test_domains_that_exist_are_no_names_of_ours():
+    one = stored("MeshExternalService", "db", {"match": [internal("example.com", kind="Domain")]})
+    assert told(database(one, generator("g", SVC, "meshExternalService")), one) == ([], {})
+
+
+# Records.
+
+
+def test_records_are_of_the_destinations_that_are_asked_for_sorted():
+    web, api, new = service("web", "241.0.0.2"), service("api", "241.0.0.1"), service("new")
+    db = database(web, api, new, generator("g", SVC), generator("h", "x-{{ .Name }}"))
+    assert hostnames.records(db, (web.key, api.key, new.key)) == (
+        ("api.svc.mesh.local", ("241.0.0.1",)),
+        ("web.svc.mesh.local", ("241.0.0.2",)),
+        ("x-api", ("241.0.0.1",)),
+        ("x-web", ("241.0.0.2",)),
+    )
+    assert [name for name, _ in hostnames.records(db, (web.key,))] == ["web.svc.mesh.local", "x-web"]
+
+
+# What it costs.
+
+
+def test_a_changed_status_makes_no_name_again():
+    web, api = service("web", "241.0.0.2"), service("api", "241.0.0.1")
+    db = database(web, api, generator("g", SVC))
+    db.watch(hostnames.records, (web.key, api.key))
+    db.reset_counts()
+    counted = msgspec.structs.replace(
+        web, status={**web.status, "dataplaneProxies": {"total": 3}}, revision=9
+    )
+    pipeline.take(db, [counted])
+    assert db.changed() == []
+    assert {name: count for name, count in db.runs.items() if name.startswith("hostnames")} == {
+        "hostnames.claims": 1
+    }
+
+
+def test_a_mesh_does_not_ask_about_another():
+    web, there = service("web"), service("web", mesh="other")
+    db = database(web, there, generator("g", SVC))
+    db.watch(hostnames.of_mesh, "shop")
+    db.watch(hostnames.of_mesh, "other")
+    db.reset_counts()
+    pipeline.take(db, [service("new", mesh="other")])
+    assert [asked.args for asked in db.changed()] == [("other",)]
+    assert db.runs["hostnames.of_mesh"] == db.runs["hostnames.claims"] == 1
+
+
+def test_a_generator_for_one_kind_asks_nothing_about_another():
+    web, db_ = service("web"), external("db")
+    db = database(web, db_, generator("g", SVC))
+    db.watch(hostnames.of_mesh, "shop")
+    db.reset_counts()
+    pipeline.take(db, [generator("e", SVC, "meshExternalService")])
+    assert len(db.changed()) == 1
+    assert db.runs["hostnames.claims"] == 1

@@ -1,0 +1,89 @@
+"""Who a proxy is, as URIs."""
+
+import pytest
+
+from koguma.core import pipeline, spiffe, world
+from koguma.core.world import Inbound, Proxy, Reach, pairs
+from koguma.kinds import KINDS
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Key, Resource
+
+WEB = Key("Dataplane", "shop", "east", "", "web-1")
+SERVICE, WORKLOAD = "kuma.io/service", "kuma.io/workload"
+
+
+def proxy(*inbounds, labels=None, gateway=None):
+    """A proxy with an inbound for each map of tags."""
+    made = tuple(Inbound(str(i), "", i, "tcp", pairs(tags)) for i, tags in enumerate(inbounds, 80))
+    return Proxy(
+        key=WEB,
+        core_name="web-1",
+        labels=pairs(labels),
+        inbounds=made,
+        is_gateway=gateway is not None,
+        is_builtin=False,
+        gateway_tags=pairs(gateway),
+        origin="zone",
+        reach=Reach(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "services"),
+    [
+        (proxy({SERVICE: "web"}), ("web",)),
+        (proxy({SERVICE: "web"}, {SERVICE: "api"}, {SERVICE: "web"}), ("api", "web")),
+        (proxy(gateway={SERVICE: "edge"}), ("edge",)),
+        (proxy({SERVICE: "web"}, labels={SERVICE: "other", WORKLOAD: "another"}), ("web",)),
+        (proxy({"team": "a"}, labels={SERVICE: "web", WORKLOAD: "another"}), ("web",)),
+        (proxy({}, labels={WORKLOAD: "web"}), ("web",)),
+        (proxy({}), ("web-1",)),
+        (proxy(), ("web-1",)),
+    ],
+)
+def test_a_proxy_speaks_for_its_tags_or_its_label_or_itself(found, services):
+    assert spiffe.services(found) == services
+
+
+def test_services_come_first_and_then_every_tag_once_in_order():
+    found = proxy(
+        {SERVICE: "web", "kuma.io/zone": "east", "version": "2"},
+        {SERVICE: "admin", "kuma.io/zone": "east", "version": "1"},
+    )
+    assert spiffe.uris("shop", found) == (
+        "spiffe://shop/admin",
+        "spiffe://shop/web",
+        "kuma://kuma.io/service/admin",
+        "kuma://kuma.io/service/web",
+        "kuma://kuma.io/zone/east",
+        "kuma://version/1",
+        "kuma://version/2",
+    )
+
+
+def test_what_only_a_label_says_is_no_tag():
+    assert spiffe.uris("shop", proxy({}, labels={WORKLOAD: "web"})) == ("spiffe://shop/web",)
+
+
+def dataplane(*tags, address="10.0.0.1"):
+    inbound = [{"port": port, "tags": own} for port, own in enumerate(tags, 80)]
+    spec = {"networking": {"address": address, "inbound": inbound}}
+    return Resource(kind="Dataplane", mesh="shop", zone="east", name="web-1", core_name="web-1", spec=spec)
+
+
+def test_the_identity_changes_with_the_tags_alone():
+    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [dataplane({SERVICE: "web"})])
+    db.watch(spiffe.identity, WEB)
+    assert spiffe.identity(db, WEB) == ("spiffe://shop/web", "kuma://kuma.io/service/web")
+    pipeline.take(db, [dataplane({SERVICE: "web"}, address="10.0.0.2")])
+    assert db.changed() == []
+    pipeline.take(db, [dataplane({SERVICE: "web"}, {SERVICE: "admin"})])
+    assert [asked.question for asked in db.changed()] == [spiffe.identity]
+    assert spiffe.identity(db, WEB)[:2] == ("spiffe://shop/admin", "spiffe://shop/web")
+
+
+def test_nobody_has_no_identity():
+    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [])
+    assert world.proxy(db, WEB) is None
+    assert spiffe.identity(db, WEB) == ()

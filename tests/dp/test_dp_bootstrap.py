@@ -1,0 +1,177 @@
+"""What a proxy says to the control plane, and what it makes of the answers."""
+
+import asyncio
+import base64
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+from stand_in import TOKEN, StandIn, packed
+
+from koguma.api import bootstrap_request
+from koguma.api.bootstrap_request import BootstrapRequest
+from koguma.dp import bootstrap, control_plane
+from koguma.dp.bootstrap import EnvoyVersion, Setup
+from koguma.dp.control_plane import Away, ControlPlane, Denied
+from koguma.dp.dataplane import Proxy
+from koguma.model.redacted import Redacted
+
+ENVOY = EnvoyVersion("1.40.0", "9e55/1.40.0/Clean/RELEASE/BoringSSL")
+RESOURCE = {"type": "Dataplane", "mesh": "shop", "name": "web-1", "networking": {"address": "127.0.0.1"}}
+
+
+def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
+    setup = Setup(workdir="/run/k", envoy=ENVOY, bind_outbounds=True, dns_port=15053, system_ca="/ca.pem")
+    made = bootstrap.request(Proxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    assert (made["mesh"], made["name"], made["proxyType"]) == ("shop", "web-1", "dataplane")
+    assert made["dataplaneToken"] == TOKEN
+    assert json.loads(made["dataplaneResource"]) == RESOURCE
+    assert made["features"] == [
+        "feature-readiness-unix-socket",
+        "feature-embedded-dns",
+        "feature-bind-outbounds",
+    ]
+    assert made["version"]["envoy"] == {
+        "version": "1.40.0",
+        "build": "9e55/1.40.0/Clean/RELEASE/BoringSSL",
+        "kumaDpCompatible": True,
+    }
+    assert (made["caCert"], made["dnsPort"], made["workdir"]) == ("a CA", 15053, "/run/k")
+    assert "readinessPort" not in made
+
+
+def test_a_proxy_of_a_stored_dataplane_does_not_register_one():
+    made = bootstrap.request(Proxy("shop", "web-1"), Setup(workdir="/run/k"), "", None)
+    assert {"dataplaneResource", "dataplaneToken", "dnsPort", "readinessPort"}.isdisjoint(made)
+
+
+def test_the_control_plane_reads_what_a_proxy_writes():
+    setup = Setup(workdir="/run/k", envoy=ENVOY, dns_port=15053, is_ipv6=True)
+    made = bootstrap.request(Proxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
+    assert list(bootstrap_request.violations(read)) == []
+    assert bootstrap_request.brought(read) == RESOURCE
+    assert (read.mesh, read.name, read.proxy_type) == ("shop", "web-1", "dataplane")
+    assert (read.dataplane_token, read.ca_cert, read.workdir) == (TOKEN, "a CA", "/run/k")
+    assert (read.dns_port, read.ipv6_enabled, list(read.features)) == (15053, True, setup.features)
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        ("\nenvoy  version: 9e55/1.40.0/Clean/RELEASE/BoringSSL\n\n", ENVOY),
+        (
+            "envoy  version: ab/1.41.0-dev/Modified/DEBUG/BoringSSL",
+            EnvoyVersion("1.41.0-dev", "ab/1.41.0-dev/Modified/DEBUG/BoringSSL"),
+        ),
+        ("curl 8.1.0", None),
+        ("", None),
+    ],
+)
+def test_the_version_is_read_from_what_envoy_prints(printed, version):
+    assert bootstrap.read_version(printed) == version
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, {}, {"bootstrap": "%"}, {"bootstrap": 5}, {"bootstrap": base64.b64encode(b"[]").decode()}],
+)
+def test_an_answer_without_a_bootstrap_is_refused(answer):
+    with pytest.raises(Denied, match="there is no bootstrap in its answer"):
+        bootstrap.content(answer)
+
+
+def test_pauses_double_up_to_a_limit():
+    assert list(itertools.islice(bootstrap.delays(0.5, 30), 8)) == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("no such mesh\n", "no such mesh"),
+        ("mesh: is missing\nname: is odd", "mesh: is missing; name: is odd"),
+        ("", "without a word"),
+        ('{"title": "Denied", "detail": "no token"}', "Denied; no token"),
+        (
+            '{"invalid_parameters": [{"field": "mesh", "reason": "gone"}, {"reason": "odd"}]}',
+            "mesh: gone; odd",
+        ),
+        ('["odd"]', '["odd"]'),
+        ("{}", "{}"),
+    ],
+)
+def test_an_error_is_told_in_the_words_of_whoever_wrote_it(body, said):
+    assert control_plane.words(body) == said
+
+
+@pytest.fixture
+def plane(tmp_path) -> Iterator[StandIn]:
+    with StandIn(tmp_path / "cp") as made:
+        yield made
+
+
+def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> ControlPlane:
+    return ControlPlane(
+        address or plane.address, plane.ca_file if ca_file is None else ca_file, lambda: Redacted(TOKEN)
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ((404, b""), Away, "does not know this Dataplane yet"),
+        ((503, b"starting"), Away, "answers 503: starting"),
+        ((429, b"slowly"), Away, "answers 429: slowly"),
+        ((404, b"404: Page Not Found"), Denied, "not the port for proxies"),
+        ((404, b"elsewhere"), Denied, "answers 404: elsewhere"),
+        ((401, b"who are you"), Denied, "answers 401: who are you"),
+        ((302, b""), Denied, "answers 302"),
+        ((200, b"<html>"), Denied, "its answer is no JSON"),
+    ],
+)
+async def test_answers_are_a_reason_to_wait_or_to_give_up(plane, answer, error, words):
+    plane.answer = lambda _asked: answer
+    with pytest.raises(error, match=words):
+        await client(plane).post("/bootstrap", {})
+
+
+async def test_only_a_control_plane_that_the_ca_vouches_for_is_told_the_token(plane, tmp_path):
+    with StandIn(tmp_path / "other") as other, pytest.raises(Denied, match="is not trusted by the CA in"):
+        await client(plane, other.ca_file).post("/bootstrap", {})
+    with pytest.raises(Denied, match="is not trusted by the system's CAs"):
+        await client(plane, "").post("/bootstrap", {})
+    assert plane.asked == []
+
+
+async def test_a_ca_that_cannot_be_used_is_named(plane, tmp_path):
+    with pytest.raises(Denied, match=r"nowhere.pem cannot be read: No such file"):
+        await client(plane, str(tmp_path / "nowhere.pem")).post("/bootstrap", {})
+    (tmp_path / "odd.pem").write_text("no certificate")
+    with pytest.raises(Denied, match=r"odd.pem cannot be used"):
+        await client(plane, str(tmp_path / "odd.pem")).post("/bootstrap", {})
+
+
+async def test_what_speaks_no_tls_is_no_control_plane(plane):
+    async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 no\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        with pytest.raises(Denied, match="does not speak TLS as a control plane does"):
+            await client(plane, address=address).post("/bootstrap", {})
+
+
+async def test_nobody_at_the_address_is_a_reason_to_wait(plane):
+    with pytest.raises(Away, match="Connection refused"):
+        await client(plane, address="https://127.0.0.1:1").post("/bootstrap", {})
+
+
+async def test_the_bootstrap_is_fetched_when_the_control_plane_has_one(plane):
+    answers = iter([(503, b""), packed({"node": {"id": "shop.web-1"}})])
+    plane.answer = lambda _asked: next(answers)
+    found = await bootstrap.fetch(client(plane), lambda: {"mesh": "shop"})
+    assert json.loads(found.reveal()) == {"node": {"id": "shop.web-1"}}
+    assert [each.authorization for each in plane.asked] == [f"Bearer {TOKEN}"] * 2

@@ -1,0 +1,191 @@
+"""The Dataplane that flags or a file make."""
+
+from typing import Any
+
+import pytest
+
+from koguma.core import admission, world
+from koguma.dp import dataplane
+from koguma.dp.dataplane import BadDataplane, Flags, Outbound
+from koguma.kinds import KINDS
+from koguma.model import forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+
+
+def inbound(**flags: Any) -> Any:
+    (made,) = dataplane.from_flags(Flags(name="web-1", service="web", **flags)).networking["inbound"]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "document", "wanted"),
+    [
+        (
+            "backend:9001",
+            {"port": 9001, "tags": {"kuma.io/service": "backend"}},
+            world.Wanted("MeshService", "backend"),
+        ),
+        (
+            "backend:80:9001",
+            {"port": 9001, "backendRef": {"kind": "MeshService", "name": "backend", "port": 80}},
+            world.Wanted("MeshService", "backend", port=80),
+        ),
+        (
+            "extsvc/httpbin:9002",
+            {"port": 9002, "backendRef": {"kind": "MeshExternalService", "name": "httpbin"}},
+            world.Wanted("MeshExternalService", "httpbin"),
+        ),
+        (
+            "MeshMultiZoneService/cart:80:9003",
+            {"port": 9003, "backendRef": {"kind": "MeshMultiZoneService", "name": "cart", "port": 80}},
+            world.Wanted("MeshMultiZoneService", "cart", port=80),
+        ),
+    ],
+)
+def test_an_outbound_is_written_as_the_engine_reads_it(text, document, wanted):
+    made = dataplane.outbound(text)
+    assert made.document == document
+    assert world.wanted_outbound(made.document) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("backend", "must be NAME:LOCALPORT"),
+        (":9001", "must be NAME:LOCALPORT"),
+        ("backend:", "must be NAME:LOCALPORT"),
+        ("backend:0", "ports from 1 to 65535"),
+        ("backend:65536", "ports from 1 to 65535"),
+        ("backend:http:9001", "ports from 1 to 65535"),
+        ("backend:80:81:82", "must be NAME:LOCALPORT"),
+        ("pod/backend:9001", 'begins with "pod", which is no kind of service; there are extsvc,'),
+        ("mzsvc/cart:9003", "needs the port of the MeshMultiZoneService too"),
+    ],
+)
+def test_an_outbound_that_cannot_be_read_says_how_to_write_one(text, words):
+    with pytest.raises(BadDataplane, match=words):
+        dataplane.outbound(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            {"port": 8080, "service_port": 18080},
+            {"port": 8080, "servicePort": 18080, "tags": {"kuma.io/service": "web"}},
+        ),
+        (
+            {"port": 8080, "address": "10.0.0.7"},
+            {"port": 8080, "serviceAddress": "127.0.0.1", "tags": {"kuma.io/service": "web"}},
+        ),
+        (
+            {"port": 8080, "service_port": 18080, "protocol": "http", "tags": {"version": "v2"}},
+            {
+                "port": 8080,
+                "servicePort": 18080,
+                "tags": {"kuma.io/service": "web", "kuma.io/protocol": "http", "version": "v2"},
+            },
+        ),
+    ],
+)
+def test_flags_make_an_inbound_whose_service_is_on_this_machine(flags, expected):
+    assert inbound(**flags) == expected
+
+
+def test_a_service_that_only_calls_is_known_by_its_labels():
+    made = dataplane.from_flags(Flags(name="job-1", service="job", labels={"team": "blue"}))
+    assert "inbound" not in made.networking
+    assert made.resource["labels"] == {"kuma.io/service": "job", "kuma.io/workload": "job", "team": "blue"}
+    assert not made.is_called
+
+
+def test_a_name_alone_means_a_dataplane_that_is_stored():
+    made = dataplane.from_flags(Flags(name="web-1", mesh="shop"))
+    assert (made.mesh, made.name, made.resource) == ("shop", "web-1", None)
+    assert made.is_called
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        Flags(name="web-1", service="web", port=8080, service_port=18080, protocol="grpc"),
+        Flags(name="web-1", service="web", port=8080, address="10.0.0.7", tags={"version": "v2"}),
+        Flags(name="job-1", mesh="shop", service="job", outbounds=[Outbound("MeshService", "b", 80, 9001)]),
+        Flags(name="job-1", service="job", outbounds=[Outbound("MeshExternalService", "b", 0, 9001)]),
+    ],
+)
+def test_what_flags_make_is_admitted_by_the_control_plane(flags):
+    made = dataplane.from_flags(flags)
+    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, Place()).resource
+    assert (stored.mesh, stored.core_name) == (made.mesh, made.name)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"service": "web", "port": 8080}, "the proxy listens on 127.0.0.1:8080 itself"),
+        ({"service": "web", "port": 8080, "service_port": 8080}, "say with --service-port"),
+        ({"port": 8080, "tags": {"a": "b"}}, "--port, --tag describes a new Dataplane"),
+        ({"outbounds": [dataplane.outbound("backend:9001")]}, "--outbound describes a new Dataplane"),
+        ({"address": "10.0.0.7"}, "--address describes a new Dataplane"),
+        ({"service": "web", "protocol": "http"}, "--protocol describes a port that the service serves"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(flags, words):
+    with pytest.raises(BadDataplane, match=words):
+        dataplane.from_flags(Flags(name="web-1", **flags))
+
+
+PLAIN = """
+type: Dataplane
+mesh: shop
+name: {{ name }}
+labels: {team: blue}
+networking:
+  address: {{address}}
+  inbound: [{port: 8080, servicePort: 18080, tags: {kuma.io/service: web}}]
+"""
+
+KUBERNETES = """
+apiVersion: kuma.io/v1alpha1
+kind: Dataplane
+mesh: shop
+metadata: {name: web-1, namespace: front}
+spec:
+  networking: {address: 10.0.0.7, transparentProxying: {redirectPortInbound: 15006}}
+"""
+
+
+def test_a_plain_file_is_sent_with_its_variables_filled_in():
+    made = dataplane.from_file(PLAIN, {"name": "web-1", "address": "10.0.0.7"}, "web.yaml")
+    assert (made.mesh, made.name) == ("shop", "web-1")
+    assert made.resource["labels"] == {"team": "blue"}
+    assert made.networking["address"] == "10.0.0.7"
+    assert made.is_called
+
+
+def test_a_kubernetes_file_becomes_the_plain_form_of_the_same_object():
+    made = dataplane.from_file(KUBERNETES, {}, "web.yaml")
+    assert (made.mesh, made.name) == ("shop", "web-1.front")
+    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, Place()).resource
+    assert (stored.namespace, stored.name, stored.core_name) == ("front", "web-1", "web-1.front")
+    assert made.is_transparent
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PLAIN, r"web.yaml: has variables without a value; give --dataplane-var address=.*-var name=\.\.\."),
+        ("type: Dataplane\n---\ntype: Dataplane", "must hold one Dataplane; there are 2 objects in it"),
+        ("", "must hold one Dataplane; there are 0 objects in it"),
+        ("type: Mesh\nname: shop", "must hold a Dataplane, not a Mesh"),
+        ("type: Dataplan\nname: x", "web.yaml: type: "),
+        ("type: Dataplane", "the Dataplane needs a name"),
+        ("[1, 2]", "an object is needed"),
+        ("apiVersion: kuma.io/v1alpha1\nkind: Dataplane\nmetadata: {name: x}\nspek: {}", "web.yaml: spek: "),
+    ],
+)
+def test_a_file_that_is_no_dataplane_is_refused_with_its_name(text, words):
+    with pytest.raises(BadDataplane, match=words):
+        dataplane.from_file(text, {}, "web.yaml")

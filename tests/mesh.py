@@ -1,0 +1,376 @@
+"""A real mesh for tests: a control plane, services and sidecars as processes, and traffic between them.
+
+with Mesh(tmp_path) as mesh:
+    mesh.apply(documents)
+    backend = mesh.sidecar("backend-1", service="backend", tags={"version": "v1"})
+    web = mesh.client("web", backend="http")
+    web.get("/").json["version"]
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+BIN = Path(sys.executable).parent
+KOGUMA = str(BIN / "koguma")
+WAIT_SECONDS = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+def until(happened: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:
+    """Wait until a function gives something true; what it gives. A refused connection is nothing."""
+    end = time.monotonic() + seconds
+    seen: Any = None
+    while time.monotonic() < end:
+        try:
+            seen = happened()
+        except (OSError, http.client.HTTPException) as error:
+            seen = error
+        if seen and not isinstance(seen, Exception):
+            return seen
+        time.sleep(0.02)
+    raise AssertionError(f"never happened: {what or happened}; last seen: {seen!r}")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **headers: str) -> Answer:
+    """One request to a local port; `x_team=` is the header x-team."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+        sent.setdefault("content-type", "application/json")
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=15)) as connection:
+        connection.request(method, path, body, sent)
+        response = connection.getresponse()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, found, response.read())
+
+
+class Echo:
+    """A service that says who it is and what it was asked; `/sleep/0.5` is slow, `/status/503` fails."""
+
+    def __init__(self, **about: str) -> None:
+        self.about = about
+        self.seen: list[dict[str, Any]] = []
+        echo = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                asked = {
+                    **echo.about,
+                    "method": self.command,
+                    "path": self.path,
+                    "headers": {name.lower(): value for name, value in self.headers.items()},
+                    "body": body.decode("latin-1"),
+                }
+                echo.seen.append(asked)
+                self._reply(asked)
+
+            def _reply(self, asked: dict[str, Any]) -> None:
+                status = 200
+                match self.path.split("?")[0].split("/"):
+                    case ["", "sleep", seconds]:
+                        time.sleep(float(seconds))
+                    case ["", "status", code]:
+                        status = int(code)
+                    case ["", "fail-first", count, name]:
+                        before = sum(each["path"].endswith(name) for each in echo.seen)
+                        status = 503 if before <= int(count) else 200
+                data = json.dumps(asked).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.send_header("x-from", echo.about.get("name", ""))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = answer  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Process:
+    """A process of ours, with its output in a file."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as out:
+            self._popen = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(environment)
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def says(self, words: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until it has said something."""
+
+        def said() -> bool:
+            if words in self.output:
+                return True
+            assert self._popen.poll() is None, f"{self.name} ended:\n{self.output[-3000:]}"
+            return False
+
+        until(said, f"{self.name} says {words!r}:\n{self.output[-3000:]}", seconds)
+
+    def kill(self) -> None:
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self, seconds: float = 15) -> int:
+        self._popen.send_signal(signal.SIGTERM)
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def children(self) -> list[int]:
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(each) for each in path.read_text().split()]
+
+
+class Sidecar(Process):
+    """A running `koguma dp run`."""
+
+    workdir: Path
+    service: Echo | None
+    outbounds: dict[str, int]
+    inbound: int
+
+    def call(self, to: str, method: str = "GET", path: str = "/", **more: Any) -> Answer:
+        """One request through an outbound."""
+        return call(self.outbounds[to], method, path, **more)
+
+    def admin(self, path: str, method: str = "GET") -> str:
+        """What Envoy's own admin says."""
+        connection = http.client.HTTPConnection("localhost", timeout=10)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(10)
+        connection.sock.connect(str(self.workdir / "envoy-admin.sock"))
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            return connection.getresponse().read().decode()
+
+    def envoy_pid(self) -> int:
+        (pid,) = self.children()
+        return pid
+
+
+class Mesh:
+    """A control plane with whatever runs in its mesh."""
+
+    def __init__(self, directory: Path, name: str = "default", **settings: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.settings = settings
+        self.api, self.tls, self.dp, self.xds = (free_port() for _ in range(4))
+        self.environment = {
+            **os.environ,
+            "XDG_CONFIG_HOME": str(directory / "config"),
+            "KOGUMA_ADDRESS": f"http://127.0.0.1:{self.api}",
+            "KOGUMA_DATA_DIR": str(directory / "cp"),
+        }
+        self._sidecars: list[Sidecar] = []
+        self._echoes: list[Echo] = []
+        self._numbers = iter(range(10_000))
+
+    def __enter__(self) -> Self:
+        self.start_control_plane()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sidecar in self._sidecars:
+            if sidecar._popen.poll() is None:
+                sidecar._popen.send_signal(signal.SIGTERM)
+                sidecar._popen.send_signal(signal.SIGINT)
+        for sidecar in self._sidecars:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                sidecar._popen.wait(10)
+        for echo in self._echoes:
+            echo.stop()
+        self.control_plane.stop()
+
+    def start_control_plane(self) -> None:
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()]
+        ports = (
+            *("--api-port", str(self.api), "--api-tls-port", str(self.tls)),
+            *("--dp-port", str(self.dp), "--xds-port", str(self.xds)),
+        )
+        command = [KOGUMA, "cp", "run", *ports, "--log-format", "json", *flags]
+        log = self.directory / f"cp-{next(self._numbers)}.log"
+        self.control_plane = Process("control plane", command, log, self.environment)
+        self.control_plane.says("is ready: ")
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """One request to the API."""
+        return call(self.api, method, path, body, **headers)
+
+    def apply(self, *documents: Mapping[str, Any]) -> int:
+        """Write objects; the revision that they have."""
+        marked = [{"mesh": self.name, **document} for document in documents]
+        answer = self.request("POST", "/_apply", marked)
+        assert answer.status == 200, answer.text
+        return answer.json["revision"]
+
+    def delete(self, plural: str, name: str) -> None:
+        answer = self.request("DELETE", f"/meshes/{self.name}/{plural}/{name}")
+        assert answer.status in (200, 204, 404), answer.text
+
+    def token(self, **claims: Any) -> str:
+        body = {"mesh": self.name, "validFor": "24h", **claims}
+        answer = self.request("POST", "/tokens/dataplane", body)
+        assert answer.status == 200, answer.text
+        return answer.text
+
+    def koguma(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run the command line."""
+        done = subprocess.run(
+            [KOGUMA, *words], env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
+        return done
+
+    def sidecar(  # noqa: PLR0913 - what a test varies
+        self,
+        name: str,
+        service: str = "",
+        *,
+        tags: Mapping[str, str] | None = None,
+        protocol: str = "http",
+        outbounds: Sequence[str] = (),
+        serves: bool = True,
+        target: int = 0,
+        flags: Sequence[str] = (),
+        wait: bool = True,
+    ) -> Sidecar:
+        """Start a service with a sidecar; `outbounds` are services that it calls."""
+        echo = Echo(name=name, service=service, **(tags or {})) if serves and not target else None
+        if echo:
+            self._echoes.append(echo)
+        inbound = free_port()
+        called = {each: free_port() for each in outbounds}
+        workdir = self.directory / f"w{next(self._numbers)}"
+        workdir.mkdir(mode=0o700)
+        port = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
+        token_file = workdir / "token"
+        token_file.touch(0o600)
+        token_file.write_text(self.token(name=name))
+        command = [
+            *(KOGUMA, "dp", "run", "--name", name, "--mesh", self.name, "--workdir", str(workdir)),
+            *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),
+            *(("--service", service) if service else ()),
+            *((*port, "--protocol", protocol, "--port-name", protocol) if serves or target else ()),
+            *(f"--tag={key}={value}" for key, value in (tags or {}).items()),
+            *(f"--outbound={each}:{local}" for each, local in called.items()),
+            *("--concurrency", "1", "--drain-time", "2s", "--no-dns", "--log-format", "json"),
+            *flags,
+        ]
+        sidecar = Sidecar(
+            name, command, self.directory / f"{name}-{next(self._numbers)}.log", self.environment
+        )
+        sidecar.workdir, sidecar.service, sidecar.outbounds, sidecar.inbound = workdir, echo, called, inbound
+        self._sidecars.append(sidecar)
+        if wait:
+            sidecar.says("is ready")
+        return sidecar
+
+    def proxies(self) -> dict[str, Any]:
+        """How far the proxies are, by name."""
+        items = self.request("GET", f"/_proxies?mesh={self.name}").json["items"]
+        return {each["name"]: each for each in items}
+
+    def settled(self, revision: int = 0) -> None:
+        """Wait until every connected proxy has taken everything up to a revision."""
+
+        def is_settled() -> bool:
+            found = self.proxies().values()
+            return bool(found) and all(p["state"] == "synced" and p["revision"] >= revision for p in found)
+
+        until(is_settled, f"all proxies have revision {revision}")
+
+    def changed(self, *documents: Mapping[str, Any]) -> None:
+        """Write objects and wait until all proxies have them."""
+        self.settled(self.apply(*documents))
+
+
+@contextlib.contextmanager
+def load(ask: Callable[[], Answer], n_threads: int = 2, pause: float = 0.002) -> Iterator[dict[str, int]]:
+    """Call again and again while the block runs; gives how often each status came, errors as `error ...`."""
+    counts: dict[str, int] = {}
+    stopping = threading.Event()
+    lock = threading.Lock()
+
+    def caller() -> None:
+        while not stopping.is_set():
+            try:
+                seen = str(ask().status)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what a client would see
+                seen = f"error {type(error).__name__}: {error}"
+            with lock:
+                counts[seen] = counts.get(seen, 0) + 1
+            time.sleep(pause)
+
+    threads = [threading.Thread(target=caller, daemon=True) for _ in range(n_threads)]
+    for each in threads:
+        each.start()
+    try:
+        yield counts
+    finally:
+        stopping.set()
+        for each in threads:
+            each.join(20)

@@ -1,0 +1,233 @@
+"""What policies lay over a proxy: each file under `overlays` is a policy, each document in it a case.
+
+A case says the whole overlay, or, for permissions, what comes out for callers. Envoy itself reads them all.
+"""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koguma.core.build import lay
+from koguma.model.overlay import Ruled, Where
+from koguma.model.resource import Key
+from tests.envoy import real_envoy
+from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
+
+FOLDER = Path(__file__).parent / "overlays"
+KEYS = {"case", "side", "protocol", "conf", "ruled", "overlay", "callers"}
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+TCP_PROXY = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+
+
+def cases():
+    for path in sorted(FOLDER.glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            yield pytest.param(path.stem, document, id=f"{path.stem}: {document['case']}")
+
+
+CASES = tuple(cases())
+
+
+def ruled(entry: dict[str, Any]) -> Ruled:
+    pairs = {name: tuple(entry[name]) for name in ("spiffe_id", "sni") if name in entry}
+    tags = tuple((name, value) for name, value in entry.get("tags", ()))
+    origin = Key("Kind", "default", "", "", "it")
+    return Ruled(conf=entry["conf"], origin=origin, kri=entry.get("kri", ""), path="spec", tags=tags, **pairs)
+
+
+def overlay(policy: str, document: dict[str, Any]) -> Any:
+    hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
+    where = Where(document.get("protocol", "http"), "default", "east", "kri_it")
+    conf = document.get("conf", {})
+    if document.get("side") == "inbound":
+        return hooks.inbound(conf, tuple(ruled(entry) for entry in document.get("ruled", ())), where)
+    return hooks.outbound(conf, where)
+
+
+@pytest.mark.parametrize(("policy", "document"), [case for case in CASES if "overlay" in case.values[1]])
+def test_a_configuration_means_what_its_case_says(policy: str, document) -> None:
+    assert overlay(policy, document) == document["overlay"]
+    assert set(document) <= KEYS
+
+
+def fits(predicate: dict[str, Any], uris: str, name: str) -> bool:
+    """Whether a caller fits a predicate of a matcher."""
+    (how, inside), *_ = predicate.items()
+    if how != "single_predicate":
+        answers = [fits(each, uris, name) for each in inside["predicate"]]
+        return all(answers) if how == "and_matcher" else any(answers)
+    if inside["input"]["name"] == "envoy.matching.inputs.server_name":
+        return inside["value_match"]["exact"] == name
+    return re.fullmatch(inside["value_match"]["safe_regex"]["regex"], uris) is not None
+
+
+def decision(matcher: dict[str, Any], uris: str, name: str) -> str:
+    """What a matcher says to a caller, as Envoy would find it."""
+    found = matcher.get("matcher_list", {}).get("matchers", ())
+    first = next((each["on_match"] for each in found if fits(each["predicate"], uris, name)), None)
+    action = (first or matcher["on_no_match"])["action"]["typed_config"]
+    return f"{action['action']} {action['name']}"
+
+
+@pytest.mark.parametrize(("policy", "document"), [case for case in CASES if "callers" in case.values[1]])
+def test_a_caller_gets_what_its_case_says(policy: str, document) -> None:
+    (part,) = overlay(policy, document).values()
+    (config,) = part.values()
+    for caller in document["callers"]:
+        uris, name = ",".join(caller["is"]), caller.get("at", "")
+        assert decision(config["matcher"], uris, name) == caller["gets"], caller
+        if "planned" in caller:
+            assert decision(config["shadow_matcher"], uris, name) == caller["planned"], caller
+
+
+def test_a_policy_whose_name_makes_no_identifier_is_named_all_the_same() -> None:
+    allow = {"conf": {"allow": [{}]}}
+    made = overlay("mesh_traffic_permission", {"side": "inbound", "ruled": [allow]})
+    on_no_match = made["extensions"]["envoy.filters.http.rbac"]["matcher"]["on_no_match"]
+    assert on_no_match["action"]["typed_config"]["name"] == str(Key("Kind", "default", "", "", "it"))
+
+
+def resources(index: int, policy: str, document: dict[str, Any], tls: Any) -> tuple[Any, Any]:
+    """A listener and a cluster with the overlay of a case."""
+    name = f"{policy}-{index}"
+    skeleton = {
+        "cluster": real_envoy.cluster(name, real_envoy.endpoint(1)),
+        "http_options": {"explicit_http_config": {"http_protocol_options": {}}},
+        "tcp": {"stat_prefix": name, "cluster": name},
+        "hcm": {},
+        "route_action": {"cluster": name},
+        "tls": {"common_tls_context": tls},
+        "upstream_tls": {},
+    }
+    parts = lay.over_parts(skeleton, [overlay(policy, document)])
+    if document.get("protocol") == "tcp":
+        chain = {"name": "proxy", "typed_config": {"@type": TCP_PROXY, **parts["tcp"]}}
+    else:
+        chain = manager(parts)
+        parts["cluster"]["typed_extension_protocol_options"] = {
+            HTTP_OPTIONS: {"@type": f"type.googleapis.com/{HTTP_OPTIONS}", **parts["http_options"]}
+        }
+    network = [
+        {"name": each, "typed_config": config} for each, config in parts.get("network_filters", {}).items()
+    ]
+    cluster = {**parts["cluster"], **socket_of("UpstreamTlsContext", **parts["upstream_tls"])}
+    secured = socket_of("DownstreamTlsContext", **parts["tls"])
+    return real_envoy.listener(name, index + 1, *network, chain, **secured), cluster
+
+
+def manager(parts: Any) -> Any:
+    filters = {**parts.get("http_filters", {}), **parts.get("extensions", {})}
+    every = {"match": {"prefix": "/"}, "route": parts["route_action"]}
+    routes = [
+        {
+            "match": {"prefix": "/", **each["match"]},
+            "route": lay.laid(parts["route_action"], each["route_action"]),
+        }
+        for each in parts.get("callers", ())
+    ]
+    named = tuple({"name": name, "typed_config": filters[name]} for name in filters)
+    return real_envoy.hcm(everywhere(*routes, every), named, **parts["hcm"])
+
+
+@pytest.mark.slow
+def test_envoy_takes_every_overlay() -> None:
+    tls = certificates(certificate(("spiffe://default/it",), certificate(())))
+    made = [resources(index, *case.values, tls) for index, case in enumerate(CASES)]
+    assert real_envoy.validated([each[0] for each in made], [each[1] for each in made]) == ""
+
+
+@pytest.mark.slow
+def test_two_proxies_meet_whatever_versions_and_ciphers_the_mesh_asks_for(tmp_path) -> None:
+    cases = [case.values[1] for case in CASES if case.values[0] == "mesh_tls"]
+    ports = real_envoy.free_ports(2 * len(cases))
+    skeleton = {
+        "tls": {"common_tls_context": certificates(certificate(("spiffe://default/it",), certificate(())))},
+        "upstream_tls": {},
+    }
+    listeners, clusters = [], []
+    for document, front, back in zip(cases, ports[::2], ports[1::2], strict=True):
+        parts = lay.over_parts(skeleton, [overlay("mesh_tls", document)])
+        answer = {"match": {"prefix": "/"}, "direct_response": {"status": 200}}
+        secured = socket_of("DownstreamTlsContext", **parts["tls"])
+        listeners.append(
+            real_envoy.listener(f"back-{back}", back, real_envoy.hcm(everywhere(answer)), **secured)
+        )
+        there = {"match": {"prefix": "/"}, "route": {"cluster": f"to-{back}"}}
+        listeners.append(real_envoy.listener(f"front-{front}", front, real_envoy.hcm(everywhere(there))))
+        socket = socket_of("UpstreamTlsContext", **parts["upstream_tls"])
+        clusters.append(real_envoy.cluster(f"to-{back}", real_envoy.endpoint(back), **socket))
+    with real_envoy.envoy(listeners, clusters, tmp_path):
+        got = {
+            document["case"]: real_envoy.call(front).status
+            for document, front in zip(cases, ports[::2], strict=True)
+        }
+    assert got == dict.fromkeys(got, 200)
+
+
+def everywhere(*routes: Any) -> Any:
+    return {"name": "it", "virtual_hosts": [{"name": "it", "domains": ["*"], "routes": list(routes)}]}
+
+
+AGAIN = {"retriableResponseHeaders": [{"name": "x-again", "type": "Present"}]}
+
+# A policy's configuration, headers of the call, and the status that comes out.
+TRIED = (
+    ("mesh_retry", {"http": {"numRetries": 3, "retryOn": ["503"]}}, {"x-fail": "2"}, 200),
+    ("mesh_retry", {"http": {"numRetries": 1, "retryOn": ["503"]}}, {"x-fail": "2"}, 503),
+    ("mesh_retry", {"http": {"numRetries": 0, "retryOn": ["503"]}}, {"x-fail": "1"}, 503),
+    ("mesh_retry", {"http": {"numRetries": 3, "retryOn": ["503", "HttpMethodPost"]}}, {"x-fail": "2"}, 503),
+    ("mesh_retry", {"http": {"numRetries": 3, "retryOn": ["503", "HttpMethodGet"]}}, {"x-fail": "2"}, 200),
+    ("mesh_retry", {"http": {"numRetries": 3, "retryOn": ["Reset"]}}, {"x-fail": "2"}, 503),
+    ("mesh_retry", {"http": {"numRetries": 3, "retryOn": ["Reset"], **AGAIN}}, {"x-fail": "2"}, 200),
+    ("mesh_timeout", {"http": {"requestTimeout": "100ms"}}, {"x-slow": "0.5"}, 504),
+    ("mesh_timeout", {"http": {"streamIdleTimeout": "100ms"}}, {"x-slow": "0.5"}, 504),
+    ("mesh_timeout", {"http": {"requestTimeout": "0s", "streamIdleTimeout": "0s"}}, {"x-slow": "0.5"}, 200),
+)
+
+
+@pytest.mark.slow
+def test_envoy_waits_and_tries_again_as_told(tmp_path) -> None:
+    (port,) = real_envoy.free_ports(1)
+    routes = [
+        {
+            "match": {"path": f"/{index}"},
+            "route": {"cluster": "a", **overlay(policy, {"conf": conf})["route_action"]},
+        }
+        for index, (policy, conf, _, _) in enumerate(TRIED)
+    ]
+    with real_envoy.services("a") as services:
+        clusters = [real_envoy.cluster("a", real_envoy.endpoint(services["a"].server_port))]
+        listeners = [real_envoy.listener("it", port, real_envoy.hcm(everywhere(*routes)))]
+        with real_envoy.envoy(listeners, clusters, tmp_path):
+            got = [
+                real_envoy.call(port, f"/{index}", headers=headers).status
+                for index, (_, _, headers, _) in enumerate(TRIED)
+            ]
+    assert got == [expected for *_, expected in TRIED]
+
+
+@pytest.mark.slow
+def test_some_callers_have_limits_of_their_own(tmp_path) -> None:
+    (port,) = real_envoy.free_ports(1)
+    entry = {"conf": {"http": {"requestTimeout": "100ms"}}, "spiffe_id": ["Exact", "spiffe://default/hasty"]}
+    made = overlay("mesh_timeout", {"side": "inbound", "ruled": [entry]})
+    ca = certificate(())
+    with real_envoy.services("a") as services:
+        clusters = [real_envoy.cluster("a", real_envoy.endpoint(services["a"].server_port))]
+        chain = manager({"hcm": {}, "route_action": {"cluster": "a"}, **made})
+        listeners = [real_envoy.listener("it", port, chain, **mutual(ca))]
+        with real_envoy.envoy(listeners, clusters, tmp_path):
+            hasty = certificate(("spiffe://default/hasty", "kuma://team/a"), ca)
+            patient = certificate(("spiffe://default/patient",), ca)
+            got = [call_as(each, port, tmp_path, **{"x-slow": "0.5"}) for each in (hasty, patient)]
+    assert [each.status for each in got if each] == [504, 200]
+
+
+def test_every_policy_here_has_a_hook() -> None:
+    for policy in {case.values[0] for case in CASES}:
+        hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
+        assert hooks.inbound or hooks.outbound

@@ -1,0 +1,664 @@
+"""Certificates of connected proxies: what they get, when it changes, and that a new CA costs no call."""
+
+import base64
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import structlog
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koguma import certificates, logs
+from koguma.certificates import CHANGED_MAX, Certificates
+from koguma.identity import authority
+from koguma.identity.rotation import LINGER, PATIENCE, SETTLE
+from koguma.kinds.mesh import MeshBuiltinCert
+from koguma.model.resource import Key, Resource
+from koguma.store.log import Loaded
+from koguma.store.state import State
+from tests.plane import Plane
+
+START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+IDENTITY, TRUST = "identity_cert:secret:shop", "mesh_ca:secret:shop"
+MADE = {name: authority.make("shop", MeshBuiltinCert(), START - HOUR) for name in ("a", "b", "c")}
+
+
+def encoded(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+def proxy(name):
+    return Key("Dataplane", "shop", "east", "", name)
+
+
+def uris(name):
+    return (f"spiffe://shop/{name}", f"kuma://kuma.io/service/{name}")
+
+
+def builtin(name, **more):
+    return {"name": name, "type": "builtin", **more}
+
+
+def fingerprints(pem):
+    return {
+        found.fingerprint(found.signature_hash_algorithm)
+        for found in x509.load_pem_x509_certificates(pem.encode())
+    }
+
+
+class House:
+    """A store of which only the state is there, a clock that is set by hand, and certificates."""
+
+    def __init__(self, *backends, enabled="a"):
+        self.now = START
+        self._revision = 0
+        self._stored = {}
+        for name, pair in MADE.items():
+            self.write_ca(name, pair)
+        self.write_mesh(*(backends or (builtin("a"),)), enabled=enabled)
+        self.now += HOUR  # all of that was long ago
+        self.certificates = self.another()
+
+    def another(self):
+        """The certificates of another control plane on the same store."""
+        return Certificates(lambda: self.state, lambda: self.now)
+
+    def put(self, **fields):
+        self._revision += 1
+        name = fields["name"]
+        time = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = Resource(core_name=name, modification_time=time, revision=self._revision, **fields)
+        self._stored[made.key] = made
+        self.state = State(Loaded(self._revision, 0, tuple(self._stored.values())))
+
+    def write_mesh(self, *backends, enabled):
+        mtls = {"backends": list(backends), **({"enabledBackend": enabled} if enabled else {})}
+        self.put(kind="Mesh", name="shop", spec={"mtls": mtls})
+
+    def write_ca(self, backend, pair):
+        names = authority.secret_names("shop", backend)
+        for name, text in zip(names, (pair.certificate, pair.key.reveal()), strict=True):
+            self.write_secret(name, text)
+
+    def write_secret(self, name, text):
+        self.put(kind="Secret", mesh="shop", zone="east", name=name, spec={"data": encoded(text)})
+
+    def delete(self, key):
+        self._revision += 1
+        del self._stored[key]
+        self.state = State(Loaded(self._revision, 0, tuple(self._stored.values())))
+
+    def of(self, name, *tags):
+        return self.certificates.of(proxy(name), (*uris(name), *tags))
+
+    def takes(self, name, *, trust=True, leaf=True):
+        """Let a proxy take what there is for it, and say so."""
+        found = self.of(name)
+        moved = False
+        if trust and found.trust:
+            moved |= self.certificates.acked(proxy(name), TRUST, found.trust.version)
+        if leaf and found.identity:
+            moved |= self.certificates.acked(proxy(name), IDENTITY, found.identity.version)
+        return moved
+
+    def told(self):
+        return sorted(key.name for key in self.certificates.changed())
+
+
+def issuer_of(secrets):
+    """The CA that made a proxy's certificate, and those that the proxy trusts, as letters."""
+    leaf = x509.load_pem_x509_certificate(secrets.identity.pem.encode())
+    return next(
+        name for name in MADE if is_by(leaf, x509.load_pem_x509_certificate(MADE[name].certificate.encode()))
+    )
+
+
+def is_by(leaf, ca):
+    try:
+        leaf.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def shown(secrets):
+    """As `a < ab`: issued by a, trusts a and b."""
+    trusted = fingerprints(secrets.trust.pem)
+    names = [name for name, pair in MADE.items() if fingerprints(pair.certificate) <= trusted]
+    return f"{issuer_of(secrets) if secrets.identity else ''} < {''.join(names)}"
+
+
+# What a proxy gets.
+
+
+@pytest.mark.parametrize("enabled", ["", None])
+def test_without_mtls_there_is_nothing(enabled):
+    assert House(enabled=enabled).of("web") is None
+
+
+def test_without_a_mesh_there_is_nothing():
+    house = House()
+    house.delete(Key("Mesh", "", "", "", "shop"))
+    assert house.of("web") is None
+    assert house.certificates.problems() == ()
+
+
+def test_a_proxy_gets_its_certificate_and_the_cas_of_its_mesh():
+    found = House().of("web")
+    assert [secret.name for secret in found] == [TRUST, IDENTITY]
+    trust, identity = (secret.data() for secret in found)
+    assert trust == {
+        "name": TRUST,
+        "validation_context": {"trusted_ca": {"inline_string": MADE["a"].certificate}},
+    }
+    assert identity == {
+        "name": IDENTITY,
+        "tls_certificate": {
+            "certificate_chain": {"inline_string": found.leaf.certificate},
+            "private_key": {"inline_string": found.leaf.key.reveal()},
+        },
+    }
+    leaf = x509.load_pem_x509_certificate(found.leaf.certificate.encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert tuple(names.get_values_for_type(x509.UniformResourceIdentifier)) == uris("web")
+    assert shown(found) == "a < a"
+
+
+def test_nothing_is_made_anew_while_nothing_changes():
+    house = House()
+    first = house.of("web")
+    house.now += SECOND
+    assert house.of("web") is first
+    house.put(kind="Dataplane", mesh="shop", zone="east", name="other")
+    assert house.of("web") is first
+    assert house.told() == []
+
+
+def test_proxies_share_trust_and_nothing_else():
+    house = House()
+    web, api = house.of("web"), house.of("api")
+    assert web.trust == api.trust
+    assert web.identity.version != api.identity.version
+    assert web.leaf.key != api.leaf.key
+
+
+def test_another_name_means_another_certificate():
+    house = House()
+    first, second = house.of("web"), house.of("web", "kuma://version/2")
+    assert second.identity.version != first.identity.version
+    assert second.trust is first.trust
+
+
+def test_another_lifetime_means_another_certificate():
+    house = House()
+    first = house.of("web")
+    assert first.leaf.not_after - house.now == 24 * HOUR
+    house.write_mesh(builtin("a", dpCert={"rotation": {"expiration": "2h"}}), enabled="a")
+    assert house.told() == ["web"]
+    second = house.of("web")
+    assert second.leaf.not_after - house.now == 2 * HOUR
+    assert second.identity.version != first.identity.version
+
+
+def test_two_control_planes_give_the_same_versions():
+    house = House()
+    there = house.another().of(proxy("web"), uris("web"))
+    here = house.of("web")
+    assert [secret.version for secret in here] == [secret.version for secret in there]
+    assert here.leaf.serial != there.leaf.serial
+
+
+# Renewal.
+
+
+def test_a_certificate_is_renewed_in_time_and_only_then():
+    house = House()
+    first = house.of("web")
+    due = house.certificates.due()
+    assert house.now < due <= house.now + 24 * HOUR * 4 / 5
+    house.now = due - SECOND
+    assert house.told() == []
+    assert house.of("web") is first
+    house.now = due
+    assert house.told() == ["web"]
+    second = house.of("web")
+    assert second.identity.version != first.identity.version
+    assert second.leaf.not_after == due.replace(microsecond=0) + 24 * HOUR
+    assert house.certificates.due() == due + 24 * HOUR * 4 / 5
+
+
+def test_what_has_changed_is_told_once():
+    house = House()
+    house.of("web")
+    house.now = house.certificates.due()
+    assert house.told() == ["web"]
+    assert house.told() == []
+    assert house.certificates.due() is None or house.certificates.due() > house.now  # nobody spins
+    house.of("web")
+    assert house.certificates.due() > house.now
+
+
+def test_many_changes_are_told_in_portions():
+    house = House()
+    names = [f"p{number}" for number in range(CHANGED_MAX + 10)]
+    for name in names:
+        house.of(name)
+    house.write_mesh(builtin("a"), builtin("b"), enabled="a")
+    first = house.told()
+    assert len(first) == CHANGED_MAX
+    assert house.certificates.due() <= house.now
+    assert sorted({*first, *house.told()}) == sorted(names)
+    assert house.certificates.due() > house.now
+
+
+# A new CA.
+
+
+def test_add_and_enable_in_one_write_goes_bundle_acks_leaves():
+    house = House()
+    for name in ("web", "api"):
+        house.takes(name)
+    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert house.told() == ["api", "web"]
+    assert [shown(house.of(name)) for name in ("web", "api")] == ["a < ab", "a < ab"]
+    assert house.certificates.due() == house.now + SETTLE
+    house.now += SETTLE
+    assert house.takes("web") is False
+    assert house.told() == []
+    assert house.takes("api") is True
+    assert house.told() == ["api", "web"]
+    assert [shown(house.of(name)) for name in ("web", "api")] == ["b < ab", "b < ab"]
+
+
+def test_an_old_ca_goes_when_nobody_shows_it_any_more():
+    house = House()
+    for name in ("web", "api"):
+        house.takes(name)
+    house.write_mesh(builtin("b"), enabled="b")
+    house.takes("web")
+    house.takes("api")
+    house.now += SETTLE
+    assert house.told() == ["api", "web"]
+    assert house.takes("web") is False
+    house.now += LINGER
+    assert shown(house.of("web")) == "b < ab"  # the other one may still show the old one
+    assert house.takes("api") is True
+    assert shown(house.of("web")) == "b < b"
+    house.takes("web")
+    house.takes("api")
+    house.now += HOUR / 60
+    assert house.told() == []
+
+
+def test_a_proxy_that_does_not_answer_is_waited_for_ten_seconds():
+    house = House()
+    house.of("web")
+    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert shown(house.of("web")) == "a < ab"
+    house.now += PATIENCE - SECOND
+    assert shown(house.of("web")) == "a < ab"
+    house.now += SECOND
+    assert house.told() == ["web"]
+    assert shown(house.of("web")) == "b < ab"
+
+
+def test_an_answer_that_is_heard_twice_counts_once():
+    house = House()
+    house.takes("web")
+    house.takes("api")
+    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    house.of("api")
+    house.now += SETTLE
+    assert [house.takes("web") for _ in range(3)] == [False] * 3
+    assert shown(house.of("web")) == "a < ab"
+
+
+def test_a_proxy_that_leaves_is_not_waited_for():
+    house = House()
+    house.takes("web")
+    house.takes("api")
+    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    house.takes("web")
+    house.of("api")
+    house.now += SETTLE
+    assert house.certificates.forget(proxy("api")) is True
+    assert shown(house.of("web")) == "b < ab"
+
+
+def test_who_comes_in_the_middle_of_a_change_gets_what_all_trust():
+    house = House()
+    house.takes("web")
+    house.write_mesh(builtin("b"), enabled="b")
+    assert shown(house.of("web")) == "a < ab"
+    assert shown(house.of("new")) == "a < ab"
+
+
+def test_a_ca_that_is_replaced_in_its_secrets_rotates_like_any_other():
+    house = House()
+    house.takes("web")
+    cert, key = authority.secret_names("shop", "a")
+    house.write_secret(cert, MADE["b"].certificate)  # two writes: in between they do not belong together
+    assert shown(house.of("web")) == "a < ab"
+    assert ["belong together" in problem.text for problem in house.certificates.problems()] == [True]
+    assert shown(house.of("new")) == "a < ab"
+    house.write_secret(key, MADE["b"].key.reveal())
+    assert house.certificates.problems() == ()
+    house.now += SETTLE
+    house.takes("web")
+    house.takes("new")
+    assert shown(house.of("web")) == "b < ab"
+
+
+def test_the_key_may_also_be_replaced_first():
+    house = House()
+    house.takes("web")
+    cert, key = authority.secret_names("shop", "a")
+    house.write_secret(key, MADE["b"].key.reveal())
+    assert shown(house.of("new")) == "a < a"  # with the key that was there before
+    house.write_secret(cert, MADE["b"].certificate)
+    assert shown(house.of("web")) == "a < ab"
+
+
+def test_a_start_in_the_middle_of_a_change_gives_trust_before_leaves():
+    house = House()
+    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert shown(house.of("web")) == " < ab"
+    house.now += SETTLE
+    assert house.takes("web") is True
+    assert shown(house.of("web")) == "b < ab"
+
+
+def test_switching_off_and_on_begins_anew():
+    house = House()
+    house.takes("web")
+    assert house.certificates.certified() == {proxy("web")}
+    house.write_mesh(builtin("a"), enabled="")
+    assert house.told() == ["web"]
+    assert house.of("web") is None
+    assert house.certificates.certified() == frozenset()
+    assert house.certificates.due() is None
+    house.write_mesh(builtin("b"), enabled="b")
+    assert house.told() == ["web"]
+    assert shown(house.of("web")) == "b < b"
+
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(["a a", "ab a", "ab b", "b b", "bc c", "c c", "abc b"])),
+        st.tuples(st.sampled_from(["trust", "identity"]), st.sampled_from(["web", "api", "new"])),
+        st.tuples(st.just("wait"), st.sampled_from([1, 2, 5, 8, 25])),
+    ),
+    max_size=40,
+)
+
+
+class Mesh:
+    """Proxies that take each secret when they like, but trust within the patience that they are given."""
+
+    def __init__(self):
+        self.house = House()
+        self.taken = {}  # by proxy and part: the secret
+        self.offered_at = {}  # by proxy: since when it has another trust than it was offered
+        for name, part in itertools.product(("web", "api"), ("trust", "identity")):
+            self.take(name, part)
+
+    def take(self, name, part):
+        if part == "identity" and (name, "trust") not in self.taken:
+            return
+        secret = getattr(self.house.of(name), part)
+        self.taken[name, part] = secret
+        self.house.certificates.acked(proxy(name), secret.name, secret.version)
+
+    def write(self, words):
+        listed, enabled = words.split()
+        self.house.write_mesh(*(builtin(name) for name in listed), enabled=enabled)
+
+    def wait(self, seconds):
+        for _ in range(seconds):
+            self.house.now += SECOND
+            self.offer()
+
+    def offer(self):
+        for name in {name for name, _ in self.taken}:
+            if self.house.of(name).trust == self.taken[name, "trust"]:
+                self.offered_at.pop(name, None)
+            elif self.house.now - self.offered_at.setdefault(name, self.house.now) >= PATIENCE - SECOND:
+                self.take(name, "trust")
+
+    def refusals(self):
+        """Which proxies would not be let in by which, now."""
+        leaves = {name: secret for (name, part), secret in self.taken.items() if part == "identity"}
+        for one, other in itertools.permutations(leaves, 2):
+            if not trusts(self.taken[other, "trust"].pem, leaves[one].pem):
+                yield one, other
+
+
+@pytest.mark.property
+@given(events=_EVENTS)
+def test_no_call_fails_whatever_is_written_as_long_as_proxies_answer(events):
+    mesh = Mesh()
+    for what, which in events:
+        match what:
+            case "write":
+                mesh.write(which)
+            case "wait":
+                mesh.wait(which)
+            case part:
+                mesh.take(which, part)
+        mesh.offer()
+        assert list(mesh.refusals()) == []
+
+
+def trusts(bundle, pem):
+    leaf = x509.load_pem_x509_certificate(pem.encode())
+    return any(is_by(leaf, ca) for ca in x509.load_pem_x509_certificates(bundle.encode()))
+
+
+# Who is certified, and what is wrong.
+
+
+def test_a_proxy_is_certified_when_it_has_said_so_and_until_its_certificate_ends():
+    house = House()
+    found = house.of("web")
+    assert house.certificates.certified() == frozenset()
+    house.certificates.acked(proxy("web"), IDENTITY, "another version")
+    house.certificates.acked(proxy("other"), IDENTITY, found.identity.version)
+    assert house.certificates.certified() == frozenset()
+    house.certificates.acked(proxy("web"), IDENTITY, found.identity.version)
+    assert house.certificates.certified() == {proxy("web")}
+    house.now = found.leaf.not_after
+    assert house.certificates.certified() == frozenset()
+
+
+def test_who_is_forgotten_is_not_certified():
+    house = House()
+    house.takes("web")
+    assert house.certificates.forget(proxy("web")) is False
+    assert house.certificates.certified() == frozenset()
+    assert house.certificates.forget(proxy("web")) is False
+
+
+def test_a_ca_that_is_missing_is_told_and_given_when_it_comes():
+    missing = {"name": "mine", "type": "provided", "conf": {"cert": {"secret": "c"}, "key": {"secret": "k"}}}
+    house = House(missing, enabled="mine")
+    assert list(house.of("web")) == []
+    advice = "write it, or for a builtin CA write the Mesh again"
+    assert [str(problem) for problem in house.certificates.problems()] == [
+        f'Mesh "shop", mTLS backend "mine": there is no Secret "{name}"; {advice}' for name in ("c", "k")
+    ]
+    house.write_secret("c", MADE["a"].certificate)
+    house.write_secret("k", MADE["a"].key.reveal())
+    assert house.told() == ["web"]
+    assert shown(house.of("web")) == "a < a"
+    assert house.certificates.problems() == ()
+
+
+def test_what_a_proxy_has_is_better_than_nothing():
+    house = House()
+    first = house.of("web")
+    for name in authority.secret_names("shop", "a"):
+        house.write_secret(name, "rubbish")
+    assert len(house.certificates.problems()) == 2
+    assert house.of("web") == first
+    house.now = house.certificates.due()
+    assert shown(house.of("web")) == "a < a"  # the CA is still in memory
+
+
+def test_a_ca_that_ends_takes_its_leaves_along_and_says_so():
+    house = House()
+    house.write_ca("a", authority.make("shop", MeshBuiltinCert(expiration="10h"), house.now))
+    leaf = house.of("web").leaf
+    assert leaf.not_after == house.now + 10 * HOUR
+    house.now += 9 * HOUR
+    assert ["expires on" in problem.text for problem in house.certificates.problems()] == [True]
+    house.now += HOUR
+    assert ["expired on" in problem.text for problem in house.certificates.problems()] == [True]
+    assert house.of("web").leaf == leaf
+
+
+def test_a_ca_in_files_is_looked_at_again(tmp_path):
+    def write(pair):
+        (tmp_path / "ca.pem").write_text(pair.certificate)
+        (tmp_path / "key.pem").write_text(pair.key.reveal())
+
+    write(MADE["a"])
+    conf = {"cert": {"file": str(tmp_path / "ca.pem")}, "key": {"file": str(tmp_path / "key.pem")}}
+    house = House({"name": "mine", "type": "provided", "conf": conf}, enabled="mine")
+    assert shown(house.of("web")) == "a < a"
+    write(MADE["b"])
+    assert shown(house.of("web")) == "a < a"
+    house.now = house.certificates.due()
+    assert house.now == START + HOUR + certificates.FILES_LOOK
+    assert house.told() == ["web"]
+    assert shown(house.of("web")) == "a < ab"
+
+
+def test_no_key_is_ever_shown_or_logged():
+    logs.configure("info", "json")
+    house = House()
+    with structlog.testing.capture_logs() as logged:
+        found = house.of("web")
+        house.write_mesh(builtin("b"), enabled="b")
+        house.of("web")
+        house.write_secret(authority.secret_names("shop", "b")[1], "rubbish")
+        house.of("web")
+    assert {line["event"] for line in logged} == {"CAs of a mesh changed", "CA is odd"}
+    secrets = [found.leaf.key.reveal(), *(pair.key.reveal() for pair in MADE.values())]
+    texts = [repr(found), *map(repr, found), str(found.leaf), *map(repr, logged)]
+    for text, secret in itertools.product(texts, secrets):
+        assert secret.splitlines()[1] not in text
+
+
+# With a real control plane.
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with Plane(tmp_path_factory.mktemp("certificates")) as running:
+        yield running
+
+
+def mesh(name, *backends, enabled=""):
+    mtls = {"backends": list(backends), **({"enabledBackend": enabled} if enabled else {})}
+    return {"type": "Mesh", "name": name, "mtls": mtls, "skipCreatingInitialPolicies": ["*"]}
+
+
+def cas(plane, name):
+    """The CA Secrets of a mesh: data by name."""
+    found = plane("GET", f"/meshes/{name}/secrets").json["items"]
+    return {each["name"]: each["data"] for each in found if ".ca-builtin-" in each["name"]}
+
+
+def test_a_builtin_ca_comes_with_the_mesh_and_goes_with_it(plane):
+    assert plane("PUT", "/meshes/one", mesh("one", builtin("ca-1"), enabled="ca-1")).status == 201
+    found = cas(plane, "one")
+    assert sorted(found) == ["one.ca-builtin-cert-ca-1", "one.ca-builtin-key-ca-1"]
+    ca = x509.load_pem_x509_certificate(base64.b64decode(found["one.ca-builtin-cert-ca-1"]))
+    assert ca.subject.rfc4514_string() == "CN=one,OU=Mesh,O=Kuma"
+    assert plane("DELETE", "/meshes/one").status == 200
+    assert plane("PUT", "/meshes/one", mesh("one")).status == 201
+    assert cas(plane, "one") == {}
+
+
+def test_a_backend_that_is_added_and_enabled_by_an_update_gets_its_ca_at_once(plane):
+    plane("PUT", "/meshes/two", mesh("two", builtin("ca-1"), enabled="ca-1"))
+    before = cas(plane, "two")
+    both = mesh("two", builtin("ca-1"), builtin("ca-2"), enabled="ca-2")
+    answer = plane("PUT", "/meshes/two", both)
+    assert answer.status == 200, answer.json
+    after = cas(plane, "two")
+    assert sorted(set(after) - set(before)) == ["two.ca-builtin-cert-ca-2", "two.ca-builtin-key-ca-2"]
+    assert {name: after[name] for name in before} == before
+    assert plane("PUT", "/meshes/two", both).status == 200
+    assert cas(plane, "two") == after
+
+
+def test_a_backend_that_goes_and_comes_back_has_its_old_ca(plane):
+    plane("PUT", "/meshes/three", mesh("three", builtin("ca-1"), enabled="ca-1"))
+    before = cas(plane, "three")
+    plane("PUT", "/meshes/three", mesh("three"))
+    assert cas(plane, "three") == before
+    plane("PUT", "/meshes/three", mesh("three", builtin("ca-1")))
+    assert cas(plane, "three") == before
+
+
+def test_half_a_ca_is_made_anew_as_a_whole(plane):
+    plane("PUT", "/meshes/four", mesh("four", builtin("ca-1")))
+    before = cas(plane, "four")
+    plane("PUT", "/meshes/four", mesh("four"))
+    assert plane("DELETE", "/meshes/four/secrets/four.ca-builtin-key-ca-1").status == 200
+    plane("PUT", "/meshes/four", mesh("four", builtin("ca-1")))
+    after = cas(plane, "four")
+    assert sorted(after) == sorted(before)
+    assert all(after[name] != before[name] for name in before)
+
+
+def test_who_brings_the_secrets_along_keeps_them(plane):
+    pair = authority.make("five", MeshBuiltinCert(), START)
+    names = authority.secret_names("five", "ca-1")
+    texts = (pair.certificate, pair.key.reveal())
+    secrets = [
+        {"type": "Secret", "mesh": "five", "name": name, "data": encoded(text)}
+        for name, text in zip(names, texts, strict=True)
+    ]
+    answer = plane("POST", "/_apply", [mesh("five", builtin("ca-1"), enabled="ca-1"), *secrets])
+    assert answer.status == 200, answer.json
+    assert cas(plane, "five") == {name: encoded(text) for name, text in zip(names, texts, strict=True)}
+
+
+def test_a_dry_run_makes_no_ca(plane):
+    plane("PUT", "/meshes/six", mesh("six"))
+    assert plane("PUT", "/meshes/six?dryRun=All", mesh("six", builtin("ca-1"))).status == 200
+    assert cas(plane, "six") == {}
+
+
+def test_an_unchecked_backend_with_an_impossible_name_is_refused(plane):
+    wrong = mesh("seven", builtin("A_b"))
+    wrong["mtls"]["skipValidation"] = True
+    assert plane("PUT", "/meshes/seven", wrong).status == 400
+
+
+def test_rsa_bits_make_an_rsa_key(plane):
+    plane(
+        "PUT",
+        "/meshes/eight",
+        mesh("eight", builtin("r", conf={"caCert": {"RSAbits": 2048, "expiration": "1y"}})),
+    )
+    ca = x509.load_pem_x509_certificate(base64.b64decode(cas(plane, "eight")["eight.ca-builtin-cert-r"]))
+    assert ca.public_key().key_size == 2048
+    assert (ca.not_valid_after_utc - ca.not_valid_before_utc).days == 365
+
+
+def test_proxies_get_certificates_from_what_a_control_plane_has_stored(plane):
+    plane("PUT", "/meshes/nine", mesh("nine", builtin("ca-1"), enabled="ca-1"))
+    here = Certificates(lambda: plane.plane.store.state, lambda: datetime.now(UTC))
+    found = here.of(Key("Dataplane", "nine", "default", "", "web"), ("spiffe://nine/web",))
+    ca = base64.b64decode(cas(plane, "nine")["nine.ca-builtin-cert-ca-1"]).decode()
+    assert found.trust.pem == ca
+    leaf = x509.load_pem_x509_certificate(found.identity.pem.encode())
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.encode()))
+    assert [problem for problem in here.problems() if problem.mesh == "nine"] == []

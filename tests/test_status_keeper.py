@@ -1,0 +1,459 @@
+"""Statuses as they are stored: by whom, when, how often, and by several control planes at once."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from koguma import settings
+from koguma.api.access import Access
+from koguma.api.context import About, Context
+from koguma.api.shown import Shown
+from koguma.api.user import SYSTEM
+from koguma.control import Control
+from koguma.core import admission, pipeline, vips
+from koguma.model import forms
+from koguma.model.errors import Invalid
+from koguma.model.place import Mode, Place
+from koguma.status_keeper import PACE, StatusKeeper
+from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
+from koguma.store.memory import MemoryLog
+from koguma.store.store import Store
+from tests.core.destinations import ALL, HERE, dataplane, external, generator, mesh, service
+
+SVC = generator("local", "{{ .DisplayName }}.svc.mesh.local")
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self):
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self):
+        return self.now
+
+
+class Plane:
+    """What a keeper needs of a control plane, on a log that others may share."""
+
+    def __init__(self, log=None, place=HERE):
+        self.clock = Clock()
+        self.store = Store(log or MemoryLog(), self.clock)
+        self.place = place
+        self.connected: set = set()
+
+    async def open(self):
+        await self.store.open()
+        self.context = Context(
+            kinds=ALL,
+            place=self.place,
+            store=self.store,
+            access=Access((), ()),
+            shown=Shown(ALL),
+            about=About("here", "here-1", lambda: "", "0", dict),
+            signing_key=lambda: "",
+            database=Control(self.store, ALL, self.place).database,
+        )
+        self.keeper = self.new_keeper()
+        return self
+
+    def new_keeper(self, context=None, ranges=vips.DEFAULT):
+        return StatusKeeper(
+            context or self.context, self.clock, lambda: frozenset(self.connected), frozenset, ranges
+        )
+
+    def blind_to(self, *resources):
+        """A keeper that does not know yet what somebody else wrote a moment ago."""
+        hidden = {resource.key for resource in resources}
+
+        async def behind():
+            seen = [each for each in self.store.state.all() if each.key not in hidden]
+            return pipeline.load(ALL, self.place, seen)
+
+        return self.new_keeper(msgspec.structs.replace(self.context, database=behind))
+
+    async def write(self, *resources):
+        for one in resources:
+            await self.store.write(Transaction((Put(one),), "somebody"))
+
+    async def delete(self, resource):
+        await self.store.write(Transaction((Delete(resource.key),), "somebody"))
+
+    def status(self, resource):
+        return self.store.state.get(resource.key).status
+
+    def address(self, resource):
+        return [each["ip"] for each in (self.status(resource) or {}).get("vips", [])]
+
+    def count(self, resource):
+        return self.status(resource)["dataplaneProxies"]["connected"]
+
+    async def revisions(self, work):
+        """How many revisions something makes."""
+        before = self.store.state.revision
+        await work
+        return self.store.state.revision - before
+
+
+@pytest.fixture
+async def plane():
+    async with planes(1) as (one,):
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def planes(number):
+    """Control planes on one store, with the mesh `shop`."""
+    log = MemoryLog(shared=number > 1)
+    made = [await Plane(log).open() for _ in range(number)]
+    await made[0].write(mesh())
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.store.close()
+
+
+@contextlib.asynccontextmanager
+async def running(*keepers):
+    tasks = [asyncio.create_task(keeper.run()) for keeper in keepers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def eventually(question, expected):
+    """Ask until the answer is this one; the last answer is compared, and so shown."""
+    for _ in range(500):
+        if question() == expected:
+            break
+        await asyncio.sleep(0.01)
+    assert question() == expected
+
+
+# What is written.
+
+
+async def test_the_history_says_who_wrote_a_status_and_why(plane):
+    web = service("web")
+    await plane.write(web, SVC)
+    await plane.keeper.settle(["shop"])
+    change, first = await plane.store.history(web.key)
+    assert (change.author, change.reason, first.author) == (SYSTEM, "status", "somebody")
+    assert change.resource.status["vips"] == [{"ip": "241.0.0.1"}]
+    assert (change.resource.spec, change.resource.generation) == (first.resource.spec, 1)
+
+
+async def test_a_settled_mesh_makes_no_revisions(plane):
+    await plane.write(service("web"), service("far", zone="west"), external("db"), SVC, dataplane("w", "web"))
+    assert await plane.revisions(plane.keeper.settle(["shop"])) == 3
+    plane.clock.now += 10 * PACE
+    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
+    assert await plane.revisions(plane.new_keeper().settle(["shop"])) == 0
+
+
+async def test_many_services_are_written_in_few_batches(plane):
+    await plane.write(*(service(f"s{number}") for number in range(300)))
+    before = plane.store.batches
+    assert await plane.revisions(plane.keeper.settle(["shop"])) == 300
+    assert plane.store.batches - before == 2
+
+
+async def test_a_mesh_that_is_not_there_is_no_trouble(plane):
+    assert await plane.revisions(plane.keeper.settle(["nowhere", ""])) == 0
+
+
+async def test_a_global_control_plane_writes_no_status():
+    one = await Plane(place=Place(mode=Mode.GLOBAL, zone="")).open()
+    await one.write(mesh(), service("web"))
+    assert await one.revisions(one.keeper.settle(["shop"])) == 0
+    await one.store.close()
+
+
+def test_users_cannot_write_a_status():
+    kind, web = ALL["MeshService"], service("web", "241.0.0.1")
+    document = {
+        "type": "MeshService",
+        "mesh": "shop",
+        "name": "web",
+        "spec": web.spec,
+        "status": {"vips": [{"ip": "1.2.3.4"}]},
+    }
+    draft = forms.read_plain(document, kind)
+    assert admission.admitted(draft, None, HERE).resource.status is None
+    assert admission.admitted(draft, web, HERE).resource.status == web.status
+
+
+# Addresses.
+
+
+async def test_an_address_outlives_a_restart():
+    log, api, web = MemoryLog(), service("api"), service("web")
+    first = await Plane(log).open()
+    await first.write(mesh(), web)
+    await first.keeper.settle(["shop"])
+    await first.write(api)
+    await first.keeper.settle(["shop"])
+    await first.store.close()
+    second = await Plane(log).open()
+    assert await second.revisions(second.keeper.settle(["shop"])) == 0
+    assert [second.address(one) for one in (web, api)] == [["241.0.0.1"], ["241.0.0.2"]]
+    await second.store.close()
+
+
+async def test_a_freed_address_is_not_given_to_the_next_service(plane):
+    web, api, new = service("web"), service("api"), service("new")
+    async with running(plane.keeper):
+        await plane.write(web)
+        await eventually(lambda: plane.address(web), ["241.0.0.1"])
+        await plane.write(api)
+        await eventually(lambda: plane.address(api), ["241.0.0.2"])
+        await plane.delete(api)
+        await plane.write(new)
+        await eventually(lambda: plane.address(new), ["241.0.0.3"])
+
+
+async def test_a_control_plane_does_not_reuse_what_another_gave_and_somebody_freed():
+    async with planes(2) as (one, other), running(other.keeper):
+        web, new = service("web"), service("new")
+        await other.keeper.settle(["shop"])
+        await one.write(web)
+        await one.keeper.settle(["shop"])
+        assert one.address(web) == ["241.0.0.1"]
+        await one.delete(web)
+        await one.write(new)
+        await eventually(lambda: other.store.state.get(new.key) and other.address(new), ["241.0.0.2"])
+
+
+async def test_a_service_that_comes_back_has_a_new_address(plane):
+    web = service("web")
+    await plane.write(web)
+    await plane.keeper.settle(["shop"])
+    await plane.delete(web)
+    await plane.write(web)
+    await plane.keeper.settle(["shop"])
+    assert plane.address(web) == ["241.0.0.2"]
+
+
+async def test_a_range_that_is_used_up_is_told_and_others_go_on(plane):
+    keeper = plane.new_keeper(ranges=vips.ranges("241.0.0.0/30"))
+    there = [service(f"s{number}") for number in range(3)]
+    await plane.write(*there)
+    await keeper.settle(["shop"])
+    assert [problem.about for problem in keeper.problems] == [there[2].key]
+    await plane.delete(there[0])
+    await keeper.settle(["shop"])
+    assert keeper.problems == []
+    assert [plane.address(one) for one in there[1:]] == [["241.0.0.2"], ["241.0.0.1"]]
+
+
+# Several control planes.
+
+
+@pytest.mark.parametrize("place", ["shop", "other"])
+async def test_one_address_given_twice_at_the_same_moment_is_mended(place):
+    async with planes(2) as (one, other):
+        old, young = service("old"), service("a-young-one", mesh=place)
+        await one.write(mesh("other"), old)
+        one.clock.now += timedelta(seconds=5)
+        await one.write(young)
+        await eventually(lambda: other.store.state.revision, one.store.state.revision)
+        await one.blind_to(young).settle(["shop"])
+        await other.blind_to(old).settle([place])
+        await eventually(lambda: one.store.state.revision, other.store.state.revision)
+        assert one.address(old) == one.address(young) == ["241.0.0.1"]
+
+        await one.keeper.settle(["shop"])  # also where the mesh of the younger one was not touched
+        assert [one.address(old), one.address(young)] == [["241.0.0.1"], ["241.0.0.2"]]
+        await eventually(lambda: other.store.state.revision, one.store.state.revision)
+        assert await other.revisions(other.keeper.settle(["shop", "other"])) == 0
+
+
+async def test_control_planes_that_mend_at_once_agree():
+    async with planes(3) as (one, other, third), running(one.keeper, other.keeper, third.keeper):
+        there = [service(f"s{number}", "241.0.0.7") for number in range(20)]
+        await one.write(*there)
+
+        def addresses():
+            return len({tuple(third.address(each)) for each in there if third.store.state.get(each.key)})
+
+        await eventually(addresses, 20)
+        await quiet(third)
+        assert addresses() == 20
+        assert third.address(there[0]) == ["241.0.0.7"]
+
+
+async def test_a_control_plane_that_is_behind_overwrites_nothing():
+    async with planes(1) as (one,):
+        web = service("web")
+        await one.write(web)
+        old = list(one.store.state.all())
+        await one.keeper.settle(["shop"])
+
+        async def behind():
+            return pipeline.load(ALL, HERE, old)
+
+        late = one.new_keeper(
+            msgspec.structs.replace(one.context, database=behind), vips.ranges("10.0.0.0/8")
+        )
+        assert await one.revisions(late.settle(["shop"])) == 0
+        assert one.address(web) == ["241.0.0.1"]
+
+
+async def test_control_planes_that_count_differently_do_not_quarrel():
+    web, proxies = service("web"), [dataplane(f"w{number}", "web") for number in range(3)]
+    async with planes(2) as (one, other):
+        await one.write(web, *proxies)
+        one.connected = {proxy.key for proxy in proxies}
+        async with running(one.keeper, other.keeper):
+            await eventually(lambda: bool(one.status(web)), expected=True)
+            for _ in range(3):
+                look_again(one, other)
+                await quiet(one)
+            look_again(one, other)
+            assert await one.revisions(asyncio.sleep(0.4)) == 0
+
+
+def look_again(*planes):
+    for each in planes:
+        each.clock.now += 2 * PACE
+        each.keeper.poke("shop")
+
+
+async def quiet(plane):
+    """Wait until nobody writes any more."""
+    for _ in range(20):
+        if await plane.revisions(asyncio.sleep(0.2)) == 0:
+            return
+    pytest.fail("they write and write")
+
+
+# When to look, and how often to write.
+
+
+async def test_changes_are_noticed_and_a_generator_concerns_every_mesh(plane):
+    web, there, proxy = service("web"), service("web", mesh="other"), dataplane("w", "web")
+    async with running(plane.keeper):
+        await plane.write(mesh("other"), web, there)
+        await eventually(lambda: [plane.address(one) for one in (there, web)], [["241.0.0.1"], ["241.0.0.2"]])
+        await plane.write(SVC)
+        await eventually(lambda: ["addresses" in plane.status(one) for one in (web, there)], [True, True])
+        plane.clock.now += 2 * PACE
+        await plane.write(proxy)
+        await eventually(lambda: plane.status(web)["dataplaneProxies"]["total"], 1)
+
+
+async def test_a_poke_counts_the_proxies(plane):
+    web, proxy = service("web"), dataplane("w", "web")
+    async with running(plane.keeper):
+        await plane.write(web, proxy)
+        await eventually(lambda: plane.status(web) and plane.status(web)["dataplaneProxies"]["total"], 1)
+        await asyncio.sleep(0.2)  # now the keeper waits for news, and none will come
+        plane.clock.now += 2 * PACE
+        plane.connected = {proxy.key}
+        plane.keeper.poke("shop")
+        await eventually(lambda: plane.count(web), 1)
+
+
+async def test_proxies_are_counted_at_a_pace_and_the_last_count_is_not_lost(plane):
+    web, proxies = service("web"), [dataplane(f"w{number}", "web") for number in range(5)]
+    await plane.write(web, *proxies)
+    await plane.keeper.settle(["shop"])
+    plane.clock.now += PACE
+    counted = []
+    for proxy in proxies:
+        plane.connected.add(proxy.key)
+        await plane.keeper.settle(["shop"])
+        counted.append(plane.count(web))
+        plane.clock.now += PACE / 4
+    assert counted == [1, 1, 1, 1, 5]
+    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
+
+
+async def test_a_count_that_waits_is_written_when_its_time_comes(plane):
+    web, proxy = service("web"), dataplane("w", "web")
+    await plane.write(web, proxy)
+    async with running(plane.keeper):
+        await eventually(lambda: bool(plane.status(web)), expected=True)
+        plane.connected = {proxy.key}
+        plane.keeper.poke("shop")
+        await asyncio.sleep(0.1)
+        assert plane.count(web) == 0
+        plane.clock.now += PACE
+        plane.keeper.poke("elsewhere")  # as time itself would, the clock being ours
+        await eventually(lambda: plane.count(web), 1)
+
+
+async def test_an_address_or_a_name_does_not_wait_for_the_next_count(plane):
+    web = service("web")
+    await plane.write(web)
+    await plane.keeper.settle(["shop"])
+    await plane.write(SVC, dataplane("w", "web"))
+    await plane.keeper.settle(["shop"])
+    assert "addresses" in plane.status(web)
+
+
+async def test_a_store_that_is_away_is_waited_for(plane):
+    await plane.write(service("web"))
+    await plane.store.close()
+    plane.keeper.poke("shop")
+    await plane.keeper.settle(["shop"])
+    assert plane.keeper._due_at == {"shop": plane.clock.now + timedelta(seconds=5)}
+
+
+async def test_what_is_known_of_a_mesh_goes_with_it(plane):
+    await plane.write(service("web"), external("a", "x.ext"), external("b", "x.ext"))
+    await plane.keeper.settle(["shop"])
+    assert [problem.rule for problem in plane.keeper.problems] == ["hostname"]
+    gone = Transaction((DeleteMesh("shop"), Delete(mesh().key)), "somebody")
+    await plane.store.write(gone)
+    await plane.keeper.settle(["shop"])
+    assert plane.keeper.problems == []
+    memory = (plane.keeper._told, plane.keeper._looked_at, plane.keeper._due_at)
+    assert memory == ({}, {}, {})
+
+
+# Settings.
+
+
+def load(**flags):
+    return settings.load(None, {"KOGUMA_DATA_DIR": "data"}, flags)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/24", "fd00::/64", "242.0.0.0/8"])
+def test_a_range_is_any_network_that_is_large_enough(text):
+    assert load(mesh_service_cidr=text, mesh_external_service_cidr="250.0.0.0/8").mesh_service_cidr == text
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "message"),
+    [
+        ("mesh_service_cidr", "all", '"all" is no range of addresses; write one as 241.0.0.0/8'),
+        ("mesh_service_cidr", "10.0.0.1/16", '"10.0.0.1/16" is no range of addresses'),
+        ("mesh_multi_zone_service_cidr", "10.0.0.0/25", "10.0.0.0/25 is too small: at least 256 addresses"),
+        ("mesh_multi_zone_service_cidr", "10.0.0.1", "10.0.0.1/32 is too small: at least 256 addresses"),
+        (
+            "mesh_external_service_cidr",
+            "241.1.0.0/16",
+            "241.1.0.0/16 overlaps meshServiceCidr (241.0.0.0/8); give every kind a range of its own",
+        ),
+    ],
+)
+def test_a_range_that_cannot_be_used_is_refused(setting, text, message):
+    with pytest.raises(Invalid) as refused:
+        load(**{setting: text})
+    (violation,) = refused.value.violations
+    assert violation.field == "--" + setting.replace("_", "-")
+    assert violation.message.startswith(message)
+
+
+def test_the_settings_default_to_the_ranges_that_the_keeper_does():
+    found = load()
+    texts = found.mesh_service_cidr, found.mesh_external_service_cidr, found.mesh_multi_zone_service_cidr
+    assert vips.ranges(*texts) == vips.DEFAULT

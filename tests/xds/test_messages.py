@@ -1,0 +1,82 @@
+"""The bytes that are put together by hand are those that protobuf reads."""
+
+from typing import Any
+
+import pytest
+
+from koguma.envoy.snapshot import TYPE_URLS, TYPES, Piece
+from koguma.xds.messages import DeltaReader, SotwReader, delta_bytes, sotw_bytes
+from koguma.xds.protocol.exchange import DeltaRequest, Response
+from koguma.xds.sotw import SotwRequest, SotwResponse
+from tests.xds.house import schema
+
+DISCOVERY = "envoy.service.discovery.v3."
+PIECES = tuple(
+    Piece("cluster", f"größe-{size}", f"v{size}", b"x" * size) for size in (0, 1, 127, 128, 70_000)
+)
+
+
+def message(name: str) -> Any:
+    return schema().message_class(DISCOVERY + name)
+
+
+def test_a_response_of_the_incremental_form_is_read_back():
+    data = delta_bytes(Response("cluster", "7", PIECES, ("gone", "too")))
+    read = message("DeltaDiscoveryResponse").FromString(data)
+    assert (read.type_url, read.nonce) == (TYPE_URLS["cluster"], "7")
+    assert list(read.removed_resources) == ["gone", "too"]
+    found = [
+        (each.name, each.version, each.resource.type_url, each.resource.value) for each in read.resources
+    ]
+    assert found == [(piece.name, piece.version, TYPE_URLS["cluster"], piece.body) for piece in PIECES]
+
+
+def test_a_response_of_the_older_form_is_read_back():
+    read = message("DiscoveryResponse").FromString(sotw_bytes(SotwResponse("cluster", "v9", "7", PIECES)))
+    assert (read.type_url, read.nonce, read.version_info) == (TYPE_URLS["cluster"], "7", "v9")
+    assert [each.value for each in read.resources] == [piece.body for piece in PIECES]
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_request_of_the_incremental_form(type_: str):
+    sent = message("DeltaDiscoveryRequest")(
+        type_url=TYPE_URLS[type_],
+        resource_names_subscribe=["a", "b"],
+        resource_names_unsubscribe=["c"],
+        initial_resource_versions={"a": "1"},
+        response_nonce="3",
+    )
+    read = DeltaReader(schema()).read(sent.SerializeToString())
+    assert read.request == DeltaRequest(type_, ("a", "b"), ("c",), {"a": "1"}, "3")
+    assert read.node is None
+
+
+def test_a_request_of_the_older_form():
+    sent = message("DiscoveryRequest")(
+        type_url=TYPE_URLS["routes"], resource_names=["a"], version_info="v1", response_nonce="3"
+    )
+    sent.error_detail.message = "boom"
+    read = SotwReader(schema()).read(sent.SerializeToString())
+    assert read.request == SotwRequest("routes", ("a",), "v1", "3", "boom")
+
+
+@pytest.mark.parametrize(
+    ("reader", "name"), [(DeltaReader, "DeltaDiscoveryRequest"), (SotwReader, "DiscoveryRequest")]
+)
+def test_a_refusal_without_words_is_still_a_refusal(reader: Any, name: str):
+    sent = message(name)(type_url=TYPE_URLS["routes"], response_nonce="3")
+    sent.error_detail.code = 13
+    assert reader(schema()).read(sent.SerializeToString()).request.error != ""
+
+
+def test_the_node_of_a_request():
+    sent = message("DeltaDiscoveryRequest")(type_url="what/ever")
+    sent.node.id = "default.web-1"
+    sent.node.metadata.update({"features": ["a"], "ipv6Enabled": True})
+    sent.node.user_agent_build_version.version.major_number = 1
+    sent.node.user_agent_build_version.version.minor_number = 40
+    read = DeltaReader(schema()).read(sent.SerializeToString())
+    assert read.request is None
+    assert read.node is not None
+    assert (read.node.id, read.node.version) == ("default.web-1", "1.40.0")
+    assert read.node.metadata == {"features": ["a"], "ipv6Enabled": True}

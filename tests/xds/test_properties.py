@@ -1,0 +1,188 @@
+"""Whatever is offered, refused, delayed or cut off: a simulated Envoy ends with what was offered last.
+
+The versions in these snapshots say what a piece needs, as real ones do, being hashes of the content.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from koguma.envoy.snapshot import TYPES, Failure, Id, Piece, Snapshot, bundle
+from koguma.xds.contract import Offer
+from koguma.xds.protocol.session import Session
+from tests.xds.simulated import Envoy
+
+DRAIN_SECONDS = 30.0
+CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
+GOOD, BAD = ("1", "2"), ("badp", "badw", "badq")
+
+
+def made(type_: str, name: str, version: str, needs: Sequence[Id] = ()) -> Piece:
+    whole = ">".join([version, *(":".join(need) for need in needs)])
+    return Piece(type_, name, whole, whole.encode(), tuple(needs))
+
+
+@st.composite
+def snapshots(draw, versions: Sequence[str] = GOOD, *, failing: bool = False) -> Snapshot:
+    """Consistent snapshots: whatever is needed is there, or could not be made."""
+    version = st.sampled_from(versions)
+    clusters = draw(st.lists(st.sampled_from(CLUSTERS), unique=True))
+    some = st.lists(st.sampled_from(clusters), unique=True, max_size=2) if clusters else st.just([])
+    pieces = [
+        made("secret", "s", draw(version)),
+        made("extension", "x", draw(version), ids("cluster", draw(some))),
+    ]
+    for name in clusters:
+        needs = draw(st.sampled_from(((), (("endpoints", name),), (("endpoints", name), ("secret", "s")))))
+        pieces.append(made("cluster", name, draw(version), needs))
+        pieces.append(made("endpoints", name, draw(version)))
+    pieces += [made("routes", name, draw(version), ids("cluster", draw(some))) for name in ROUTES]
+    for name in draw(st.lists(st.sampled_from(LISTENERS), unique=True)):
+        needs = [*ids("routes", draw(st.lists(st.sampled_from(ROUTES), max_size=1)))]
+        needs += [*ids("cluster", draw(some)), *draw(st.sampled_from(([], [("extension", "x")])))]
+        pieces.append(made("listener", name, draw(version), needs))
+    lost = set(draw(st.lists(st.sampled_from(pieces), max_size=2))) if failing else set()
+    return Snapshot(
+        (bundle([p for p in pieces if p not in lost], [Failure(p.type, p.name, "broken") for p in lost]),)
+    )
+
+
+def ids(type_: str, names: Sequence[str]) -> list[Id]:
+    return [(type_, name) for name in names]
+
+
+class World:
+    """A proxy, its session, and the wire between them, which delivers when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.revisions = itertools.count(1)
+        self.newest: Offer | None = None
+        self.envoy = Envoy()
+        self.session = Session(DRAIN_SECONDS)
+        self.was_cut = False
+        self.was_bad = False
+
+    def offer(self, snapshot: Snapshot) -> None:
+        self.newest = Offer(next(self.revisions), snapshot)
+        self.envoy.inbox.extend(self.session.offer(self.newest, self.now))
+
+    def deliver_request(self) -> None:
+        if self.envoy.outbox:
+            request = self.envoy.outbox.popleft()
+            self.was_bad = self.was_bad or bool(request.error)
+            self.envoy.inbox.extend(self.session.receive(request, self.now))
+
+    def deliver_response(self) -> None:
+        if self.envoy.inbox:
+            self.envoy.read()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.envoy.inbox.extend(self.session.tick(self.now))
+
+    def reconnect(self) -> None:
+        self.was_cut = True
+        self.session = Session(DRAIN_SECONDS)
+        self.envoy.connect()
+        if self.newest is not None:
+            self.session.offer(self.newest, self.now)
+
+    def do(self, deed: object) -> None:
+        match deed:
+            case Snapshot():
+                self.offer(deed)
+            case float():
+                self.pass_time(deed)
+            case "request":
+                self.deliver_request()
+            case "response":
+                self.deliver_response()
+            case "reconnect":
+                self.reconnect()
+        assert self.envoy.dangling(strictly=not self.was_cut and not self.envoy.n_impatient) == set()
+
+    def settle(self) -> None:
+        """Deliver whatever is on its way, and let as much time pass as the session asks for."""
+        for _ in range(1_000):
+            if self.envoy.outbox:
+                self.do("request")
+            elif self.envoy.inbox:
+                self.do("response")
+            elif self.envoy.warming:
+                self.envoy.lose_patience()
+            elif self.session.next_tick is not None:
+                self.do(self.session.next_tick - self.now)
+            else:
+                return
+        raise AssertionError("they talk without an end")
+
+
+def check_end(world: World, final: Snapshot) -> None:
+    """The proxy has what was offered last: all clusters and listeners, and of the rest what these need."""
+    world.do(final)
+    world.settle()
+    for type_ in TYPES:
+        wanted = final.of_type(type_)
+        if type_ not in ("cluster", "listener"):
+            wanted = {name: piece for name, piece in wanted.items() if name in world.envoy.asked[type_]}
+        assert world.envoy.has[type_] == wanted
+    status = world.session.status
+    assert (status.state, status.acked) == ("synced", world.newest.revision if world.newest else None)
+    assert status.acked_versions == {type_: has for type_, has in versions(world.envoy).items() if has}
+
+
+def versions(envoy: Envoy) -> dict[str, dict[str, str]]:
+    return {type_: {name: p.version for name, p in has.items()} for type_, has in envoy.has.items()}
+
+
+WIRE = st.sampled_from(("request", "request", "response", "response", "response"))
+TIME = st.sampled_from((1.0, 20.0, 40.0))
+
+
+def deeds(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
+    return st.lists(st.one_of(WIRE, WIRE, TIME, *more), max_size=60)
+
+
+@pytest.mark.property
+@given(deeds(snapshots()), snapshots())
+def test_a_proxy_ends_with_what_was_offered_last_and_never_waits_in_vain(history, final):
+    world = World()
+    for deed in history:
+        world.do(deed)
+    check_end(world, final)
+    assert world.envoy.n_impatient == 0
+
+
+@pytest.mark.property
+@given(deeds(snapshots(failing=True), st.just("reconnect")), snapshots())
+def test_a_proxy_that_reconnects_and_pieces_that_fail(history, final):
+    world = World()
+    for deed in history:
+        world.do(deed)
+    check_end(world, final)
+
+
+@pytest.mark.property
+@given(deeds(snapshots(versions=(*GOOD, *BAD), failing=True)), snapshots())
+def test_a_proxy_that_refuses_some_of_it(history, final):
+    world = World()
+    for deed in history:
+        world.do(deed)
+    check_end(world, final)
+
+
+@pytest.mark.property
+@given(deeds(snapshots(versions=(*GOOD, *BAD))), snapshots(versions=(*GOOD, *BAD)))
+def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
+    world = World()
+    for deed in [*history, final]:
+        world.do(deed)
+    world.settle()
+    status = world.session.status
+    refused = {(each.type, name) for each in status.rejections for name in each.names}
+    assert refused <= {piece.id for piece in final if world.envoy.has[piece.type].get(piece.name) != piece}
+    assert (status.state == "nack") == bool(refused)

@@ -1,0 +1,109 @@
+"""A real Envoy, over the real server with TLS, in both forms of xDS."""
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from koguma.xds.server import Limits
+from tests.xds.house import House, serving
+from tests.xds.real_envoy import (
+    backend,
+    bad_cluster,
+    call,
+    cluster,
+    endpoints,
+    envoy,
+    free_port,
+    listener,
+    routes,
+    whole,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("api_type", ["DELTA_GRPC", "GRPC"]),
+]
+TAKEN = ("cluster_manager.cds.update_success", "listener_manager.lds.update_success")
+
+
+async def test_an_envoy_starts_follows_changes_and_resumes(tmp_path, api_type):
+    port = free_port()
+    async with backend("one") as one, backend("two") as two:
+        clusters = [cluster("a"), cluster("b"), endpoints("a", one), endpoints("b", two)]
+        first = whole([*clusters, listener("l", port, "r"), routes("r", to="a")])
+        second = whole([*clusters, listener("l", port, "r"), routes("r", to="b")])
+        house = House(first)
+        async with serving(house) as (server, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            await proxy.until_live()
+            room = await house.room()
+            assert room.hello.version == "1.40.0"
+            await room.until("synced", acked=1)
+            assert await call(port, until="one") == "one"
+
+            room.offer(2, second)
+            await room.until("synced", acked=2)
+            assert await call(port, until="two") == "two"
+
+            # Another control plane takes over, and has nothing new to say.
+            before = await proxy.counts(*TAKEN)
+            await server.stop(1)
+            house.snapshot = second
+            async with serving(house, port=ads_port):
+                room = await house.room(1)
+                await room.until("synced", acked=1)
+                assert await proxy.counts(*TAKEN) == before
+                assert await call(port, until="two") == "two"
+                room.offer(2, first)
+                await room.until("synced", acked=2)
+                assert await call(port, until="one") == "one"
+
+
+async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type):
+    port = free_port()
+    async with backend("one") as one:
+        good = [cluster("a"), endpoints("a", one), listener("l", port, "r"), routes("r", to="a")]
+        house = House(whole(good))
+        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            await proxy.until_live()
+            room = await house.room()
+            await room.until("synced", acked=1)
+
+            more = [*good[1:], cluster("a", connect_timeout="2s"), cluster("b"), endpoints("b", one)]
+            began = monotonic()
+            room.offer(2, whole([*more, bad_cluster("bad")]))
+            status = await room.until("nack")
+            assert [(each.type, each.names) for each in status.rejections] == [("cluster", ("bad",))]
+            assert "bad" in status.rejections[0].text
+
+            room.offer(3, whole([*more, routes("r2", to="b"), listener("m", free_port(), "r2")]))
+            await room.until("synced", acked=3)
+            assert await proxy.clusters() == {"a", "b"}
+            assert await call(port, until="one") == "one"
+            # A changed cluster whose endpoints were not sent again would have kept all waiting for 15 s.
+            assert monotonic() - began < 5
+
+
+async def test_a_listener_takes_the_address_of_another_and_an_old_cluster_goes_last(tmp_path, api_type):
+    port = free_port()
+    async with backend("one") as one, backend("two") as two:
+        house = House(
+            whole([cluster("a"), endpoints("a", one), listener("l", port, "r"), routes("r", to="a")])
+        )
+        limits = Limits(drain_seconds=1.0)
+        async with serving(house, limits) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            await proxy.until_live()
+            room = await house.room()
+            await room.until("synced", acked=1)
+            room.offer(
+                2, whole([cluster("b"), endpoints("b", two), listener("m", port, "s"), routes("s", to="b")])
+            )
+            status = await room.until("synced", acked=2)
+            assert await proxy.clusters() == {"a", "b"}
+            assert await call(port, until="two") == "two"
+            for _ in range(250):
+                if "a" not in status.acked_versions["cluster"]:
+                    break
+                await asyncio.sleep(0.02)
+            assert await proxy.clusters() == {"b"}
+            assert {each.state for each in room.statuses} == {"connecting", "synced", "behind"}

@@ -1,0 +1,29 @@
+"""The protocol as conversations: each file in `scripts` is one, and `playbook` says how to read it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.xds.playbook import DeltaPlayer, SotwPlayer, play
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
+BOTH = [script for script in SCRIPTS if "# incremental only" not in script.read_text()]
+
+
+def by_name(script: Path) -> str:
+    return script.stem
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=by_name)
+def test_a_proxy_that_speaks_the_incremental_form(script: Path):
+    play(script, DeltaPlayer)
+
+
+@pytest.mark.parametrize("script", BOTH, ids=by_name)
+def test_a_proxy_that_speaks_the_older_form(script: Path):
+    play(script, SotwPlayer)
+
+
+def test_there_are_scripts_for_both_forms():
+    assert len(SCRIPTS) >= 25
+    assert len(BOTH) >= 15

@@ -1,0 +1,267 @@
+"""The server around the protocol: who comes in, who does not, how it ends. Over TLS, with a plain client."""
+
+import asyncio
+from time import monotonic
+
+import grpc
+import pytest
+import structlog
+
+from koguma.envoy.snapshot import Piece, Snapshot, bundle
+from koguma.xds.contract import ProxyStatus
+from koguma.xds.server import Limits, XdsServer
+from tests.xds.house import TOKEN, House, client, schema, server_pair, serving
+from tests.xds.playbook import snapshot
+
+NODE = "default.web-1.ns"
+ONE = snapshot("cluster:a@1 cluster:b@1")
+
+
+def facts(status: ProxyStatus | None) -> tuple[str, int, int]:
+    assert status is not None
+    return status.state, status.offered, status.acked
+
+
+async def test_a_proxy_comes_in_gets_its_clusters_and_is_reported_synced():
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port) as proxy:
+        await proxy.say("cluster", node=NODE)
+        assert await proxy.heard() == "a b"
+        room = await house.room()
+        assert (room.hello.mesh, room.hello.name) == ("default", "web-1.ns")
+        assert (room.hello.token, room.hello.metadata) == (TOKEN, {"workdir": "somewhere"})
+        assert room.hello.peer.startswith("ipv4:127.0.0.1")
+        assert facts(await room.until("synced")) == ("synced", 1, 1)
+        assert room.statuses[-1].acked_versions == {"cluster": {"a": "1", "b": "1"}}
+        room.offer(2, snapshot("cluster:a@2 cluster:b@1"))
+        assert await proxy.heard() == "a"
+        assert facts(await room.until("synced", acked=2)) == ("synced", 2, 2)
+        assert not room.closed.is_set()
+        proxy.leave()
+        await asyncio.wait_for(room.closed.wait(), 5)
+
+
+async def test_a_token_may_have_a_word_before_it():
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port, ("authorization", f"Bearer {TOKEN}")) as proxy:
+        await proxy.say("cluster", node=NODE)
+        assert await proxy.heard() == "a b"
+
+
+@pytest.mark.parametrize(
+    ("node", "metadata", "code", "text"),
+    [
+        (NODE, [("x", "y")], "UNAUTHENTICATED", "authentication failed: token is not valid"),
+        (NODE, [("authorization", "wrong")], "UNAUTHENTICATED", "authentication failed: token is not valid"),
+        (
+            NODE,
+            [("authorization", TOKEN), ("authorization", TOKEN)],
+            "UNAUTHENTICATED",
+            (
+                "could not extract credential from DiscoveryRequest: "
+                'request must have exactly 1 "authorization" header, got 2'
+            ),
+        ),
+        ("default.twice", [], "UNAUTHENTICATED", "authentication failed: the token has expired"),
+        ("default.stranger", [], "PERMISSION_DENIED", "this token is for another proxy"),
+        ("default.nobody", [], "NOT_FOUND", "there is no such Dataplane"),
+        ("default.odd", [], "INVALID_ARGUMENT", "networking: cannot be empty"),
+        ("", [], "INVALID_ARGUMENT", "request must have a valid Proxy ID: Envoy ID must not be nil"),
+        (".web", [], "INVALID_ARGUMENT", "request must have a valid Proxy ID: mesh must not be empty"),
+        (
+            "web",
+            [],
+            "INVALID_ARGUMENT",
+            "request must have a valid Proxy ID: the name should be provided after the dot",
+        ),
+        ("default.", [], "INVALID_ARGUMENT", "request must have a valid Proxy ID: name must not be empty"),
+    ],
+)
+async def test_who_may_not_come_in_is_told_why(node, metadata, code, text):
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port, *metadata) as proxy:
+        await proxy.say("cluster", node=node)
+        assert await proxy.end() == (code, text)
+    assert house.rooms == []
+
+
+async def test_a_stream_stays_with_one_proxy():
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port) as proxy:
+        await proxy.say("cluster", node=NODE)
+        await proxy.heard()
+        await proxy.say("listener", node="default.other")
+        assert await proxy.end() == (
+            "INVALID_ARGUMENT",
+            (
+                f"stream was authenticated for ID {NODE}. Received request is for node with ID "
+                "default.other. Node ID cannot be changed after stream is initialized"
+            ),
+        )
+        assert house.rooms[0].closed.is_set()
+
+
+async def test_bytes_that_are_no_request_end_the_stream():
+    async with serving(House(ONE)) as (_, port), client(port) as first, client(port) as second:
+        await first.write_bytes(b"\xff\xff\xff")
+        assert (await first.end())[0] == "INVALID_ARGUMENT"
+        await second.say("cluster", node=NODE)
+        await second.heard()
+        await second.write_bytes(b"\xff\xff\xff")
+        assert (await second.end())[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_stream_that_says_nothing_is_not_waited_for():
+    async with serving(House(ONE), Limits(hello_seconds=0.05)) as (_, port), client(port) as proxy:
+        assert await proxy.end() == ("INVALID_ARGUMENT", "no request within 0.05 seconds")
+
+
+async def test_an_unknown_type_is_answered_by_nothing_and_logged_once():
+    house = House(ONE)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(house) as (_, port), client(port) as proxy:
+            await proxy.say("type.googleapis.com/some.Type", node=NODE)
+            await proxy.say("type.googleapis.com/some.Type")
+            await proxy.say("cluster")
+            assert await proxy.heard() == "a b"
+    assert [each["type_url"] for each in logs if "type_url" in each] == ["type.googleapis.com/some.Type"]
+
+
+async def test_a_newer_stream_of_a_proxy_takes_the_place_of_the_older_one():
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port) as older, client(port) as newer:
+        await older.say("cluster", node=NODE)
+        await older.heard()
+        await newer.say("cluster", node=NODE)
+        assert await newer.heard() == "a b"
+        assert await older.end() == ("ABORTED", "a newer stream of the same proxy took its place")
+        assert [room.closed.is_set() for room in house.rooms] == [True, False]
+        house.rooms[1].offer(2, snapshot("cluster:a@2 cluster:b@1"))
+        assert await newer.heard() == "a"
+
+
+async def test_a_stranger_takes_nobodys_place():
+    house = House(ONE)
+    async with (
+        serving(house) as (_, port),
+        client(port) as proxy,
+        client(port, ("authorization", "wrong")) as stranger,
+    ):
+        await proxy.say("cluster", node=NODE)
+        await proxy.heard()
+        await stranger.say("cluster", node=NODE)
+        assert (await stranger.end())[0] == "UNAUTHENTICATED"
+        house.rooms[0].offer(2, snapshot("cluster:a@2 cluster:b@1"))
+        assert await proxy.heard() == "a"
+
+
+async def test_when_the_server_stops_streams_end_in_order():
+    house = House(ONE)
+    async with serving(house) as (server, port), client(port) as proxy, client(port) as silent:
+        await proxy.say("cluster", node=NODE)
+        await proxy.heard()
+        await silent.open()
+        began = monotonic()
+        await server.stop(5)
+        assert monotonic() - began < 2
+        assert await proxy.end() == ("UNAVAILABLE", "the control plane is stopping")
+        assert (await silent.end())[0] == "UNAVAILABLE"
+        assert all(room.closed.is_set() for room in house.rooms)
+
+
+async def test_a_refusal_is_logged_with_names_and_words_and_no_token_is():
+    house = House(ONE)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(house) as (_, port), client(port) as proxy:
+            await proxy.say("cluster", node=NODE)
+            response = await proxy.hear()
+            words = {"message": "Error adding/updating cluster(s) b: boom"}
+            await proxy.say("cluster", response_nonce=response.nonce, error_detail=words)
+            assert await proxy.heard() == "a"
+            status = await (await house.room()).until("nack")
+            assert [(each.type, each.names) for each in status.rejections] == [("cluster", ("b",))]
+    events = {each["event"]: each for each in logs}
+    assert set(events) == {"proxy connected", "proxy refused configuration", "proxy disconnected"}
+    refused = events["proxy refused configuration"]
+    assert (refused["names"], refused["text"]) == (("b",), "Error adding/updating cluster(s) b: boom")
+    assert (refused["mesh"], refused["proxy"]) == ("default", "web-1.ns")
+    assert TOKEN not in str(logs)
+
+
+async def test_what_is_due_later_comes_without_a_word_from_the_proxy():
+    house = House(snapshot("cluster:a@1 cluster:b@1 routes:r@1[cluster:a]"))
+    async with serving(house, Limits(drain_seconds=0.05)) as (_, port), client(port) as proxy:
+        await proxy.say("cluster", node=NODE)
+        await proxy.heard()
+        await proxy.say("routes", resource_names_subscribe=["r"])
+        await proxy.heard()
+        (await house.room()).offer(2, snapshot("cluster:b@1 routes:r@2[cluster:b]"))
+        assert await proxy.heard() == "r"
+        assert await proxy.heard() == "-a"
+
+
+async def test_a_house_that_gives_up_a_proxy_ends_its_stream():
+    class Fickle(House):
+        async def connect(self, hello):
+            room = await super().connect(hello)
+
+            async def next_offer():
+                raise KeyError("a mistake of ours")
+
+            room.next_offer = next_offer
+            return room
+
+    with structlog.testing.capture_logs() as logs:
+        async with serving(Fickle()) as (_, port), client(port) as proxy:
+            await proxy.say("cluster", node=NODE)
+            code, text = await proxy.end()
+    assert (code, text) == ("INTERNAL", "internal error; the log of the control plane says more")
+    assert "stream failed" in [each["event"] for each in logs]
+
+
+async def test_a_message_over_the_limit_ends_the_stream():
+    async with serving(House(ONE), Limits(message_bytes_max=1_000)) as (_, port), client(port) as proxy:
+        await proxy.say("endpoints", node=NODE, resource_names_subscribe=["x" * 2_000])
+        assert (await proxy.end())[0] == "RESOURCE_EXHAUSTED"
+
+
+async def test_proxies_that_do_not_read_keep_nobody_waiting():
+    names = [str(number) for number in range(200)]
+    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    limits = Limits(places=1, places_for_new=1, patience_seconds=0.05)
+    async with serving(house, limits) as (_, port), client(port) as deaf, client(port) as quick:
+        await deaf.say("endpoints", node="default.deaf", resource_names_subscribe=names)
+        await house.room()
+        await quick.say("endpoints", node="default.quick", resource_names_subscribe=names[:1])
+        assert await quick.heard() == "0"
+        deaf.leave()
+
+
+async def test_a_proxy_that_does_not_read_gives_its_place_to_a_newer_stream():
+    names = [str(number) for number in range(200)]
+    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    limits = Limits(farewell_seconds=0.1)
+    async with serving(house, limits) as (_, port), client(port) as deaf, client(port) as newer:
+        await deaf.say("endpoints", node=NODE, resource_names_subscribe=names)
+        await house.room()
+        await newer.say("endpoints", node=NODE, resource_names_subscribe=names[:1])
+        assert await newer.heard() == "0"
+        await asyncio.wait_for(house.rooms[0].closed.wait(), 5)
+        assert not house.rooms[1].closed.is_set()
+
+
+async def test_a_port_that_is_taken_is_an_error():
+    async with serving(House()) as (_, port):
+        other = XdsServer(House(), schema(), monotonic)
+        pair = server_pair()
+        with pytest.raises(OSError, match="cannot listen on"):
+            await other.listen("127.0.0.1", port, pair.certificate, pair.key)
+
+
+async def test_a_unix_socket_needs_no_certificate(tmp_path):
+    server = XdsServer(House(ONE), schema(), monotonic)
+    await server.start()
+    await server.listen(f"unix:{tmp_path}/ads.sock", 0)
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/ads.sock") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 5)
+    await server.stop(0)
