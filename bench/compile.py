@@ -105,7 +105,7 @@ def measured(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> 
     resources = [admitted(kinds, d) for d in documents(n_proxies, n_services, n_policies)]
     proxies = [r.key for r in resources if r.kind == "Dataplane"]
     gc.collect()
-    before = _rss_mb()
+    before = rss_mb()
     started = time.process_time()
     db = pipeline.load(kinds, PLACE, resources)
     for key in proxies:
@@ -119,7 +119,7 @@ def measured(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> 
         "proxies": n_proxies,
         "classes": len(classes),
         "full_s": round(full, 3),
-        "memory_mb": round(_rss_mb() - before, 1),
+        "memory_mb": round(rss_mb() - before, 1),
         "memos": db.n_memos,
     }
     figures["ten"] = _change(db, lambda turn: [admitted(kinds, canary(100 + turn))])
@@ -173,7 +173,7 @@ def _change(
     return {"ms": round(median(times) * 1000, 3), "proxies_changed": changed, "questions_run": ran}
 
 
-def _rss_mb() -> float:
+def rss_mb() -> float:
     return usage.getrusage(usage.RUSAGE_SELF).ru_maxrss / 1024
 
 

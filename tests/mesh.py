@@ -17,10 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import msgspec
 
@@ -66,6 +68,14 @@ class Answer(msgspec.Struct, frozen=True):
         return self.body.decode()
 
 
+def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Headers by name in lower case; what came in several lines is joined, as RFC 9110 allows."""
+    found: dict[str, list[str]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    return {name: ",".join(values) for name, values in found.items()}
+
+
 def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **headers: str) -> Answer:
     """One request to a local port; `x_team=` is the header x-team."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -75,8 +85,23 @@ def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **he
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=15)) as connection:
         connection.request(method, path, body, sent)
         response = connection.getresponse()
-        found = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, found, response.read())
+        return Answer(response.status, joined(response.getheaders()), response.read())
+
+
+class Kept:
+    """A connection that is kept between requests, and opened again only where the other side said so."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+
+    def call(self, method: str = "GET", path: str = "/") -> Answer:
+        """One more request."""
+        self.connection.request(method, path)
+        response = self.connection.getresponse()
+        return Answer(response.status, joined(response.getheaders()), response.read())
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 class Echo:
@@ -89,6 +114,7 @@ class Echo:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else the body waits for the headers' acknowledgement
 
             def answer(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
@@ -97,7 +123,7 @@ class Echo:
                     **echo.about,
                     "method": self.command,
                     "path": self.path,
-                    "headers": {name.lower(): value for name, value in self.headers.items()},
+                    "headers": joined(self.headers.items()),
                     "body": body.decode("latin-1"),
                 }
                 echo.seen.append(asked)
@@ -137,15 +163,59 @@ class Echo:
         self._server.server_close()
 
 
+class TcpEcho:
+    """A service that says back whatever it hears."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # it was stopped
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(1024):
+                connection.sendall(data)
+
+    def stop(self) -> None:
+        self._socket.close()
+
+
+def bytes_back(port: int) -> bytes:
+    """What comes back over a plain connection; empty where it is closed."""
+    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+        connection.sendall(b"hello")
+        return connection.recv(1024)
+    return b""
+
+
 class Process:
     """A process of ours, with its output in a file."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        directory: Path | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(environment)
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=dict(environment),
+                cwd=directory,
             )
 
     @property
@@ -206,6 +276,11 @@ class Sidecar(Process):
             connection.request(method, path)
             return connection.getresponse().read().decode()
 
+    def stats(self, pattern: str) -> dict[str, int]:
+        """Envoy's counters and gauges whose name fits a regular expression."""
+        found = json.loads(self.admin(f"/stats?format=json&filter={quote(pattern)}"))["stats"]
+        return {stat["name"]: stat["value"] for stat in found if "name" in stat}
+
     def envoy_pid(self) -> int:
         (pid,) = self.children()
         return pid
@@ -216,6 +291,7 @@ class Mesh:
 
     def __init__(self, directory: Path, name: str = "default", **settings: str) -> None:
         self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.settings = settings
         self.api, self.tls, self.dp, self.xds = (free_port() for _ in range(4))
@@ -347,6 +423,15 @@ class Mesh:
         """Write objects and wait until all proxies have them."""
         self.settled(self.apply(*documents))
 
+    def gone(self, plural: str, name: str) -> None:
+        """Delete an object and wait until all proxies know."""
+        self.delete(plural, name)
+        self.settled(self.revision())
+
+    def revision(self) -> int:
+        """The newest revision of the store."""
+        return int(self.request("GET", f"/meshes/{self.name}/dataplanes").headers["koguma-revision"])
+
 
 @contextlib.contextmanager
 def load(ask: Callable[[], Answer], n_threads: int = 2, pause: float = 0.002) -> Iterator[dict[str, int]]:
@@ -374,3 +459,18 @@ def load(ask: Callable[[], Answer], n_threads: int = 2, pause: float = 0.002) ->
         stopping.set()
         for each in threads:
             each.join(20)
+
+
+@contextlib.contextmanager
+def busy(*ports: int, path: str = "/") -> Iterator[dict[str, int]]:
+    """Call local ports on new connections and on kept ones while the block runs; then says what came."""
+    counts: dict[str, int] = {}
+    found = []
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            kept = stack.enter_context(contextlib.closing(Kept(port)))
+            found.append(stack.enter_context(load(partial(kept.call, path=path), 1)))
+            found.append(stack.enter_context(load(partial(call, port, path=path), 1)))
+        yield counts
+    for status, n in (each for one in found for each in one.items()):
+        counts[status] = counts.get(status, 0) + n

@@ -1,41 +1,26 @@
 """`make demo`, as a newcomer runs it."""
 
-import os
-import signal
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.demo_run import Demo
+
+
+def leftovers():
+    return set(Path(tempfile.gettempdir()).glob("koguma-demo-*"))
 
 
 @pytest.mark.slow
-def test_the_demo_starts_fills_itself_and_ends_cleanly():
-    environment = {**os.environ, "KOGUMA_API_PORT": "0", "KOGUMA_API_TLS_PORT": "0"}
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "examples.demo"],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines = []
-    for line in demo.stdout:
-        lines.append(line)
-        if line.startswith("Ctrl-C"):
-            break
-    demo.send_signal(signal.SIGINT)
-    rest = demo.communicate(timeout=20)[0]
-    text = "".join(lines)
-    assert "is ready: http://127.0.0.1:" in text
-    for made in (
-        "mesh/shop created",
-        "dataplane/backend-2 (mesh shop) created",
-        "meshtimeout/backend-is-quick",
-    ):
-        assert made in text
-    assert "Traceback" not in text + rest
-    assert demo.returncode == 0
+def test_the_demo_is_a_live_mesh_and_ends_without_a_trace():
+    before = leftovers()
+    with Demo() as demo:
+        for made in ("mesh/shop created", "meshtimeout/backend-is-quick", "meshhttproute/backend-split"):
+            assert made in demo.text
+        for proxy in ("backend-1", "backend-2", "web-1"):
+            assert f"koguma dp: {proxy} (mesh shop) is ready" in demo.text
+        demo.shows(r"v1 █+ \d+%  v2 █+ \d+%")
+        assert demo.end() == 0
+    assert "Traceback" not in demo.text
+    assert leftovers() - before == set()

@@ -1,4 +1,4 @@
-"""The README's tour, run as it is written, against a control plane that it starts from nothing."""
+"""The README's tour, run as it is written, on a live demo; and what it says about services of one's own."""
 
 import os
 import re
@@ -8,44 +8,102 @@ from pathlib import Path
 
 import pytest
 
-from tests.plane import Plane
+from tests.demo_run import Demo
+from tests.mesh import Echo, Mesh, Process, call, free_port, until
 
 ROOT = Path(__file__).parent.parent
 BIN = str(Path(sys.executable).parent)
-# What runs until it is stopped, or needs a database of the reader's own.
-ENDLESS = re.compile(r"cp run| -w$|curl -sN")
+# What runs until it is stopped.
+ENDLESS = re.compile(r"cp run|dp run| -w$|curl -sN")
 
 
-def commands():
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def commands(heading):
+    section = (ROOT / "README.md").read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    return [line[2:] for line in lines if not ENDLESS.search(line)]
+    return [line[2:] for line in lines]
+
+
+def environment(tmp_path, address):
+    path = f"{BIN}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "KOGUMA_ADDRESS": address, "XDG_CONFIG_HOME": str(tmp_path)}
+
+
+def run(command, directory, variables):
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=directory, env=variables, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def curl(command, port):
+    """What a reader's curl gets; this machine may have none."""
+    return call(port, "GET", command.split("localhost:", 1)[1].partition("/")[2].join(("/", "")).strip("'"))
 
 
 @pytest.mark.slow
 def test_every_command_of_the_tour_does_what_it_says(tmp_path):
-    written = commands()
-    assert len(written) >= 12
-    with Plane(tmp_path / "data") as plane:
-        environment = {
-            **os.environ,
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "KOGUMA_ADDRESS": plane.address,
-            "XDG_CONFIG_HOME": str(tmp_path),
-        }
+    written = [command for command in commands("A tour") if not ENDLESS.search(command)]
+    assert len(written) >= 15
+    with Demo() as demo:
+        demo.shows(r"v1 █+ [89]\d%  v2 █+ ([4-9]|1\d|2\d)%")
+        port = int(demo.address.rpartition(":")[2])
         for command in written:
-            # A newcomer's control plane listens on 5681; this one takes a free port.
-            real = command.replace("localhost:5681", plane.address)
-            if real.startswith("curl"):
-                assert plane("GET", real.split(plane.address)[1].strip("'")).status == 200, command
+            if command.startswith("curl"):
+                assert curl(command, port).status == 200, command
                 continue
-            done = subprocess.run(
-                ["bash", "-c", real], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-            )
-            is_mistake = "requestTimout" in command
-            assert done.returncode == (1 if is_mistake else 0), (command, done.stdout, done.stderr)
-            assert "Traceback" not in done.stderr
-            if is_mistake:
-                assert "<stdin>:10:31: spec.to[0].default.http.requestTimout: unknown field" in done.stderr
-            if command.startswith("koguma explain"):
-                assert "MeshTimeout http.requestTimeout = 5s" in done.stdout
+            done = run(command, ROOT, environment(tmp_path, demo.address))
+            # A mistake is refused, and a difference is told by the exit code too.
+            expected = 1 if "requestTimout" in command or command.startswith("koguma diff") else 0
+            assert done.returncode == expected, (command, done.stdout, done.stderr)
+            see(command, done, demo)
+        assert demo.end() == 0
+    assert "Traceback" not in demo.text
+
+
+def see(command, done, demo):
+    """That what the tour promises did happen."""
+    if "requestTimout" in command:
+        assert "<stdin>:10:31: spec.to[0].default.http.requestTimout: unknown field" in done.stderr
+    elif command.startswith("koguma explain"):
+        assert "MeshTimeout http.requestTimeout = 5s" in done.stdout
+    elif command.startswith("koguma get proxies"):
+        assert done.stdout.count("synced") == 3
+    elif command.startswith("koguma diff"):
+        assert "-          weight: 50\n+          weight: 10" in done.stdout
+    elif "weight: 50" in command:
+        demo.shows(r"v1 █+ [3-6]\d%  v2 █+ [3-6]\d%")
+    elif "delete meshtrafficpermission" in command:
+        demo.shows(r"^403 denied by default █+ 100%")
+    elif command.endswith("permissions.yaml"):
+        demo.shows(r"v1 █+ [3-6]\d%  v2 █+ [3-6]\d%")
+
+
+@pytest.mark.slow
+def test_services_of_ones_own_join_as_it_says(tmp_path):
+    echo, ports = Echo(name="api-1"), {"10080": free_port(), "9000": free_port()}
+    started = []
+    with Mesh(tmp_path / "mesh") as mesh:
+        variables = {**mesh.environment, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        for command in commands("Your own services"):
+            real = command.replace("8080 --protocol", f"{echo.port} --protocol")
+            for known, free in ports.items():
+                real = re.sub(rf"\b{known}\b", str(free), real)
+            if command.startswith("koguma cp run"):
+                continue  # the mesh has one, on ports of its own
+            if command.startswith("curl"):
+                answer = until(lambda: (got := call(ports["9000"])).status == 200 and got, command)
+                assert answer.json["name"] == "api-1"
+            elif "dp run" in command:
+                there = f" --cp-address https://127.0.0.1:{mesh.dp} --drain-time 1s"
+                log = tmp_path / f"{len(started)}.log"
+                process = Process(command, ["bash", "-c", f"exec {real}{there}"], log, variables, tmp_path)
+                started.append(process)
+                process.says("is ready: ")
+            else:
+                done = run(real, tmp_path, variables)
+                assert done.returncode == 0, done.stderr
+        assert len(started) == 2
+        assert [process.stop() for process in started] == [0, 0]
+    echo.stop()

@@ -69,7 +69,7 @@ class ProxyLine:
         self.status = ProxyStatus("connecting", 0, 0)
         self.behind_since: datetime | None = self.connected_at
         self._fleet = fleet
-        self._secrets_taken: dict[str, str] = {}
+        self.secrets_taken: dict[str, str] = {}  # versions by name
         self._offer: Offer | None = None
         self._fresh = asyncio.Event()
 
@@ -100,8 +100,8 @@ class ProxyLine:
         if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
             self.behind_since = None
         taken = dict(status.acked_versions.get(SECRET) or {})
-        if taken != self._secrets_taken:
-            self._secrets_taken = taken
+        if taken != self.secrets_taken:
+            self.secrets_taken = taken
             self._fleet.secrets_acked(self, taken)
 
     async def close(self) -> None:
@@ -276,6 +276,16 @@ class Fleet:
         for task in list(self._removals.values()):
             task.cancel()
 
+    async def sweep(self, delay_seconds: float) -> None:
+        """Remove what proxies registered before this control plane started, unless they come back in time.
+
+        Only for a control plane that is alone on its store: of another one's proxies it knows nothing.
+        """
+        await asyncio.sleep(delay_seconds)
+        for resource in self._registration.left_behind():
+            if resource.key not in self._lines:
+                await self._registration.remove(resource)
+
     async def _listen(self) -> None:
         """Every change of the store wakes the loop; what it means is read elsewhere."""
         store = self.context.store
@@ -336,7 +346,11 @@ class Fleet:
             if line is None or line.compiled is None:
                 continue
             secrets = self._secrets(line)
+            is_other = secrets not in line.offered.bundles
             line.offer(revision, Snapshot((*line.compiled.bundles, secrets)))
+            if is_other and line.secrets_taken:
+                # What it still has from before mTLS was switched off and on is not sent, nor answered again.
+                self.secrets_acked(line, line.secrets_taken)
             self._tell(line)
 
     def _secrets(self, line: ProxyLine) -> Bundle:

@@ -35,6 +35,7 @@ from koguma.status_keeper import StatusKeeper
 from koguma.xds.server import XdsServer
 
 _GRACE_SECONDS: Final = 2.0
+_SWEEP_SECONDS: Final = 90.0  # Envoy looks for its control plane every half minute at least
 
 _log = structlog.get_logger("koguma.proxies")
 
@@ -100,6 +101,8 @@ class ProxySide:
             self._statuses.poke,
         )
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
+        if not self._settings.store_url.startswith("postgres"):
+            self._tasks.append(asyncio.create_task(self.fleet.sweep(_SWEEP_SECONDS), name="sweep"))
         self._xds = XdsServer(self.fleet, known, time.monotonic)
         door = ProxiesDoor(
             self._context,

@@ -16,14 +16,13 @@ from koguma.api.context import Context
 from koguma.api.user import SYSTEM, User
 from koguma.core import identity
 from koguma.core.admission import FieldValidation
-from koguma.model import forms
+from koguma.model import forms, labels
 from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Delete, Put, Transaction
 
-REGISTERED_BY: Final = "koguma.io/registered-by"
 PROXY: Final = "proxy"
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
@@ -45,7 +44,7 @@ def document(text: str, mesh: str, name: str) -> Json:
         if said != wanted:
             text = f'is "{said}", but the proxy connected as "{wanted}"'
             raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
-    marked = {**(found.get("labels") or {}), REGISTERED_BY: PROXY}
+    marked = {**(found.get("labels") or {}), labels.REGISTERED_BY: PROXY}
     return {**found, "type": "Dataplane", "labels": marked}
 
 
@@ -90,12 +89,20 @@ class Registration:
         await asyncio.sleep(delay_seconds)
         await self.remove(resource)
 
+    def left_behind(self) -> list[Resource]:
+        """What proxies registered with control planes that are not this one."""
+        here = self._context.about.instance_id
+        stored = self._context.state.listed("Dataplane")
+        return [
+            each for each in stored if _is_registered(each) and each.annotations.get(CONNECTED_TO) != here
+        ]
+
     async def remove(self, resource: Resource) -> None:
-        """Remove what a proxy registered, if this control plane is still the one that has it."""
+        """Remove what a proxy registered, if it is still connected to whom it was."""
         now = self._context.state.get(resource.key)
-        if now is None or now.labels.get(REGISTERED_BY) != PROXY:
+        if now is None or not _is_registered(now):
             return
-        if now.annotations.get(CONNECTED_TO) != self._context.about.instance_id:
+        if now.annotations.get(CONNECTED_TO) != resource.annotations.get(CONNECTED_TO):
             return
         try:
             delete = Delete(now.key, now.revision)
@@ -103,6 +110,10 @@ class Registration:
         except (Conflict, NotFound):
             return  # it connected again, or is gone already
         _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
+
+
+def _is_registered(resource: Resource) -> bool:
+    return resource.labels.get(labels.REGISTERED_BY) == PROXY
 
 
 def _connected(resource: Resource, instance: str) -> Resource:

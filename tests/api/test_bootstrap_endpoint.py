@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from koguma.api import access, proxies_door
 from koguma.api.access import Access
 from koguma.api.context import About, Context
-from koguma.api.proxies_door import PROXY, REGISTERED_BY, ProxiesDoor
+from koguma.api.proxies_door import PROXY, ProxiesDoor
 from koguma.api.server import HttpServer, tls_context
 from koguma.api.shown import Shown
 from koguma.api.tokens import Keys
@@ -34,6 +34,7 @@ from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.kind import Kinds
+from koguma.model.labels import INSTANCE, REGISTERED_BY
 from koguma.model.place import Place
 from koguma.store import open_store
 from koguma.store.contract import Put, Transaction
@@ -605,6 +606,14 @@ async def test_a_proxy_takes_its_dataplane_along(house):
     assert (await leave(house, house.token(name="web-1"))).status == 204, "it is gone already"
     (last, *_) = await house.context.store.history(key)
     assert (last.author, last.reason) == ("proxy:default.web-1", "the proxy has stopped")
+
+
+async def test_a_later_run_of_a_proxy_is_not_taken_along_by_an_earlier_one(house):
+    await house.write(dataplane(labels={**REGISTERED, INSTANCE: "later"}))
+    assert (await leave(house, house.token(), instance="earlier")).status == 204
+    assert house.stored() is not None
+    assert (await leave(house, house.token(), instance="later")).status == 204
+    assert house.stored() is None
 
 
 async def test_a_dataplane_that_somebody_wrote_stays(house):

@@ -214,11 +214,7 @@ class Recorder(asyncio.DatagramProtocol):
 @contextlib.asynccontextmanager
 async def recorder(says):
     """An upstream over UDP and TCP."""
-    loop = asyncio.get_running_loop()
-    transport, upstream = await loop.create_datagram_endpoint(
-        lambda: Recorder(says), local_addr=("127.0.0.1", 0)
-    )
-    port = transport.get_extra_info("sockname")[1]
+    upstream = Recorder(says)
 
     async def serve(reader, writer):
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -229,9 +225,13 @@ async def recorder(says):
                     writer.write(len(answer).to_bytes(2) + answer)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()  # a port that is free for TCP is mostly free for UDP too
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: upstream, local_addr=address
+    )
     try:
-        yield port, upstream.asked
+        yield address[1], upstream.asked
     finally:
         transport.close()
         server.close()

@@ -105,7 +105,10 @@ def test_a_proxy_becomes_ready_and_keeps_its_token_to_itself(start, plane):
     assert not directory.exists()
     assert not of_envoy.exists()
     (left,) = plane.paths("/deregister")
-    assert left.body == {"mesh": "default", "name": "web-1"}
+    (asked, *_) = plane.paths("/bootstrap")
+    brought = json.loads(asked.body["dataplaneResource"])
+    instance = brought["labels"]["koguma.io/instance"]
+    assert left.body == {"mesh": "default", "name": "web-1", "instance": instance}
     assert left.authorization == f"Bearer {TOKEN}"
 
 

@@ -1,7 +1,7 @@
 """A house for proxies to come to: a small door, and a client that speaks as a proxy does."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -73,8 +73,16 @@ class Room:
 
     async def until(self, state: str, acked: int = 0) -> ProxyStatus:
         """Wait until the proxy is that far."""
+        return await self._wait(lambda status: status.state == state and status.acked >= acked)
+
+    async def until_rejected(self, type_: str, *names: str) -> ProxyStatus:
+        """Wait until the proxy has refused these, and nothing else."""
+        refused = [(type_, names)]
+        return await self._wait(lambda status: [(r.type, r.names) for r in status.rejections] == refused)
+
+    async def _wait(self, is_so: Callable[[ProxyStatus], bool]) -> ProxyStatus:
         async with asyncio.timeout(20):
-            while not self.statuses or self.statuses[-1].state != state or self.statuses[-1].acked < acked:
+            while not self.statuses or not is_so(self.statuses[-1]):
                 self._told.clear()
                 await self._told.wait()
         return self.statuses[-1]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from koguma.envoy.encode import Encoder
 from koguma.envoy.schema import find_envoy
-from koguma.envoy.snapshot import Piece, Snapshot, bundle
+from koguma.envoy.snapshot import Piece, Snapshot, bundle, version_of
 from tests.xds.house import TOKEN, authority, schema
 
 ADS = {"ads": {}, "resource_api_version": "V3"}
@@ -41,6 +41,14 @@ def cluster(name: str, **more: Any) -> Piece:
 def bad_cluster(name: str) -> Piece:
     """One that fits the schema and that no Envoy takes: it does not say where its endpoints come from."""
     return encoder().piece("cluster", name, {"name": name, "type": "EDS", "connect_timeout": "1s"})
+
+
+def broken_cluster(name: str) -> Piece:
+    """One for which an Envoy refuses all that came with it, and does not say whose fault it was."""
+    made: Any = schema().message_class("envoy.config.cluster.v3.Cluster")(name=name)
+    made.connect_timeout.seconds = -1
+    body: bytes = made.SerializeToString()
+    return Piece("cluster", name, version_of(body), body)
 
 
 def endpoints(name: str, port: int) -> Piece:
@@ -110,8 +118,9 @@ class RunningEnvoy:
 
     async def until_live(self) -> None:
         for _ in range(500):
-            if self._admin.exists() and "LIVE" in await self.ask("/ready"):
-                return
+            with suppress(aiohttp.ClientError):  # it does not listen yet
+                if "LIVE" in await self.ask("/ready"):
+                    return
             await asyncio.sleep(0.02)
         raise AssertionError("it does not get ready")
 

@@ -184,5 +184,10 @@ def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
     world.settle()
     status = world.session.status
     refused = {(each.type, name) for each in status.rejections for name in each.names}
-    assert refused <= {piece.id for piece in final if world.envoy.has[piece.type].get(piece.name) != piece}
+    acked = {
+        (type_, name): version
+        for type_, found in status.acked_versions.items()
+        for name, version in found.items()
+    }
+    assert refused <= {piece.id for piece in final if acked.get(piece.id) != piece.version}
     assert (status.state == "nack") == bool(refused)

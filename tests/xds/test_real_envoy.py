@@ -10,6 +10,7 @@ from tests.xds.house import House, serving
 from tests.xds.real_envoy import (
     backend,
     bad_cluster,
+    broken_cluster,
     call,
     cluster,
     endpoints,
@@ -82,6 +83,34 @@ async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type)
             assert await call(port, until="one") == "one"
             # A changed cluster whose endpoints were not sent again would have kept all waiting for 15 s.
             assert monotonic() - began < 5
+
+
+async def test_those_who_came_with_an_unnamed_culprit_apply(tmp_path, api_type):
+    async with backend("one") as one:
+        good = [cluster("a"), cluster("b"), endpoints("a", one), endpoints("b", one)]
+        house = House(whole([*good, broken_cluster("bad")]))
+        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            room = await house.room()
+            await room.until_rejected("cluster", "bad")
+            await proxy.until_live()
+            assert await proxy.clusters() == {"a", "b"}
+
+
+async def test_a_listener_that_was_refused_for_its_address_comes_when_the_other_one_goes(tmp_path, api_type):
+    port = free_port()
+    async with backend("one") as one:
+        rest = [cluster("a"), endpoints("a", one), routes("r", to="a")]
+        house = House(whole([*rest, listener("l", port, "r")]))
+        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            await proxy.until_live()
+            room = await house.room()
+            await room.until("synced", acked=1)
+            room.offer(2, whole([*rest, listener("l", port, "r"), listener("m", port, "r")]))
+            await room.until_rejected("listener", "m")
+            room.offer(3, whole([*rest, listener("m", port, "r")]))
+            status = await room.until("synced", acked=3)
+            assert list(status.acked_versions["listener"]) == ["m"]
+            assert await call(port, until="one") == "one"
 
 
 async def test_a_listener_takes_the_address_of_another_and_an_old_cluster_goes_last(tmp_path, api_type):

@@ -42,6 +42,12 @@ class ProxyName(Spec):
     name: str = ""
 
 
+class Farewell(ProxyName):
+    """A proxy that goes; where it says which run of it, a later one under the same name stays."""
+
+    instance: str = ""
+
+
 class BootstrapRequest(ProxyName):
     """What a proxy says about itself."""
 
@@ -74,7 +80,7 @@ def of(body: bytes, type_: type[R]) -> R:
 
 
 _CHECKERS: Final[Mapping[type[ProxyName], Checker]] = {
-    type_: Checker(type_) for type_ in (ProxyName, BootstrapRequest)
+    type_: Checker(type_) for type_ in (Farewell, BootstrapRequest)
 }
 
 

@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from koguma.api import bootstrap_request, transactions
-from koguma.api.bootstrap_request import BootstrapRequest, ProxyName
+from koguma.api.bootstrap_request import BootstrapRequest, Farewell, ProxyName
 from koguma.api.call import JSON, Call, answer
 from koguma.api.context import Context, mesh_key
 from koguma.api.tokens import Keys
@@ -28,7 +28,7 @@ from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import Node, Source
 from koguma.identity import certificate_facts, dataplane_auth, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
-from koguma.model import forms
+from koguma.model import forms, labels
 from koguma.model.errors import (
     BadRequest,
     Conflict,
@@ -47,7 +47,6 @@ from koguma.store.contract import Transaction
 BODY_BYTES_MAX: Final = 1024 * 1024
 BODY_SECONDS_MAX: Final = 10.0
 
-REGISTERED_BY: Final = "koguma.io/registered-by"
 PROXY: Final = "proxy"
 
 _TRIES: Final = 10
@@ -223,7 +222,7 @@ class ProxiesDoor:
         return ca
 
     async def _deregister(self, call: Call, body: bytes) -> web.Response:
-        asked = bootstrap_request.of(body, ProxyName)
+        asked = bootstrap_request.of(body, Farewell)
         token = _token(call, "")
         if not token:
             raise Unauthenticated('send the proxy\'s token as "Authorization: Bearer <token>"')
@@ -234,7 +233,7 @@ class ProxiesDoor:
         await self._remove(call, claims, asked)
         return gone
 
-    async def _remove(self, call: Call, claims: DataplaneClaims, asked: ProxyName) -> None:
+    async def _remove(self, call: Call, claims: DataplaneClaims, asked: Farewell) -> None:
         """Delete a Dataplane that its proxy registered; one that somebody wrote stays."""
         context = self._context
         for _ in range(_TRIES):
@@ -242,8 +241,10 @@ class ProxiesDoor:
             if found is None:
                 return
             _check(claims, found)
-            if found.labels.get(REGISTERED_BY) != PROXY:
+            if found.labels.get(labels.REGISTERED_BY) != PROXY:
                 return
+            if asked.instance and found.labels.get(labels.INSTANCE, asked.instance) != asked.instance:
+                return  # a later run of the proxy has taken over
             operations = tuple(transactions.delete(context, found, found.revision))
             try:
                 await context.store.write(Transaction(operations, call.user.name, "the proxy has stopped"))

@@ -66,6 +66,13 @@ class Proxy(msgspec.Struct, frozen=True):
         written = self.resource.get("networking") if self.resource else None
         return written if isinstance(written, dict) else {}
 
+    def as_instance(self, instance: str) -> "Proxy":
+        """The same proxy, as one run of it; a later run under its name is told apart by this."""
+        if self.resource is None:
+            return self
+        marked = {**(self.resource.get("labels") or {}), labels.INSTANCE: instance}
+        return msgspec.structs.replace(self, resource={**self.resource, "labels": marked})
+
     @property
     def is_called(self) -> bool:
         """Whether others may call it, as far as is known here."""

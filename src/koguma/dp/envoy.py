@@ -29,6 +29,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 # One line for each record, which Envoy promises only where it escapes line ends.
 _LOG_FORMAT: Final = ("--log-format", "[%l][%n] %v", "--log-format-escaped")
+# Access logs, and so who was denied, are seen within a second; Envoy itself would keep them for ten.
+_FLUSH: Final = ("--file-flush-interval-msec", "1000")
 _RECORD: Final = re.compile(r"\[(trace|debug|info|warning|error|critical)\]\[([^\]]*)\] (.*)", re.DOTALL)
 _REFUSAL: Final = re.compile(r"error `(.*)` initializing config", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -74,7 +76,7 @@ def arguments(settings: Settings, bootstrap: Path) -> tuple[str, ...]:
     """The command line of Envoy; nothing secret is in it, because everybody on the machine can read it."""
     threads = ("--concurrency", str(settings.concurrency)) if settings.concurrency else ()
     drain = ("--drain-time-s", str(max(1, round(settings.drain_seconds))), "--drain-strategy", "immediate")
-    level = ("--log-level", settings.log_level)
+    level = ("--log-level", settings.log_level, *_FLUSH)
     return (
         *(str(settings.binary), "--config-path", str(bootstrap), "--disable-hot-restart"),
         *(*drain, *threads, *level, *_LOG_FORMAT),

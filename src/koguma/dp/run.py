@@ -8,6 +8,7 @@ takes the proxy out of the mesh before it lets Envoy go.
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -62,7 +63,9 @@ class Agent:
     """One proxy, from start to end."""
 
     def __init__(self, options: Options, tell: Callable[[str], None]) -> None:
-        self._options = options
+        self._instance = secrets.token_hex(6)
+        proxy = options.proxy.as_instance(self._instance)
+        self._options = options = msgspec.structs.replace(options, proxy=proxy)
         self._tell = tell
         self._plane = ControlPlane(options.address, options.ca_file, options.token)
         self._readiness = Readiness()
@@ -224,7 +227,7 @@ class Agent:
         proxy = self._options.proxy
         if proxy.resource is None or not self._is_known:
             return
-        body = {"mesh": proxy.mesh, "name": proxy.name}
+        body = {"mesh": proxy.mesh, "name": proxy.name, "instance": self._instance}
         try:
             await self._plane.post("/deregister", body, _DEREGISTER_SECONDS)
         except (Away, Denied) as error:

@@ -17,6 +17,8 @@ EFFECT: Final = "kuma.io/effect"
 MANAGED_BY: Final = "kuma.io/managed-by"
 WORKLOAD: Final = "kuma.io/workload"
 KDS_SYNC: Final = "kuma.io/kds-sync"
+REGISTERED_BY: Final = "koguma.io/registered-by"  # `proxy`: a Dataplane that its proxy brought
+INSTANCE: Final = "koguma.io/instance"  # which run of that proxy brought it
 GRACE_STARTED: Final = "kuma.io/deletion-grace-period-started-at"  # a time, which label syntax forbids
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

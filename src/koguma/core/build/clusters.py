@@ -57,9 +57,11 @@ def cluster(db: Db, of: ClusterOf) -> Bundle:
         return _external(db, of, name, said)
     skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
     parts = _with_localities(lay.over_parts(skeleton, said.overlays))
-    data = _finished(parts, is_http=where.is_http, transport=_transport(db, of))
-    pieces = encoding.encoded(db, CLUSTER, name, data, origin=str(of.destination))
-    return encoding.bundled((pieces, _assignment(db, of, name), *said.failures))
+    transport = _transport(db, of)
+    data = _finished(parts, is_http=where.is_http, transport=transport)
+    needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
+    piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
+    return encoding.bundled((piece, _assignment(db, of, name), *said.failures))
 
 
 def _assignment(db: Db, of: ClusterOf, name: str) -> Piece | Failure:

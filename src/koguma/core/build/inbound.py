@@ -155,6 +155,8 @@ def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure
     tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
     addresses = ((where.address, where.port),)
     data = shape.listener(of.name, addresses, "INBOUND", tags, binds=not of.is_transparent)
+    needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name)]
+    needs += [(snapshot.ROUTES, of.name)] if of.is_http else []
     how = tls.mtls(db, of.proxy.mesh)
     if how is None:
         chains = [{"filters": shape.chain(_plain(parts))}]
@@ -163,10 +165,11 @@ def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure
         is_permissive = said == "Permissive" if said else how.is_permissive
         chains = list(_chains(of, parts, is_permissive=is_permissive))
         data["listener_filters"] = [_TLS_INSPECTOR]
+        needs += tls.secrets(of.proxy.mesh)
         if of.is_http:
+            needs.append((snapshot.EXTENSION, names.permission(of.where.section)))
             yield _permission(db, of, parts)
     data["filter_chains"] = chains
-    needs = ((snapshot.CLUSTER, of.name),)
     yield encoding.encoded(db, snapshot.LISTENER, of.name, data, needs, str(of.proxy))
 
 

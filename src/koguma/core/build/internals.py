@@ -7,13 +7,14 @@ from typing import Final
 
 from koguma.core.build import encoding, network, shape
 from koguma.core.build.network import Link, Net
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.envoy import names, snapshot, words
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
 from koguma.model.resource import Key
 
-Records = tuple[tuple[str, tuple[str, ...]], ...]
+Records = Group[tuple[str, tuple[str, ...]]]
 
 TTL_SECONDS: Final = 30
 READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
@@ -75,15 +76,21 @@ def _answering(name: str, routes: list[Data], **more: int) -> list[Data]:
 def _names(db: Db, link: Link, records: Records) -> Iterator[Piece | Failure]:
     """Names of the mesh: for the agent beside Envoy, or answered by Envoy itself."""
     if link.has_own_dns and link.workdir:
-        yield encoding.encoded(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link, records))
+        data = _dynamic_config(link, *answer(db, records))
+        yield encoding.encoded(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, data)
     elif link.dns_port:
         yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
 
 
-def _dynamic_config(link: Link, records: Records) -> Data:
+@question
+def answer(_db: Db, records: Records) -> tuple[str, str]:
+    """What the agent beside Envoy is told of names, and the tag of that."""
     rows = [{"name": name, "ips": list(ips)} for name, ips in records]
     body = json.dumps({"records": rows, "ttl": TTL_SECONDS}, separators=(",", ":"))
-    tag = hashlib.sha256(body.encode()).hexdigest()
+    return body, hashlib.sha256(body.encode()).hexdigest()
+
+
+def _dynamic_config(link: Link, body: str, tag: str) -> Data:
     unchanged = {"name": "If-None-Match", "string_match": {"exact": tag}}
     routes = [
         {"match": {"path": "/dns", "headers": [unchanged]}, "direct_response": {"status": 304}},

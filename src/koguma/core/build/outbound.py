@@ -13,6 +13,7 @@ from koguma.core import items, routes, rules, world
 from koguma.core.build import backends, clusters, encoding, lay, overlays, shape
 from koguma.core.build.backends import Going, Meant
 from koguma.core.build.clusters import Caller, ClusterOf
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.routes import Candidate
 from koguma.core.rules import Class, PortRules, Route
@@ -55,7 +56,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 @question
-def everything(db: Db, of: Class, listened: tuple[Listened, ...], caller: Caller, binds: bool) -> Bundle:  # noqa: FBT001
+def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Bundle:  # noqa: FBT001
     """All that proxies of a class get in order to call others; equal proxies share it."""
     found: dict[snapshot.Id, Piece] = {}
     failures: list[Failure] = []
@@ -88,7 +89,7 @@ def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Bundle:  
         return encoding.bundled(())
     data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds=binds)
     data["filter_chains"] = [{"filters": shape.chain(what.parts)}]
-    needs = _needs(db, what.clusters) if "tcp" in what.parts else ()
+    needs = _needs(db, what.clusters) if "tcp" in what.parts else ((snapshot.ROUTES, name),)
     made = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(of.rules.destination))
     return encoding.bundled((*what.pieces, made))
 

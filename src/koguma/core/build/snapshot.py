@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from koguma.core import hostnames, items, match, order, rules, vips, world
 from koguma.core.build import inbound, internals, locality, network, outbound
 from koguma.core.build.clusters import Caller
+from koguma.core.build.internals import Records
 from koguma.core.build.network import Net
 from koguma.core.build.outbound import Listened
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import Class
-from koguma.core.world import Pairs
+from koguma.core.world import Pairs, Reach
 from koguma.envoy.snapshot import Snapshot
 from koguma.model.resource import Key
 
@@ -27,26 +29,36 @@ def of(db: Db, proxy: Key) -> Snapshot | None:
         return None
     listened, binds = _listened(db, proxy, mine, net)
     shared = outbound.everything(db, mine, listened, _caller(db, proxy, mine), binds)
-    called = tuple(sorted({one.destination for one in listened}))
-    records = hostnames.records(db, called)
-    return Snapshot((shared, inbound.everything(db, proxy), internals.everything(db, proxy, records)))
+    own = internals.everything(db, proxy, records(db, listened))
+    return Snapshot((shared, inbound.everything(db, proxy), own))
 
 
-def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[tuple[Listened, ...], bool]:
+def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[Group[Listened], bool]:
     """The ports that a proxy can call and where, and whether Envoy itself binds these addresses."""
     link = network.link(db, proxy)
     if net.redirect_outbound or link.binds_outbounds:
-        return tuple(_virtual(db, mine)), not net.redirect_outbound
-    return tuple(_explicit(db, proxy, net)), True
+        return virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach), not net.redirect_outbound
+    return Group(_explicit(db, proxy, net)), True
 
 
-def _virtual(db: Db, mine: Class) -> Iterator[Listened]:
-    for destination, section in world.reached(db, mine.mesh, mine.zone, mine.namespace, mine.reach):
+@question
+def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> Group[Listened]:
+    """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
+    found = []
+    for destination, section in world.reached(db, mesh, zone, namespace, reach):
         target = world.destination(db, destination)
         port = target.port(section) if target else None
         addresses = tuple((ip, port.number) for ip in vips.of(db, destination)) if port else ()
         if addresses:
-            yield Listened(destination, section, addresses)
+            found.append(Listened(destination, section, addresses))
+    return Group(found)
+
+
+@question
+def records(db: Db, listened: Group[Listened]) -> Records:
+    """What DNS answers so that these ports are reached."""
+    called = tuple(sorted({one.destination for one in listened}))
+    return Group(hostnames.records(db, called))
 
 
 def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:

@@ -12,6 +12,7 @@ import msgspec
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.envoy import words
+from koguma.envoy.snapshot import SECRET, Id
 from koguma.envoy.words import Data
 from koguma.model import names
 from koguma.model.kri import SecretName
@@ -64,6 +65,11 @@ def identity_name(mesh: str) -> str:
 def ca_name(mesh: str) -> str:
     """The secret with the CAs of a mesh."""
     return str(SecretName("mesh_ca", "secret", mesh))
+
+
+def secrets(mesh: str) -> tuple[Id, ...]:
+    """What both ends of a connection between proxies refer to."""
+    return (SECRET, identity_name(mesh)), (SECRET, ca_name(mesh))
 
 
 def _common(mesh: str, sans: Iterable[Data]) -> Data:

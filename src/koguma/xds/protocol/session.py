@@ -102,19 +102,14 @@ class Session:
         # The proxy may have been told before that this does not exist, and asks whether that has changed.
         channel.absent -= change.asked | change.repeated
         channel.again |= change.repeated
-        if channel.flight is not None:
-            channel.again |= (
-                change.asked & channel.flight.pieces.keys()
-            )  # it was sent before it was asked for
+        if channel.flight is not None:  # what was sent before it was asked for does not count
+            channel.again |= change.asked & channel.flight.pieces.keys()
         if is_first and channel.resume(request):
             # What referred to the rest may have gone just before this stream began.
             self._departures.release_all(now)
         self._leave(channel, change, now)
-        names = (
-            self._known_names(channel.type)
-            if is_first or change.is_general
-            else change.asked | change.repeated
-        )
+        is_general = is_first or change.is_general
+        names = self._known_names(channel.type) if is_general else change.asked | change.repeated
         self._recheck((channel.type, name) for name in names)
 
     def _leave(self, channel: Channel, change: Change, now: float) -> None:
@@ -153,7 +148,7 @@ class Session:
                 self._put(channel, piece, now)
         for name in flight.removed:
             self._drop(channel, name, now)
-        # A listener may have been refused because another one had its address.
+        # A listener may have been refused because one that is gone now had its address.
         return channel.retry() if channel.type == LISTENER and flight.removed else set()
 
     def _put(self, channel: Channel, piece: Piece, now: float) -> None:
@@ -196,6 +191,8 @@ class Session:
             covers = channel.covers(name)
             self._recognise(channel, wanted, name)
             is_pending = covers and self._is_pending(channel, wanted, name)
+            if is_pending and wanted is None and type_ == LISTENER and name not in channel.pending:
+                channel.retry()  # one was refused, maybe, because this one has its address
             (channel.pending.add if is_pending else channel.pending.discard)(name)
             if wanted is None or covers:
                 self._unasked.discard(id_)

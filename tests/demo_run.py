@@ -1,0 +1,73 @@
+"""The demo as a newcomer starts it, for tests that look at it or play with it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Self
+
+from tests.mesh import until
+
+ROOT = Path(__file__).parent.parent
+PORTS = ("API", "API_TLS", "DP", "XDS")
+
+
+class Demo:
+    """Runs while it is entered, on ports of its own."""
+
+    def __enter__(self) -> Self:
+        free = {f"KOGUMA_{name}_PORT": "0" for name in PORTS}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "examples.demo"],
+            cwd=ROOT,
+            env={**os.environ, **free},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.until("Ctrl-C ends it")
+        return self
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self.lines.extend(iter(self._process.stdout.readline, ""))
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def address(self) -> str:
+        return re.search(r"is ready: (http://\S+)", self.text).group(1)
+
+    @property
+    def answering(self) -> str:
+        """The last line about who answers."""
+        shown = [line for line in self.lines if "█" in line]
+        return shown[-1] if shown else ""
+
+    def until(self, words: str, seconds: float = 60) -> None:
+        until(lambda: words in self.text or self._process.poll() is not None, words, seconds)
+        assert words in self.text, self.text
+
+    def shows(self, pattern: str, seconds: float = 20) -> None:
+        """Wait until the newest line about who answers is like this."""
+        until(lambda: re.search(pattern, self.answering), f"{pattern} after {self.answering}", seconds)
+
+    def end(self) -> int:
+        """Ctrl-C, and how it ended."""
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(30)
+        self._reader.join(5)
+        return code
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.end()
+        self._process.stdout.close()

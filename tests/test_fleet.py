@@ -1,0 +1,243 @@
+"""The fleet: who is let in, what is registered and removed, what each proxy is offered, and when."""
+
+import json
+
+import pytest
+
+from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET
+from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
+from koguma.model.labels import REGISTERED_BY
+from koguma.registration import CONNECTED_TO
+from koguma.xds.contract import Hello, ProxyStatus, Rejection
+from tests.mesh import until
+from tests.plane import Plane
+
+
+@pytest.fixture
+def plane(tmp_path):
+    with Plane(tmp_path) as running:
+        yield running
+
+
+def token(plane, **claims):
+    body = {"mesh": "default", "validFor": "1h", **claims}
+    return plane("POST", "/tokens/dataplane", body).body.decode()
+
+
+def dataplane(name="web-1", service="web", port=10080, **networking):
+    inbound = {
+        "port": port,
+        "servicePort": 8080,
+        "tags": {"kuma.io/service": service, "kuma.io/protocol": "http"},
+    }
+    return {
+        "type": "Dataplane",
+        "mesh": "default",
+        "name": name,
+        "networking": {"address": "127.0.0.1", "inbound": [inbound], **networking},
+    }
+
+
+def hello(plane, brings=None, name="web-1", mesh="default", shown=None, **metadata):
+    if brings is not None:
+        metadata["dataplane.resource"] = json.dumps(brings)
+    return Hello(mesh, name, token(plane) if shown is None else shown, metadata, "1.40.0")
+
+
+def connect(plane, *args, **kwargs):
+    return plane.run(plane.plane._proxies.fleet.connect(hello(plane, *args, **kwargs)))
+
+
+def stored(plane, name="web-1"):
+    return plane.plane.store.state.named("Dataplane", "default", name)
+
+
+def offered(line, type_):
+    return sorted(line.offered.of_type(type_))
+
+
+def test_a_proxy_brings_its_dataplane_and_is_offered_what_it_needs(plane):
+    line = connect(plane, dataplane())
+    assert stored(plane).labels[REGISTERED_BY] == "proxy"
+    offer = plane.run(line.next_offer())
+    assert "kri_dp_default_default__web-1_10080" in offer.snapshot.of_type(LISTENER)
+    assert offer.snapshot.failures == ()
+
+
+def test_connecting_again_writes_nothing(plane):
+    connect(plane, dataplane())
+    until(lambda: plane("GET", "/meshes/default/meshservices").json["total"])
+    before = stored(plane).revision
+    connect(plane, dataplane())
+    assert stored(plane).revision == before
+
+
+@pytest.mark.parametrize(
+    ("brings", "words", "refusal"),
+    [
+        (dataplane("web-2"), 'name is "web-2", but the proxy connected as "web-1"', Invalid),
+        (dataplane() | {"mesh": "other"}, 'mesh is "other", but the proxy connected as "default"', Invalid),
+        (dataplane(port=0), "networking.inbound[0].port", Invalid),
+        (dataplane(fantasy=1), 'unknown field "fantasy"', Invalid),
+    ],
+)
+def test_a_dataplane_that_may_not_be_stored_keeps_its_proxy_out(plane, brings, words, refusal):
+    with pytest.raises(refusal) as refused:
+        connect(plane, brings)
+    told = "; ".join(f"{each.field} {each.message}" for each in refused.value.violations)
+    assert words in told
+    assert stored(plane) is None
+
+
+def test_nobody_is_let_in_without_a_token_that_is_for_it(plane):
+    with pytest.raises(Unauthenticated):
+        connect(plane, dataplane(), shown="")
+    with pytest.raises(Unauthenticated):
+        connect(plane, dataplane(), shown="rubbish")
+    with pytest.raises(Forbidden) as refused:
+        connect(plane, dataplane(), shown=token(plane, name="web-2"))
+    assert "web-2" in str(refused.value)
+    with pytest.raises(Forbidden):
+        connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["backend"]}))
+    assert stored(plane) is None
+    connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["web"]}))
+    assert stored(plane) is not None
+
+
+def test_a_proxy_that_brings_nothing_must_be_known(plane):
+    with pytest.raises(NotFound) as refused:
+        connect(plane)
+    assert 'there is no Dataplane "web-1" in mesh "default"' in str(refused.value.violations)
+    with pytest.raises(NotFound) as refused:
+        connect(plane, mesh="nowhere")
+    assert 'there is no mesh "nowhere"' in refused.value.detail
+    assert plane("PUT", "/meshes/default/dataplanes/web-1", dataplane()).status == 201
+    line = connect(plane)
+    assert offered(line, LISTENER) or plane.run(line.next_offer())
+    plane.run(line.close())
+    assert REGISTERED_BY not in stored(plane).labels, "what a user wrote stays as it was"
+
+
+def test_what_a_proxy_registered_goes_some_time_after_it(plane, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    line = connect(plane, dataplane())
+    plane.run(line.close())
+    until(lambda: stored(plane) is None, "the Dataplane is removed")
+
+
+def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.3)
+    line = connect(plane, dataplane())
+    plane.run(line.close())
+    again = connect(plane, dataplane())
+    plane.run(line.close())  # a late word about the old stream changes nothing
+    assert plane.plane._proxies.fleet.line(again.key) is again
+    with pytest.raises(AssertionError):
+        until(lambda: stored(plane) is None, "", 0.6)
+
+
+def test_a_proxy_that_moved_to_another_control_plane_is_not_removed_by_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    with Plane(tmp_path) as plane:
+        line = connect(plane, dataplane())
+        here = stored(plane).annotations[CONNECTED_TO]
+        assert here == plane.plane._proxies.fleet.context.about.instance_id
+        moved = {**stored(plane).annotations, CONNECTED_TO: "another"}
+
+        async def move():
+            import msgspec
+
+            from koguma.store.contract import Put, Transaction
+
+            now = msgspec.structs.replace(stored(plane), annotations=moved)
+            await plane.plane.store.write(Transaction((Put(now, now.revision),), "test", "moved"))
+
+        plane.run(move())
+        plane.run(line.close())
+        with pytest.raises(AssertionError):
+            until(lambda: stored(plane) is None, "", 0.5)
+
+
+def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
+    store = f"sqlite:///{tmp_path / 'mesh.db'}"
+    with Plane(tmp_path / "a", store=store) as first:
+        for name in ("web-1", "web-2"):
+            connect(first, dataplane(name), name=name)
+    with Plane(tmp_path / "a", store=store) as second:
+        assert stored(second, "web-2") is not None
+        connect(second, dataplane())
+        second.run(second.plane._proxies.fleet.sweep(0))
+        assert stored(second) is not None
+        assert stored(second, "web-2") is None
+
+
+def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
+    line = connect(plane, dataplane())
+    first = plane.run(line.next_offer())
+    policy = {
+        "type": "MeshTimeout",
+        "mesh": "default",
+        "name": "slow",
+        "spec": {
+            "targetRef": {"kind": "Dataplane"},
+            "rules": [{"default": {"http": {"requestTimeout": "7s"}}}],
+        },
+    }
+    assert plane("PUT", "/meshes/default/meshtimeouts/slow", policy).status == 201
+    second = plane.run(line.next_offer())
+    assert second.revision > first.revision
+    changed = {piece.id for piece in second.snapshot} - {
+        p.id for p in first.snapshot if p in set(second.snapshot)
+    }
+    assert changed == {("routes", "kri_dp_default_default__web-1_10080")}
+
+
+def test_a_mesh_with_mtls_gives_certificates_of_the_proxy_itself(plane):
+    backend = {"name": "ca-1", "type": "builtin"}
+    mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
+    assert plane("PUT", "/meshes/default", mesh).status == 200
+    line = connect(plane, dataplane())
+    until(lambda: offered(line, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"])
+
+
+def proxies(plane, query=""):
+    return plane("GET", f"/_proxies{query}").json
+
+
+def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
+    line = connect(plane, dataplane())
+    offer = plane.run(line.next_offer())
+    (shown,) = proxies(plane)["items"]
+    assert (shown["name"], shown["state"], shown["envoy"]) == ("web-1", "connecting", "1.40.0")
+    assert shown["kri"] == "kri_dp_default_default__web-1_"
+    line.report(ProxyStatus("synced", offer.revision, offer.revision))
+    until(lambda: proxies(plane)["items"][0]["revision"] >= offer.revision)
+    assert proxies(plane)["items"][0]["behindSeconds"] == 0
+    name = "kri_dp_default_default__web-1_10080"
+    refused = Rejection(CLUSTER, (name, "_kuma_x"), "Error adding/updating cluster(s)", offer.revision)
+    line.report(ProxyStatus("nack", offer.revision, 0, (refused,)))
+    (shown,) = proxies(plane, "?state=nack")["items"]
+    assert shown["rejections"] == [
+        {
+            "type": "cluster",
+            "names": [name, "_kuma_x"],
+            "text": "Error adding/updating cluster(s)",
+            "revision": offer.revision,
+            "objects": [name],
+        }
+    ]
+    assert proxies(plane, "?state=synced")["items"] == []
+    assert proxies(plane, "?mesh=nowhere")["title"] == "Failed to retrieve Mesh"
+    assert "must be one of" in proxies(plane, "?state=sleepy")["detail"]
+    checks = [each for each in plane("GET", "/_check").json["checks"] if each["status"] == "error"]
+    assert any(name in str(each) for each in checks)
+
+
+def test_the_configuration_of_a_proxy_can_be_read(plane):
+    line = connect(plane, dataplane())
+    plane.run(line.next_offer())
+    answer = plane("GET", "/meshes/default/dataplanes/web-1/_config")
+    assert answer.status == 200
+    listeners = answer.json["xds"]["type.googleapis.com/envoy.config.listener.v3.Listener"]
+    assert listeners["kri_dp_default_default__web-1_10080"]["traffic_direction"] == "INBOUND"
+    assert plane("GET", "/meshes/default/dataplanes/web-9/_config").status == 404

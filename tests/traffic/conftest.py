@@ -1,0 +1,208 @@
+"""One mesh with real Envoys that the tests of routes, policies and names share.
+
+    web ──▶ backend (node-1 is v1, node-2 is v2), other and db beside them, `outside` and `everywhere`
+
+A test writes what it needs with `site.has(...)`; what the test before it wrote is gone by then.
+"""
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mesh import Answer, Echo, Mesh, Sidecar, free_port, until
+
+SET = "of-this-test"
+GREETING = "said by the proxy's environment"
+
+
+class Greeter:
+    """A TCP service that says its name to whoever connects, and then whatever it is told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed: the end
+            while True:
+                connection, _ = self._listening.accept()
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(self.name.encode() + b"\n")
+            while data := connection.recv(4096):
+                connection.sendall(data)
+
+    def stop(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+class Site:
+    """The shared mesh, with words for what tests do in it."""
+
+    web: Sidecar
+    nodes: Mapping[str, Sidecar]
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.directory = mesh.directory
+        self.services = {
+            "backend-v1": Echo(name="backend-v1"),
+            "backend-v2": Echo(name="backend-v2"),
+            "other": Echo(name="other"),
+            "outside": Echo(name="outside"),
+        }
+        self.greeters = {"db-v1": Greeter("db-v1"), "db-v2": Greeter("db-v2")}
+        self.outbounds = {name: free_port() for name in ("backend", "other", "db", "outside", "everywhere")}
+
+    def start(self) -> None:
+        """Let proxies of stored Dataplanes run, and wait until a request goes through."""
+        self.mesh.apply(*self._dataplanes(), *self._destinations())
+        started = [
+            self.mesh.sidecar(name, serves=False, wait=False) for name in ("web", "node.1", "node-2")
+        ]
+        for sidecar in started:
+            sidecar.says("is ready")
+        self.web = started[0]
+        self.web.outbounds = self.outbounds
+        self.nodes = {"v1": started[1], "v2": started[2]}
+        until(lambda: self.get("backend").status == 200, "backend answers")
+
+    def stop(self) -> None:
+        for each in (*self.services.values(), *self.greeters.values()):
+            each.stop()
+
+    def _dataplanes(self) -> Iterator[Mapping[str, Any]]:
+        # A name with a dot in it, which metrics have to keep in one piece.
+        yield _dataplane("node.1", self._inbounds("v1", "rack-1"))
+        yield _dataplane("node-2", [*self._inbounds("v2", "rack-2"), self._inbound("other", "other")])
+        outbound = [
+            *(_outbound("MeshService", name, self.outbounds[name]) for name in ("backend", "other", "db")),
+            _outbound("MeshExternalService", "outside", self.outbounds["outside"]),
+            {**_outbound("MeshMultiZoneService", "everywhere", self.outbounds["everywhere"])},
+        ]
+        yield {
+            **_dataplane("web", []),
+            "labels": {"kuma.io/workload": "web", "rack": "rack-1"},
+            "networking": {"address": "127.0.0.1", "outbound": outbound},
+        }
+
+    def _inbounds(self, version: str, rack: str) -> list[Mapping[str, Any]]:
+        tags = {"version": version, "rack": rack}
+        return [
+            self._inbound("backend", f"backend-{version}", **tags),
+            self._inbound("db", f"db-{version}", protocol="tcp", **tags),
+        ]
+
+    def _inbound(self, service: str, name: str, protocol: str = "http", **tags: str) -> Mapping[str, Any]:
+        served = {**self.services, **self.greeters}[name]
+        return {
+            "name": service,
+            "port": free_port(),
+            "servicePort": served.port,
+            "tags": {"kuma.io/service": service, "kuma.io/protocol": protocol, **tags},
+        }
+
+    def _destinations(self) -> Iterator[Mapping[str, Any]]:
+        for name, port, protocol in (("backend", 80, "http"), ("other", 80, "http"), ("db", 5432, "tcp")):
+            ports = [{"name": protocol, "port": port, "targetPort": name, "appProtocol": protocol}]
+            selector = {"dataplaneTags": {"kuma.io/service": name}}
+            yield {"type": "MeshService", "name": name, "spec": {"selector": selector, "ports": ports}}
+        where = {"address": "127.0.0.1", "port": self.services["outside"].port}
+        match = {"type": "InternalVIP", "value": "outside.test", "port": 80, "protocol": "http"}
+        destination = {"type": "Regular", "endpoints": [where]}
+        yield {
+            "type": "MeshExternalService",
+            "name": "outside",
+            "spec": {"match": [match], "destination": destination},
+        }
+        selector = {"meshService": {"matchLabels": {"kuma.io/display-name": "other"}}}
+        ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
+        yield {
+            "type": "MeshMultiZoneService",
+            "name": "everywhere",
+            "spec": {"selector": selector, "ports": ports},
+        }
+
+    def has(self, *documents: Mapping[str, Any]) -> None:
+        """Let these be all that was written beside the site itself, and wait until the proxies have them."""
+        marked = [{"mesh": self.mesh.name, **document} for document in documents]
+        answer = self.mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
+        assert answer.status == 200, answer.text
+        self.mesh.settled(answer.json["revision"])
+        refused = {name: proxy["rejections"] or proxy["failures"] for name, proxy in self.mesh.proxies().items()}
+        assert not any(refused.values()), refused
+
+    def get(self, to: str, path: str = "/", method: str = "GET", **headers: str) -> Answer:
+        """One request of web's, on a connection of its own."""
+        return self.web.call(to, method, path, **headers)
+
+    def many(self, to: str, path: str, n_requests: int) -> Counter[str]:
+        """Who answered how often; an answer of nobody's is its status."""
+        counts: Counter[str] = Counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self.outbounds[to], timeout=15)
+        with contextlib.closing(connection):
+            for _ in range(n_requests):
+                connection.request("GET", path)
+                response = connection.getresponse()
+                counts[response.headers.get("x-from") or str(response.status)] += 1
+                response.read()
+        return counts
+
+    def greeted(self, to: str) -> str:
+        """Who says its name on a new TCP connection; empty where nobody does."""
+        with socket.create_connection(("127.0.0.1", self.outbounds[to]), timeout=15) as connection:
+            try:
+                return connection.makefile().readline().strip()
+            except ConnectionResetError:
+                return ""
+
+    def waits(self, happened: Callable[[], Any], what: str = "") -> None:
+        until(happened, what)
+
+    def seen(self, service: str, path: str) -> list[dict[str, Any]]:
+        """The requests with this path that reached a service."""
+        return [each for each in self.services[service].seen if each["path"] == path]
+
+
+def _dataplane(name: str, inbound: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return {
+        "type": "Dataplane",
+        "name": name,
+        "networking": {"address": "127.0.0.1", "inbound": list(inbound)},
+    }
+
+
+def _outbound(kind: str, name: str, port: int) -> Mapping[str, Any]:
+    number = 5432 if name == "db" else 80
+    return {"port": port, "backendRef": {"kind": kind, "name": name, "port": number}}
+
+
+@pytest.fixture(scope="session")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory: Path = tmp_path_factory.mktemp("traffic")
+    mesh = Mesh(directory)
+    mesh.environment |= {"KOGUMA_ALLOW_PROXY_DATA_SOURCES": "true", "KOGUMA_TEST_GREETING": GREETING}
+    with mesh:
+        site = Site(mesh)
+        site.start()
+        yield site
+        site.stop()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    """The shared mesh; it is left as it was found."""
+    yield shared_site
+    shared_site.has()

@@ -1,0 +1,323 @@
+"""mTLS and permissions on real traffic: who is let in, who is not, and how each side learns why."""
+
+import base64
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.mesh import Kept, Mesh, Sidecar, TcpEcho, busy, bytes_back, call, until
+
+pytestmark = pytest.mark.slow
+
+WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
+
+
+class Town(Mesh):
+    """A mesh with a service for requests, one for bytes, and two that call both."""
+
+    backend: Sidecar
+    database: Sidecar
+    web: Sidecar
+    guest: Sidecar
+
+    def mtls(self, mode: str = "STRICT", **backend: Any) -> None:
+        """Switch mTLS on, with a backend of its own name."""
+        whole = {"name": "ca-1", "type": "builtin", "mode": mode, **backend}
+        given = {"enabledBackend": whole["name"], "backends": [whole]}
+        self.changed({"type": "Mesh", "name": self.name, "mtls": given})
+
+    @contextlib.contextmanager
+    def policy(self, kind: str, name: str, spec: Any) -> Iterator[str]:
+        """A policy that is there while the block runs; gives its KRI."""
+        self.changed({"type": kind, "name": name, "spec": spec})
+        plural = {"MeshTrafficPermission": "meshtrafficpermissions", "MeshTLS": "meshtlses"}[kind]
+        try:
+            yield self.request("GET", f"/meshes/{self.name}/{plural}/{name}").json["kri"]
+        finally:
+            self.gone(plural, name)
+
+    def permits(self, name: str, **rule: list[str]) -> contextlib.AbstractContextManager[str]:
+        """A permission with SPIFFE ids by what happens to them."""
+        default = {
+            action: [{"spiffeID": {"type": "Exact", "value": each}} for each in ids]
+            for action, ids in rule.items()
+        }
+        return self.policy("MeshTrafficPermission", name, {"rules": [{"default": default}]})
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    echo = TcpEcho()
+    with Town(tmp_path_factory.mktemp("town")) as town:
+        town.apply({"type": "Mesh", "name": "default", "mtls": _builtin()})
+        town.backend = town.sidecar("backend-1", "backend", wait=False)
+        town.database = town.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
+        town.web = town.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
+        town.guest = town.sidecar("guest-1", "guest", serves=False, outbounds=("backend", "db"), wait=False)
+        for each in (town.backend, town.database, town.web, town.guest):
+            each.says("is ready")
+        until(lambda: all(outbounds_of(each) == 2 for each in (town.web, town.guest)), "outbounds are there")
+        town.settled()
+        yield town
+    echo.stop()
+
+
+def _builtin() -> dict[str, Any]:
+    return {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
+
+
+def outbounds_of(sidecar: Sidecar) -> int:
+    return sidecar.admin("/listeners").count("kri_msvc_")
+
+
+def said(sidecar: Sidecar, line: str) -> None:
+    """Wait for a line in a sidecar's log; Envoy writes access logs in rounds."""
+    until(lambda: line in sidecar.output, f"{sidecar.name} says {line!r}", 15)
+
+
+def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: Town) -> None:
+    with mesh.permits("web-may", allow=[WEB]):
+        answer = mesh.web.call("backend", x_forwarded_client_cert="URI=spiffe://default/somebody-else")
+        assert answer.status == 200, answer
+        (identity,) = answer.json["headers"]["x-forwarded-client-cert"].split(",")
+        assert f"URI={WEB}" in identity.split(";")
+        assert "somebody-else" not in identity
+
+
+def test_whom_nothing_allows_is_told_that_nobody_did(mesh: Town) -> None:
+    with mesh.permits("web-may", allow=[WEB]):
+        answer = mesh.guest.call("backend", path="/of-guest?key=secret")
+        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, "default")
+        said(mesh.backend, f"default denied GET /of-guest from {GUEST}")
+        assert "key=secret" not in mesh.backend.output
+
+
+def test_a_denial_names_its_policy_to_the_caller_and_in_the_log(mesh: Town) -> None:
+    with mesh.permits("all-may", allow=[WEB, GUEST]), mesh.permits("no-guest", deny=[GUEST]) as kri:
+        answer = mesh.guest.call("backend", path="/denied")
+        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, kri)
+        assert kri.startswith("kri_mtp_default_")
+        assert mesh.web.call("backend").status == 200
+        said(mesh.backend, f"{kri} denied GET /denied from {GUEST}")
+
+
+def test_a_planned_denial_lets_in_and_is_counted(mesh: Town) -> None:
+    def shadow_denied() -> int:
+        return sum(mesh.backend.stats(r"rbac\.shadow_denied$").values())
+
+    with mesh.permits("guest-soon-not", allow=[WEB], allowWithShadowDeny=[GUEST]):
+        before = shadow_denied()
+        assert [mesh.guest.call("backend").status for _ in range(3)] == [200] * 3
+        assert mesh.web.call("backend").status == 200
+        assert shadow_denied() == before + 3
+
+
+def test_callers_can_be_named_by_their_tags(mesh: Town) -> None:
+    callers = {"kind": "MeshSubset", "tags": {"kuma.io/service": "web"}}
+    spec = {
+        "targetRef": {"kind": "Mesh"},
+        "from": [
+            {"targetRef": {"kind": "Mesh"}, "default": {"action": "Deny"}},
+            {"targetRef": callers, "default": {"action": "Allow"}},
+        ],
+    }
+    with mesh.policy("MeshTrafficPermission", "by-tags", spec) as kri:
+        assert mesh.web.call("backend").status == 200
+        denied = mesh.guest.call("backend")
+        assert (denied.status, denied.headers["x-koguma-denied-by"]) == (403, kri)
+
+
+def test_a_denial_bites_on_an_open_connection_and_leaves_it_open(mesh: Town) -> None:
+    with mesh.permits("web-may", allow=[WEB]), contextlib.closing(Kept(mesh.web.outbounds["backend"])) as kept:
+        assert kept.call().status == 200
+        client_side, mesh_side = kept.connection.sock, connections(mesh.web, "backend")
+        mesh.apply(
+            {
+                "type": "MeshTrafficPermission",
+                "name": "no-web",
+                "spec": {"rules": [{"default": {"deny": [{"spiffeID": {"type": "Exact", "value": WEB}}]}}]},
+            }
+        )
+        began_at = time.monotonic()
+        until(lambda: kept.call().status == 403, "the open connection is denied", 5)
+        assert time.monotonic() - began_at < 1
+        mesh.delete("meshtrafficpermissions", "no-web")
+        until(lambda: kept.call().status == 200, "it is let in again", 5)
+        assert kept.connection.sock is client_side
+        assert connections(mesh.web, "backend") == mesh_side
+
+
+def connections(sidecar: Sidecar, to: str) -> int:
+    (found,) = sidecar.stats(rf"^cluster\.kri_msvc_.*_{to}_.*\.upstream_cx_total$").values()
+    return found
+
+
+def test_connections_without_requests_are_denied_by_closing_them(mesh: Town) -> None:
+    assert bytes_back(mesh.web.outbounds["db"]) == b""
+    said(mesh.database, f"default denied a connection from {WEB}")
+    with mesh.permits("web-may", allow=[WEB]):
+        until(lambda: bytes_back(mesh.web.outbounds["db"]) == b"hello", "web reaches the database", 5)
+        assert bytes_back(mesh.guest.outbounds["db"]) == b""
+
+
+def test_nobody_without_a_certificate_reaches_a_strict_service(mesh: Town) -> None:
+    with mesh.permits("all-may", allow=[WEB, GUEST]):
+        seen = len(mesh.backend.service.seen)  # type: ignore[union-attr]
+        with pytest.raises(OSError, match=r"reset|closed|aborted"):
+            call(mesh.backend.inbound)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            over_tls(mesh.backend.inbound, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        assert len(mesh.backend.service.seen) == seen  # type: ignore[union-attr]
+
+
+def over_tls(port: int, context: ssl.SSLContext) -> bytes:
+    """A request with one's own TLS to an inbound, which nobody's name is checked for here."""
+    context.check_hostname = False
+    if not context.get_ca_certs():
+        context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), 5) as plain, context.wrap_socket(plain) as secured:
+        secured.sendall(b"GET /own-tls HTTP/1.1\r\nhost: backend\r\nconnection: close\r\n\r\n")
+        answer = b""
+        while data := secured.recv(4096):
+            answer += data
+        return answer
+
+
+@pytest.mark.parametrize("by", ["MeshTLS", "backend"])
+def test_a_permissive_service_takes_plain_callers_beside_proxies_that_use_mtls(mesh: Town, by: str) -> None:
+    if by == "backend":
+        mesh.mtls("PERMISSIVE")
+        permissive: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    else:
+        spec = {
+            "targetRef": {"kind": "MeshSubset", "tags": {"kuma.io/service": "backend"}},
+            "rules": [{"default": {"mode": "Permissive"}}],
+        }
+        permissive = mesh.policy("MeshTLS", "move-in", spec)
+    with permissive, mesh.permits("web-may", allow=[WEB]):
+        plain = call(mesh.backend.inbound, x_forwarded_client_cert=f"URI={WEB}")
+        assert plain.status == 200, plain
+        assert "x-forwarded-client-cert" not in plain.json["headers"], "a plain caller claims who it is"
+        until(lambda: is_seen_as(mesh.web, WEB), "proxies use mTLS")
+        assert mesh.guest.call("backend").status == 403
+    mesh.mtls("STRICT")
+    with pytest.raises(OSError, match=r"reset|closed|aborted"):
+        call(mesh.backend.inbound)
+
+
+def is_seen_as(sidecar: Sidecar, identity: str) -> bool:
+    answer = sidecar.call("backend")
+    assert answer.status == 200, answer
+    return f"URI={identity};" in answer.json["headers"].get("x-forwarded-client-cert", "") + ";"
+
+
+def test_a_mesh_moves_to_strict_mtls_without_a_failed_request(mesh: Town) -> None:
+    mesh.changed({"type": "Mesh", "name": "default"})
+    until(lambda: not mesh.web.call("backend").json["headers"].get("x-forwarded-client-cert"), "no mTLS")
+    with mesh.permits("web-may", allow=[WEB]), busy(mesh.web.outbounds["backend"]) as counts:
+        mesh.mtls("PERMISSIVE")
+        until(lambda: is_seen_as(mesh.web, WEB), "proxies use mTLS by themselves")
+        mesh.mtls("STRICT")
+        time.sleep(1)
+    assert counts.keys() == {"200"}, counts
+    assert counts["200"] > 200
+
+
+class Authority:
+    """A CA of somebody's own."""
+
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name.from_rfc4514_string("CN=own CA")
+        self.certificate = self._made(
+            self.key,
+            self.name,
+            lambda made: made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.UniformResourceIdentifier("spiffe://default")]),
+                critical=False,
+            ),
+        )
+
+    def _made(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        name: x509.Name,
+        finish: Callable[[x509.CertificateBuilder], x509.CertificateBuilder],
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=1))
+            .not_valid_after(now + timedelta(hours=1))
+        )
+        return finish(made).sign(self.key, hashes.SHA256())
+
+    @property
+    def pem(self) -> tuple[str, str]:
+        """Certificate and key."""
+        return pem_of(self.certificate), pem_of(self.key)
+
+    def client(self, uri: str, folder: Path) -> ssl.SSLContext:
+        """TLS of a client with this identity that trusts only this CA."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        uris = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
+        leaf = self._made(key, x509.Name([]), lambda made: made.add_extension(uris, critical=True))
+        file = folder / f"{len(list(folder.iterdir()))}.pem"
+        file.write_text(pem_of(leaf) + pem_of(key))
+        context = ssl.create_default_context(cadata=self.pem[0])
+        context.load_cert_chain(file)
+        return context
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **never)
+
+
+def pem_of(made: x509.Certificate | ec.EllipticCurvePrivateKey) -> str:
+    encoding = serialization.Encoding.PEM
+    if isinstance(made, x509.Certificate):
+        return made.public_bytes(encoding).decode()
+    form = serialization.PrivateFormat.PKCS8
+    return made.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+
+
+@pytest.mark.parametrize("kept_in", ["inlineString", "secret"])
+def test_a_mesh_can_bring_its_own_ca(mesh: Town, kept_in: str, tmp_path: Path) -> None:
+    own = Authority()
+    sources = {}
+    for part, text in zip(("cert", "key"), own.pem, strict=True):
+        name = f"own-{part}"
+        if kept_in == "secret":
+            mesh.apply({"type": "Secret", "name": name, "data": _base64(text)})
+        sources[part] = {kept_in: name if kept_in == "secret" else text}
+    mesh.mtls(name=f"own-{kept_in.lower()}", type="provided", conf=sources)
+    with mesh.permits("web-may", allow=[WEB]):
+        until(lambda: mesh.web.call("backend").status == 200, "calls go on")
+        until(lambda: b"200 OK" in over_tls(mesh.backend.inbound, own.client(WEB, tmp_path)), "own CA rules")
+        assert b"403 Forbidden" in over_tls(mesh.backend.inbound, own.client(GUEST, tmp_path))
+        other = own.client("spiffe://another-mesh/web", tmp_path)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            over_tls(mesh.backend.inbound, other)
+    mesh.mtls()
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
