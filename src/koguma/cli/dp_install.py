@@ -1,0 +1,173 @@
+"""`koguma dp install` and `koguma dp uninstall`: whether the kernel sends traffic through the proxy."""
+
+import ipaddress
+import pwd
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from koguma.cli import terminal
+from koguma.cli.dp_install_options import all_options
+from koguma.cli.dp_options import Sectioned
+from koguma.cli.failures import ExitCode, Failure
+
+if TYPE_CHECKING:  # `--help` does not pay for them
+    from koguma.dp.redirect_rules import Range, Settings
+
+_USERS: Final = ("koguma-dp", "kuma-dp")
+_MAKE_USER: Final = "useradd --system --no-create-home --shell /usr/sbin/nologin koguma-dp"
+_EXAMPLES: Final = f"""\b
+Examples:
+  {_MAKE_USER}
+  koguma dp install transparent-proxy --kuma-dp-user koguma-dp --exclude-inbound-ports 22 --dry-run
+  koguma dp install transparent-proxy --kuma-dp-user koguma-dp --exclude-inbound-ports 22
+  runuser -u koguma-dp -- koguma dp run --transparent-proxy --name web-1 --service web --port 8080 \\
+      --address 10.0.0.7 --cp-address https://10.0.0.2:5678 --ca-cert-file ca.pem \\
+      --dataplane-token-file web-1.token
+  koguma dp uninstall transparent-proxy
+"""
+
+
+@click.group("install")
+def install_group() -> None:
+    """Let the kernel send traffic through the proxy."""
+
+
+@click.group("uninstall")
+def uninstall_group() -> None:
+    """Take out what `koguma dp install` put in."""
+
+
+def install(**given: Any) -> int:
+    """Let the kernel redirect all TCP traffic of this machine, and its DNS queries, to the proxy.
+
+    Services need no change then: they call each other by name, and everything that arrives or leaves goes
+    through the Envoy that `koguma dp run --transparent-proxy` runs, as a user of its own, whose calls alone
+    are not redirected. Installing again replaces what is there, at once.
+
+    On a machine that you reach over SSH, exclude its port: --exclude-inbound-ports 22.
+    """
+    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
+
+    settings = _settings(given)
+    if given["dry_run"]:
+        print(redirect.rendered(settings, given["backend"]), end="")
+        return ExitCode.FINE
+    used = redirect.install(settings, given["backend"])
+    for line in _told(settings):
+        print(line)
+    print(f"made with {used}; `koguma dp uninstall transparent-proxy` removes it")
+    if settings.proxy_uid == 0:
+        terminal.complain("warning: the proxy is root, so nothing that root runs is redirected")
+    return ExitCode.FINE
+
+
+def uninstall(*, dry_run: bool) -> int:
+    """Remove the redirection from this machine: exactly what `koguma dp install transparent-proxy` made."""
+    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
+
+    steps = redirect.uninstall(is_dry=dry_run)
+    if dry_run:
+        for step in steps:
+            print(f"# {' '.join(step.command)}\n{step.script}", end="")
+    elif steps:
+        print("nothing is redirected any more")
+    else:
+        print("there was nothing to remove")
+    return ExitCode.FINE
+
+
+def _told(of: "Settings") -> list[str]:
+    families = "IPv4 and IPv6" if of.has_ipv6 else "IPv4"
+    but = f", but for ports {_listed(of.not_inbound_ports)}" if of.not_inbound_ports else ""
+    lines = [f"{families}: TCP that arrives goes to port {of.inbound_port}{but}"] if of.inbound_port else []
+    lines.append(
+        f"{families}: TCP that leaves goes to port {of.outbound_port}, but for that of uid {of.proxy_uid}"
+    )
+    if of.dns_port:
+        asked = "" if of.dns_servers is None else f" to {', '.join(of.dns_servers)}"
+        lines.append(f"DNS queries{asked} go to port {of.dns_port}")
+    return lines
+
+
+def _listed(ranges: "tuple[Range, ...]") -> str:
+    return ", ".join(
+        str(each.first) if each.first == each.last else f"{each.first}-{each.last}" for each in ranges
+    )
+
+
+def _settings(given: Mapping[str, Any]) -> "Settings":
+    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.redirect_rules import Settings  # noqa: PLC0415 - the same
+
+    has_ipv6 = given["ip_family"] == "dualstack"
+    if has_ipv6 and not machine.has_ipv6():
+        terminal.complain("note: this machine has no IPv6, so only IPv4 is redirected")
+        has_ipv6 = False
+    return Settings(
+        proxy_uid=_proxy_uid(given["user"], given["uid"]),
+        inbound_port=given["inbound_port"] if given["redirect_inbound"] else 0,
+        outbound_port=given["outbound_port"],
+        dns_port=given["dns_port"] if given["redirect_dns"] else 0,
+        dns_servers=None if given["all_dns"] else _name_servers(),
+        has_dns_zone=not given["skip_zone"],
+        not_inbound_ports=_joined(given["not_inbound_ports"]),
+        not_outbound_ports=_joined(given["not_outbound_ports"]),
+        not_outbound_networks=_joined(given["not_outbound_networks"]),
+        not_uids=_joined(given["not_uids"]),
+        has_ipv6=has_ipv6,
+    )
+
+
+def _joined(given: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(each for one in given for each in one))
+
+
+def _name_servers() -> tuple[str, ...]:
+    """The name servers of this machine.
+
+    Where one of them runs here, only that one: what it asks others must reach them, or it would be asked its
+    own question again.
+    """
+    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.dns_message import upstreams_of  # noqa: PLC0415 - the same
+
+    found = [address.partition("%")[0] for address, _ in upstreams_of(machine.resolv_conf())]
+    local = [address for address in found if ipaddress.ip_address(address).is_loopback]
+    return tuple(local or found)
+
+
+def _proxy_uid(user: int | None, uid: int | None) -> int:
+    if user is not None and uid is not None and user != uid:
+        raise click.UsageError(f"--kuma-dp-user is uid {user}, and --uid is {uid}; give one of them")
+    found = uid if user is None else user
+    for name in () if found is not None else _USERS:
+        try:
+            return pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+    if found is None:
+        raise Failure(
+            "say as whom the proxy runs, with --kuma-dp-user or --uid: its own calls must not be redirected",
+            (f" - to make such a user: {_MAKE_USER}",),
+            ExitCode.USAGE,
+        )
+    return found
+
+
+install_group.add_command(
+    Sectioned(
+        "transparent-proxy", params=all_options(), callback=install, help=install.__doc__, epilog=_EXAMPLES
+    )
+)
+uninstall_group.add_command(
+    click.Command(
+        "transparent-proxy",
+        params=[
+            click.Option(["--dry-run"], is_flag=True, help="Print what would be done, and change nothing.")
+        ],
+        callback=uninstall,
+        help=uninstall.__doc__,
+    )
+)

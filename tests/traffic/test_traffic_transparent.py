@@ -1,0 +1,236 @@
+"""A transparent proxy on real machines: services that know nothing of it, and two Envoys between them.
+
+    web ──── hub ──── backend
+
+Each is a network namespace. The control plane runs on hub, and whatever the mesh does not know; web only
+calls. Nobody binds a service's address or has a port for an outbound: the kernel redirects.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import mesh as meshes
+from tests.mesh import KOGUMA, Mesh, Process, Sidecar, until
+from tests.netns import Namespace, Network
+
+pytestmark = pytest.mark.slow
+
+PROXY, EXCLUDED = 5678, 4321
+HUB, HUB6, WEB = "10.9.1.1", "fd09:1::1", "10.9.1.2"
+BACKEND, BACKEND6 = "10.9.2.2", "fd09:2::2"
+SERVED, UNDESCRIBED, UNREDIRECTED = 8080, 9090, 9091
+BY_NAME = "backend.svc.mesh.local"
+STRICT = {"mtls": {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}}
+
+
+class HubMesh(Mesh):
+    """A mesh whose control plane runs on hub."""
+
+    def __init__(self, directory: Path, network: Network, hub: Namespace) -> None:
+        super().__init__(directory)
+        self._network, self._hub = network, hub
+
+    def start_control_plane(self) -> None:
+        words = (
+            *("--api-port", str(self.api), "--api-tls-port", str(self.tls), "--log-format", "json"),
+            *("--dp-port", str(self.dp), "--xds-port", str(self.xds)),
+            *("--dp-host", "0.0.0.0", "--hostnames", HUB),
+        )
+        command = self._hub.within(KOGUMA, "cp", "run", *words)
+        self.control_plane: Process = self._network.started("cp", command, self.environment)
+        self.control_plane.says("is ready: ")
+
+    def request(self, method: str, path: str, body: Any = None, **_: str) -> meshes.Answer:
+        text = "" if body is None else meshes.json.dumps(body)
+        answer = self._hub.call(method, "127.0.0.1", self.api, path, text)
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return meshes.Answer(answer.status, headers, answer.text.encode())
+
+    def proxy(self, machine: Namespace, name: str, *flags: str) -> Sidecar:
+        """Redirect a machine's traffic, and run a proxy on it, as a user of its own."""
+        home = self._network.home(PROXY)
+        (home / "token").write_text(self.token(name=name))
+        shutil.copy(self.directory / "cp" / "ca.pem", home)
+        for each in home.iterdir():
+            each.chmod(0o600)
+            shutil.chown(each, PROXY, PROXY)
+        words = (
+            *("--transparent-proxy", "--name", name, "--cp-address", f"https://{HUB}:{self.dp}"),
+            *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
+            *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
+        )
+        command = machine.within(KOGUMA, "dp", "run", *words, *flags, uid=PROXY)
+        sidecar = self._network.started(name, command, self.environment, Sidecar)
+        sidecar.workdir = home / "w"
+        return sidecar
+
+
+class Site:
+    """The machines, the mesh, and the two proxies."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.hub, self.web, self.backend = (network.namespace(each) for each in ("hub", "web", "backend"))
+        network.joined(self.hub, self.web, "10.9.1", "fd09:1")
+        network.joined(self.hub, self.backend, "10.9.2", "fd09:2")
+        self.hub.serves("outside", 80)
+        self.hub.answers("outside.test", HUB, HUB)
+        self.web.asks(HUB)
+        self.backend.serves("backend", SERVED, UNDESCRIBED, UNREDIRECTED)
+        self.mesh = HubMesh(directory, network, self.hub)
+
+    def start(self) -> None:
+        """Redirect what the machines do, and let proxies run."""
+        self.mesh.start_control_plane()
+        install = (KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY))
+        self.web.run(*install, "--exclude-outbound-uids", str(EXCLUDED))
+        self.backend.run(*install, "--exclude-inbound-ports", str(UNREDIRECTED))
+        served = ("--service", "backend", "--port", str(SERVED), "--protocol", "http", "--address", BACKEND)
+        self.callee = self.mesh.proxy(self.backend, "backend-1", *served)
+        self.caller = self.mesh.proxy(self.web, "web-1", "--service", "web", "--address", WEB)
+        for each in (self.callee, self.caller):
+            each.says("is ready")
+        until(lambda: self.web.get(BY_NAME, SERVED).status == 200, "backend answers by its name")
+
+    @contextlib.contextmanager
+    def mesh_says(self, **spec: Any) -> Iterator[None]:
+        """What the Mesh says while the block runs."""
+        self.mesh.changed({"type": "Mesh", "name": "default", **spec})
+        try:
+            yield
+        finally:
+            self.mesh.changed({"type": "Mesh", "name": "default"})
+
+    def passed(self, sidecar: Sidecar, name: str) -> int:
+        """How many connections went where nobody described them."""
+        stat = f"tcp.{name}.downstream_cx_total"
+        return sidecar.stats(f"^{stat}$").get(stat, 0)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    directory = tmp_path_factory.mktemp("transparent")
+    with Network(directory) as network:
+        made = Site(network, directory / "mesh")
+        made.start()
+        yield made
+
+
+def test_a_service_is_called_by_its_name(site: Site):
+    answer = site.web.get(BY_NAME, SERVED)
+    assert answer.json["name"] == "backend"
+    assert answer.json["peer"] == "127.0.0.6", "its own proxy calls it"
+    assert answer.headers["server"] == "envoy"
+    address = site.web.resolved(BY_NAME)
+    assert address.startswith("241.")
+    assert site.web.get(address, SERVED).json["name"] == "backend"
+
+
+def test_names_of_others_are_asked_of_the_machines_own_name_server(site: Site):
+    assert site.web.resolved("outside.test") == HUB
+    assert site.web.resolved("nowhere.test") == ""
+    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
+    assert site.web.get("outside.test", 80).json["name"] == "outside"
+    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before + 1
+
+
+def test_what_the_mesh_does_not_know_is_reached_over_ipv6_too(site: Site):
+    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv6")
+    assert site.web.get(HUB6, 80).json["name"] == "outside"
+    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv6") == before + 1
+
+
+def test_an_excluded_users_calls_do_not_meet_the_proxy(site: Site):
+    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
+    assert site.web.get(HUB, 80, uid=EXCLUDED).json["name"] == "outside"
+    assert site.web.resolved(BY_NAME, uid=EXCLUDED) == ""
+    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before
+
+
+def test_who_is_no_proxy_calls_a_service_without_mtls(site: Site):
+    described = site.hub.get(BACKEND, SERVED)
+    assert (described.json["peer"], described.headers["server"]) == ("127.0.0.6", "envoy")
+    before = site.passed(site.callee, "_kuma_passthrough_inbound_ipv4")
+    assert site.hub.get(BACKEND, UNDESCRIBED).json["peer"] == "127.0.0.6"
+    assert site.passed(site.callee, "_kuma_passthrough_inbound_ipv4") == before + 1
+    assert site.hub.get(BACKEND6, UNDESCRIBED).json["peer"] == "::6"
+    assert site.hub.get(BACKEND, UNREDIRECTED).json["peer"] == "10.9.2.1", (
+        "an excluded port is not redirected"
+    )
+
+
+def test_a_service_that_calls_itself_does_so_directly(site: Site):
+    assert site.backend.get(BACKEND, SERVED).json["peer"] == BACKEND
+    assert site.backend.get("127.0.0.1", SERVED).json["peer"] == "127.0.0.1"
+
+
+def test_a_service_that_is_called_by_its_own_name_gets_the_call_as_from_others(site: Site):
+    answer = site.backend.get(site.web.resolved(BY_NAME), SERVED)
+    assert (answer.json["peer"], answer.headers["server"]) == ("127.0.0.6", "envoy")
+
+
+@pytest.mark.parametrize("port", [15001, 15006])
+def test_a_call_to_the_redirection_itself_is_closed_and_does_not_go_in_circles(site: Site, port: int):
+    opened = r"^listener\._kuma_passthrough_[a-z]+_ipv4\.downstream_cx_total$"
+    before = sum(site.callee.stats(opened).values())
+    assert site.hub.get(BACKEND, port).text == "closed"
+    assert site.backend.get("127.0.0.1", port).text == "closed"
+    assert sum(site.callee.stats(opened).values()) == before + 2
+
+
+def test_with_strict_mtls_nobody_gets_around_it(site: Site):
+    everybody = {
+        "rules": [{"default": {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}}]
+    }
+    site.mesh.apply({"type": "MeshTrafficPermission", "name": "everybody", "spec": everybody})
+    with site.mesh_says(**STRICT):
+        until(
+            lambda: site.web.get(BY_NAME, SERVED).status == 200, "proxies call each other with certificates"
+        )
+        tried = {
+            "described": site.hub.get(BACKEND, SERVED),
+            "undescribed": site.hub.get(BACKEND, UNDESCRIBED),
+            "described, IPv6": site.hub.get(BACKEND6, SERVED),
+            "undescribed, IPv6": site.hub.get(BACKEND6, UNDESCRIBED),
+        }
+        assert {name: answer.text for name, answer in tried.items()} == dict.fromkeys(tried, "closed")
+        assert site.hub.get(BACKEND, UNREDIRECTED).status == 200, "what is not redirected is not guarded"
+        assert site.web.get(HUB, 80).json["name"] == "outside"
+    until(lambda: site.hub.get(BACKEND, UNDESCRIBED).status == 200, "without mTLS it is called again")
+
+
+def test_a_strict_port_of_a_permissive_mesh_is_strict_by_every_address(site: Site):
+    here = {"targetRef": {"kind": "Mesh"}, "rules": [{"default": {"mode": "Strict"}}]}
+    site.mesh.apply({"type": "MeshTLS", "name": "strict", "spec": here})
+    (backend,) = STRICT["mtls"]["backends"]
+    with site.mesh_says(mtls={**STRICT["mtls"], "backends": [{**backend, "mode": "PERMISSIVE"}]}):
+        until(
+            lambda: site.web.get(BY_NAME, SERVED).status == 200, "proxies call each other with certificates"
+        )
+        tried = [site.hub.get(host, SERVED).text for host in (BACKEND, BACKEND6)]
+        assert tried == ["closed"] * 2
+        assert site.hub.get(BACKEND6, UNDESCRIBED).status == 200
+    site.mesh.gone("meshtlses", "strict")
+    assert site.hub.get(BACKEND6, SERVED).status == 200
+
+
+def test_a_mesh_may_keep_its_services_from_calling_what_it_does_not_know(site: Site):
+    with site.mesh_says(networking={"outbound": {"passthrough": False}}):
+        tried = [site.web.get(host, 80).text for host in (HUB, HUB6, "outside.test")]
+        assert tried == ["closed"] * 3
+        assert site.web.get(BY_NAME, SERVED).status == 200
+    assert site.web.get(HUB, 80).json["name"] == "outside"
+
+
+def test_without_the_redirection_all_is_as_before(site: Site):
+    site.web.run(KOGUMA, "dp", "uninstall", "transparent-proxy")
+    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
+    assert site.web.resolved(BY_NAME) == ""
+    assert site.web.get(HUB, 80).json["name"] == "outside"
+    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before
+    site.web.run(KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY), "--backend", "iptables")
+    assert site.web.get(BY_NAME, SERVED).json["name"] == "backend"
