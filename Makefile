@@ -27,12 +27,12 @@ demo: install
 # Everything that CI checks.
 test: install
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports && $(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The fast round while you work: format, lint, types, import contract, fast tests.
 check: install
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports && $(BIN)/mypy
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 # Long runs: a thousand kills, a longer fuzz of the API, deeper property tests.
 soak: install

@@ -32,7 +32,7 @@ def documents(n_proxies: int, n_services: int, n_policies: int) -> Iterator[dict
     """A mesh: services with one port, proxies of them, and policies of every sort."""
     yield {"type": "Mesh", "name": "default"}
     for number in range(n_services):
-        ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
+        ports = [{"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"}]
         spec = {"selector": {"dataplaneTags": {"kuma.io/service": f"svc-{number}"}}, "ports": ports}
         yield {"type": "MeshService", "mesh": "default", "name": f"svc-{number}", "spec": spec}
     for number in range(n_proxies):

@@ -2,9 +2,10 @@
 
     python -m bench.snapshots [--proxies N --services S --policies P --json]
 
-The same mesh as `bench.compile`, but every proxy is connected, every service has a virtual address and a name,
-limits differ from policy to policy, and the answer is what each Envoy is sent. Beside it stands the bare side:
-the encoder alone on the distinct resources of one class, so that one sees what deciding costs above encoding.
+The same mesh as `bench.compile`, but every proxy is connected, every service has a virtual address and a
+name, limits differ from policy to policy, and the answer is what each Envoy is sent. Beside it stands the
+encoder alone on every piece that somebody gets, so that one sees what deciding costs above encoding. Times
+are CPU time; the larger mesh comes first, so that its memory is all new.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from koguma.core.build.network import Link
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import Piece, Snapshot
+from koguma.envoy.snapshot import Piece
 from koguma.main import all_kinds
 from koguma.model.kind import Kinds
 from koguma.model.resource import Key, Resource
@@ -76,7 +77,7 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     mine = snapshot.of(db, proxies[0])
     assert mine is not None
     assert not mine.failures
-    bare = _encoded(encoder, mine)
+    distinct = _distinct(db, proxies)
     figures: dict[str, Any] = {
         "proxies": n_proxies,
         "classes": len({rules.class_of(db, key) for key in proxies}),
@@ -85,7 +86,8 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
         "full_s": round(full, 3),
         "memory_mb": round(rss_mb() - before, 1),
         "memos": db.n_memos,
-        "encoding_one_s": round(bare, 4),
+        "pieces": len(distinct),
+        "encoding_s": round(_encoded(encoder, distinct), 3),
     }
     timed = _Timed(db, proxies, full)
     figures["moves"] = timed.of(lambda turn: [admitted(kinds, _moved(turn, n_services))])
@@ -98,13 +100,19 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     figures["joins"] = timed.of(
         lambda turn: [admitted(kinds, dataplane(n_proxies + turn, n_services))], joins=True
     )
-    figures["everything"] = timed.of(lambda turn: [admitted(kinds, _everywhere(20 + turn))], rounds=2)
+    figures["everything"] = timed.of(lambda turn: [admitted(kinds, _everywhere(20 + turn))], rounds=3)
     return figures
 
 
-def _encoded(encoder: Encoder, of: Snapshot) -> float:
-    """CPU time of the encoder alone for all that one proxy gets."""
-    plain = [(piece.type, piece.name, encoder.decoded(piece)) for piece in of]
+def _distinct(db: Db, proxies: Iterable[Key]) -> set[Piece]:
+    """The pieces that somebody gets."""
+    bundles = {id(each): each for key in proxies if (of := snapshot.of(db, key)) for each in of.bundles}
+    return {piece for each in bundles.values() for piece in each.pieces.values()}
+
+
+def _encoded(encoder: Encoder, pieces: Iterable[Piece]) -> float:
+    """CPU time of the encoder alone."""
+    plain = [(piece.type, piece.name, encoder.decoded(piece)) for piece in pieces]
     started = time.process_time()
     for type_, name, data in plain:
         encoder.piece(type_, name, data)
@@ -177,15 +185,15 @@ class _Timed:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--proxies", type=int, default=2000)
-    parser.add_argument("--services", type=int, default=200)
-    parser.add_argument("--policies", type=int, default=400)
+    parser.add_argument("--services", type=int, default=500)
+    parser.add_argument("--policies", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     kinds, encoder = all_kinds(), Encoder(schema.load(schema.find_envoy()))
     sizes = [
-        (proxies, options.services, options.policies) for proxies in (options.proxies // 4, options.proxies)
+        (proxies, options.services, options.policies) for proxies in (options.proxies, options.proxies // 4)
     ]
-    small, large = (measured(kinds, encoder, size) for size in sizes)
+    large, small = (measured(kinds, encoder, size) for size in sizes)
     changes = [name for name, figure in large.items() if isinstance(figure, dict)]
     ratios = {name: round(large[name]["ms"] / max(small[name]["ms"], 1e-3), 2) for name in changes}
     if options.json:

@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 from postgres import Server
 
+from koguma import logs
 from tests.plane import Plane
 
 # `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
@@ -14,6 +15,12 @@ from tests.plane import Plane
 hypothesis.settings.register_profile("test", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("soak", max_examples=2_000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("soak" if os.environ.get("KOGUMA_SOAK") else "test")
+
+
+@pytest.fixture
+def told() -> None:
+    """For tests that look at the log: another test may have made it quieter."""
+    logs.configure("info", "json")
 
 
 @pytest.fixture(scope="session")

@@ -145,8 +145,9 @@ class Echo:
                 self.send_header("content-length", str(len(data)))
                 self.send_header("x-from", echo.about.get("name", ""))
                 self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # a proxy may have stopped waiting
+                    if self.command != "HEAD":
+                        self.wfile.write(data)
 
             do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = do_OPTIONS = answer  # noqa: N815
 
@@ -235,7 +236,10 @@ class Process:
             assert self._popen.poll() is None, f"{self.name} ended:\n{self.output[-3000:]}"
             return False
 
-        until(said, f"{self.name} says {words!r}:\n{self.output[-3000:]}", seconds)
+        try:
+            until(said, f"{self.name} says {words!r}", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output[-3000:]}") from error
 
     def kill(self) -> None:
         self._popen.kill()

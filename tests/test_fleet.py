@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
 from koguma.registration import CONNECTED_TO
@@ -200,6 +200,32 @@ def test_a_mesh_with_mtls_gives_certificates_of_the_proxy_itself(plane):
     until(lambda: offered(line, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"])
 
 
+def report(plane, line, status):
+    async def tell():
+        line.report(status)
+
+    plane.run(tell())
+
+
+def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
+    caller = connect(
+        plane,
+        dataplane("job-1", "job", outbound=[{"port": 9000, "tags": {"kuma.io/service": "web"}}]),
+        name="job-1",
+    )
+    line = connect(plane, dataplane())
+    offer = plane.run(line.next_offer())
+    name = "kri_msvc_default_default__web_10080"
+    until(lambda: name in offered(caller, ENDPOINTS))
+    endpoints = lambda: caller.offered.get((ENDPOINTS, name)).body  # noqa: E731
+    assert b"127.0.0.1" not in endpoints()
+    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
+    until(lambda: b"127.0.0.1" in endpoints())
+    plane.run(line.close())
+    connect(plane, dataplane())
+    assert b"127.0.0.1" in endpoints(), "the same run that comes back has been called all the time"
+
+
 def proxies(plane, query=""):
     return plane("GET", f"/_proxies{query}").json
 
@@ -210,12 +236,12 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
     (shown,) = proxies(plane)["items"]
     assert (shown["name"], shown["state"], shown["envoy"]) == ("web-1", "connecting", "1.40.0")
     assert shown["kri"] == "kri_dp_default_default__web-1_"
-    line.report(ProxyStatus("synced", offer.revision, offer.revision))
+    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
     until(lambda: proxies(plane)["items"][0]["revision"] >= offer.revision)
     assert proxies(plane)["items"][0]["behindSeconds"] == 0
     name = "kri_dp_default_default__web-1_10080"
     refused = Rejection(CLUSTER, (name, "_kuma_x"), "Error adding/updating cluster(s)", offer.revision)
-    line.report(ProxyStatus("nack", offer.revision, 0, (refused,)))
+    report(plane, line, ProxyStatus("nack", offer.revision, 0, (refused,)))
     (shown,) = proxies(plane, "?state=nack")["items"]
     assert shown["rejections"] == [
         {

@@ -93,6 +93,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "log_format",
             "history",
             "service_grace",
+            "proof_interval",
             "mesh_service_cidr",
             "mesh_external_service_cidr",
             "mesh_multi_zone_service_cidr",

@@ -64,6 +64,11 @@ class Control:
             seen = self._changes.position
             return await asyncio.to_thread(work, self._db), seen
 
+    async def renew(self) -> None:
+        """Begin anew with an empty memory."""
+        async with self._lock:
+            self._load()
+
     async def _catch_up(self) -> None:
         while self._changes.position < self._store.state.revision:
             try:

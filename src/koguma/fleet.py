@@ -20,109 +20,30 @@ from koguma.control import Control
 from koguma.core import spiffe
 from koguma.core.build import encoding, network
 from koguma.core.build import snapshot as compiled
-from koguma.core.build.network import Link
 from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import SECRET, Bundle, Failure, Piece, Snapshot, bundle
 from koguma.identity import dataplane_auth
 from koguma.identity.claims import DATAPLANE
 from koguma.identity.sds import Secret
-from koguma.model import kri
-from koguma.model.errors import NotFound, Unavailable
+from koguma.model.errors import Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
+from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
+from koguma.quarantine import Quarantine, held
 from koguma.registration import Registration, document
-from koguma.xds.contract import Hello, Line, Offer, ProxyStatus, Rejection
+from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
 DEREGISTRATION_SECONDS: Final = 10.0
+# A change for many proxies is given the time that it takes to reach them before the next one is looked at. A
+# change that comes alone never waits; while a thousand proxies connect, all that they change comes together.
+REST_SECONDS_EACH: Final = 0.0005
+REST_SECONDS_MAX: Final = 1.0
 
+_NO_SECRETS: Final = bundle(())
 _log = structlog.get_logger("koguma.fleet")
-
-
-class ProxyView(msgspec.Struct, frozen=True):
-    """How a proxy is, for people."""
-
-    key: Key
-    core_name: str
-    status: ProxyStatus
-    revision: int  # of the store, that it is known to have
-    behind_seconds: float
-    connected_at: datetime
-    envoy: str
-    failures: tuple[Failure, ...]
-
-
-class ProxyLine:
-    """One connected proxy."""
-
-    def __init__(self, fleet: "Fleet", hello: Hello, proxy: Resource, *, registered: bool) -> None:
-        self.key = proxy.key
-        self.proxy = proxy
-        self.registered = registered
-        self.hello = hello
-        self.link = link_of(hello.metadata)
-        self.connected_at = fleet.clock()
-        self.compiled: Snapshot | None = None  # without secrets
-        self.uris: tuple[str, ...] = ()
-        self.status = ProxyStatus("connecting", 0, 0)
-        self.behind_since: datetime | None = self.connected_at
-        self._fleet = fleet
-        self.secrets_taken: dict[str, str] = {}  # versions by name
-        self._offer: Offer | None = None
-        self._fresh = asyncio.Event()
-
-    async def next_offer(self) -> Offer:
-        """The newest offer that was not taken yet."""
-        while True:
-            await self._fresh.wait()
-            self._fresh.clear()
-            if self._offer is not None:
-                return self._offer
-
-    def offer(self, revision: int, snapshot: Snapshot) -> None:
-        """Let the proxy have this, unless it is what was offered last."""
-        if self._offer is not None and self._offer.snapshot == snapshot:
-            return
-        self._offer = Offer(revision, snapshot)
-        self.behind_since = self.behind_since or self._fleet.clock()
-        self._fresh.set()
-
-    @property
-    def offered(self) -> Snapshot:
-        """What was offered last."""
-        return self._offer.snapshot if self._offer else Snapshot()
-
-    def report(self, status: ProxyStatus) -> None:
-        """Note how far the proxy is."""
-        self.status = status
-        if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
-            self.behind_since = None
-        taken = dict(status.acked_versions.get(SECRET) or {})
-        if taken != self.secrets_taken:
-            self.secrets_taken = taken
-            self._fleet.secrets_acked(self, taken)
-
-    async def close(self) -> None:
-        """The stream is over."""
-        await self._fleet.disconnect(self)
-
-
-def link_of(metadata: Mapping[str, Json]) -> Link:
-    """What a proxy's metadata says of it; what does not fit is as good as absent."""
-    features = metadata.get("features")
-    return Link(
-        features=tuple(sorted(str(each) for each in features)) if isinstance(features, list) else (),
-        workdir=str(metadata.get("workdir") or ""),
-        admin_port=_port(metadata.get("dataplane.admin.port")),
-        dns_port=_port(metadata.get("dataplane.dns.port")),
-    )
-
-
-def _port(text: Json) -> int:
-    found = str(text or "")
-    return int(found) if found.isascii() and found.isdigit() and int(found) < 1 << 16 else 0
 
 
 class Fleet:
@@ -144,17 +65,23 @@ class Fleet:
         self._keys = keys
         self._certificates = certificates
         self._encoder = encoder
+        self.quarantine = Quarantine(context)
+        self.quarantine.load()
         self._poke = poke
         self._registration = Registration(context)
         self._lines: dict[Key, ProxyLine] = {}
         self._joining: dict[Key, ProxyLine] = {}
         self._leaving: set[Key] = set()
         self._removals: dict[Key, asyncio.Task[None]] = {}
+        self._replaced: dict[Key, set[str]] = {}  # runs of connected proxies that gave way to a later one
         self._wake = asyncio.Event()
+        self._rest_until = 0.0
         self._revision = 0
         self._loads = 0
         self._stopping = False
         self._told: set[Failure] = set()
+        self._notes: set[asyncio.Task[None]] = set()
+        self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
 
     # The door.
 
@@ -166,12 +93,16 @@ class Fleet:
         brought = hello.metadata.get("dataplane.resource")
         if brought:
             given = document(str(brought), hello.mesh, hello.name)
-            dataplane_auth.authenticate(ring, hello.token, self.clock(), self._registration.draft(given))
+            draft = self._registration.draft(given)
+            dataplane_auth.authenticate(ring, hello.token, self.clock(), draft)
+            self._refuse_replaced(hello, draft)
             proxy = await self._registration.register(given)
         else:
             proxy = self._known(hello)
             dataplane_auth.authenticate(ring, hello.token, self.clock(), proxy)
+            self._refuse_replaced(hello, proxy)
         line = ProxyLine(self, hello, proxy, registered=bool(brought))
+        self._replace(line)
         removal = self._removals.pop(proxy.key, None)
         if removal is not None:
             removal.cancel()
@@ -180,6 +111,17 @@ class Fleet:
         self._wake.set()
         self._poke(hello.mesh)
         return line
+
+    def _refuse_replaced(self, hello: Hello, proxy: Resource) -> None:
+        """Two runs of one proxy would take each other's place for ever; the later one has it."""
+        if run_of(hello, proxy.labels) in self._replaced.get(proxy.key, ()):
+            text = f'a later run of proxy "{hello.name}" has taken the place of this one'
+            raise Conflict(f"{text}; stop one of them, or give it a name of its own")
+
+    def _replace(self, line: ProxyLine) -> None:
+        older = self._lines.get(line.key)
+        if older is not None and older.run not in ("", line.run):
+            self._replaced.setdefault(line.key, set()).add(older.run)
 
     def _known(self, hello: Hello) -> Resource:
         found = self.context.state.named("Dataplane", hello.mesh, hello.name)
@@ -194,6 +136,7 @@ class Fleet:
             return  # another stream of the same proxy has taken over
         del self._lines[line.key]
         self._joining.pop(line.key, None)
+        self._replaced.pop(line.key, None)
         self._leaving.add(line.key)
         self._certificates.forget(line.key)
         self._wake.set()
@@ -216,18 +159,17 @@ class Fleet:
             line = self._lines[key]
             if mesh and key.mesh != mesh:
                 continue
-            behind = line.behind_since
+            behind, held_back = line.behind_since, tuple(self.quarantine.of(key).values())
             yield ProxyView(
                 key=key,
                 core_name=line.proxy.core_name,
-                status=line.status
-                if behind is None or line.status.state != "synced"
-                else _behind(line.status),
+                status=status_of(line.status, is_behind=behind is not None, is_held=bool(held_back)),
                 revision=self._revision if behind is None else line.status.acked,
                 behind_seconds=(now - behind).total_seconds() if behind else 0.0,
                 connected_at=line.connected_at,
                 envoy=line.hello.version,
                 failures=line.offered.failures,
+                held=held_back,
             )
 
     def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
@@ -235,19 +177,7 @@ class Fleet:
         short = self.context.kinds["Dataplane"].short
         for view in self.views(mesh):
             identifier = self._lines[view.key].proxy.kri(short)
-            yield {
-                "name": view.core_name,
-                "mesh": view.key.mesh,
-                "kri": str(identifier or ""),
-                "state": view.status.state,
-                "revision": view.revision,
-                "behindSeconds": round(view.behind_seconds, 3),
-                "connectedAt": view.connected_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "envoy": view.envoy,
-                "instance": self.context.about.instance_id,
-                "rejections": [_rejection(each) for each in view.status.rejections],
-                "failures": [msgspec.to_builtins(each) for each in view.failures],
-            }
+            yield shown(view, str(identifier or ""), self.context.about.instance_id)
 
     def line(self, key: Key) -> ProxyLine | None:
         """The connection of a proxy, if it has one here."""
@@ -273,7 +203,7 @@ class Fleet:
     async def stop(self) -> None:
         """Proxies that go from now on are not deregistered: it is us who leave."""
         self._stopping = True
-        for task in list(self._removals.values()):
+        for task in (*self._removals.values(), *self._notes):
             task.cancel()
 
     async def sweep(self, delay_seconds: float) -> None:
@@ -312,17 +242,38 @@ class Fleet:
         if self._joining:
             self._wake.set()
         leaving, self._leaving = self._leaving, set()
-        changed, revision = await self._control.beside(lambda db: self._compile(db, joining, leaving))
-        self._revision = revision
+        suspects, self._suspects = self._suspects, set()
+        looks = asyncio.get_running_loop().time() >= self._rest_until
+        try:
+            changed, revision = await self._control.beside(
+                lambda db: self._compile(db, joining, leaving, looks=looks)
+            )
+        except Unavailable:  # they join and leave in another round
+            back = {line.key: line for line in joining if self._lines.get(line.key) is line}
+            self._joining = {**back, **self._joining}
+            self._leaving |= leaving - self._lines.keys()
+            self._suspects |= suspects
+            raise
+        if looks:
+            self._revision = revision
+            if changed:
+                self._rest(len(changed))
+        await self._accuse(suspects)
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
             if line.key in changed:
                 line.compiled, line.uris = changed[line.key]
-        self._offer(revision, {line.key for line in joining} | set(changed))
+        self._offer(revision, {line.key for line in joining} | set(changed) | suspects)
+
+    def _rest(self, n_changed: int) -> None:
+        """Do not look at changes for a while; then there is another round, which does."""
+        loop = asyncio.get_running_loop()
+        self._rest_until = loop.time() + min(n_changed * REST_SECONDS_EACH, REST_SECONDS_MAX)
+        loop.call_at(self._rest_until, self._wake.set)
 
     def _compile(
-        self, db: Db, joining: Iterable[ProxyLine], leaving: Iterable[Key]
+        self, db: Db, joining: Iterable[ProxyLine], leaving: Iterable[Key], *, looks: bool
     ) -> dict[Key, tuple[Snapshot | None, tuple[str, ...]]]:
-        """Beside the loop: what changed for whom."""
+        """Beside the loop: what changed for whom, and what those get who join."""
         again: Iterable[ProxyLine] = ()
         if self._loads != self._control.loads:  # the database began anew, and knows nobody
             self._loads = self._control.loads
@@ -335,10 +286,28 @@ class Fleet:
         for line in (*joining, *again):
             db.set(network.LINKS, line.key, line.link)
             touched[line.key] = None
-        news = {asked.args[0] for asked in db.changed() if asked.question is compiled.of}
+        changed = db.changed() if looks else ()
+        news = {asked.args[0] for asked in changed if asked.question is compiled.of}
         for key in touched:
             db.watch(compiled.of, key)
-        return {key: (compiled.of(db, key), spiffe.identity(db, key)) for key in sorted(news | set(touched))}
+        found = {}
+        for key in sorted(news | set(touched)):
+            try:
+                found[key] = compiled.of(db, key), spiffe.identity(db, key)
+            except Exception:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
+                _log.exception(
+                    "the configuration of a proxy cannot be made; it keeps what it has", proxy=str(key)
+                )
+        return found
+
+    async def _accuse(self, suspects: set[Key]) -> None:
+        """Name the policies that had changed what proxies refused."""
+        if suspects:
+            blamed, _ = await self._control.beside(
+                lambda db: {key: compiled.touching(db, key) for key in sorted(suspects)}
+            )
+            for key, policies in blamed.items():
+                self.quarantine.blame(key, policies)
 
     def _offer(self, revision: int, keys: Iterable[Key]) -> None:
         for key in (*keys, *self._certificates.changed()):
@@ -347,7 +316,8 @@ class Fleet:
                 continue
             secrets = self._secrets(line)
             is_other = secrets not in line.offered.bundles
-            line.offer(revision, Snapshot((*line.compiled.bundles, secrets)))
+            wanted = Snapshot((*line.compiled.bundles, secrets))
+            line.offer(revision, self.quarantine.taken(key, wanted))
             if is_other and line.secrets_taken:
                 # What it still has from before mTLS was switched off and on is not sent, nor answered again.
                 self.secrets_acked(line, line.secrets_taken)
@@ -355,9 +325,15 @@ class Fleet:
 
     def _secrets(self, line: ProxyLine) -> Bundle:
         found = self._certificates.of(line.key, line.uris)
-        return bundle(self._secret(each) for each in found or ())
+        if not found:
+            return _NO_SECRETS
+        made = bundle(self._secret(each, line.offered) for each in found)
+        return next((each for each in line.offered.bundles if each == made), made)
 
-    def _secret(self, secret: Secret) -> Piece:
+    def _secret(self, secret: Secret, before: Snapshot) -> Piece:
+        known = before.get((SECRET, secret.name))
+        if known is not None and known.version == secret.version:
+            return known
         # A secret's version says what it is for, not what its bytes are: whoever has it needs no other key.
         made = self._encoder.piece(SECRET, secret.name, secret.data())
         return msgspec.structs.replace(made, version=secret.version)
@@ -374,19 +350,36 @@ class Fleet:
                     reason=failure.text,
                 )
 
+    def refused(self, line: ProxyLine) -> None:
+        """A proxy refused something: from now on it is offered what it took last."""
+        found = [
+            held(piece, line.good.get(piece.id), rejection.text)
+            for rejection in line.status.rejections
+            for piece in line.refused(rejection)
+        ]
+        if self.quarantine.refuse(line.key, found):
+            self._suspects.add(line.key)
+            self.wake()
+
+    def took_all(self, line: ProxyLine) -> None:
+        """A proxy can be called now; who brought its own Dataplane is waited for until then."""
+        if line.registered and not self._stopping:
+            task = asyncio.create_task(self._registration.ready(line.proxy), name=f"ready {line.key.name}")
+            self._notes.add(task)
+            task.add_done_callback(self._noted)
+
+    def _noted(self, task: "asyncio.Task[None]") -> None:
+        self._notes.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("a proxy's readiness could not be stored", reason=str(task.exception()))
+
+    def wake(self) -> None:
+        """Look again at what there is to do."""
+        self._wake.set()
+
     def secrets_acked(self, line: ProxyLine, versions: Mapping[str, str]) -> None:
         """A proxy has taken certificates; that may let the next step of a rotation happen."""
         moved = [self._certificates.acked(line.key, name, version) for name, version in versions.items()]
         self._poke(line.key.mesh)
         if any(moved):
             self._wake.set()
-
-
-def _rejection(rejection: Rejection) -> Mapping[str, Json]:
-    """A NACK with the objects that caused it: those that the refused names identify."""
-    objects = [name for name in rejection.names if kri.is_kri(name)]
-    return {**msgspec.to_builtins(rejection), "objects": objects}
-
-
-def _behind(status: ProxyStatus) -> ProxyStatus:
-    return msgspec.structs.replace(status, state="behind")

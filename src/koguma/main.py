@@ -248,6 +248,8 @@ class ControlPlane:
         yield "koguma_store_batches", "Group commits.", "counter", store.batches
         yield "koguma_store_conflicts", "Appends where another was first.", "counter", store.conflicts
         yield "koguma_store_lost", "Appends whose outcome had to be looked up.", "counter", store.lost
+        if self._proxies is not None:
+            yield from self._proxies.numbers()
         yield "koguma_api_watches", "Watches that are open.", "gauge", watches.open
 
     async def _checks(self) -> Sequence[Check]:

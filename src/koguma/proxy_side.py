@@ -26,10 +26,12 @@ from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.fleet import Fleet
 from koguma.identity import certificate_facts
+from koguma.model import duration
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Key
 from koguma.model.schema import Json
+from koguma.prover import Prover
 from koguma.settings import Settings
 from koguma.status_keeper import StatusKeeper
 from koguma.xds.server import XdsServer
@@ -77,6 +79,7 @@ class ProxySide:
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._problem = ""
+        self.prover: Prover | None = None
 
     def _connected(self) -> frozenset[Key]:
         return self.fleet.connected if self.fleet else frozenset()
@@ -85,7 +88,8 @@ class ProxySide:
         """Load Envoy's schema, and let proxies in."""
         self._tasks.append(asyncio.create_task(self._statuses.run(), name="status keeper"))
         try:
-            known = await asyncio.to_thread(lambda: schema.load(schema.find_envoy()))
+            binary = schema.find_envoy()
+            known = await asyncio.to_thread(schema.load, binary)
         except KogumaError as error:
             self._problem = error.detail
             _log.warning("proxies cannot connect", reason=error.detail)
@@ -101,6 +105,8 @@ class ProxySide:
             self._statuses.poke,
         )
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
+        self._tasks.append(asyncio.create_task(self.fleet.quarantine.run(), name="quarantine"))
+        self._prove(str(binary))
         if not self._settings.store_url.startswith("postgres"):
             self._tasks.append(asyncio.create_task(self.fleet.sweep(_SWEEP_SECONDS), name="sweep"))
         self._xds = XdsServer(self.fleet, known, time.monotonic)
@@ -123,6 +129,15 @@ class ProxySide:
         self.ports["dp"] = await _listening(
             "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, tls)
         )
+
+    def _prove(self, binary: str) -> None:
+        """Check the engine now and then against a compile from scratch."""
+        assert self.fleet is not None
+        fleet, place = self.fleet, self._context.place
+        self.prover = Prover(self._control, place, binary, lambda: fleet.connected, self._clock, fleet.wake)
+        every = duration.seconds(self._settings.proof_interval)
+        if every > 0:
+            self._tasks.append(asyncio.create_task(self.prover.run(every), name="prover"))
 
     def _xds_listen(self, identity: ServerIdentity) -> Callable[[str, int], Awaitable[int]]:
         server = self._xds
@@ -154,7 +169,24 @@ class ProxySide:
             yield Check("mtls", "warning", str(problem))
         for found in self._statuses.problems:
             yield Check("services", "warning", f"{found.about}: {found.message}")
+        if self.prover is not None and self.prover.alarm:
+            hint = "please report this with the log; proxies have the right configuration again"
+            yield Check("proof", "error", self.prover.alarm, hint)
         yield from self._proxy_checks()
+
+    def numbers(self) -> Iterator[tuple[str, str, str, float]]:
+        """Figures for the metrics page."""
+        views = list(self.fleet.views()) if self.fleet else []
+        yield "koguma_proxies", "Proxies that are connected here.", "gauge", len(views)
+        behind = sum(view.status.state in ("behind", "connecting") for view in views)
+        yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
+        refusing = sum(view.status.state == "nack" for view in views)
+        yield "koguma_proxies_refusing", "Proxies that refused something.", "gauge", refusing
+        if self.prover is not None:
+            runs, wrong, failed = self.prover.runs, self.prover.mismatches, self.prover.failures
+            yield "koguma_proof_runs", "Compiles from scratch that were compared.", "counter", runs
+            yield "koguma_proof_mismatches", "Proxies for which one gave something else.", "counter", wrong
+            yield "koguma_proof_failures", "Compiles from scratch that could not be made.", "counter", failed
 
     def _proxy_checks(self) -> Iterator[Check]:
         views = list(self.fleet.views()) if self.fleet else []
@@ -163,6 +195,10 @@ class ProxySide:
             for rejection in view.status.rejections:
                 text = f"{view.key} refused {rejection.type} {', '.join(rejection.names)}: {rejection.text}"
                 yield Check("proxies", "error", text, "it keeps its former configuration; correct the object")
+            for held in view.held:
+                by = f", which {', '.join(held.policies)} changed" if held.policies else ""
+                text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text}"
+                yield Check("proxies", "error", text, "it has the version before; correct the object")
         failures = {failure for view in views for failure in view.failures}
         for failure in sorted(failures, key=lambda each: each.id):
             text = f"{failure.type} {failure.name} cannot be made: {failure.text}"

@@ -16,6 +16,7 @@ from koguma.api.context import Context
 from koguma.api.user import SYSTEM, User
 from koguma.core import identity
 from koguma.core.admission import FieldValidation
+from koguma.core.build.network import ready_mark
 from koguma.model import forms, labels
 from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
 from koguma.model.resource import Resource
@@ -83,6 +84,22 @@ class Registration:
                 continue  # somebody else wrote it in between; look again
             return self._context.state.get(wanted.key) or wanted
         raise Conflict(f"{identity.of(draft, self._context.place).key} changes too often to be registered")
+
+    async def ready(self, resource: Resource) -> None:
+        """Note that a proxy has taken its configuration, so that others may call it."""
+        for _ in range(_ATTEMPTS):
+            now = self._context.state.get(resource.key)
+            if now is None or now.labels.get(labels.INSTANCE) != resource.labels.get(labels.INSTANCE):
+                return  # it has gone, or a later run has taken over
+            annotations = {**now.annotations, labels.READY: ready_mark(now)}
+            if annotations == now.annotations:
+                return
+            put = Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
+            try:
+                await self._context.store.write(Transaction((put,), SYSTEM, "proxy ready"))
+            except (Conflict, NotFound):
+                continue
+            return
 
     async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
         """Remove it after a while, unless it has connected again, here or elsewhere."""

@@ -80,6 +80,9 @@ class Settings(Spec):
     mesh_multi_zone_service_cidr: Annotated[
         str, doc("Range of the virtual addresses of MeshMultiZoneServices.")
     ] = "243.0.0.0/8"
+    proof_interval: Annotated[
+        Duration, doc("How often the engine is checked against a compile from scratch; 0s for never.")
+    ] = "10m"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], doc("What is logged.")] = "info"
     log_format: Annotated[
         Literal["auto", "json", "text"], doc("JSON lines, or text; auto is text on a terminal.")

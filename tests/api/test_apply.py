@@ -2,6 +2,8 @@
 
 import msgspec
 
+from koguma.api.plain import Objects
+from koguma.store.contract import Put, Transaction
 from tests.plane import timeout
 
 
@@ -78,6 +80,22 @@ def test_a_set_is_pruned_of_what_is_left_out(plane, mesh):
     left = [item["name"] for item in plane("GET", f"/meshes/{mesh}/meshtimeouts").json["items"]]
     assert left == ["a", "other"]
     assert apply(plane, prune=True).fields[0][0] == "prune"
+
+
+def test_a_prune_looks_again_when_somebody_writes_what_it_removes(plane, mesh, monkeypatch):
+    apply(plane, timeout("a", mesh), timeout("b", mesh), set="met")
+    commit, met = Objects.commit, []
+
+    async def late(self, call, operations):
+        if not met:
+            met.append(True)
+            now = plane.plane.store.state.named("MeshTimeout", mesh, "b")
+            put = Put(msgspec.structs.replace(now, status={"seen": True}), now.revision)
+            await plane.plane.store.write(Transaction((put,), "test", "status"))
+        return await commit(self, call, operations)
+
+    monkeypatch.setattr(Objects, "commit", late)
+    assert actions(apply(plane, timeout("a", mesh), set="met", prune=True))[1] == ("b", "deleted")
 
 
 def test_yaml_streams_are_read_too(plane, mesh):

@@ -2,19 +2,28 @@
 
 A program is itself an input: numbered expressions over a few numbers and over each other, so that edits also
 change who reads whom. The numbers are few, so that equal answers are frequent.
+
+Then the same with what the engine is for: a mesh that changes, and the bytes that its Envoys get.
 """
 
 import os
 from collections.abc import Iterable
 from random import Random
 
+import building
 import pytest
+import random_meshes
+from building import bodies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koguma.core import pipeline
 from koguma.core.answers import CycleError
+from koguma.core.build import network, snapshot
+from koguma.core.build.network import Link
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
+from koguma.model.resource import Key, Resource
 
 NUMBERS: Input[str, int] = Input("numbers")
 UNRELATED: Input[str, int] = Input("unrelated")
@@ -226,3 +235,77 @@ def test_without_asking_from_outside_unwatching_is_enough_to_free_all(history):
     for place in list(follower.told):
         follower.unwatch(place)
     assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
+
+
+class Fleet:
+    """What connected proxies get while their mesh changes, beside a fresh start with the same objects."""
+
+    def __init__(self) -> None:
+        self.db = building.database(())
+        self.rows: dict[Key, Resource] = {}
+        self.links: dict[Key, Link] = {}
+        self.told: dict[Key, object] = {}
+
+    def write(self, random: Random) -> None:
+        written = [found for _ in range(random.randint(1, 2)) if (found := random_meshes.resource(random))]
+        self.rows |= {each.key: each for each in written}
+        pipeline.take(self.db, written)
+
+    def remove(self, random: Random) -> None:
+        if self.rows:
+            key = random.choice(sorted(self.rows))
+            del self.rows[key]
+            pipeline.take(self.db, [], [key])
+
+    def connect(self, random: Random) -> None:
+        key, link = random_meshes.dataplane_key(random), random_meshes.link(random)
+        self.links[key] = link
+        self.db.set(network.LINKS, key, link)
+        self.db.watch(snapshot.of, key)
+        self.told.setdefault(key, self.fresh(key))
+
+    def disconnect(self, random: Random) -> None:
+        if self.links:
+            key = random.choice(sorted(self.links))
+            del self.links[key], self.told[key]
+            self.db.unwatch(snapshot.of, key)
+            self.db.remove(network.LINKS, key)
+
+    def ask(self, random: Random) -> None:
+        key = random_meshes.dataplane_key(random)
+        assert bodies(snapshot.of(self.db, key)) == self.fresh(key)
+
+    def changed(self, _random: Random | None = None) -> None:
+        said = {key for _, (key,) in self.db.changed()}
+        now = {key: self.fresh(key) for key in self.told}
+        assert {key: bodies(snapshot.of(self.db, key)) for key in self.told} == now
+        assert said == {key for key in now if now[key] != self.told[key]}
+        self.told = now
+
+    def collect(self, _random: Random) -> None:
+        self.db.collect()
+
+    def fresh(self, key: Key) -> object:
+        """What a database gives that knows only the final objects, written in another order."""
+        db = building.database(reversed(self.rows.values()))
+        for proxy, link in sorted(self.links.items(), reverse=True):
+            db.set(network.LINKS, proxy, link)
+        return bodies(snapshot.of(db, key))
+
+
+MESHES = 3_000 if os.environ.get("KOGUMA_SOAK") else 40
+DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "changed": 4, "collect": 1}
+
+
+@pytest.mark.property
+@settings(deadline=None, max_examples=MESHES)
+@given(st.integers(0, 2**32))
+def test_any_history_of_a_mesh_gives_the_bytes_of_a_fresh_start(seed):
+    random, fleet = Random(seed), Fleet()
+    for verb in ["write"] * 12 + ["connect"] * 2 + random.choices([*DEEDS], [*DEEDS.values()], k=25):
+        getattr(fleet, verb)(random)
+    fleet.changed()
+    for key in list(fleet.told):
+        fleet.db.unwatch(snapshot.of, key)
+    fleet.db.collect()
+    assert fleet.db.n_memos == 0

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from koguma.core.build import lay
+from koguma.core.build import lay, logs
+from koguma.envoy import by_caller, filters
 from koguma.model.overlay import Ruled, Where
 from koguma.model.resource import Key
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
 
 FOLDER = Path(__file__).parent / "overlays"
-KEYS = {"case", "side", "protocol", "conf", "ruled", "overlay", "callers"}
+KEYS = {"case", "side", "protocol", "conf", "ruled", "overlay", "callers", "where"}
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 TCP_PROXY = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 
@@ -41,8 +42,11 @@ def ruled(entry: dict[str, Any]) -> Ruled:
 
 def overlay(policy: str, document: dict[str, Any]) -> Any:
     hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
-    where = Where(document.get("protocol", "http"), "default", "east", "kri_it")
+    given = {"mesh": "default", "zone": "east", "name": "kri_it", **document.get("where", {})}
+    where = Where(document.get("protocol", "http"), **given)
     conf = document.get("conf", {})
+    if document.get("side") == "whole":
+        return hooks.whole(conf, where)
     if document.get("side") == "inbound":
         return hooks.inbound(conf, tuple(ruled(entry) for entry in document.get("ruled", ())), where)
     return hooks.outbound(conf, where)
@@ -96,14 +100,14 @@ def resources(index: int, policy: str, document: dict[str, Any], tls: Any) -> tu
     name = f"{policy}-{index}"
     skeleton = {
         "cluster": real_envoy.cluster(name, real_envoy.endpoint(1)),
-        "http_options": {"explicit_http_config": {"http_protocol_options": {}}},
+        "http_options": {"explicit_http_config": {_options(document.get("protocol", "http")): {}}},
         "tcp": {"stat_prefix": name, "cluster": name},
         "hcm": {},
         "route_action": {"cluster": name},
         "tls": {"common_tls_context": tls},
         "upstream_tls": {},
     }
-    parts = lay.over_parts(skeleton, [overlay(policy, document)])
+    parts = logs.with_logs(lay.over_parts(skeleton, [overlay(policy, document)]))
     if document.get("protocol") == "tcp":
         chain = {"name": "proxy", "typed_config": {"@type": TCP_PROXY, **parts["tcp"]}}
     else:
@@ -111,16 +115,21 @@ def resources(index: int, policy: str, document: dict[str, Any], tls: Any) -> tu
         parts["cluster"]["typed_extension_protocol_options"] = {
             HTTP_OPTIONS: {"@type": f"type.googleapis.com/{HTTP_OPTIONS}", **parts["http_options"]}
         }
-    network = [
-        {"name": each, "typed_config": config} for each, config in parts.get("network_filters", {}).items()
-    ]
+    apart = parts.get("extensions", {}) if document.get("protocol") == "tcp" else {}
+    given = {**parts.get("network_filters", {}), **apart}
+    network = [{"name": each, "typed_config": config} for each, config in given.items()]
     cluster = {**parts["cluster"], **socket_of("UpstreamTlsContext", **parts["upstream_tls"])}
     secured = socket_of("DownstreamTlsContext", **parts["tls"])
     return real_envoy.listener(name, index + 1, *network, chain, **secured), cluster
 
 
+def _options(protocol: str) -> str:
+    return "http2_protocol_options" if protocol in ("http2", "grpc") else "http_protocol_options"
+
+
 def manager(parts: Any) -> Any:
-    filters = {**parts.get("http_filters", {}), **parts.get("extensions", {})}
+    given = {**parts.get("http_filters", {}), **parts.get("extensions", {})}
+    on_routes = {filters.name_of(key): config for key, config in parts.get("on_routes", {}).items()}
     every = {"match": {"prefix": "/"}, "route": parts["route_action"]}
     routes = [
         {
@@ -129,15 +138,40 @@ def manager(parts: Any) -> Any:
         }
         for each in parts.get("callers", ())
     ]
-    named = tuple({"name": name, "typed_config": filters[name]} for name in filters)
-    return real_envoy.hcm(everywhere(*routes, every), named, **parts["hcm"])
+    named = [{"name": name, "typed_config": config} for name, config in given.items()]
+    host = {**everywhere(*routes, every)["virtual_hosts"][0], "typed_per_filter_config": on_routes}
+    chain = (*named, *map(by_caller.place, on_routes))
+    return real_envoy.hcm({"name": "it", "virtual_hosts": [host]}, chain, **parts["hcm"])
 
 
 @pytest.mark.slow
 def test_envoy_takes_every_overlay() -> None:
     tls = certificates(certificate(("spiffe://default/it",), certificate(())))
-    made = [resources(index, *case.values, tls) for index, case in enumerate(CASES)]
+    alone = [case for case in CASES if not added(*case.values)]
+    made = [resources(index, *case.values, tls) for index, case in enumerate(alone)]
     assert real_envoy.validated([each[0] for each in made], [each[1] for each in made]) == ""
+
+
+def added(policy: str, document: dict[str, Any]) -> dict[str, list[Any]]:
+    """The whole resources in the overlay of a case: listeners, clusters."""
+    made = overlay(policy, document)
+    return {
+        part: [{"name": name, **data} for name, data in made[part].items()]
+        for part in ("listeners", "clusters")
+        if part in made
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "document"), [case for case in CASES if added(*case.values)])
+def test_envoy_takes_an_overlay_that_adds_resources(policy: str, document) -> None:
+    tls = certificates(certificate(("spiffe://default/it",), certificate(())))
+    listener, cluster = resources(0, policy, document, tls)
+    more = added(policy, document)
+    for each in more.get("listeners", ()):
+        each["filter_chains"][0].pop("transport_socket", None)  # names files and secrets that are not here
+    listeners = [listener, *more.get("listeners", ())]
+    assert real_envoy.validated(listeners, [cluster, *more["clusters"]]) == ""
 
 
 @pytest.mark.slow
@@ -230,4 +264,4 @@ def test_some_callers_have_limits_of_their_own(tmp_path) -> None:
 def test_every_policy_here_has_a_hook() -> None:
     for policy in {case.values[0] for case in CASES}:
         hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
-        assert hooks.inbound or hooks.outbound
+        assert hooks.inbound or hooks.outbound or hooks.whole

@@ -7,10 +7,11 @@ A test writes what it needs with `site.has(...)`; what the test before it wrote 
 
 import contextlib
 import http.client
+import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,34 @@ class Greeter:
         self._listening.close()
 
 
+class Deaf:
+    """A port whose queue is full, so that connecting to it takes for ever."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.port = self._listening.getsockname()[1]
+        self._queued = [socket.socket() for _ in range(4)]
+        for each in self._queued:
+            each.settimeout(0)
+            each.connect_ex(("127.0.0.1", self.port))
+
+    def stop(self) -> None:
+        for each in (*self._queued, self._listening):
+            each.close()
+
+
+# What web calls: the port of each, and what is spoken there.
+CALLED = {
+    "backend": ("MeshService", 80, "http"),
+    "other": ("MeshService", 80, "http"),
+    "db": ("MeshService", 5432, "tcp"),
+    "outside": ("MeshExternalService", 80, "http"),
+    "deaf": ("MeshExternalService", 80, "http"),
+    "closed": ("MeshExternalService", 5432, "tcp"),
+    "everywhere": ("MeshMultiZoneService", 80, "http"),
+}
+
+
 class Site:
     """The shared mesh, with words for what tests do in it."""
 
@@ -64,13 +93,17 @@ class Site:
             "outside": Echo(name="outside"),
         }
         self.greeters = {"db-v1": Greeter("db-v1"), "db-v2": Greeter("db-v2")}
-        self.outbounds = {name: free_port() for name in ("backend", "other", "db", "outside", "everywhere")}
+        self.deaf = Deaf()
+        self.readiness_port = free_port()
+        self.outbounds = {name: free_port() for name in CALLED}
 
     def start(self) -> None:
         """Let proxies of stored Dataplanes run, and wait until a request goes through."""
         self.mesh.apply(*self._dataplanes(), *self._destinations())
+        flags = ("--dns", "--dns-port", "0")
         started = [
-            self.mesh.sidecar(name, serves=False, wait=False) for name in ("web", "node.1", "node-2")
+            self.mesh.sidecar(name, serves=False, wait=False, flags=flags)
+            for name in ("web", "node.1", "node-2")
         ]
         for sidecar in started:
             sidecar.says("is ready")
@@ -80,7 +113,7 @@ class Site:
         until(lambda: self.get("backend").status == 200, "backend answers")
 
     def stop(self) -> None:
-        for each in (*self.services.values(), *self.greeters.values()):
+        for each in (*self.services.values(), *self.greeters.values(), self.deaf):
             each.stop()
 
     def _dataplanes(self) -> Iterator[Mapping[str, Any]]:
@@ -88,14 +121,17 @@ class Site:
         yield _dataplane("node.1", self._inbounds("v1", "rack-1"))
         yield _dataplane("node-2", [*self._inbounds("v2", "rack-2"), self._inbound("other", "other")])
         outbound = [
-            *(_outbound("MeshService", name, self.outbounds[name]) for name in ("backend", "other", "db")),
-            _outbound("MeshExternalService", "outside", self.outbounds["outside"]),
-            {**_outbound("MeshMultiZoneService", "everywhere", self.outbounds["everywhere"])},
+            {"port": self.outbounds[name], "backendRef": {"kind": kind, "name": name, "port": port}}
+            for name, (kind, port, _) in CALLED.items()
         ]
         yield {
             **_dataplane("web", []),
             "labels": {"kuma.io/workload": "web", "rack": "rack-1"},
-            "networking": {"address": "127.0.0.1", "outbound": outbound},
+            "networking": {
+                "address": "127.0.0.1",
+                "outbound": outbound,
+                "admin": {"port": self.readiness_port},
+            },
         }
 
     def _inbounds(self, version: str, rack: str) -> list[Mapping[str, Any]]:
@@ -115,34 +151,33 @@ class Site:
         }
 
     def _destinations(self) -> Iterator[Mapping[str, Any]]:
-        for name, port, protocol in (("backend", 80, "http"), ("other", 80, "http"), ("db", 5432, "tcp")):
-            ports = [{"name": protocol, "port": port, "targetPort": name, "appProtocol": protocol}]
-            selector = {"dataplaneTags": {"kuma.io/service": name}}
-            yield {"type": "MeshService", "name": name, "spec": {"selector": selector, "ports": ports}}
-        where = {"address": "127.0.0.1", "port": self.services["outside"].port}
-        match = {"type": "InternalVIP", "value": "outside.test", "port": 80, "protocol": "http"}
-        destination = {"type": "Regular", "endpoints": [where]}
-        yield {
-            "type": "MeshExternalService",
-            "name": "outside",
-            "spec": {"match": [match], "destination": destination},
+        outside = {
+            "outside": self.services["outside"].port,
+            "deaf": self.deaf.port,
+            "closed": free_port(),
         }
-        selector = {"meshService": {"matchLabels": {"kuma.io/display-name": "other"}}}
-        ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
-        yield {
-            "type": "MeshMultiZoneService",
-            "name": "everywhere",
-            "spec": {"selector": selector, "ports": ports},
-        }
+        for name, (kind, port, protocol) in CALLED.items():
+            spec = {
+                "MeshService": _mesh_service(name, port, protocol),
+                "MeshExternalService": _external_service(name, port, protocol, outside.get(name, 0)),
+                "MeshMultiZoneService": _multi_zone_service("other", port, protocol),
+            }
+            yield {"type": kind, "name": name, "spec": spec[kind]}
 
-    def has(self, *documents: Mapping[str, Any]) -> None:
-        """Let these be all that was written beside the site itself, and wait until the proxies have them."""
+    def has(self, *documents: Mapping[str, Any]) -> list[str]:
+        """Let these be all that was written beside the site itself; what the control plane warned of.
+
+        Returns when all proxies have taken it, and fails where one refused a part of it.
+        """
         marked = [{"mesh": self.mesh.name, **document} for document in documents]
         answer = self.mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
         assert answer.status == 200, answer.text
         self.mesh.settled(answer.json["revision"])
-        refused = {name: proxy["rejections"] or proxy["failures"] for name, proxy in self.mesh.proxies().items()}
+        refused = {
+            name: proxy["rejections"] or proxy["failures"] for name, proxy in self.mesh.proxies().items()
+        }
         assert not any(refused.values()), refused
+        return [warning for result in answer.json["results"] for warning in result.get("warnings") or ()]
 
     def get(self, to: str, path: str = "/", method: str = "GET", **headers: str) -> Answer:
         """One request of web's, on a connection of its own."""
@@ -168,8 +203,9 @@ class Site:
             except ConnectionResetError:
                 return ""
 
-    def waits(self, happened: Callable[[], Any], what: str = "") -> None:
-        until(happened, what)
+    def counter(self, name: str) -> int:
+        """One of the counters of web's Envoy."""
+        return self.web.stats(f"^{re.escape(name)}$").get(name, 0)
 
     def seen(self, service: str, path: str) -> list[dict[str, Any]]:
         """The requests with this path that reached a service."""
@@ -184,9 +220,20 @@ def _dataplane(name: str, inbound: Sequence[Mapping[str, Any]]) -> Mapping[str, 
     }
 
 
-def _outbound(kind: str, name: str, port: int) -> Mapping[str, Any]:
-    number = 5432 if name == "db" else 80
-    return {"port": port, "backendRef": {"kind": kind, "name": name, "port": number}}
+def _mesh_service(name: str, port: int, protocol: str) -> Mapping[str, Any]:
+    ports = [{"name": protocol, "port": port, "targetPort": name, "appProtocol": protocol}]
+    return {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": ports}
+
+
+def _external_service(name: str, port: int, protocol: str, real_port: int) -> Mapping[str, Any]:
+    match = {"type": "InternalVIP", "value": f"{name}.test", "port": port, "protocol": protocol}
+    endpoints = [{"address": "127.0.0.1", "port": real_port}]
+    return {"match": [match], "destination": {"type": "Regular", "endpoints": endpoints}}
+
+
+def _multi_zone_service(of: str, port: int, protocol: str) -> Mapping[str, Any]:
+    selector = {"meshService": {"matchLabels": {"kuma.io/display-name": of}}}
+    return {"selector": selector, "ports": [{"name": protocol, "port": port, "appProtocol": protocol}]}
 
 
 @pytest.fixture(scope="session")

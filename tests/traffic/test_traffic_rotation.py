@@ -43,6 +43,7 @@ class Seen:
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     with Mesh(tmp_path_factory.mktemp("rotation")) as mesh:
         allow = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
+        mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
         mesh.apply(mtls("ca-1", "ca-1"))
         mesh.apply({"type": "MeshTrafficPermission", "name": "all", "spec": {"rules": [{"default": allow}]}})
         yield mesh

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.mesh import until
 from tests.traffic.conftest import GREETING, Site
 
 pytestmark = pytest.mark.slow
@@ -64,11 +65,16 @@ MATCHES = (
     named("method", {**prefix("/method"), "method": "POST"}),
     named("header exact", {**prefix("/header"), "headers": [header("x-team", "Exact", "red")]}),
     named("header prefix", {**prefix("/header"), "headers": [header("x-team", "Prefix", "gre")]}),
-    named("header expression", {**prefix("/header"), "headers": [header("x-team", "RegularExpression", "b.+e")]}),
+    named(
+        "header expression", {**prefix("/header"), "headers": [header("x-team", "RegularExpression", "b.+e")]}
+    ),
     named("header present", {**prefix("/present"), "headers": [header("x-team", "Present")]}),
     named("header absent", {**prefix("/absent"), "headers": [header("x-team", "Absent")]}),
     named("query exact", {**prefix("/query"), "queryParams": [query("page", "Exact", "1")]}),
-    named("query expression", {**prefix("/query"), "queryParams": [query("page", "RegularExpression", "[0-9]{2}")]}),
+    named(
+        "query expression",
+        {**prefix("/query"), "queryParams": [query("page", "RegularExpression", "[0-9]{2}")]},
+    ),
     named("either", exact("/either/this"), {**exact("/either/that"), "method": "PUT"}),
     named(
         "all",
@@ -87,6 +93,11 @@ MATCHES = (
         {**prefix("/rank"), "headers": [header("x-team", "Present"), header("x-user", "Present")]},
     ),
     named("rank query", {**prefix("/rank"), "queryParams": [query("page", "Exact", "1")]}),
+    named("older word", {"path": {"type": "Prefix", "value": "/older"}}),
+    named("short form", {"path": {"prefix": "/short"}}),
+    named("header of any case", {**prefix("/case"), "headers": [header("X-Team", "Exact", "Red")]}),
+    named("empty header", {**prefix("/empty"), "headers": [header("x-team", "Exact", "")]}),
+    named("long expression", expression("/long/[a-z]{1,300}/end")),
     named("header alone", {"headers": [header("x-anywhere", "Exact", "yes")]}),
 )
 
@@ -143,6 +154,18 @@ REQUESTS = (
     ("/rank?page=1", "GET", {"x_team": "red"}, "rank header"),
     ("/rank", "GET", {"x_team": "red", "x_user": "kim"}, "rank two headers"),
     ("/rank?page=1", "POST", {"x_team": "red", "x_user": "kim"}, "rank method"),
+    ("/older/x", "GET", {}, "older word"),
+    ("/short/x", "GET", {}, "short form"),
+    ("/shorter", "GET", {}, ""),
+    ("/case", "GET", {"x_team": "Red"}, "header of any case"),
+    ("/case", "GET", {"x_team": "red"}, ""),
+    ("/empty", "GET", {"x_team": ""}, "empty header"),
+    ("/empty", "GET", {"x_team": "red"}, ""),
+    ("/empty", "GET", {}, ""),
+    (f"/long/{'x' * 300}/end", "GET", {}, "long expression"),
+    (f"/long/{'x' * 301}/end", "GET", {}, ""),
+    ("/x/../foo", "GET", {}, "prefix"),
+    ("/foo/../x", "GET", {}, ""),
     ("/anything", "GET", {"x_anywhere": "yes"}, "header alone"),
     ("/foo", "GET", {"x_anywhere": "yes"}, "prefix"),
     ("/anything", "GET", {}, ""),
@@ -196,7 +219,13 @@ def test_response_headers_are_set_added_and_removed(site: Site):
         "add": [{"name": "x-added", "value": "more"}],
         "remove": ["x-from"],
     }
-    site.has(route(filtered("/headers", "ResponseHeaderModifier", changes)))
+    more = {"add": [{"name": "x-from", "value": "more"}]}
+    site.has(
+        route(
+            filtered("/headers", "ResponseHeaderModifier", changes),
+            filtered("/appended", "ResponseHeaderModifier", more),
+        )
+    )
     changed, untouched = site.get("backend", "/headers").headers, site.get("backend", "/").headers
     assert {name: changed.get(name) for name in _told(changes)} == {
         "content-type": "text/plain",
@@ -204,8 +233,21 @@ def test_response_headers_are_set_added_and_removed(site: Site):
         "x-added": "more",
         "x-from": None,
     }
-    assert untouched["x-from"].startswith("backend")
+    assert untouched["x-from"] in ("backend-v1", "backend-v2")
     assert untouched["content-type"] == "application/json"
+    assert site.get("backend", "/appended").headers["x-from"] in ("backend-v1,more", "backend-v2,more")
+
+
+def test_headers_change_on_answers_of_the_proxy_itself_too(site: Site):
+    header = {"responseHeaderModifier": {"set": [{"name": "x-new", "value": "new"}]}}
+    changed = {"type": "ResponseHeaderModifier", **header}
+    redirect = {"type": "RequestRedirect", "requestRedirect": {"hostname": "other.test"}}
+    direct = {"type": "DirectResponse", "directResponse": {"status": 204}}
+    site.has(
+        route(rule(path="/sent", filters=[changed, redirect]), rule(path="/told", filters=[direct, changed]))
+    )
+    answers = [site.get("backend", path) for path in ("/sent", "/told")]
+    assert [(each.status, each.headers.get("x-new")) for each in answers] == [(302, "new"), (204, "new")]
 
 
 def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(site: Site):
@@ -213,6 +255,9 @@ def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(site: Sit
     site.has(
         route(
             filtered("/mirrored", "RequestMirror", {"backendRef": ref}),
+            filtered(
+                "/mirrored-outside", "RequestMirror", {"backendRef": to("MeshExternalService", "outside")}
+            ),
             filtered("/never-mirrored", "RequestMirror", {"backendRef": ref, "percentage": 0}),
             filtered("/mirrored-to-nobody", "RequestMirror", {"backendRef": {**ref, "name": "nobody"}}),
         )
@@ -220,11 +265,22 @@ def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(site: Sit
     answered = [site.get("backend", f"/mirrored/{index}", "POST").json["name"] for index in range(5)]
     never = [site.get("backend", "/never-mirrored").json["name"] for _ in range(5)]
     assert {*answered, *never} == {"backend-v1", "backend-v2"}
-    assert site.get("backend", "/mirrored-to-nobody").status == 200
-    site.waits(lambda: all(site.seen("other", f"/mirrored/{index}") for index in range(5)))
+    for path in ("/mirrored-to-nobody", "/mirrored-outside"):
+        assert site.get("backend", path).json["name"].startswith("backend")
+    until(lambda: site.seen("outside", "/mirrored-outside"))
+    until(lambda: all(site.seen("other", f"/mirrored/{index}") for index in range(5)))
     copies = [site.seen("other", f"/mirrored/{index}") for index in range(5)]
     assert [[each["method"] for each in found] for found in copies] == [["POST"]] * 5
     assert not site.seen("other", "/never-mirrored")
+
+
+def test_a_mirror_to_a_part_of_a_service_is_warned_of(site: Site):
+    """Envoy's mirrors choose no endpoints by their tags."""
+    warnings = site.has(route(filtered("/mirrored", "RequestMirror", {"backendRef": subset("v2")})))
+    assert [each.partition(":")[0] for each in warnings] == [
+        "spec.to[0].rules[0].default.filters[0].requestMirror.backendRef has no effect"
+    ]
+    assert site.get("backend", "/mirrored").status == 200
 
 
 REDIRECTS = {
@@ -241,7 +297,7 @@ REDIRECTS = {
         302,
         "http://shop.test/new/x?a=1",
     ),
-    "/root": (
+    "/top": (
         {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
         302,
         "http://shop.test/x?a=1",
@@ -289,15 +345,15 @@ REWRITES = {
         "shop.test",
         "/new?a=1",
     ),
-    "/root": (
+    "/top": (
         {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
-        "/root/x?a=1",
+        "/top/x?a=1",
         "shop.test",
         "/x?a=1",
     ),
-    "/root-alone": (
+    "/top-alone": (
         {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
-        "/root-alone",
+        "/top-alone",
         "shop.test",
         "/",
     ),
@@ -311,12 +367,16 @@ REWRITES = {
 
 
 def test_a_rewrite_changes_the_host_and_path_that_the_service_sees(site: Site):
-    site.has(route(*(filtered(path, "URLRewrite", said) for path, (said, *_) in REWRITES.items())))
+    full = {"path": {"type": "ReplaceFullPath", "replaceFullPath": "/new"}}
+    by_expression = rule(expression("/by/[a-z]+"), filters=[{"type": "URLRewrite", "urlRewrite": full}])
+    rules = (filtered(path, "URLRewrite", said) for path, (said, *_) in REWRITES.items())
+    site.has(route(by_expression, *rules))
     seen = {}
     for path, (_, asked, *_) in REWRITES.items():
         answer = site.get("backend", asked, host="shop.test").json
         seen[path] = answer["headers"]["host"], answer["path"]
     assert seen == {path: (host, wanted) for path, (_, _, host, wanted) in REWRITES.items()}
+    assert site.get("backend", "/by/expression?a=1").json["path"] == "/new?a=1"
 
 
 def test_a_direct_response_is_the_proxys_own(site: Site):
@@ -346,8 +406,8 @@ def to(kind: str, name: str, weight: int | None = None, **more: Any) -> Mapping[
     return {"kind": kind, "name": name, **({} if weight is None else {"weight": weight}), **more}
 
 
-def subset(version: str, weight: int | None = None) -> Mapping[str, Any]:
-    return to("MeshServiceSubset", "backend", weight, tags={"version": version})
+def subset(version: str, weight: int | None = None, **tags: str) -> Mapping[str, Any]:
+    return to("MeshServiceSubset", "backend", weight, tags={"version": version, **tags})
 
 
 BACKEND, OTHER = to("MeshService", "backend", 70), to("MeshService", "other", 30)
@@ -369,8 +429,6 @@ SPLITS = {
 }
 
 
-
-
 def test_weights_are_the_shares_of_requests_that_backends_get(site: Site):
     site.has(route(*(rule(path=path, backends=backends) for path, (backends, _) in SPLITS.items())))
     for path, (_, shares) in SPLITS.items():
@@ -389,6 +447,13 @@ CERTAIN = {
     "/nobody-outside": ([to("MeshExternalService", "nobody")], {"500"}),
     "/wrong-port": ([to("MeshService", "backend", port=81)], {"500"}),
     "/empty-subset": ([subset("v3")], {"503"}),
+    "/two-tags": ([subset("v1", rack="rack-1")], {"backend-v1"}),
+    "/two-tags-of-two": ([subset("v1", rack="rack-2")], {"503"}),
+    "/one-rack": ([to("MeshServiceSubset", "backend", tags={"rack": "rack-2"})], {"backend-v2"}),
+    "/one-zone": (
+        [to("MeshServiceSubset", "backend", tags={"kuma.io/zone": "default"})],
+        {"backend-v1", "backend-v2"},
+    ),
     "/omitted": (None, {"backend-v1", "backend-v2"}),
     "/emptied": ([], {"backend-v1", "backend-v2"}),
     "/outside": ([to("MeshExternalService", "outside")], {"outside"}),
@@ -400,6 +465,41 @@ def test_backends_that_lead_somewhere_get_all_requests_and_others_fail(site: Sit
     site.has(route(*(rule(path=path, backends=backends) for path, (backends, _) in CERTAIN.items())))
     answered = {path: set(site.many("backend", path, 20)) for path in CERTAIN}
     assert answered == {path: wanted for path, (_, wanted) in CERTAIN.items()}
+
+
+def test_rules_with_equal_matches_are_one_rule_of_which_each_policy_sets_its_part(site: Site):
+    owner = route(
+        rule(path="/v1", backends=[subset("v1")]), rule(path="/v2", backends=[subset("v2")]), name="owner"
+    )
+    filters = named("consumer", prefix("/v2"))
+    consumer = route(filters, rule(path="/v1", backends=[to("MeshService", "other")]), name="consumer")
+    top = {"targetRef": {"kind": "Dataplane", "labels": {"kuma.io/workload": "web"}}}
+    of_nobody = route(rule(path="/v1", backends=[to("MeshService", "nobody")]), name="of-nobody")
+    elsewhere = {"targetRef": {"kind": "Dataplane", "name": "node-2"}}
+    site.has(
+        owner,
+        {**consumer, "spec": {**top, **consumer["spec"]}},
+        {**of_nobody, "spec": {**elsewhere, **of_nobody["spec"]}},
+    )
+    second = site.get("backend", "/v2").json
+    assert site.get("backend", "/v1").json["name"] == "other"
+    assert (second["name"], second["headers"].get("x-rule")) == ("backend-v2", "consumer")
+    emptied = route(rule(path="/v1", backends=[]), name="consumer")
+    site.has(owner, {**emptied, "spec": {**top, **emptied["spec"]}})
+    assert set(site.many("backend", "/v1", 10)) == {"backend-v1", "backend-v2"}
+    assert set(site.many("backend", "/v2", 10)) == {"backend-v2"}
+
+
+def test_a_service_of_the_mesh_keeps_the_requests_host_beside_one_of_the_outside(site: Site):
+    site.has(
+        route(rule(path="/", backends=[to("MeshExternalService", "outside"), to("MeshService", "other")]))
+    )
+    hosts = {}
+    for _ in range(40):
+        answer = site.get("backend", host="shop.test").json
+        hosts.setdefault(answer["name"], set()).add(answer["headers"]["host"])
+    assert hosts.keys() == {"other", "outside"}
+    assert hosts["other"] == {"shop.test"}
 
 
 @pytest.mark.parametrize("name", ["outside", "everywhere"])

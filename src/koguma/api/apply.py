@@ -64,7 +64,8 @@ class Apply:
             try:
                 changes = await self._objects.commit(call, operations)
             except (AlreadyExists, Conflict):
-                if any(draft.revision is not None for draft in drafts) or not self._moved(drafts, made):
+                moved = self._moved(drafts, made) or self._any_moved(pruned)
+                if any(draft.revision is not None for draft in drafts) or not moved:
                     raise
                 continue
             is_dry = plain.dry_run(call)
@@ -77,6 +78,13 @@ class Apply:
         """Whether somebody wrote one of the objects since we looked: then it is worth another try."""
         now = [transactions.stored(self._context, draft) for draft in drafts]
         return [before.revision for before in now if before] != [one.replaces for one in made if one.replaces]
+
+    def _any_moved(self, resources: Sequence[Resource]) -> bool:
+        """Whether somebody wrote one of these since we looked, if only to report how it is."""
+        state = self._context.state
+        return any(
+            (now := state.get(each.key)) is None or now.revision != each.revision for each in resources
+        )
 
     def _drafts(self, wanted: Wanted) -> list[Draft]:
         drafts: list[Draft] = []

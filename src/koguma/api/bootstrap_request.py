@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from koguma.model import documents, tags
+from koguma.model import documents, labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, json_type, read
@@ -157,10 +157,11 @@ def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str,
 
 
 def service(proxy: Resource) -> str:
-    """The name under which an Envoy counts itself: the service of its first port, or its own name."""
+    """The name under which an Envoy counts itself: the service of its first port, of a label, or its own."""
     networking = proxy.spec.get("networking") or {}
     parts = (*(networking.get("inbound") or ()), networking.get("gateway") or {})
     found = [(part.get("tags") or {}).get(tags.SERVICE) for part in parts]
+    found += [proxy.labels.get(tags.SERVICE), proxy.labels.get(labels.WORKLOAD)]
     return next(filter(None, found), proxy.name)
 
 

@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from koguma.cli import target
+from koguma.cli import dp_install, target, terminal
 from koguma.cli.dp_options import Sectioned, all_options
 from koguma.cli.failures import ExitCode, Failure
 from koguma.model.redacted import Redacted
 
 if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
     from koguma.dp.dataplane import Proxy
+    from koguma.dp.observing import Certificate
     from koguma.dp.run import Options
 
 _ABOUT_TOKEN: Final = (400, 401, 403, 422)  # answers that a missing token may be the reason for
@@ -47,6 +48,11 @@ def run(**given: Any) -> int:
     from koguma.dp.control_plane import Denied  # noqa: PLC0415 - the same
 
     options = _options(given)
+    if options.proxy.is_transparent and os.geteuid() == 0:
+        terminal.complain(
+            "warning: the proxy runs as root; its own calls go in circles unless they were exempted with"
+            " `koguma dp install transparent-proxy --uid 0`; better run it as a user of its own"
+        )
     logs.configure(given["log_level"], given["log_format"])
     try:
         return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
@@ -89,7 +95,16 @@ def _options(given: Mapping[str, Any]) -> "Options":
         dns_port=given["dns_port"],
         dns_upstreams=tuple(given["dns_upstreams"]),
         readiness_port=given["readiness_port"],
+        metrics_certificate=_metrics_certificate(given["metrics_cert_file"], given["metrics_key_file"]),
     )
+
+
+def _metrics_certificate(chain: str | None, key: str | None) -> "Certificate | None":
+    from koguma.dp.observing import Certificate  # noqa: PLC0415 - `--help` does not pay for it
+
+    if bool(chain) != bool(key):
+        raise click.UsageError("--metrics-cert-file and --metrics-key-file go together")
+    return Certificate(chain, key) if chain and key else None
 
 
 def _proxy(given: Mapping[str, Any]) -> "Proxy":
@@ -98,15 +113,36 @@ def _proxy(given: Mapping[str, Any]) -> "Proxy":
     file: TextIO | None = given["dataplane_file"]
     written = {name: given[name] for name in dataplane.FLAG_NAMES if given[name]}
     _refuse_contradictions(file, written, given["variables"])
+    ports = _redirect_ports(given)
     try:
         if file is not None:
-            return dataplane.from_file(file.read(), dict(given["variables"]), file.name)
-        maps = {name: dict(written.pop(name, ())) for name in ("tags", "labels")}
-        return dataplane.from_flags(dataplane.Flags(tags=maps["tags"], labels=maps["labels"], **written))
+            proxy = dataplane.from_file(file.read(), dict(given["variables"]), file.name)
+        else:
+            maps = {name: dict(written.pop(name, ())) for name in ("tags", "labels")}
+            is_redirected = bool(ports and ports[0])
+            flags = dataplane.Flags(
+                tags=maps["tags"], labels=maps["labels"], is_redirected=is_redirected, **written
+            )
+            proxy = dataplane.from_flags(flags)
+        return dataplane.redirected(proxy, *ports) if ports else proxy
     except dataplane.BadDataplane as error:
         raise click.UsageError(error.detail) from None
     except UnicodeDecodeError:
         raise click.UsageError(f"--dataplane-file: {given['dataplane_file'].name} is no text") from None
+
+
+def _redirect_ports(given: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The ports that the kernel redirects to; None where it does not."""
+    from koguma.dp.redirect_rules import INBOUND_PORT, OUTBOUND_PORT  # noqa: PLC0415 - only `run` needs it
+
+    inbound, outbound = given["redirect_inbound_port"], given["redirect_outbound_port"]
+    if given["transparent_proxy"]:
+        return INBOUND_PORT if inbound is None else inbound, outbound or OUTBOUND_PORT
+    if inbound is not None or outbound is not None:
+        raise click.UsageError(
+            "--redirect-inbound-port and --redirect-outbound-port go with --transparent-proxy"
+        )
+    return None
 
 
 def _refuse_contradictions(file: TextIO | None, written: Mapping[str, Any], variables: Any) -> None:
@@ -163,3 +199,5 @@ def _token(file: str, text: str) -> Callable[[], Redacted | None]:
 
 
 command.add_command(Sectioned("run", params=all_options(), callback=run, help=run.__doc__, epilog=_EXAMPLES))
+command.add_command(dp_install.install_group)
+command.add_command(dp_install.uninstall_group)

@@ -236,6 +236,24 @@ def _envoy() -> list[click.Parameter]:
         ),
         Option(
             envoy,
+            "--transparent-proxy",
+            is_flag=True,
+            help="The kernel redirects traffic here: `koguma dp install transparent-proxy` was run.",
+        ),
+        Option(
+            envoy,
+            "--redirect-inbound-port",
+            type=_PORT_OR_NONE,
+            help="Where it redirects what arrives; 0 where it does not.  [default: 15006]",
+        ),
+        Option(
+            envoy,
+            "--redirect-outbound-port",
+            type=_PORT,
+            help="Where it redirects what leaves.  [default: 15001]",
+        ),
+        Option(
+            envoy,
             "--envoy-log-level",
             type=click.Choice(_ENVOY_LEVELS),
             default="warning",
@@ -278,6 +296,13 @@ def _beside() -> list[click.Parameter]:
             default=0,
             help="Port on 127.0.0.1 where GET /ready says whether the proxy is; none by default.",
         ),
+        Option(
+            beside,
+            "--metrics-cert-file",
+            metavar="FILE",
+            help="Certificate (PEM) for who scrapes metrics, where a MeshMetric says ProvidedTLS.",
+        ),
+        Option(beside, "--metrics-key-file", metavar="FILE", help="Its private key (PEM)."),
         Option(beside, "--workdir", metavar="DIR", help="For bootstrap and sockets; else a temporary one."),
         Option(
             beside,

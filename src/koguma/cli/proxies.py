@@ -60,6 +60,10 @@ def refusals(found: Sequence[Json]) -> Iterator[str]:
         for rejection in each["rejections"]:
             yield f"\n{each['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
             yield f"  {rejection['text']}"
+        for held in each.get("quarantined") or ():
+            by = f" (changed by {', '.join(held['policies'])})" if held["policies"] else ""
+            yield f"\n{each['name']} has {held['has']} of {held['type']} {held['name']}{by}:"
+            yield f"  {held['text']}"
         for failure in each["failures"]:
             yield f"\n{each['name']} keeps its former {failure['type']} {failure['name']}:"
             yield f"  {failure['text']} (asked for by {failure['origin']})"

@@ -92,7 +92,7 @@ class Route(NamedTuple):
     key: Key
 
 
-class Class(msgspec.Struct, frozen=True):
+class Class(msgspec.Struct, frozen=True, cache_hash=True):
     """What proxies share: the policies that apply to them, and what they can call."""
 
     mesh: str
@@ -122,7 +122,7 @@ def policies_of(db: Db, seen: match.Traits) -> tuple[tuple[str, Policies], ...]:
     return tuple((kind, Group(one.policy for one in chosen)) for kind, chosen in found if chosen)
 
 
-class PortRules(msgspec.Struct, frozen=True):
+class PortRules(msgspec.Struct, frozen=True, cache_hash=True):
     """What holds for calls to one port: the relevant entries by kind, and by route; and the routes' own."""
 
     destination: Key

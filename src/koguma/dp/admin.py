@@ -103,7 +103,7 @@ def read_activity(gauges: Mapping[str, int]) -> Activity:
         if place not in connections:
             continue
         subject = rest.removesuffix(_CONNECTIONS).removesuffix(_REQUESTS)
-        if subject in _INTERNAL or _is_per_thread(subject):
+        if subject in _INTERNAL or subject.startswith(f"{names.METRICS}_") or _is_per_thread(subject):
             continue
         if name.endswith(_CONNECTIONS):
             connections[place] += value

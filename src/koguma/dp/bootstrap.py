@@ -25,6 +25,7 @@ from koguma.model.schema import Json
 BIND_OUTBOUNDS: Final = "feature-bind-outbounds"
 READINESS_SOCKET: Final = "feature-readiness-unix-socket"
 EMBEDDED_DNS: Final = "feature-embedded-dns"
+ACCESS_LOG_PIPE: Final = "feature-access-log-pipe"
 
 ENVOY_MINOR: Final = "1.40."
 
@@ -60,7 +61,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def features(self) -> list[str]:
         """What this proxy can do beyond the basics."""
-        found = [READINESS_SOCKET]
+        found = [READINESS_SOCKET, ACCESS_LOG_PIPE]
         found += [EMBEDDED_DNS] if self.dns_port else []
         return found + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
 

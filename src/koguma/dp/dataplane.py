@@ -21,6 +21,7 @@ from koguma.model.place import Place
 from koguma.model.schema import Json
 
 LOOPBACK: Final = "127.0.0.1"
+LOOPBACK_IPV6: Final = "::1"
 DEFAULT_MESH: Final = identity.DEFAULT_MESH
 
 _PORT_MAX: Final = 65535
@@ -82,8 +83,13 @@ class Proxy(msgspec.Struct, frozen=True):
 
     @property
     def is_transparent(self) -> bool:
-        """Whether the kernel redirects its service's traffic."""
+        """Whether the kernel redirects its service's traffic, as far as is known here."""
         return bool(self.networking.get("transparentProxying"))
+
+    @property
+    def may_be_transparent(self) -> bool:
+        """The same, where a Dataplane that is not known here may say so."""
+        return self.resource is None or self.is_transparent
 
 
 class Outbound(msgspec.Struct, frozen=True):
@@ -119,6 +125,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     outbounds: Sequence[Outbound] = ()
+    is_redirected: bool = False  # the kernel sends to the proxy what arrives for the service
 
 
 def outbound(text: str) -> Outbound:
@@ -162,20 +169,43 @@ def from_flags(flags: Flags) -> Proxy:
     return _proxy(flags.mesh, flags.name, own, {"networking": networking})
 
 
+def redirected(proxy: Proxy, inbound_port: int, outbound_port: int) -> Proxy:
+    """The same proxy with traffic redirected to it; what its Dataplane says about that itself stays."""
+    if proxy.resource is None:
+        raise BadDataplane(
+            "--transparent-proxy is about a Dataplane that is given here; a stored one has its own"
+            " networking.transparentProxying, and needs only --dns"
+        )
+    if proxy.networking.get("outbound"):
+        raise BadDataplane(
+            "with --transparent-proxy services are called by their names and addresses, so there are no"
+            " outbounds: leave out --outbound, or networking.outbound"
+        )
+    ports = {"redirectPortInbound": inbound_port, "redirectPortOutbound": outbound_port}
+    said = proxy.networking.get("transparentProxying") or {}
+    networking = {**proxy.networking, "transparentProxying": {**ports, **said}}
+    return msgspec.structs.replace(proxy, resource={**proxy.resource, "networking": networking})
+
+
 def _inbound(flags: Flags) -> Json:
     """The port of the service. The proxy has the service's own port only where their addresses differ."""
     made: dict[str, Json] = {"port": flags.port}
     if flags.port_name:
         made["name"] = flags.port_name
+    if flags.service_port and not (flags.is_redirected and flags.service_port == flags.port):
+        made["servicePort"] = flags.service_port
     is_local = (flags.address or LOOPBACK) == LOOPBACK
+    if is_local and flags.is_redirected:
+        raise BadDataplane(
+            "what arrives at another address than the proxy's is not known to it; say with --address by which"
+            " address of this machine others reach the service"
+        )
     if is_local and flags.service_port in (0, flags.port):
         raise BadDataplane(
             f"the proxy listens on {LOOPBACK}:{flags.port} itself; say with --service-port where the service"
             " listens, or with --address by which address others reach the proxy"
         )
-    if flags.service_port:
-        made["servicePort"] = flags.service_port
-    if not is_local:
+    if not is_local and not flags.is_redirected:
         made["serviceAddress"] = LOOPBACK
     protocol = {tags.PROTOCOL: flags.protocol} if flags.protocol else {}
     made["tags"] = {tags.SERVICE: flags.service, **protocol, **flags.tags}

@@ -8,7 +8,7 @@ other. Whatever a packet holds, it costs at most an answer that says no.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from koguma.dp import dns_message
 from koguma.dp.dns_message import BadMessage
@@ -17,6 +17,7 @@ upstreams_of = dns_message.upstreams_of
 
 Upstream = tuple[str, int]
 Ask = Callable[[Upstream, bytes], Coroutine[Any, Any, bytes]]
+Reply = Callable[[bytes], None]
 
 UPSTREAM_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 10.0
@@ -40,8 +41,8 @@ class DnsServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._forwarded = 0
-        self._tcp: asyncio.Server | None = None
-        self._udp: asyncio.DatagramTransport | None = None
+        self._tcp: list[asyncio.Server] = []
+        self._udp: list[asyncio.DatagramTransport] = []
 
     def set_records(self, records: Mapping[str, Iterable[str]], ttl: int = TTL_SECONDS) -> None:
         """Answer for these names, and for no others, from now on: addresses by host name."""
@@ -54,49 +55,51 @@ class DnsServer:
                 return await self._listen(host, port)
         return await self._listen(host, port)
 
+    async def also(self, host: str, port: int) -> None:
+        """Listen on a port of another address too."""
+        await self._listen(host, port)
+
     async def _listen(self, host: str, port: int) -> int:
-        self._tcp = await asyncio.start_server(self._serve, host, port)
-        bound = int(self._tcp.sockets[0].getsockname()[1])
+        tcp = await asyncio.start_server(self._serve, host, port)
+        bound = int(tcp.sockets[0].getsockname()[1])
         loop = asyncio.get_running_loop()
         try:
-            self._udp, _ = await loop.create_datagram_endpoint(
+            udp, _ = await loop.create_datagram_endpoint(
                 lambda: _Listener(self._heard), local_addr=(host, bound)
             )
         except OSError:
-            self._tcp.close()
+            tcp.close()
             raise
+        self._tcp.append(tcp)
+        self._udp.append(udp)
         # A server that is its own name server would ask itself until it has no socket left.
         self._upstreams = tuple(each for each in self._upstreams if each != (host, bound))
         return bound
 
     async def stop(self) -> None:
         """Let go of the port; queries under way get no answer."""
-        if self._udp is not None:
-            self._udp.close()
-        if self._tcp is not None:
-            self._tcp.close()
+        for udp in self._udp:
+            udp.close()
+        for tcp in self._tcp:
+            tcp.close()
         under_way = [*self._tasks, *self._connections]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        if self._tcp is not None:
-            await self._tcp.wait_closed()
+        for tcp in self._tcp:
+            await tcp.wait_closed()
 
-    def _heard(self, packet: bytes, sender: Any) -> None:
+    def _heard(self, packet: bytes, reply: Reply) -> None:
         """A packet came over UDP."""
         if (ready := self._known(packet, over_udp=True)) is not None:
-            self._send(ready, sender)
+            reply(ready)
             return
-        task = asyncio.create_task(self._forward_udp(packet, sender))
+        task = asyncio.create_task(self._forward_udp(packet, reply))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _forward_udp(self, packet: bytes, sender: Any) -> None:
-        self._send(await self._forwarded_answer(packet, _ask_udp), sender)
-
-    def _send(self, answer: bytes, sender: Any) -> None:
-        if answer and self._udp is not None and not self._udp.is_closing():
-            self._udp.sendto(answer, sender)
+    async def _forward_udp(self, packet: bytes, reply: Reply) -> None:
+        reply(await self._forwarded_answer(packet, _ask_udp))
 
     def _known(self, packet: bytes, *, over_udp: bool) -> bytes | None:
         """The answer that needs nobody else (empty: none is given); None where an upstream must be asked."""
@@ -156,12 +159,21 @@ class DnsServer:
 class _Listener(asyncio.DatagramProtocol):
     """Hands on what comes; that an answer could not be delivered is its sender's trouble."""
 
-    def __init__(self, heard: Callable[[bytes, Any], None]) -> None:
+    def __init__(self, heard: Callable[[bytes, Reply], None]) -> None:
         self._heard = heard
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what answers go out by."""
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Hand on a packet and who sent it."""
-        self._heard(data, addr)
+        """Hand on a packet, and how to answer it."""
+        self._heard(data, lambda answer: self._send(answer, addr))
+
+    def _send(self, answer: bytes, sender: Any) -> None:
+        if answer and self._transport is not None and not self._transport.is_closing():
+            self._transport.sendto(answer, sender)
 
 
 class _Reply(asyncio.DatagramProtocol):

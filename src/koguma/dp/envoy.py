@@ -78,7 +78,7 @@ def arguments(settings: Settings, bootstrap: Path) -> tuple[str, ...]:
     drain = ("--drain-time-s", str(max(1, round(settings.drain_seconds))), "--drain-strategy", "immediate")
     level = ("--log-level", settings.log_level, *_FLUSH)
     return (
-        *(str(settings.binary), "--config-path", str(bootstrap), "--disable-hot-restart"),
+        *(str(settings.binary.absolute()), "--config-path", str(bootstrap), "--disable-hot-restart"),
         *(*drain, *threads, *level, *_LOG_FORMAT),
     )
 
@@ -126,6 +126,7 @@ class EnvoyProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env={name: value for name, value in environment.items() if name != TOKEN_VARIABLE},
+            cwd=bootstrap.parent,  # there is the pipe for its access logs
             start_new_session=True,
             preexec_fn=_bound_to_parent(),
         )

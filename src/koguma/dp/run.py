@@ -17,13 +17,14 @@ from typing import Final
 import msgspec
 import structlog
 
-from koguma.dp import admin, bootstrap, dataplane, drain, envoy, machine, records, workdir
+from koguma.dp import admin, bootstrap, dataplane, drain, envoy, machine, observing, records, workdir
 from koguma.dp.admin import Admin
 from koguma.dp.bootstrap import EnvoyVersion, Setup
 from koguma.dp.control_plane import Away, ControlPlane, Denied
 from koguma.dp.dataplane import Proxy
 from koguma.dp.dns import DnsServer, upstreams_of
 from koguma.dp.envoy import Ended, EnvoyProcess
+from koguma.dp.observing import Certificate, Observing
 from koguma.dp.readiness import Readiness, State
 from koguma.dp.unix_http import Silent
 from koguma.dp.workdir import Workdir
@@ -57,6 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dns_port: int = 0
     dns_upstreams: tuple[tuple[str, int], ...] = ()
     readiness_port: int = 0
+    metrics_certificate: Certificate | None = None
 
 
 class Agent:
@@ -69,6 +71,7 @@ class Agent:
         self._tell = tell
         self._plane = ControlPlane(options.address, options.ca_file, options.token)
         self._readiness = Readiness()
+        self._observing = Observing(options.envoy.binary, options.metrics_certificate)
         self._dns: DnsServer | None = None
         self._dns_port = 0
         self._version = EnvoyVersion()
@@ -95,10 +98,12 @@ class Agent:
         try:
             await self._start_dns()
             await self._readiness.start(directory.readiness, options.readiness_port)
+            await self._observing.start(directory)
             return await self._serve(directory)
         finally:
             if self._process is not None and self._process.is_running:
                 await self._process.kill()
+            await self._observing.stop()
             await self._readiness.stop()
             if self._dns is not None:
                 await self._dns.stop()
@@ -111,6 +116,8 @@ class Agent:
         server = DnsServer(options.dns_upstreams or upstreams_of(machine.resolv_conf()))
         try:
             self._dns_port = await server.start(dataplane.LOOPBACK, options.dns_port)
+            if options.proxy.may_be_transparent and machine.has_ipv6():  # queries over IPv6 are sent there
+                await server.also(dataplane.LOOPBACK_IPV6, self._dns_port)
         except OSError as error:
             where, why = f"{dataplane.LOOPBACK}:{options.dns_port}", os.strerror(error.errno or 0)
             hint = "choose another port with --dns-port, or do without DNS with --no-dns"
@@ -119,6 +126,7 @@ class Agent:
 
     async def _serve(self, directory: Workdir) -> int:
         work = [asyncio.create_task(self._supervise(directory), name="Envoy")]
+        work.append(asyncio.create_task(self._observing.run(directory), name="observing"))
         if self._dns is not None:
             work.append(asyncio.create_task(records.follow(directory.dynamic_config, self._dns), name="DNS"))
         told = asyncio.create_task(self._stopping.wait(), name="stop")
@@ -163,7 +171,8 @@ class Agent:
         )
         self._is_known = True
         directory.write_bootstrap(content)
-        made = await EnvoyProcess.start(options.envoy, directory.bootstrap, os.environ, plane.token())
+        environment = observing.environment(os.environ, content)
+        made = await EnvoyProcess.start(options.envoy, directory.bootstrap, environment, plane.token())
         _log.info("Envoy started", pid=made.pid, version=self._version.version, workdir=str(directory.path))
         return made
 

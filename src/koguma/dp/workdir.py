@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from koguma.envoy import access_logs, names
 from koguma.envoy.bootstrap import ADMIN_SOCKET
 from koguma.identity import files
 from koguma.model.errors import KogumaError
@@ -23,7 +24,8 @@ from koguma.model.redacted import Redacted
 READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
 DYNAMIC_CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
 
-_SOCKETS: Final = (ADMIN_SOCKET, READINESS_SOCKET, DYNAMIC_CONFIG_SOCKET)
+_SOCKETS: Final = (ADMIN_SOCKET, READINESS_SOCKET, DYNAMIC_CONFIG_SOCKET, names.METRICS_SOCKET)
+_FILES: Final = (access_logs.PIPE, names.METRICS_CERTIFICATE, names.METRICS_KEY)
 _SOCKET_PATH_MAX: Final = 107  # sun_path, without the zero at its end
 _NAME_MAX: Final = 24
 _SUFFIX_LENGTH: Final = 8  # what tempfile adds
@@ -57,6 +59,16 @@ class Workdir(msgspec.Struct, frozen=True):
         """Where Envoy hands us what the control plane sent for us."""
         return self.path / DYNAMIC_CONFIG_SOCKET
 
+    @property
+    def access_log(self) -> Path:
+        """Where Envoy writes lines that we send on."""
+        return self.path / access_logs.PIPE
+
+    @property
+    def metrics(self) -> Path:
+        """Where Envoy asks us for metrics."""
+        return self.path / names.METRICS_SOCKET
+
     def write_bootstrap(self, content: Redacted) -> None:
         """Write the bootstrap, for our user alone."""
         files.write_private(self.bootstrap, content)
@@ -66,7 +78,7 @@ class Workdir(msgspec.Struct, frozen=True):
         if self.is_temporary:
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        for name in (self.bootstrap.name, *_SOCKETS):
+        for name in (self.bootstrap.name, *_SOCKETS, *_FILES):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -14,6 +14,11 @@ ROUTE_DEFAULT: Final = "_kuma_route_default"
 DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"
 
+# In the directory of the agent beside Envoy: where it gives metrics, and the certificate for who scrapes.
+METRICS_SOCKET: Final = "kuma-metrics.sock"
+METRICS_CERTIFICATE: Final = "kuma-metrics-cert.pem"
+METRICS_KEY: Final = "kuma-metrics-key.pem"
+
 
 def passthrough(direction: str, family: int) -> str:
     """The listener and cluster for traffic that nobody described."""
@@ -23,6 +28,11 @@ def passthrough(direction: str, family: int) -> str:
 def permission(section: str) -> str:
     """The filter that decides who may call an inbound; it comes by itself, so that it acts at once."""
     return f"_kuma_permission_{section}"
+
+
+def connection_limit(section: str) -> str:
+    """The filter that limits the connections of an inbound; it comes by itself too."""
+    return f"_kuma_connection_limit_{section}"
 
 
 def meshpassthrough(protocol: str, value: str, port: int = 0) -> str:

@@ -19,6 +19,7 @@ from koguma.model.schema import Json
 
 LB_METADATA: Final = "envoy.lb"
 
+_NONE: Final = Fraction(0)
 _NOWHERE: Final[Data] = {
     "status": 500,
     "body": {"inline_string": "the route that took this request has no backend for it\n"},
@@ -48,6 +49,8 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def lost(self) -> Fraction:
         """The share of requests that has no backend."""
+        if not self.unresolved and self.reached:
+            return _NONE
         weight = sum(backend.weight for backend in self.reached)
         return Fraction(self.unresolved, weight + self.unresolved) if weight else Fraction(1)
 

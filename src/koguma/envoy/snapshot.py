@@ -77,7 +77,7 @@ class Failure(msgspec.Struct, frozen=True):
         return self.type, self.name
 
 
-class Bundle(msgspec.Struct, frozen=True, eq=False):
+class Bundle(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Pieces that belong together, found by type and name."""
 
     pieces: Mapping[Id, Piece]

@@ -3,6 +3,7 @@
 Plain data is Envoy's own JSON form with the names of its protos, as one writes Envoy's YAML.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 from koguma.model import duration
@@ -15,6 +16,7 @@ ADS: Final[Data] = {"ads": {}, "resource_api_version": "V3"}
 _NS = 1_000_000_000
 
 
+@lru_cache(maxsize=4096)  # a mesh has few durations, each in thousands of places
 def seconds(text: str) -> str:
     """A duration as users write it (`1m30s`, `250ms`) in Envoy's form (`90s`, `0.25s`)."""
     whole, rest = divmod(duration.nanoseconds(text), _NS)

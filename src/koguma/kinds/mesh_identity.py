@@ -34,8 +34,8 @@ import msgspec
 from koguma.kinds import data_source, rules
 from koguma.kinds.data_source import SecureDataSource
 from koguma.kinds.rules import LabelSelector
-from koguma.kinds.status import Condition
 from koguma.model import template
+from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.violation import Violation, child

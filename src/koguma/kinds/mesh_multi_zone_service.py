@@ -25,7 +25,8 @@ from typing import Annotated
 from koguma.kinds import mesh_service, rules
 from koguma.kinds.mesh_service import AppProtocol
 from koguma.kinds.rules import LabelSelector
-from koguma.kinds.status import Condition, HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.model.condition import Condition
 from koguma.model.kind import GLOBAL_TO_ZONES, About, Kind
 from koguma.model.schema import Port, Spec, doc
 from koguma.model.violation import Violation, child, item

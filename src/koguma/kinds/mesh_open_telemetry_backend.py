@@ -19,7 +19,7 @@ from typing import Annotated, Final
 
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
-from koguma.kinds.status import Condition
+from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child

@@ -1,17 +1,9 @@
-"""Status: what the control plane reports on several kinds: conditions, addresses, proxies that count."""
+"""Status: what the control plane reports on several kinds: addresses, proxies that count."""
 
 from typing import Annotated, Literal
 
+from koguma.model.condition import Condition
 from koguma.model.schema import Spec, doc
-
-
-class Condition(Spec):
-    """One thing that is true of an object, or not, and why."""
-
-    type: Annotated[str, doc("What the condition is about.")]
-    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
-    reason: Annotated[str, doc("The reason as one word.")]
-    message: Annotated[str, doc("The reason in a sentence.")] = ""
 
 
 class HostnameGeneratorRef(Spec):

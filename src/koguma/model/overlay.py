@@ -13,11 +13,23 @@ never changes it: maps are merged key by key, everything else is replaced. Parts
                      laid over copies of the routes, which are tried before them
     http_filters     by the filter's name in the table of filters: its typed config
     network_filters  the same for network filters
-    extensions       HTTP filters that come apart from their listener, so that they act on open connections
+    extensions       filters that come apart from their listener, to act on open connections too: who may
+                     call an HTTP port, how many connections another one takes
+    on_routes        on an inbound, by a filter's key: HTTP filters whose configuration comes with the routes
     tls              the DownstreamTlsContext of an inbound
     upstream_tls     the UpstreamTlsContext of outbound clusters
     inbound          how an inbound is shaped: {"mode": "Strict" | "Permissive"}
     locality         how endpoints are grouped: the policy's own `localityAwareness`
+    problems         by field: a sentence about what cannot be done; it is shown, and the rest holds
+    access_logs      by name: AccessLogs of the listener, all policies' together; on a MeshHTTPRoute, those of
+                     its requests, in place of the port's
+
+Beside what is there, a hook may add whole resources, by name. One name means one thing for the whole proxy,
+whoever adds it: so it is made of all that decides the resource.
+
+    clusters         Clusters that the listener needs, such as a collector of logs
+    listeners        Listeners; only in the hook `whole`
+    settings         by path: what the agent beside Envoy is told, as JSON; only in the hook `whole`
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +50,11 @@ class Where(msgspec.Struct, frozen=True):
     zone: str = ""
     name: str = ""  # of the listener and cluster
     proxy_tags: tuple[tuple[str, str], ...] = ()
+    service: str = ""  # the proxy's own; on outbounds only where the policy's `per_service` asks for it
+    log_pipe: str = ""  # where the agent beside Envoy reads lines that it sends on; empty where it does not
+    address: str = ""  # the proxy's own, in the hook `whole`
+    workdir: str = ""  # the agent's directory, in the hook `whole`; empty before the proxy has connected
+    has_mtls: bool = False  # whether the mesh has, in the hook `whole`
 
     @property
     def is_http(self) -> bool:
@@ -66,9 +83,21 @@ class Overlays(msgspec.Struct, frozen=True):
     """The hooks of a policy; each may be absent.
 
     `outbound` gets the configuration for a destination's port; on a MeshHTTPRoute it gets that of the route,
-    and only its parts `route` and `route_action` are used. `inbound` gets the configuration that the entries
-    for everybody make together, and all entries for one inbound, the least important first.
+    and only its parts `route`, `route_action`, `access_logs` and `clusters` are used. `inbound` gets the
+    configuration that the entries for everybody make together, and all entries for one inbound, the least
+    important first. A policy about whole proxies has one configuration, which these two get for each port,
+    and `whole` once for the proxy itself.
+
+    A reference in the configuration to an object of a kind in `looks_up` comes with that object: beside the
+    `kind` and `labels` of a `backendRef` there is its `spec`, or None where nothing has these labels.
+
+    What a proxy calls is built once for all proxies that the same policies select. Where `per_service` says
+    that the configuration of a policy about whole proxies needs to know who calls, it is built once for each
+    service instead.
     """
 
     outbound: Callable[[Json, Where], Overlay] | None = None
     inbound: Callable[[Json, tuple[Ruled, ...], Where], Overlay] | None = None
+    whole: Callable[[Json, Where], Overlay] | None = None
+    looks_up: tuple[str, ...] = ()
+    per_service: Callable[[Json], bool] | None = None

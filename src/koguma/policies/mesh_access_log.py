@@ -28,7 +28,7 @@ spec:
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -36,10 +36,11 @@ import msgspec
 from koguma.model import target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import access_log_overlay, collectors, fields, spelling
 from koguma.policies.fields import CollectorRef
 
 
@@ -186,7 +187,9 @@ def _format(form: LogFormat | None, path: str) -> Iterator[Violation]:
         yield Violation(at, fields.MUST_BE_DEFINED, "required")
     elif not written:
         yield Violation(at, fields.MUST_NOT_BE_EMPTY, "required")
-    if form.type == "Json":
+    if form.type == "Plain":
+        yield from _commands(form.plain or "", at)
+    else:
         for index, pair in enumerate(form.json or ()):
             yield from _pair(pair, item(at, index))
 
@@ -200,6 +203,21 @@ def _pair(pair: LogPair, path: str) -> Iterator[Violation]:
         json.loads(f'{{"{pair.key}": "{pair.value}"}}')
     except ValueError:  # a quote, a lone backslash or a control character, which would break the line
         yield Violation(path, "is not a valid JSON object", "json")
+    yield from _commands(pair.value, child(path, "value"))
+
+
+def _commands(format_: str, path: str) -> Iterator[Violation]:
+    """Commands that Envoy does not know; it would refuse every listener that has one."""
+    for problem in access_log_overlay.format_problems(format_):
+        yield Violation(path, problem, "format")
+
+
+def _texts(body: Json) -> Iterator[str]:
+    if isinstance(body, str):
+        yield body
+    elif isinstance(body, Mapping | list | tuple):
+        for each in body.values() if isinstance(body, Mapping) else body:
+            yield from _texts(each)
 
 
 _ATTRIBUTE = re.compile(r"[a-z]([a-z0-9]|[._][a-z0-9])*")
@@ -213,7 +231,10 @@ def _otel(otel: OtelLog, path: str) -> Iterator[Violation]:
     yield from fields.collector(otel.endpoint, otel.backend_ref, path)
     if otel.endpoint and not fields.is_address(otel.endpoint):
         yield Violation(child(path, "endpoint"), "must be a valid url", "address")
+    for text in _texts(otel.body):
+        yield from _commands(text, child(path, "body"))
     for index, attribute in enumerate(otel.attributes or ()):
+        yield from _commands(attribute.value, child(item(child(path, "attributes"), index), "value"))
         at = child(item(child(path, "attributes"), index), "key")
         if "%" in attribute.key:
             yield Violation(at, "must not contain a placeholder; those go into the value", "attribute")
@@ -237,7 +258,18 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshAccessLogSpec,
     sync=POLICY,
-    policy=Policy(order=600, has_to=True, has_from=True, has_rules=True, from_as_rules=True),
+    policy=Policy(
+        order=600,
+        has_to=True,
+        has_from=True,
+        has_rules=True,
+        from_as_rules=True,
+        overlays=Overlays(
+            outbound=access_log_overlay.outbound,
+            inbound=access_log_overlay.inbound,
+            looks_up=(collectors.KIND,),
+        ),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

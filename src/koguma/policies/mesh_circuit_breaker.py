@@ -2,7 +2,8 @@
 
 MeshCircuitBreaker acts on outbound traffic (`to`) and on inbound traffic (`rules`, or the older `from`).
 `connectionLimits` refuse what goes beyond them at once, without waiting. `outlierDetection` watches the
-answers and leaves a failing host out for a while; only the detectors that are named are active.
+answers and leaves a failing host out for a while; only the detectors that are named are active. Unless
+`maxEjectionPercent` says how many hosts may be left out at a time, a tenth of them may, but always one.
 
 ```yaml
 type: MeshCircuitBreaker
@@ -24,13 +25,16 @@ spec:
 """
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
+from koguma.envoy import words
+from koguma.envoy.words import Data
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import Duration, IntOrString, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies import fields, spelling
@@ -235,6 +239,85 @@ def warn(spec: MeshCircuitBreakerSpec, _about: About) -> Iterator[str]:
         yield fields.FROM_IS_DEPRECATED
 
 
+_LIMITS: Final = {
+    "maxConnections": "max_connections",
+    "maxConnectionPools": "max_connection_pools",
+    "maxPendingRequests": "max_pending_requests",
+    "maxRetries": "max_retries",
+    "maxRequests": "max_requests",
+}
+
+# What each detector decides by, and which of Envoy's switches it turns. What Envoy counts apart when errors
+# are split has a switch of its own.
+_DETECTORS: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
+    "totalFailures": ({"consecutive": "consecutive_5xx"}, ("consecutive_5xx",)),
+    "gatewayFailures": ({"consecutive": "consecutive_gateway_failure"}, ("consecutive_gateway_failure",)),
+    "localOriginFailures": (
+        {"consecutive": "consecutive_local_origin_failure"},
+        ("consecutive_local_origin_failure",),
+    ),
+    "successRate": (
+        {"minimumHosts": "success_rate_minimum_hosts", "requestVolume": "success_rate_request_volume"},
+        ("success_rate", "local_origin_success_rate"),
+    ),
+    "failurePercentage": (
+        {
+            "minimumHosts": "failure_percentage_minimum_hosts",
+            "requestVolume": "failure_percentage_request_volume",
+            "threshold": "failure_percentage_threshold",
+        },
+        ("failure_percentage", "failure_percentage_local_origin"),
+    ),
+}
+_THOUSAND: Final = 1000  # Envoy counts standard deviations in thousandths
+
+
+def outbound(conf: Json, _where: Where) -> Overlay:
+    """The limits of a cluster, and which of its hosts are left out."""
+    limits, outliers = conf.get("connectionLimits") or {}, conf.get("outlierDetection") or {}
+    # Envoy shows how much is left of each limit only when told so.
+    thresholds = {"track_remaining": True, **_renamed(limits, _LIMITS)}
+    cluster: Data = {"circuit_breakers": {"thresholds": [thresholds]}}
+    if outliers and not outliers.get("disabled"):
+        cluster["outlier_detection"] = _outlier_detection(outliers)
+    panic = outliers.get("healthyPanicThreshold")
+    if panic is not None:
+        cluster["common_lb_config"] = {"healthy_panic_threshold": {"value": float(panic)}}
+    return {"cluster": cluster}
+
+
+def inbound(conf: Json, _ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+    """The same for the one host that a proxy stands before, whoever calls."""
+    return outbound(conf, where) if conf else {}
+
+
+def _outlier_detection(conf: Json) -> Data:
+    made: Data = {}
+    for field, name in (("interval", "interval"), ("baseEjectionTime", "base_ejection_time")):
+        if conf.get(field) is not None:
+            made[name] = words.seconds(conf[field])
+    if conf.get("maxEjectionPercent") is not None:
+        made["max_ejection_percent"] = conf["maxEjectionPercent"]
+    else:
+        # A tenth of nine hosts is less than a host, and Envoy would then leave out none.
+        made["always_eject_one_host"] = True
+    if conf.get("splitExternalAndLocalErrors") is not None:
+        made["split_external_local_origin_errors"] = conf["splitExternalAndLocalErrors"]
+    detectors = conf.get("detectors") or {}
+    for name, (values, switches) in _DETECTORS.items():
+        detector = detectors.get(name)
+        made |= _renamed(detector or {}, values)
+        made |= {f"enforcing_{switch}": 0 if detector is None else 100 for switch in switches}
+    factor = (detectors.get("successRate") or {}).get("standardDeviationFactor")
+    if factor is not None:
+        made["success_rate_stdev_factor"] = round(float(factor) * _THOUSAND)
+    return made
+
+
+def _renamed(said: Json, names: dict[str, str]) -> Data:
+    return {name: said[field] for field, name in names.items() if said.get(field) is not None}
+
+
 KIND = Kind(
     name="MeshCircuitBreaker",
     plural="meshcircuitbreakers",
@@ -242,7 +325,14 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshCircuitBreakerSpec,
     sync=POLICY,
-    policy=Policy(order=1300, has_to=True, has_from=True, has_rules=True, from_as_rules=True),
+    policy=Policy(
+        order=1300,
+        has_to=True,
+        has_from=True,
+        has_rules=True,
+        from_as_rules=True,
+        overlays=Overlays(outbound=outbound, inbound=inbound),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -2,7 +2,9 @@
 
 MeshFaultInjection acts on HTTP traffic that arrives at sidecars (`rules`, or the older `from`) and on
 traffic that a built-in gateway sends on (`to`). A share of requests is answered with an error, delayed, or
-answered slowly. Several faults in a list are tried one after the other.
+answered slowly. Several faults in a list are tried one after the other. A caller that several `rules` are for
+meets the faults of them all; where policies have rules for the very same callers, the most important policy's
+faults hold. In `from` the most important entry that fits a caller holds.
 
 ```yaml
 type: MeshFaultInjection
@@ -22,7 +24,7 @@ spec:
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -30,10 +32,11 @@ import msgspec
 from koguma.model import duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import fault_overlay, fields, spelling
 
 
 class Abort(Spec):
@@ -53,7 +56,7 @@ class Delay(Spec):
 class ResponseBandwidth(Spec):
     """Answer slowly."""
 
-    limit: Annotated[str, doc("The speed, such as 10kbps, 5 Mbps or 1Gbps.")]
+    limit: Annotated[str, doc("The speed, such as 10kbps, 5 Mbps or 1Gbps; 1kbps is 1 KiB in a second.")]
     percentage: Annotated[IntOrString, doc("Share of requests; a number, or text with decimals.")]
 
 
@@ -161,6 +164,17 @@ def warn(spec: MeshFaultInjectionSpec, _about: About) -> Iterator[str]:
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:
         yield fields.FROM_IS_DEPRECATED
+    lists: list[tuple[str, Sequence[FaultFrom | FaultRule]]] = [("from", spec.from_), ("rules", spec.rules)]
+    for field, entries in lists:
+        for index, entry in enumerate(entries):
+            yield from _unanswerable(entry.default, child(item(f"spec.{field}", index), "default"))
+
+
+def _unanswerable(conf: FaultConf, path: str) -> Iterator[str]:
+    for index, fault in enumerate(conf.http or ()):
+        if fault.abort is not None and fault.abort.http_status < fault_overlay.STATUS_MIN:
+            at = child(item(child(path, "http"), index), "abort.httpStatus")
+            yield f"{at}: {fault.abort.http_status} is no answer and has no effect; use one of 200 to 599"
 
 
 KIND = Kind(
@@ -170,7 +184,13 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshFaultInjectionSpec,
     sync=POLICY,
-    policy=Policy(order=800, has_to=True, has_from=True, has_rules=True),
+    policy=Policy(
+        order=800,
+        has_to=True,
+        has_from=True,
+        has_rules=True,
+        overlays=Overlays(inbound=fault_overlay.inbound),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -2,7 +2,8 @@
 
 MeshHealthCheck acts on outbound traffic. Each proxy asks every host of a destination at an interval and
 sends nothing to those that do not answer well. Which section counts follows from the port's protocol:
-`http` for HTTP ports, `grpc` for gRPC ports, `tcp` for the others and where the fitting one is disabled.
+`http` for HTTP ports, `grpc` for gRPC ports, `tcp` for the others and where the fitting one is disabled. A
+check goes the way of a request: the destination's permissions have to allow it, and its rate limits count it.
 
 ```yaml
 type: MeshHealthCheck
@@ -24,15 +25,19 @@ spec:
 ```
 """
 
+import base64
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
+from koguma.envoy import words
+from koguma.envoy.words import Data
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import Base64, Duration, IntOrString, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import fields, headers, spelling
 from koguma.policies.fields import Count, HeaderValues
 
 
@@ -177,6 +182,98 @@ def warn(spec: MeshHealthCheckSpec, _about: About) -> Iterator[str]:
             )
 
 
+# Envoy must be told all of these.
+_DEFAULTS: Final = {"interval": "1m", "timeout": "15s", "unhealthyThreshold": 5, "healthyThreshold": 1}
+_TIMES: Final = {
+    "interval": "interval",
+    "unhealthyInterval": "unhealthy_interval",
+    "timeout": "timeout",
+    "initialJitter": "initial_jitter",
+    "intervalJitter": "interval_jitter",
+    "noTrafficInterval": "no_traffic_interval",
+}
+_VALUES: Final = {
+    "unhealthyThreshold": "unhealthy_threshold",
+    "healthyThreshold": "healthy_threshold",
+    "intervalJitterPercent": "interval_jitter_percent",
+    "alwaysLogHealthCheckFailures": "always_log_health_check_failures",
+    "reuseConnection": "reuse_connection",
+}
+
+
+def outbound(conf: Json, where: Where) -> Overlay:
+    """How the hosts of a cluster are asked, and what happens when few of them are well."""
+    cluster: Data = {}
+    checker = _checker(conf, where)
+    if checker:
+        cluster["health_checks"] = [{**_common({**_DEFAULTS, **conf}), **checker}]
+    balancing: Data = {}
+    if conf.get("healthyPanicThreshold") is not None:
+        balancing["healthy_panic_threshold"] = {"value": float(conf["healthyPanicThreshold"])}
+    if conf.get("failTrafficOnPanic") is not None:
+        balancing["zone_aware_lb_config"] = {"fail_traffic_on_panic": conf["failTrafficOnPanic"]}
+    if balancing:
+        cluster["common_lb_config"] = balancing
+    return {"cluster": cluster} if cluster else {}
+
+
+def _common(conf: Json) -> Data:
+    made: Data = {name: words.seconds(conf[field]) for field, name in _TIMES.items() if conf.get(field)}
+    made |= {name: conf[field] for field, name in _VALUES.items() if conf.get(field) is not None}
+    if conf.get("eventLogPath"):
+        sink = words.extension(
+            "envoy.health_check.event_sinks.file",
+            "envoy.extensions.health_check.event_sinks.file.v3.HealthCheckEventFileSink",
+            event_log_path=conf["eventLogPath"],
+        )
+        made["event_logger"] = [sink]
+    return made
+
+
+def _checker(conf: Json, where: Where) -> Data:
+    """The section for a port's protocol; where that one is disabled, connecting is enough."""
+    fitting = "grpc" if where.protocol == "grpc" else "http" if where.is_http else "tcp"
+    section, tcp = conf.get(fitting), conf.get("tcp")
+    if section is not None and not section.get("disabled"):
+        match fitting:
+            case "grpc":
+                return {"grpc_health_check": _grpc(section)}
+            case "http":
+                return {"http_health_check": _request(section, where.protocol)}
+    if section is not None and tcp is not None and not tcp.get("disabled"):
+        return {"tcp_health_check": _tcp(tcp)}
+    return {}
+
+
+def _request(check: Json, protocol: str) -> Data:
+    made: Data = {"path": check.get("path") or "/"}
+    if protocol == "http2":
+        made["codec_client_type"] = "HTTP2"
+    if added := headers.added(check.get("requestHeadersToAdd") or {}):
+        made["request_headers_to_add"] = added
+    if statuses := check.get("expectedStatuses"):
+        made["expected_statuses"] = [{"start": each, "end": each + 1} for each in statuses]
+    return made
+
+
+def _grpc(check: Json) -> Data:
+    found = {"service_name": check.get("serviceName"), "authority": check.get("authority")}
+    return {name: value for name, value in found.items() if value}
+
+
+def _tcp(check: Json) -> Data:
+    made: Data = {}
+    if check.get("send"):
+        made["send"] = _payload(check["send"])
+    if check.get("receive"):
+        made["receive"] = [_payload(each) for each in check["receive"] if each]
+    return made
+
+
+def _payload(text: str) -> Data:
+    return {"text": base64.b64decode(text).hex()}
+
+
 KIND = Kind(
     name="MeshHealthCheck",
     plural="meshhealthchecks",
@@ -184,7 +281,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshHealthCheckSpec,
     sync=POLICY,
-    policy=Policy(order=1200, has_to=True),
+    policy=Policy(order=1200, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -28,10 +28,11 @@ from typing import Annotated, Literal
 
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, regular_expression, spelling
+from koguma.policies import collectors, fields, metric_overlay, regular_expression, spelling
 from koguma.policies.fields import CollectorRef
 
 
@@ -179,7 +180,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshMetricSpec,
     sync=POLICY,
-    policy=Policy(order=1500),
+    policy=Policy(order=1500, overlays=Overlays(whole=metric_overlay.whole, looks_up=(collectors.KIND,))),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -23,9 +23,13 @@ spec:
           operation: AddBefore
           match: {name: envoy.filters.http.router, origin: inbound}
           value: |
-            name: envoy.filters.http.gzip
+            name: envoy.filters.http.compressor
             typedConfig:
-              '@type': type.googleapis.com/envoy.extensions.filters.http.gzip.v3.Gzip
+              '@type': type.googleapis.com/envoy.extensions.filters.http.compressor.v3.Compressor
+              compressorLibrary:
+                name: gzip
+                typedConfig:
+                  '@type': type.googleapis.com/envoy.extensions.compression.gzip.compressor.v3.Gzip
 ```
 """
 
@@ -36,6 +40,7 @@ import msgspec
 import yaml
 
 from koguma.model import target_ref
+from koguma.model.condition import Condition
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -146,6 +151,14 @@ class MeshProxyPatchSpec(Spec):
         TargetRef | None, doc("The proxies that this acts on; all of the mesh by default.")
     ] = None
     default: Annotated[PatchConf, doc("The changes.")] = PatchConf()
+
+
+class MeshProxyPatchStatus(Spec):
+    """What became of the changes."""
+
+    conditions: Annotated[
+        tuple[Condition, ...] | None, doc("Accepted is False where proxies refuse what comes out.")
+    ] = None
 
 
 AnyChange = ClusterChange | ListenerChange | VirtualHostChange | FilterChange
@@ -293,6 +306,7 @@ KIND = Kind(
     short="mpp",
     doc=__doc__,
     spec=MeshProxyPatchSpec,
+    status=MeshProxyPatchStatus,
     sync=POLICY,
     policy=Policy(order=9999),
     clean=spelling.refs,

@@ -5,6 +5,9 @@ a built-in gateway sends on (`to`). Each proxy counts on its own, so a service o
 three times the limit. It cannot act on one route of a caller: the owner of a service knows how much it
 bears, and a caller must not be able to raise that.
 
+A rule with `matches` gives its callers a limit of their own, which they share with nobody else; what it does
+not say, it takes from the rules that are for these callers too. A limit of connections is for all callers.
+
 ```yaml
 type: MeshRateLimit
 name: backend-takes-100-a-second
@@ -23,18 +26,22 @@ spec:
 ```
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
+from koguma.envoy import by_caller, filters, words
+from koguma.envoy.callers import Caller
+from koguma.envoy.words import Data
 from koguma.model import duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.schema import Duration, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import calling, fields, headers, spelling
 from koguma.policies.fields import Count, HeaderValues
 
 
@@ -223,6 +230,94 @@ def warn(spec: MeshRateLimitSpec, _about: About) -> Iterator[str]:
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:
         yield fields.FROM_IS_DEPRECATED
+    lists: list[tuple[str, Sequence[RateLimitFrom | RateLimitRule]]] = [
+        ("from", spec.from_),
+        ("rules", spec.rules),
+    ]
+    for field, entries in lists:
+        for index, entry in enumerate(entries):
+            http = entry.default.local.http if entry.default.local else None
+            status = http.on_rate_limit.status if http and http.on_rate_limit else None
+            if status is not None and status not in _STATUSES:
+                at = f"spec.{field}[{index}].default.local.http.onRateLimit.status"
+                yield f"{at}: Envoy cannot refuse a request with {status} and will answer with 429"
+
+
+_HTTP: Final = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+_NETWORK: Final = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
+_ALWAYS: Final = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
+# The statuses of errors that Envoy has a word for; it takes no others.
+_STATUSES: Final = frozenset(
+    {*range(400, 418), *range(421, 425), 426, 428, 429, 431, *range(500, 509), 510, 511}
+)
+
+
+def inbound(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+    """How many requests or connections one inbound takes."""
+    if not where.is_http:
+        return _connections(conf, where)
+    rows = list(_for_some(conf, ruled, where))
+    if everybody := _of(conf):
+        own = tuple(each for each in ruled if each.for_everybody)
+        rows.append((Caller(), _requests(_name(own), everybody, where)))
+    return {"on_routes": {filters.LOCAL_RATELIMIT: by_caller.per_route(rows)}} if rows else {}
+
+
+def _of(conf: Json, section: str = "http") -> Json:
+    return (conf.get("local") or {}).get(section) or {}
+
+
+def _for_some(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Iterator[tuple[Caller, Data]]:
+    """What holds for some callers only, most specific first, with what wider entries say to the same."""
+    some = [each for each in ruled if _of(each.conf) and not each.for_everybody]
+    some.sort(key=calling.specificity)
+    distinct = {(each.spiffe_id, each.sni): each for each in some}
+    for one in reversed(distinct.values()):
+        merged = _of(conf)
+        for each in some:
+            if calling.covers(each, one):
+                merged = _over(merged, _of(each.conf))
+        yield calling.of_entry(one), _requests(_name((one,)), merged, where)
+
+
+def _name(ruled: tuple[Ruled, ...]) -> str:
+    """The name of the most important of those who say it."""
+    return ruled[-1].kri or str(ruled[-1].origin)
+
+
+def _over(base: Json, more: Json) -> Json:
+    if not (isinstance(base, Mapping) and isinstance(more, Mapping)):
+        return more
+    return {**base, **{name: _over(base.get(name), value) for name, value in more.items()}}
+
+
+def _requests(name: str, limit: Json, where: Where) -> Data:
+    rate, answer = limit.get("requestRate"), limit.get("onRateLimit") or {}
+    config: Data = {"stat_prefix": where.name}
+    if rate and not limit.get("disabled"):
+        config |= {"token_bucket": _bucket(rate), "filter_enabled": _ALWAYS, "filter_enforced": _ALWAYS}
+        if answer.get("status") in _STATUSES:
+            config["status"] = {"code": answer["status"]}
+        if added := headers.added(answer.get("headers") or {}):
+            config["response_headers_to_add"] = added
+        if where.protocol == "grpc":
+            config["rate_limited_as_resource_exhausted"] = True
+    return words.extension(name, _HTTP, **config)
+
+
+def _connections(conf: Json, where: Where) -> Overlay:
+    limit = _of(conf, "tcp")
+    rate = limit.get("connectionRate")
+    if not rate or limit.get("disabled"):
+        return {}
+    # A permissive port has several chains of filters, which count together.
+    config = words.typed(_NETWORK, stat_prefix=where.name, token_bucket=_bucket(rate), share_key=where.name)
+    return {"extensions": {filters.NETWORK_LOCAL_RATELIMIT: config}}
+
+
+def _bucket(rate: Json) -> Data:
+    num, interval = rate["num"], words.seconds(rate["interval"])
+    return {"max_tokens": num, "tokens_per_fill": num, "fill_interval": interval}
 
 
 KIND = Kind(
@@ -232,7 +327,14 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshRateLimitSpec,
     sync=POLICY,
-    policy=Policy(order=900, has_to=True, has_from=True, has_rules=True, from_as_rules=True),
+    policy=Policy(
+        order=900,
+        has_to=True,
+        has_from=True,
+        has_rules=True,
+        from_as_rules=True,
+        overlays=Overlays(inbound=inbound),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

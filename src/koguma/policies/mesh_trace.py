@@ -30,10 +30,11 @@ import msgspec
 
 from koguma.model import target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies import collectors, fields, spelling, trace_overlay
 from koguma.policies.fields import CollectorRef
 
 
@@ -251,7 +252,15 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshTraceSpec,
     sync=POLICY,
-    policy=Policy(order=700),
+    policy=Policy(
+        order=700,
+        overlays=Overlays(
+            outbound=trace_overlay.outbound,
+            inbound=trace_overlay.inbound,
+            looks_up=(collectors.KIND,),
+            per_service=trace_overlay.per_service,
+        ),
+    ),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -316,7 +316,7 @@ def _of_the_proxy(at: str, about: About) -> Iterator[Violation]:
 
 
 def warnings(filters: tuple[HttpFilter, ...], path: str) -> Iterator[str]:
-    """Fields that no filter reads, and filters that cannot act beside one that answers the request."""
+    """Fields that no filter reads, and filters that cannot act, alone or beside one that answers."""
     answer = answers(filters)
     for index, each in enumerate(filters):
         at = item(path, index)
@@ -325,3 +325,7 @@ def warnings(filters: tuple[HttpFilter, ...], path: str) -> Iterator[str]:
                 yield f"{child(at, field)} has no effect, since the filter's type is {each.type}"
         if answer and each.type in ("RequestMirror", "URLRewrite"):
             yield f"{at} ({each.type}) has no effect, since {answer} answers the request"
+        mirror = each.request_mirror if each.type == "RequestMirror" else None
+        if mirror is not None and mirror.backend_ref.kind == "MeshServiceSubset":
+            where = f"{at}.requestMirror.backendRef"
+            yield f"{where} has no effect: Envoy copies requests to whole services only; use MeshService"

@@ -7,6 +7,7 @@ however large the response is and however many proxies get it.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -41,7 +42,7 @@ class Incoming(msgspec.Struct, Generic[Request], frozen=True):
 
 
 class DeltaReader:
-    """Reads requests of the incremental form."""
+    """Reads requests of the incremental form; a name is one text, however many proxies ask for it."""
 
     def __init__(self, schema: Schema) -> None:
         self._class = schema.message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
@@ -57,9 +58,9 @@ class DeltaReader:
             return None
         return DeltaRequest(
             type_,
-            subscribe=tuple(message.resource_names_subscribe),
+            subscribe=tuple(map(intern, message.resource_names_subscribe)),
             unsubscribe=tuple(message.resource_names_unsubscribe),
-            initial_versions=dict(message.initial_resource_versions),
+            initial_versions={intern(name): v for name, v in message.initial_resource_versions.items()},
             nonce=message.response_nonce,
             error=_error(message),
         )
@@ -82,7 +83,7 @@ class SotwReader:
             return None
         return SotwRequest(
             type_,
-            names=tuple(message.resource_names),
+            names=tuple(map(intern, message.resource_names)),
             version=message.version_info,
             nonce=message.response_nonce,
             error=_error(message),

@@ -7,6 +7,7 @@ proxy is slow costs nothing.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
@@ -171,11 +172,12 @@ class Stream(Generic[_Q, _R]):
 
     async def _sleep(self) -> None:
         due = self._session.next_tick
-        try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._terms.clock())):
-                await self._wake.wait()
-        except TimeoutError:
-            pass  # something is due
+        if due is None:
+            await self._wake.wait()
+        else:
+            with suppress(TimeoutError):  # then something is due
+                async with asyncio.timeout(max(0.0, due - self._terms.clock())):
+                    await self._wake.wait()
         self._wake.clear()
 
     async def _take_turn(self) -> None:
@@ -187,8 +189,8 @@ class Stream(Generic[_Q, _R]):
 
     def _responses(self) -> list[_R]:
         """What is to be said about everything that has come since the last turn."""
-        now = self._terms.clock()
-        responses = self._session.tick(now)
+        now, due = self._terms.clock(), self._session.next_tick
+        responses = self._session.tick(now) if due is not None and due <= now else []
         if self._offer is not None:
             responses += self._session.offer(self._offer, now)
             self._offer = None

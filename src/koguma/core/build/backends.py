@@ -72,9 +72,15 @@ def resolved(db: Db, ref: Json, origin: Key, going: Going) -> Meant | None:
     for key in _nearest(keys, going):
         target = world.destination(db, key)
         port = _port(target, ref, going) if target else None
-        if port is not None and (not going.is_http or port.protocol in world.HTTP_PROTOCOLS):
+        if port is not None and _can_take(db, key, port, going):
             return Meant(key, port.section, tuple(p for p in subset if p[0] != tags.SERVICE))
     return None
+
+
+def _can_take(db: Db, key: Key, port: Port, going: Going) -> bool:
+    """Whether a port understands what it would get, and has a name by which Envoy can know it."""
+    is_understood = not going.is_http or port.protocol in world.HTTP_PROTOCOLS
+    return is_understood and bool(encoding.kri(db, key, port.section))
 
 
 def _nearest(keys: tuple[Key, ...], going: Going) -> list[Key]:

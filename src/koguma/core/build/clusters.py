@@ -4,10 +4,14 @@ A cluster is named by its destination's KRI, also where only some of its endpoin
 chosen by metadata, so that a service stays one name in every metric.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from koguma.core import items, world
 from koguma.core.build import encoding, endpoints, external, lay, locality, overlays, tls
+from koguma.core.build.overlays import Said
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
 from koguma.core.world import Pairs
@@ -21,13 +25,19 @@ from koguma.model.schema import Json
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True, cache_hash=True):
     """What decides, beside policies, how a proxy calls others."""
 
     mesh: str
     zone: str
     affinity: Pairs = ()  # its values of the tags that load balancing looks at
     inbound_tls: tuple[items.ItemId, ...] = ()  # what MeshTLS says for the whole mesh
+    log_pipe: str = ""
+    service: str = ""  # empty where policies do not look at who calls
+
+    def where(self, protocol: str, name: str) -> Where:
+        """What is told to policies about a port that is called."""
+        return Where(protocol, self.mesh, self.zone, name, service=self.service, log_pipe=self.log_pipe)
 
 
 class ClusterOf(msgspec.Struct, frozen=True):
@@ -35,24 +45,21 @@ class ClusterOf(msgspec.Struct, frozen=True):
 
     destination: Key
     section: str
-    entries: ByKind
+    said: Said
     caller: Caller
     subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
 
 
 @question
 def cluster(db: Db, of: ClusterOf) -> Bundle:
-    """The cluster of a port with its endpoints."""
+    """The cluster of a port."""
     name = encoding.kri(db, of.destination, of.section)
     target = world.destination(db, of.destination)
     port = target.port(of.section) if target else None
-    if port is None:
+    if port is None or not name:
         return encoding.bundled(())
-    if not name:
-        text = "its name or port's name cannot be part of an identifier; rename it"
-        return encoding.bundled([Failure(CLUSTER, str(of.destination), text, str(of.destination))])
-    where = Where(port.protocol, of.caller.mesh, of.caller.zone, name)
-    said = overlays.outbound(db, of.entries, where)
+    where = of.caller.where(port.protocol, name)
+    said = overlays.outbound(db, of.said, where)
     if of.destination.kind == "MeshExternalService":
         return _external(db, of, name, said)
     skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
@@ -61,28 +68,39 @@ def cluster(db: Db, of: ClusterOf) -> Bundle:
     data = _finished(parts, is_http=where.is_http, transport=transport)
     needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
     piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return encoding.bundled((piece, _assignment(db, of, name), *said.failures))
+    return encoding.bundled((piece, *said.failures))
 
 
-def _assignment(db: Db, of: ClusterOf, name: str) -> Piece | Failure:
-    entries = next((found for kind, found in of.entries if kind == "MeshLoadBalancingStrategy"), ())
-    return assignment(db, of.destination, of.section, name, of.caller.zone, of.caller.affinity, entries)
+class Assigned(NamedTuple):
+    """A port whose endpoints somebody needs, and what is said about how near they are."""
+
+    destination: Key
+    section: str
+    entries: tuple[items.ItemId, ...] = ()
+
+
+def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[Assigned, ...]:
+    """The port itself, if its endpoints come apart from its cluster."""
+    if destination.kind == "MeshExternalService" or not encoding.kri(db, destination, section):
+        return ()
+    near = next((found for kind, found in entries if kind == "MeshLoadBalancingStrategy"), ())
+    return (Assigned(destination, section, near),)
 
 
 @question
-def assignment(
-    db: Db,
-    destination: Key,
-    section: str,
-    name: str,
-    zone: str,
-    affinity: Pairs,
-    entries: tuple[items.ItemId, ...],
-) -> Piece | Failure:
+def assignments(db: Db, of: Group[Assigned], zone: str, affinity: Pairs) -> Bundle:
+    """The endpoints of some ports; apart from all else, so that a moved proxy touches nothing but these."""
+    return encoding.bundled(assignment(db, one, zone, affinity) for one in of)
+
+
+@question
+def assignment(db: Db, of: Assigned, zone: str, affinity: Pairs) -> Piece | Failure:
     """The endpoints of a port as clients of one zone see them."""
-    said = items.conf(db, entries).get("localityAwareness") if entries else None
-    data = locality.assignment(name, endpoints.of(db, destination, section), zone, affinity, said)
-    return encoding.encoded(db, ENDPOINTS, name, data, origin=str(destination))
+    name = encoding.kri(db, of.destination, of.section)
+    said = items.conf(db, of.entries).get("localityAwareness") if of.entries else None
+    found = endpoints.of(db, of.destination, of.section)
+    data = locality.assignment(name, found, zone, affinity, said)
+    return encoding.encoded(db, ENDPOINTS, name, data, origin=str(of.destination))
 
 
 def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
@@ -113,18 +131,30 @@ def _with_localities(parts: lay.Parts) -> lay.Parts:
     weighted: Data = {"common_lb_config": {"locality_weighted_lb_config": {}}}
     if "lb_subset_config" in parts["cluster"]:
         weighted["lb_subset_config"] = {"locality_weight_aware": True}
-    return {**parts, "cluster": lay.laid(parts["cluster"], weighted)}
+    cluster: Data = lay.laid(parts["cluster"], weighted)
+    balancing = dict(cluster["common_lb_config"])
+    # Envoy weighs groups or fails in panic, not both; without panic only hosts that are well are used.
+    if (balancing.pop("zone_aware_lb_config", None) or {}).get("fail_traffic_on_panic"):
+        balancing["healthy_panic_threshold"] = {"value": 0.0}
+    return {**parts, "cluster": {**cluster, "common_lb_config": balancing}}
 
 
 def _transport(db: Db, of: ClusterOf) -> Data | None:
     how = tls.mtls(db, of.caller.mesh)
-    if how is None or (how.is_permissive and not tls.is_ready(db, of.destination)):
+    if how is None or (how.is_permissive and not _is_ready(db, of.destination)):
         return None
     named = tls.server_name(db, of.destination, of.section)
     context = tls.upstream(of.caller.mesh, endpoints.identities(db, of.destination), named)
     for said in _tls_parameters(db, of.caller):
         context = lay.laid(context, said)
     return tls.socket(context)
+
+
+def _is_ready(db: Db, destination: Key) -> bool:
+    """Whether everybody behind a destination can be called over mTLS."""
+    if destination.kind != "MeshMultiZoneService":
+        return tls.is_ready(db, destination)
+    return all(tls.is_ready(db, service) for service in endpoints.multi_zone_services(db, destination))
 
 
 def _tls_parameters(db: Db, caller: Caller) -> list[Json]:

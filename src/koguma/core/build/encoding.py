@@ -5,11 +5,13 @@ The encoder is an input, since its schema comes out of the Envoy that will read 
 
 from collections.abc import Iterable
 
+import msgspec
+
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Input
 from koguma.envoy.encode import Encoder, Unencodable
-from koguma.envoy.snapshot import Bundle, Failure, Id, Piece, bundle
+from koguma.envoy.snapshot import SECRET, Bundle, Failure, Id, Piece, bundle
 from koguma.model.kri import InvalidKri, Kri
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -28,20 +30,48 @@ def _encoder(db: Db) -> Encoder:
 def encoded(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
 ) -> Piece | Failure:
-    """The piece, or why there is none."""
+    """The piece, or why there is none; equal data is encoded once, whoever asks, and is one piece."""
+    needed = tuple(needs)
+    if type_ == SECRET:  # what is asked may be shown; a key must not
+        return _encoded(db, type_, name, data, needed, origin)
     try:
-        return _encoder(db).piece(type_, name, data, tuple(needs))
+        text = _json.encode(data)
+    except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
+        return _encoded(db, type_, name, data, needed, origin)
+    return shared(db, type_, name, text, needed, origin)
+
+
+_json = msgspec.json.Encoder()
+
+
+@question
+def shared(db: Db, type_: str, name: str, text: bytes, needs: tuple[Id, ...], origin: str) -> Piece | Failure:
+    """A piece out of plain data written as JSON."""
+    return _encoded(db, type_, name, msgspec.json.decode(text), needs, origin)
+
+
+def _encoded(
+    db: Db, type_: str, name: str, data: Json, needs: tuple[Id, ...], origin: str
+) -> Piece | Failure:
+    try:
+        return _encoder(db).piece(type_, name, data, needs)
     except Unencodable as error:
         text = "; ".join(f"{each.field}: {each.message}" for each in error.violations)
         return Failure(type_, name, text, origin or name)
 
 
+def nameless(type_: str, key: Key) -> Failure:
+    """Why there is nothing of an object whose stored names make no identifier."""
+    text = "its name or a port's name cannot be part of an identifier; rename it"
+    return Failure(type_, str(key), text, str(key))
+
+
 def bundled(found: Iterable[Piece | Failure]) -> Bundle:
-    """Pieces and failures as one bundle."""
+    """Pieces and failures as one bundle, each failure once."""
     everything = tuple(found)
     return bundle(
         (each for each in everything if isinstance(each, Piece)),
-        (each for each in everything if isinstance(each, Failure)),
+        dict.fromkeys(each for each in everything if isinstance(each, Failure)),
     )
 
 

@@ -123,7 +123,10 @@ def _ready(db: Db, key: Key) -> tuple[InboundNet, ...]:
 def _endpoint(key: Key, inbound: InboundNet) -> Endpoint | None:
     if not is_ip(inbound.reached_at):
         return None
-    return Endpoint(inbound.reached_at, inbound.port, key.zone, inbound.tags)
+    # Every inbound has its zone as a tag, as in Kuma, where the control plane writes it there.
+    zone = {tags.ZONE: key.zone} if key.zone else {}
+    own = pairs({**dict(inbound.tags), **zone})
+    return Endpoint(inbound.reached_at, inbound.port, key.zone, own)
 
 
 def is_ip(text: str) -> bool:

@@ -1,8 +1,9 @@
 """Inbound: what a proxy does with calls that arrive: a listener, its service's cluster, and who may call.
 
-Who may call an HTTP port comes apart from the listener, so that a denial acts on open connections too. On a
-strict port everybody needs a certificate of the mesh; on a permissive one a caller that is no proxy is let
-through as it is, in plain text or with its own TLS.
+Who may call an HTTP port comes apart from the listener, so that a denial acts on open connections too.
+Limits and faults come apart from it as well, with the routes or, on a port without requests, by themselves:
+setting or changing them touches no connection. On a strict port everybody needs a certificate of the mesh; on
+a permissive one a caller that is no proxy is let through as it is, in plain text or with its own TLS.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from collections.abc import Iterator
 import msgspec
 
 from koguma.core import match, world
-from koguma.core.build import clusters, encoding, endpoints, lay, network, overlays, shape, tls
+from koguma.core.build import added, clusters, encoding, endpoints, lay, logs, network, overlays, shape, tls
 from koguma.core.build.network import InboundNet, Net
 from koguma.core.incremental import Db, question
-from koguma.envoy import filters, names, rbac, snapshot, words
+from koguma.envoy import by_caller, filters, names, rbac, snapshot, words
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
+from koguma.model import tags
 from koguma.model.overlay import Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -24,6 +26,7 @@ from koguma.model.schema import Json
 _IDLE = "7200s"
 _HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
 _HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
+_LIMIT_TYPE = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
 _RBAC_TYPE = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
 _TLS_INSPECTOR = words.extension(
     "envoy.filters.listener.tls_inspector",
@@ -58,21 +61,44 @@ def everything(db: Db, proxy: Key) -> Bundle:
 def _inbounds(db: Db, proxy: Key, net: Net) -> Iterator[Inbound]:
     for where in net.inbounds:
         name = encoding.kri(db, proxy, where.section)
-        if name:
-            yield Inbound(proxy, where, name, net.is_transparent)
+        yield Inbound(proxy, where, name, bool(net.redirect_inbound))
 
 
 def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
-    where = Where(of.where.protocol, of.proxy.mesh, of.proxy.zone, of.name, of.where.tags)
+    problem = _problem(of)
+    if problem is not None:
+        yield problem
+        return
+    where = _told(db, of)
     said = overlays.inbound_of(db, seen, of.where.section, where)
-    parts = lay.over_parts(_skeleton(of), said.overlays)
+    parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield from said.failures
+    yield from added.clusters(db, parts, str(of.proxy))
     yield encoding.encoded(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
         config = _route_configuration(of, said)
         needs = ((snapshot.CLUSTER, of.name),)
         yield encoding.encoded(db, snapshot.ROUTES, of.name, config, needs, str(of.proxy))
     yield from _listener(db, of, parts)
+
+
+def _told(db: Db, of: Inbound) -> Where:
+    """What is told to policies about an inbound."""
+    own, key = dict(of.where.tags), of.proxy
+    service = own.get(tags.SERVICE) or network.own_service(db, key)
+    pipe = network.log_pipe(db, key)
+    return Where(of.where.protocol, key.mesh, key.zone, of.name, of.where.tags, service, pipe)
+
+
+def _problem(of: Inbound) -> Failure | None:
+    """Why there can be nothing of an inbound."""
+    if not of.name:
+        return encoding.nameless(snapshot.LISTENER, of.proxy)
+    for where, field in ((of.where.address, "address"), (of.where.service_address, "serviceAddress")):
+        if not endpoints.is_ip(where):
+            text = f'"{where}" is no IP, and Envoy needs one; write networking.inbound[].{field}'
+            return Failure(snapshot.LISTENER, of.name, text, str(of.proxy))
+    return None
 
 
 def _skeleton(of: Inbound) -> lay.Parts:
@@ -125,6 +151,11 @@ def _route_configuration(of: Inbound, said: overlays.Laid) -> Data:
         _for_caller(route, each) for found in said.part("callers") for each in found for route in routes
     ]
     host = envoy_routes.virtual_host(of.name, [*for_some, *routes])
+    on_routes = {name: value for found in said.part("on_routes") for name, value in found.items()}
+    if on_routes:
+        # On the host, not on its routes: what is counted is counted for all of them together.
+        by_name = {filters.name_of(key): value for key, value in sorted(on_routes.items())}
+        host["typed_per_filter_config"] = by_name
     return {
         **envoy_routes.route_configuration(of.name, [host]),
         "request_headers_to_remove": ["x-kuma-tags"],
@@ -148,18 +179,18 @@ def _with_overlays(route: Data, said: overlays.Laid) -> Data:
 
 def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure]:
     where = of.where
-    if not endpoints.is_ip(where.address):
-        text = f'it listens on "{where.address}", which is no IP; write networking.inbound[].address'
-        yield Failure(snapshot.LISTENER, of.name, text, str(of.proxy))
-        return
     tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
     addresses = ((where.address, where.port),)
     data = shape.listener(of.name, addresses, "INBOUND", tags, binds=not of.is_transparent)
-    needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name)]
-    needs += [(snapshot.ROUTES, of.name)] if of.is_http else []
+    needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name), *added.needed(parts)]
+    if of.is_http:
+        needs.append((snapshot.ROUTES, of.name))
+    else:
+        needs.append((snapshot.EXTENSION, names.connection_limit(of.where.section)))
+        yield _limit(db, of, parts)
     how = tls.mtls(db, of.proxy.mesh)
     if how is None:
-        chains = [{"filters": shape.chain(_plain(parts))}]
+        chains = [{"filters": shape.chain(_plain(parts), _apart(of, parts))}]
     else:
         said = (parts.get("inbound") or {}).get("mode")
         is_permissive = said == "Permissive" if said else how.is_permissive
@@ -189,10 +220,12 @@ def _chains(of: Inbound, parts: lay.Parts, *, is_permissive: bool) -> Iterator[D
         return
     yield {
         "filter_chain_match": {"transport_protocol": "raw_buffer"},
-        "filters": shape.chain(_plain(parts)),
+        "filters": shape.chain(_plain(parts), _apart(of, parts)),
     }
-    own_tls = {"tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
-    yield {"filter_chain_match": {"transport_protocol": "tls"}, "filters": shape.chain(own_tls)}
+    own_tls = shape.chain({"tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)})
+    if not of.is_http:
+        own_tls = shape.chain(_plain(parts), _apart(of, parts))  # bytes are bytes
+    yield {"filter_chain_match": {"transport_protocol": "tls"}, "filters": own_tls}
     of_mesh = {"transport_protocol": "tls", "application_protocols": [tls.ALPN]}
     yield {"filter_chain_match": of_mesh, **secured}
 
@@ -201,14 +234,44 @@ def _secured(of: Inbound, parts: lay.Parts) -> list[Data]:
     if not of.is_http:
         given = {filters.NETWORK_RBAC: rbac.deny_all_network(of.name), **(parts.get("network_filters") or {})}
         logs = [*(parts["tcp"].get("access_log") or ()), rbac.denied_connection_log()]
-        return shape.chain({**parts, "tcp": {**parts["tcp"], "access_log": logs}, "network_filters": given})
+        secured = {**parts, "tcp": {**parts["tcp"], "access_log": logs}, "network_filters": given}
+        return shape.chain(secured, _apart(of, parts))
     logs = [*(parts["hcm"].get("access_log") or ()), rbac.denied_log()]
     hcm = {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}
     own = {
         "name": names.permission(of.where.section),
         "config_discovery": {"config_source": words.ADS, "type_urls": [_RBAC_TYPE]},
     }
-    return shape.chain({**parts, "hcm": hcm}, {filters.RBAC: own})
+    return shape.chain({**parts, "hcm": hcm}, {filters.RBAC: own, **_apart(of, parts)})
+
+
+def _apart(of: Inbound, parts: lay.Parts) -> Data:
+    """The filters whose configuration comes apart from the listener, which always has them."""
+    if of.is_http:
+        wanted = {*filters.PLACES, *(parts.get("on_routes") or {})}
+        return {key: by_caller.place(filters.name_of(key)) for key in wanted}
+    discovery = {"config_source": words.ADS, "type_urls": [words.TYPE_PREFIX + _LIMIT_TYPE]}
+    return {
+        filters.NETWORK_LOCAL_RATELIMIT: {
+            "name": names.connection_limit(of.where.section),
+            "config_discovery": discovery,
+        }
+    }
+
+
+def _limit(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
+    """How many connections are taken; any number where no policy says so."""
+    given: Json = (parts.get("extensions") or {}).get(filters.NETWORK_LOCAL_RATELIMIT)
+    unlimited = words.typed(
+        _LIMIT_TYPE,
+        stat_prefix=of.name,
+        token_bucket={"max_tokens": 1, "fill_interval": "1s"},  # it must have one
+        runtime_enabled={"default_value": False, "runtime_key": "koguma.connection_limit"},
+    )
+    data = {"name": names.connection_limit(of.where.section), "typed_config": given or unlimited}
+    return encoding.encoded(
+        db, snapshot.EXTENSION, names.connection_limit(of.where.section), data, origin=str(of.proxy)
+    )
 
 
 def _permission(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:

@@ -2,17 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from koguma.core.build import encoding, network, shape
+from koguma.core import rules
+from koguma.core.build import added, encoding, endpoints, lay, network, overlays, passthrough, shape, tls
 from koguma.core.build.network import Link, Net
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.envoy import names, snapshot, words
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
+from koguma.model.overlay import Where
 from koguma.model.resource import Key
+from koguma.model.schema import Json
 
 Records = Group[tuple[str, tuple[str, ...]]]
 
@@ -20,24 +23,51 @@ TTL_SECONDS: Final = 30
 READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
 CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
 _DNS_TYPE: Final = "envoy.extensions.filters.udp.dns_filter.v3.DnsFilterConfig"
-_ORIGINAL_DST: Final = words.extension(
-    "envoy.filters.listener.original_dst", "envoy.extensions.filters.listener.original_dst.v3.OriginalDst"
-)
 
 
 @question
 def everything(db: Db, proxy: Key, records: Records) -> Bundle:
     """What a proxy has for itself."""
-    net, link = network.net(db, proxy), network.link(db, proxy)
-    if net is None:
+    net, link, mine = network.net(db, proxy), network.link(db, proxy), rules.class_of(db, proxy)
+    if net is None or mine is None:
         return encoding.bundled(())
-    return encoding.bundled((*_readiness(db, net, link), *_names(db, link, records), *_passthrough(db, net)))
+    said = overlays.whole(db, mine, _told(db, proxy, net, link))
+    parts, origin = lay.over_parts({}, said.overlays), str(proxy)
+    return encoding.bundled(
+        (
+            *_readiness(db, net, link),
+            *_names(db, link, records),
+            *_settings(db, link, records, parts.get("settings") or {}),
+            *passthrough.pieces(db, proxy, net, link),
+            *added.clusters(db, parts, origin),
+            *added.listeners(db, parts, origin),
+            *said.failures,
+        )
+    )
+
+
+def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
+    """What is told to policies about the proxy itself."""
+    return Where(
+        "",
+        proxy.mesh,
+        proxy.zone,
+        encoding.kri(db, proxy, ""),
+        service=network.own_service(db, proxy),
+        address=net.address,
+        workdir=link.workdir,
+        has_mtls=tls.mtls(db, proxy.mesh) is not None,
+    )
 
 
 def _readiness(db: Db, net: Net, link: Link) -> Iterator[Piece | Failure]:
     """A port that says whether the proxy is ready, to whoever asks."""
     port = net.admin_port or link.admin_port
     if not port or not link.workdir:
+        return
+    if not endpoints.is_ip(net.address):
+        text = f'it is asked on "{net.address}", which is no IP; write an IP as networking.address'
+        yield Failure(snapshot.LISTENER, names.ADMIN, text)
         return
     path = f"{link.workdir}/{READINESS_SOCKET}"
     yield encoding.encoded(db, snapshot.CLUSTER, names.READINESS, _to_socket(names.READINESS, path))
@@ -74,38 +104,56 @@ def _answering(name: str, routes: list[Data], **more: int) -> list[Data]:
 
 
 def _names(db: Db, link: Link, records: Records) -> Iterator[Piece | Failure]:
-    """Names of the mesh: for the agent beside Envoy, or answered by Envoy itself."""
-    if link.has_own_dns and link.workdir:
-        data = _dynamic_config(link, *answer(db, records))
-        yield encoding.encoded(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, data)
-    elif link.dns_port:
+    """Names of the mesh, answered by Envoy itself where the agent beside it does not."""
+    if link.dns_port and not (link.has_own_dns and link.workdir):
         yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
 
 
+def _settings(
+    db: Db, link: Link, records: Records, settings: Mapping[str, Json]
+) -> Iterator[Piece | Failure]:
+    """What the agent beside Envoy is told, by path: names of the mesh, and what policies want of it."""
+    if not link.workdir:
+        return
+    bodies = {path: _body(settings[path]) for path in sorted(settings)}
+    if link.has_own_dns:
+        bodies["/dns"] = answer(db, records)
+    if bodies:
+        yield encoding.encoded(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link, bodies))
+
+
 @question
-def answer(_db: Db, records: Records) -> tuple[str, str]:
-    """What the agent beside Envoy is told of names, and the tag of that."""
+def answer(_db: Db, records: Records) -> str:
+    """What the agent beside Envoy is told of names."""
     rows = [{"name": name, "ips": list(ips)} for name, ips in records]
-    body = json.dumps({"records": rows, "ttl": TTL_SECONDS}, separators=(",", ":"))
-    return body, hashlib.sha256(body.encode()).hexdigest()
+    return _body({"records": rows, "ttl": TTL_SECONDS})
 
 
-def _dynamic_config(link: Link, body: str, tag: str) -> Data:
-    unchanged = {"name": "If-None-Match", "string_match": {"exact": tag}}
-    routes = [
-        {"match": {"path": "/dns", "headers": [unchanged]}, "direct_response": {"status": 304}},
-        {
-            "match": {"path": "/dns"},
-            "direct_response": {"status": 200, "body": {"inline_string": body}},
-            "response_headers_to_add": [{"header": {"key": "ETag", "value": tag}}],
-        },
-    ]
-    chain = _answering(names.DYNAMIC_CONFIG, routes, max_direct_response_body_size_bytes=len(body) + 1)
+def _body(told: Json) -> str:
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _dynamic_config(link: Link, bodies: Mapping[str, str]) -> Data:
+    routes = [route for path, body in bodies.items() for route in _versioned(path, body)]
+    longest = max(len(body.encode()) for body in bodies.values())
+    chain = _answering(names.DYNAMIC_CONFIG, routes, max_direct_response_body_size_bytes=longest + 1)
     return {
         "name": names.DYNAMIC_CONFIG,
         "stat_prefix": names.DYNAMIC_CONFIG,
         "address": words.pipe(f"{link.workdir}/{CONFIG_SOCKET}"),
         "filter_chains": [{"filters": chain}],
+    }
+
+
+def _versioned(path: str, body: str) -> Iterator[Data]:
+    """The routes of an answer that is not given again to whoever names its version."""
+    tag = hashlib.sha256(body.encode()).hexdigest()
+    unchanged = {"name": "If-None-Match", "string_match": {"exact": tag}}
+    yield {"match": {"path": path, "headers": [unchanged]}, "direct_response": {"status": 304}}
+    yield {
+        "match": {"path": path},
+        "direct_response": {"status": 200, "body": {"inline_string": body}},
+        "response_headers_to_add": [{"header": {"key": "ETag", "value": tag}}],
     }
 
 
@@ -129,31 +177,3 @@ def _dns(link: Link, records: Records) -> Data:
         "address": {"socket_address": where},
         "listener_filters": [{"name": "envoy.filters.udp.dns_filter", "typed_config": config}],
     }
-
-
-def _passthrough(db: Db, net: Net) -> Iterator[Piece | Failure]:
-    """Where the kernel sends everything: to the listener that is meant, or to where it was going."""
-    for direction, port in (("inbound", net.redirect_inbound), ("outbound", net.redirect_outbound)):
-        if not port:
-            continue
-        name = names.passthrough(direction, 4)
-        cluster: Data = {
-            "name": name,
-            "type": "ORIGINAL_DST",
-            "lb_policy": "CLUSTER_PROVIDED",
-            "connect_timeout": "5s",
-        }
-        if direction == "inbound":
-            cluster["upstream_bind_config"] = {"source_address": {"address": "127.0.0.6", "port_value": 0}}
-        yield encoding.encoded(db, snapshot.CLUSTER, name, cluster)
-        chain = shape.chain({"tcp": shape.tcp_proxy(name, {"cluster": name}, "3600s")})
-        data = {
-            "name": name,
-            "stat_prefix": name,
-            "address": words.address("0.0.0.0", port),  # noqa: S104 - the kernel redirects from every address
-            "use_original_dst": True,
-            "listener_filters": [_ORIGINAL_DST],
-            "traffic_direction": direction.upper(),
-            "filter_chains": [{"filters": chain}],
-        }
-        yield encoding.encoded(db, snapshot.LISTENER, name, data, ((snapshot.CLUSTER, name),))

@@ -8,15 +8,20 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koguma.core import world
+from koguma.core import spiffe, world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
 from koguma.core.world import Pairs, Wanted, pairs
-from koguma.model import tags
+from koguma.envoy import access_logs
+from koguma.model import labels, tags
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 LOOPBACK = "127.0.0.1"
+
+_OWN_PIPE = "feature-access-log-pipe"
+_KUMA_PIPE = "feature-tcp-accesslog-via-named-pipe"
+_KUMA_PIPE_LENGTH_MAX = 98
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -26,6 +31,7 @@ class Link(msgspec.Struct, frozen=True):
     workdir: str = ""
     admin_port: int = 0
     dns_port: int = 0
+    has_ipv6: bool = False
 
     @property
     def binds_outbounds(self) -> bool:
@@ -36,6 +42,14 @@ class Link(msgspec.Struct, frozen=True):
     def has_own_dns(self) -> bool:
         """Whether the agent beside Envoy answers for names of the mesh."""
         return "feature-embedded-dns" in self.features
+
+    def log_pipe(self, mesh: str, core_name: str) -> str:
+        """Where the agent beside Envoy reads lines that it sends on; empty where it does not."""
+        if _OWN_PIPE in self.features:
+            return access_logs.PIPE
+        if _KUMA_PIPE in self.features and self.workdir:
+            return f"{self.workdir}/kuma-al-{core_name}-{mesh}"[:_KUMA_PIPE_LENGTH_MAX] + ".sock"
+        return ""
 
 
 LINKS: Input[Key, Link] = Input("links")
@@ -73,11 +87,7 @@ class Net(msgspec.Struct, frozen=True):
     admin_port: int = 0
     redirect_inbound: int = 0
     redirect_outbound: int = 0
-
-    @property
-    def is_transparent(self) -> bool:
-        """Whether the kernel sends the service's traffic to the proxy."""
-        return bool(self.redirect_inbound or self.redirect_outbound)
+    ip_family: str = ""
 
 
 @question
@@ -90,11 +100,12 @@ def net(db: Db, proxy: Key) -> Net | None:
     proxying = networking.get("transparentProxying") or {}
     return Net(
         address=networking.get("address") or LOOPBACK,
-        inbounds=tuple(_inbounds(networking)),
+        inbounds=tuple(_inbounds(networking, waits=_waits(resource))),
         outbounds=tuple(_outbounds(networking)),
         admin_port=(networking.get("admin") or {}).get("port") or 0,
         redirect_inbound=proxying.get("redirectPortInbound") or 0,
         redirect_outbound=proxying.get("redirectPortOutbound") or 0,
+        ip_family=proxying.get("ipFamilyMode") or "",
     )
 
 
@@ -104,7 +115,38 @@ def link(db: Db, proxy: Key) -> Link:
     return LINKS.get(db, proxy) or Link()
 
 
-def _inbounds(networking: Json) -> Iterator[InboundNet]:
+@question
+def log_pipe(db: Db, proxy: Key) -> str:
+    """Where the agent beside a proxy's Envoy reads lines that it sends on; empty where it does not."""
+    known = world.proxy(db, proxy)
+    return link(db, proxy).log_pipe(proxy.mesh, known.core_name) if known else ""
+
+
+@question
+def own_service(db: Db, proxy: Key) -> str:
+    """The service by which a proxy is known: of its first port, or else what its certificate says."""
+    known = world.proxy(db, proxy)
+    if known is None:
+        return ""
+    of_ports = (
+        dict(own).get(tags.SERVICE) for own in (*(each.tags for each in known.inbounds), known.gateway_tags)
+    )
+    return next(filter(None, of_ports), None) or spiffe.services(known)[0]
+
+
+def ready_mark(resource: Resource) -> str:
+    """What stands in a Dataplane's annotation once the proxy that brought it can be called."""
+    return resource.labels.get(labels.INSTANCE) or "yes"
+
+
+def _waits(resource: Resource) -> bool:
+    """Whether a proxy brought its Dataplane and has not taken its configuration: nobody listens there yet."""
+    if labels.REGISTERED_BY not in resource.labels:
+        return False
+    return resource.annotations.get(labels.READY) != ready_mark(resource)
+
+
+def _inbounds(networking: Json, *, waits: bool) -> Iterator[InboundNet]:
     own_address = networking.get("address") or LOOPBACK
     advertised = networking.get("advertisedAddress")
     for inbound in networking.get("inbound") or ():
@@ -123,7 +165,9 @@ def _inbounds(networking: Json) -> Iterator[InboundNet]:
             service_port=inbound.get("servicePort") or port,
             protocol=inbound.get("protocol") or own.get(tags.PROTOCOL) or "tcp",
             tags=pairs(own),
-            is_ready=inbound.get("state") in (None, "Ready") and health.get("ready") is not False,
+            is_ready=not waits
+            and inbound.get("state") in (None, "Ready")
+            and health.get("ready") is not False,
         )
 
 

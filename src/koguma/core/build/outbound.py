@@ -5,24 +5,27 @@ gets the rules of MeshHTTPRoutes, or, where only a MeshTCPRoute is about it, tha
 MeshTCPRoutes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from zlib import crc32
 
 import msgspec
 
 from koguma.core import items, routes, rules, world
-from koguma.core.build import backends, clusters, encoding, lay, overlays, shape
+from koguma.core.build import added, backends, clusters, encoding, lay, logs, overlays, shape
 from koguma.core.build.backends import Going, Meant
-from koguma.core.build.clusters import Caller, ClusterOf
+from koguma.core.build.clusters import Assigned, Caller, ClusterOf
+from koguma.core.build.overlays import Laid, Said
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
+from koguma.core.items import ByKind, Entries
 from koguma.core.routes import Candidate
-from koguma.core.rules import Class, PortRules, Route
+from koguma.core.rules import Class, PortRules
 from koguma.core.world import Port
 from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
-from koguma.model.overlay import Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -30,9 +33,10 @@ Addresses = tuple[tuple[str, int], ...]
 
 _IDLE = "3600s"
 _REQUEST = {"timeout": "15s"}
+_PARTS = 32  # of what a class calls; the more, the fewer ports are looked at again for a change of one
 
 
-class Listened(msgspec.Struct, frozen=True):
+class Listened(msgspec.Struct, frozen=True, cache_hash=True):
     """A destination's port, and the local addresses on which it is called."""
 
     destination: Key
@@ -41,9 +45,14 @@ class Listened(msgspec.Struct, frozen=True):
 
 
 class PortOf(msgspec.Struct, frozen=True):
-    """A destination's port as some proxies call it."""
+    """A destination's port as some proxies call it; alike for all to whom policies say the same."""
 
-    rules: PortRules
+    destination: Key
+    section: str
+    said: Said
+    on_routes: tuple[tuple[Key, Said], ...]
+    http: Entries
+    tcp: Entries
     caller: Caller
 
 
@@ -55,43 +64,127 @@ class Traffic(msgspec.Struct, frozen=True):
     clusters: tuple[Meant, ...]
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """A destination's port that is called; with names of tags, those of its endpoints with some values."""
+
+    destination: Key
+    section: str
+    tags: tuple[str, ...] = ()
+
+
+class Called(msgspec.Struct, frozen=True):
+    """Some of what a class calls: listeners with routes, and the clusters that these need, by part."""
+
+    bundle: Bundle
+    wanted: tuple[tuple[int, Group[Wanted]], ...]
+
+
+class Outbounds(msgspec.Struct, frozen=True):
+    """What proxies of a class get in order to call others; its endpoints come apart, of the ports named."""
+
+    bundle: Bundle
+    assigned: Group[Assigned]
+
+
 @question
-def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Bundle:  # noqa: FBT001
-    """All that proxies of a class get in order to call others; equal proxies share it."""
-    found: dict[snapshot.Id, Piece] = {}
-    failures: list[Failure] = []
-    wanted: dict[tuple[Key, str], set[tuple[str, ...]]] = {}
+def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Outbounds:  # noqa: FBT001
+    """What proxies of a class call; equal proxies share it.
+
+    It is put together from parts, so that a change of one port looks at few others of its class.
+    """
+    called = [calls(db, of, part, caller, binds) for part in parts(db, listened)]
+    shares: dict[int, list[Group[Wanted]]] = {}
+    for number, wanted in chain.from_iterable(each.wanted for each in called):
+        shares.setdefault(number, []).append(wanted)
+    reached = [reaches(db, of, tuple(shares[number]), caller) for number in sorted(shares)]
+    bundles = [*(each.bundle for each in called), *(each.bundle for each in reached)]
+    return Outbounds(_joined(bundles), Group(chain.from_iterable(each.assigned for each in reached)))
+
+
+@question
+def parts(_db: Db, listened: Group[Listened]) -> tuple[Group[Listened], ...]:
+    """Ports in parts; a port's part depends on nothing but its destination."""
+    found: dict[int, list[Listened]] = {}
     for one in listened:
-        port = PortOf(rules.port_rules(db, of, one.destination, one.section), caller)
+        found.setdefault(_part(one.destination), []).append(one)
+    return tuple(Group(found[number]) for number in sorted(found))
+
+
+def _part(destination: Key) -> int:
+    return crc32(destination.name.encode()) % _PARTS
+
+
+@question
+def calls(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
+    """The listeners of some ports, with their routes."""
+    bundles: list[Bundle] = []
+    wanted: dict[int, dict[Wanted, None]] = {}
+    whole = overlays.on_outbounds(db, of)
+    for one in listened:
+        port = _port_of(db, rules.port_rules(db, of, one.destination, one.section), whole, caller)
+        bundles.append(listener(db, port, one.addresses, binds))
         for meant in traffic(db, port).clusters:
-            subsets = wanted.setdefault((meant.destination, meant.section), set())
-            if meant.subset:
-                subsets.add(tuple(name for name, _ in meant.subset))
-        _join(found, failures, listener(db, port, one.addresses, binds))
-    for (destination, section), subsets in sorted(wanted.items()):
-        entries = rules.port_rules(db, of, destination, section).entries
-        one_cluster = ClusterOf(destination, section, entries, caller, tuple(sorted(subsets)))
-        _join(found, failures, clusters.cluster(db, one_cluster))
-    return Bundle(found, tuple(failures))
+            needed = Wanted(meant.destination, meant.section, tuple(name for name, _ in meant.subset))
+            wanted.setdefault(_part(meant.destination), {})[needed] = None
+    return Called(_joined(bundles), tuple((number, Group(found)) for number, found in wanted.items()))
 
 
-def _join(found: dict[snapshot.Id, Piece], failures: list[Failure], more: Bundle) -> None:
-    found.update(more.pieces)
-    failures.extend(more.failures)
+def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
+    """A port with what is said about it; `whole` are entries about whole proxies that act on their calls."""
+    said = overlays.said(db, (*found.entries, *whole), caller.mesh)
+    on_routes = tuple(
+        (route.key, overlays.said(db, (*entries, *whole), caller.mesh)) for route, entries in found.routes
+    )
+    return PortOf(found.destination, found.section, said, on_routes, found.http, found.tcp, caller)
+
+
+@question
+def reaches(db: Db, of: Class, wanted: tuple[Group[Wanted], ...], caller: Caller) -> Outbounds:
+    """The clusters of some ports."""
+    bundles: list[Bundle] = []
+    assigned: list[Assigned] = []
+    whole = overlays.on_outbounds(db, of)
+    for (destination, section), subsets in sorted(_subsets(wanted).items()):
+        entries = (*rules.port_rules(db, of, destination, section).entries, *whole)
+        said = overlays.said(db, entries, caller.mesh)
+        bundles.append(clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets)))
+        assigned += clusters.assigned(db, destination, section, entries)
+    return Outbounds(_joined(bundles), Group(assigned))
+
+
+def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tuple[str, ...], ...]]:
+    """The ports that are called, each with the sets of tags by which endpoints are chosen."""
+    found: dict[tuple[Key, str], set[tuple[str, ...]]] = {}
+    for one in chain.from_iterable(wanted):
+        subsets = found.setdefault((one.destination, one.section), set())
+        if one.tags:
+            subsets.add(one.tags)
+    return {port: tuple(sorted(subsets)) for port, subsets in found.items()}
+
+
+def _joined(bundles: Iterable[Bundle]) -> Bundle:
+    found: dict[snapshot.Id, Piece] = {}
+    failures: dict[Failure, None] = {}
+    for each in bundles:
+        found.update(each.pieces)
+        if each.failures:
+            failures.update(dict.fromkeys(each.failures))
+    return Bundle(found, tuple(sorted(failures, key=lambda failure: (failure.id, failure.text))))
 
 
 @question
 def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Bundle:  # noqa: FBT001 - a question has no names
     """The listener of a port on local addresses, with its routes."""
     what = traffic(db, of)
-    name = encoding.kri(db, of.rules.destination, of.rules.section)
-    if not what.parts or not name:
-        return encoding.bundled(())
+    name = encoding.kri(db, of.destination, of.section)
+    if not what.parts:
+        return encoding.bundled(what.pieces)
     data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds=binds)
     data["filter_chains"] = [{"filters": shape.chain(what.parts)}]
     needs = _needs(db, what.clusters) if "tcp" in what.parts else ((snapshot.ROUTES, name),)
-    made = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(of.rules.destination))
-    return encoding.bundled((*what.pieces, made))
+    needs = (*needs, *added.needed(what.parts))
+    made = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(of.destination))
+    return encoding.bundled((*added.clusters(db, what.parts), *what.pieces, made))
 
 
 def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
@@ -102,38 +195,39 @@ def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
 @question
 def traffic(db: Db, of: PortOf) -> Traffic:
     """What becomes of calls to a port."""
-    target = world.destination(db, of.rules.destination)
-    port = target.port(of.rules.section) if target else None
-    name = encoding.kri(db, of.rules.destination, of.rules.section)
+    target = world.destination(db, of.destination)
+    port = target.port(of.section) if target else None
+    name = encoding.kri(db, of.destination, of.section)
     if port is None or not name:
-        return Traffic({}, (), ())
+        nameless = (encoding.nameless(snapshot.LISTENER, of.destination),) if port else ()
+        return Traffic({}, nameless, ())
     speaks_http = port.protocol in world.HTTP_PROTOCOLS
-    if speaks_http and (of.rules.http or not of.rules.tcp):
+    if speaks_http and (of.http or not of.tcp):
         return _http(db, of, name, port)
     return _tcp(db, of, name, port)
 
 
 def _tcp(db: Db, of: PortOf, name: str, port: Port) -> Traffic:
-    where = Where("tcp", of.caller.mesh, of.caller.zone, name)
-    conf = items.conf(db, of.rules.tcp) if of.rules.tcp else {}
-    origin = of.rules.tcp[-1].policy if of.rules.tcp else of.rules.destination
-    going = Going(of.rules.destination, port.section, is_http=False)
+    where = of.caller.where("tcp", name)
+    conf = items.conf(db, of.tcp) if of.tcp else {}
+    origin = of.tcp[-1].policy if of.tcp else of.destination
+    going = Going(of.destination, port.section, is_http=False)
     split, needed = backends.split(db, conf.get("backendRefs"), origin, going)
-    route = next((entries for found, entries in of.rules.routes if found.key == origin), of.rules.entries)
-    said = overlays.outbound(db, route, where)
+    said = overlays.outbound(db, dict(of.on_routes).get(origin, of.said), where)
     skeleton = {"tcp": shape.tcp_proxy(name, _tcp_target(split), _IDLE)}
-    parts = lay.over_parts(skeleton, said.overlays)
+    parts = logs.with_logs(lay.over_parts(skeleton, said.overlays))
     return Traffic(parts, said.failures, needed)
 
 
 def _tcp_target(split: envoy_routes.Split) -> Data:
-    match split.backends:
-        case ():
-            return {"cluster": shape.NOWHERE}
-        case (only,):
-            return {"cluster": only.cluster, **_tcp_subset(only)}
-    weighted = [{"name": each.cluster, "weight": each.weight, **_tcp_subset(each)} for each in split.backends]
-    return {"weighted_clusters": {"clusters": weighted}}
+    """Clusters by weight; the share of what leads nowhere goes to one that does not exist, and is closed."""
+    shares = [({"name": each.cluster, **_tcp_subset(each)}, each.weight) for each in split.backends]
+    if split.unresolved or not shares:
+        shares.append(({"name": shape.NOWHERE}, split.unresolved or 1))
+    if len(shares) == 1:
+        only = dict(shares[0][0])
+        return {"cluster": only.pop("name"), **only}
+    return {"weighted_clusters": {"clusters": [{**cluster, "weight": weight} for cluster, weight in shares]}}
 
 
 def _tcp_subset(backend: envoy_routes.Backend) -> Data:
@@ -143,28 +237,37 @@ def _tcp_subset(backend: envoy_routes.Backend) -> Data:
 
 
 def _http(db: Db, of: PortOf, name: str, port: Port) -> Traffic:
-    where = Where(port.protocol, of.caller.mesh, of.caller.zone, name)
-    said = overlays.outbound(db, of.rules.entries, where)
+    where = of.caller.where(port.protocol, name)
+    said = overlays.outbound(db, of.said, where)
+    on_routes = {
+        key: overlays.outbound(db, on_route, where)
+        for key, on_route in of.on_routes
+        if key.kind == "MeshHTTPRoute"
+    }
     skeleton = {"hcm": shape.hcm(name), "http_filters": shape.http_filters(port.protocol)}
-    parts = lay.over_parts(skeleton, said.overlays)
-    made, needed = _routes(db, of, where, said)
+    named = {encoding.kri(db, key, ""): on for key, on in on_routes.items()}
+    parts = logs.with_logs(lay.over_parts(skeleton, said.overlays), named)
+    made, needed = _routes(db, of, on_routes, said)
     config = envoy_routes.route_configuration(name, [envoy_routes.virtual_host(name, made)])
-    piece = encoding.encoded(db, snapshot.ROUTES, name, config, _needs(db, needed), str(of.rules.destination))
-    return Traffic(parts, (piece, *said.failures), needed)
+    piece = encoding.encoded(db, snapshot.ROUTES, name, config, _needs(db, needed), str(of.destination))
+    failures = dict.fromkeys(each for one in (said, *on_routes.values()) for each in one.failures)
+    return Traffic(parts, (piece, *failures), needed)
 
 
-def _routes(db: Db, of: PortOf, where: Where, said: overlays.Laid) -> tuple[list[Data], tuple[Meant, ...]]:
+def _routes(
+    db: Db, of: PortOf, on_routes: Mapping[Key, Laid], said: Laid
+) -> tuple[list[Data], tuple[Meant, ...]]:
     """The routes in order, and the clusters that they need; the last one takes what no rule is about."""
-    going = Going(of.rules.destination, of.rules.section)
-    merged = items.route_rules(db, of.rules.http) if of.rules.http else ()
+    going = Going(of.destination, of.section)
+    merged = items.route_rules(db, of.http) if of.http else ()
     candidates = routes.ranked([routes.resolved(rule)[0] for rule in merged])
     made: list[Data] = []
     needed: dict[Meant, None] = {}
     for candidate in candidates:
-        on_route = _on_route(db, of.rules, candidate.rule.origin, where) or said
+        on_route = on_routes.get(candidate.rule.origin, said)
         made += [_with_overlays(route, on_route) for route in _candidate(db, candidate, going, needed)]
     if not any(routes.normalised([each.match]) == _ANYTHING for each in candidates):
-        split, meant = backends.split(db, None, of.rules.destination, going)
+        split, meant = backends.split(db, None, of.destination, going)
         needed |= dict.fromkeys(meant)
         rest = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
         made += [_with_overlays(route, said) for route in rest]
@@ -172,13 +275,6 @@ def _routes(db: Db, of: PortOf, where: Where, said: overlays.Laid) -> tuple[list
 
 
 _ANYTHING = routes.normalised([{}])
-
-
-def _on_route(db: Db, of: PortRules, origin: Key, where: Where) -> overlays.Laid | None:
-    for route, entries in of.routes:
-        if route == Route(origin.kind, origin):
-            return overlays.outbound(db, entries, where)
-    return None
 
 
 def _candidate(db: Db, candidate: Candidate, going: Going, needed: dict[Meant, None]) -> Iterator[Data]:
@@ -202,7 +298,7 @@ def _candidate(db: Db, candidate: Candidate, going: Going, needed: dict[Meant, N
     yield from made
 
 
-def _with_overlays(route: Data, said: overlays.Laid) -> Data:
+def _with_overlays(route: Data, said: Laid) -> Data:
     if "route" in route:
         action = lay.laid(route["route"], _REQUEST)
         for over in said.part("route_action"):

@@ -3,15 +3,19 @@
 An error in a hook takes away what that policy says there, and nothing else; it is shown.
 """
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import msgspec
 
-from koguma.core import inbound, items, match, order, world
+from koguma.core import inbound, items, match, order, rules, world
 from koguma.core.build import encoding
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.items import ByKind
+from koguma.core.items import ByKind, Entries
+from koguma.core.rules import Class
+from koguma.core.world import Pairs, pairs
 from koguma.envoy.snapshot import Failure
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json
@@ -33,16 +37,62 @@ def _hooks(db: Db, kind: str) -> Overlays:
     return policy.overlays if policy else Overlays()
 
 
+Said = Group[tuple[str, bytes]]  # what policies say about calls, by kind, as JSON
+
+
 @question
-def outbound(db: Db, entries: ByKind, where: Where) -> Laid:
-    """What policies say about calls to one port, or through one route to it."""
-    return _collect(_outbound_calls(db, entries, where))
+def said(db: Db, entries: ByKind, mesh: str) -> Said:
+    """What entries say about calls. Equal words are one value, whoever says them, and so is what follows."""
+    found = ((kind, _conf(db, kind, each, mesh)) for kind, each in entries if _hooks(db, kind).outbound)
+    return Group((kind, _written.encode(conf)) for kind, conf in found if conf)
 
 
-def _outbound_calls(db: Db, entries: ByKind, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
-    for kind, found in entries:
+_written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
+
+
+@question
+def outbound(db: Db, of: Said, where: Where) -> Laid:
+    """What policies mean for calls to one port, or through one route to it."""
+    return _collect(_outbound_calls(db, of, where))
+
+
+def _outbound_calls(db: Db, of: Said, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+    for kind, words in of:
         hook = _hooks(db, kind).outbound
-        conf = items.conf(db, found) if hook else None
+        if hook:
+            yield kind, partial(hook, msgspec.json.decode(words), where)
+
+
+@question
+def on_outbounds(db: Db, of: Class) -> ByKind:
+    """The entries of policies about whole proxies that act on calls to others."""
+    return tuple((kind, found) for kind, found in rules.whole(db, of) if _hooks(db, kind).outbound)
+
+
+@question
+def is_per_service(db: Db, of: Class) -> bool:
+    """Whether what proxies of a class call differs by the service that calls."""
+    for kind, found in on_outbounds(db, of):
+        asks = _hooks(db, kind).per_service
+        conf = _conf(db, kind, found, of.mesh) if asks else None
+        with contextlib.suppress(
+            Exception
+        ):  # the hook itself will fail on such a configuration, and be shown
+            if asks and conf and asks(conf):
+                return True
+    return False
+
+
+@question
+def whole(db: Db, of: Class, where: Where) -> Laid:
+    """What policies say about the proxy itself."""
+    return _collect(_whole_calls(db, of, where))
+
+
+def _whole_calls(db: Db, of: Class, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+    for kind, found in rules.whole(db, of):
+        hook = _hooks(db, kind).whole
+        conf = _conf(db, kind, found, where.mesh) if hook else None
         if hook and conf:
             yield kind, partial(hook, conf, where)
 
@@ -60,18 +110,49 @@ def _inbound_calls(
         hook = _hooks(db, kind).inbound
         if hook:
             ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
-            ruled = tuple(_ruled(db, rule) for rule in ascending)
-            yield kind, partial(hook, _for_everybody(db, found), ruled, where)
+            ruled = tuple(_ruled(db, kind, rule) for rule in ascending)
+            yield kind, partial(hook, _for_everybody(db, kind, found), ruled, where)
+    for kind, chosen in rules.policies_of(db, seen):
+        hook = _hooks(db, kind).inbound
+        entries = rules.whole_proxy(db, chosen) if hook else ()
+        if hook and entries:
+            yield kind, partial(hook, _conf(db, kind, entries, where.mesh), (), where)
 
 
-def _for_everybody(db: Db, found: tuple[inbound.InboundRule, ...]) -> Json:
+def _for_everybody(db: Db, kind: str, found: tuple[inbound.InboundRule, ...]) -> Json:
     entries = tuple(rule.entry for rule in found if rule.client == inbound.Client())
-    return items.conf(db, entries) if entries else {}
+    return _conf(db, kind, entries, entries[0].policy.mesh) if entries else {}
 
 
-def _ruled(db: Db, rule: inbound.InboundRule) -> Ruled:
+def _conf(db: Db, kind: str, entries: Entries, mesh: str) -> Json:
+    """What entries say together; an object that the hook wants to see stands beside the reference to it."""
+    said, kinds = items.conf(db, entries), _hooks(db, kind).looks_up
+    return _with_objects(db, said, kinds, mesh) if kinds else said
+
+
+def _with_objects(db: Db, said: Json, kinds: tuple[str, ...], mesh: str) -> Json:
+    if isinstance(said, list | tuple):
+        return [_with_objects(db, each, kinds, mesh) for each in said]
+    if not isinstance(said, Mapping):
+        return said
+    made = {name: _with_objects(db, value, kinds, mesh) for name, value in said.items()}
+    ref = made.get("backendRef")
+    if isinstance(ref, Mapping) and ref.get("kind") in kinds:
+        made["backendRef"] = {**ref, "spec": _spec(db, mesh, ref["kind"], pairs(ref.get("labels")))}
+    return made
+
+
+@question
+def _spec(db: Db, mesh: str, kind: str, wanted: Pairs) -> Json:
+    """What the object of a kind with these labels says; of several, the oldest."""
+    keys = world.labelled(db, mesh, kind, wanted) if wanted else ()
+    found = [resource for key in keys if (resource := world.RESOURCES.get(db, key)) is not None]
+    return min(found, key=lambda each: (each.creation_time, each.key)).spec if found else None
+
+
+def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> Ruled:
     return Ruled(
-        conf=items.conf(db, (rule.entry,)),
+        conf=_conf(db, kind, (rule.entry,), rule.entry.policy.mesh),
         origin=rule.entry.policy,
         kri=encoding.kri(db, rule.entry.policy, ""),
         path=rule.entry.path,
@@ -85,8 +166,26 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> Laid:
     overlays, failures = [], []
     for kind, call in calls:
         try:
-            overlays.append(call())
+            made = _checked(call())
+            failures += [_failure(kind, f"{at}: {text}") for at, text in made.get("problems", {}).items()]
+            overlays.append(made)
         except Exception as error:  # noqa: BLE001 - a policy of another package may raise anything
             text = f"{kind} cannot say what it means for Envoy: {type(error).__name__}: {error}"
-            failures.append(Failure("policy", kind, text, kind))
+            failures.append(_failure(kind, text))
     return Laid(tuple(overlays), tuple(failures))
+
+
+def _failure(kind: str, text: str) -> Failure:
+    return Failure("policy", kind, text, kind)
+
+
+def _checked(overlay: Overlay) -> Overlay:
+    """An overlay, if it has the shape of one; what it says is for the encoder to check."""
+    for name, part in overlay.items():
+        for each in part if name == "callers" else (part,):
+            if not isinstance(each, Mapping):
+                raise TypeError(f'part "{name}" is no map')
+    for caller in overlay.get("callers") or ():
+        if not all(isinstance(caller.get(name), Mapping) for name in ("match", "route_action")):
+            raise TypeError('part "callers" needs a map "match" and a map "route_action" in each entry')
+    return overlay

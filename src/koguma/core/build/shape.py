@@ -48,14 +48,17 @@ def tcp_proxy(name: str, target: Json, idle: str) -> Data:
     return {"stat_prefix": name, "idle_timeout": idle, **target}
 
 
-def chain(parts: lay.Parts, discovered: Data | None = None) -> list[Data]:
-    """The network filters of a filter chain out of the parts of a skeleton."""
+def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
+    """The network filters of a filter chain out of the parts of a skeleton.
+
+    Whole filters have their configuration elsewhere; they are HTTP filters where there are requests.
+    """
     configs = dict(parts.get("network_filters") or {})
-    if "hcm" in parts:
-        http = filters.http_chain(parts["http_filters"], discovered)
-        configs[filters.HCM] = words.typed(_HCM_TYPE, **parts["hcm"], http_filters=http)
-    else:
+    if "hcm" not in parts:
         configs[filters.TCP_PROXY] = words.typed(_TCP_TYPE, **parts["tcp"])
+        return filters.network_chain(configs, whole)
+    http = filters.http_chain(parts["http_filters"], whole)
+    configs[filters.HCM] = words.typed(_HCM_TYPE, **parts["hcm"], http_filters=http)
     return filters.network_chain(configs)
 
 

@@ -1,36 +1,69 @@
 """Snapshot: everything that one Envoy gets but secrets. Start reading here.
 
-Two bundles: what the proxy needs to call others, which all proxies of its class with equal addresses share;
-and what is its own, its inbounds and internals. Keys and certificates are no business of the compile: who
-serves the snapshot adds them.
+Bundles: what the proxy needs to call others, which all proxies of its class with equal addresses share; what
+is its own, its inbounds and internals; and endpoints. Keys and certificates are no business of the compile:
+who serves the snapshot adds them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from koguma.core import hostnames, items, match, order, rules, vips, world
-from koguma.core.build import inbound, internals, locality, network, outbound
+from koguma.core.build import clusters, inbound, internals, locality, network, outbound, overlays, patches
 from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
 from koguma.core.build.network import Net
-from koguma.core.build.outbound import Listened
+from koguma.core.build.outbound import Listened, Outbounds
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import Class
 from koguma.core.world import Pairs, Reach
-from koguma.envoy.snapshot import Snapshot
+from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
 
 
 @question
 def of(db: Db, proxy: Key) -> Snapshot | None:
     """Everything that a proxy's Envoy gets but secrets; None where there is no such proxy."""
+    mine, calls = rules.class_of(db, proxy), _calls(db, proxy)
+    if mine is None or calls is None:
+        return None
+    endpoints = clusters.assignments(db, calls.outbounds.assigned, calls.caller.zone, calls.caller.affinity)
+    return Snapshot((*patches.over(db, mine, _bundles(db, proxy, calls)), endpoints))
+
+
+def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
+    """The MeshProxyPatches (by KRI) that changed what a proxy gets, by piece."""
+    mine, calls = rules.class_of(db, proxy), _calls(db, proxy)
+    if mine is None or calls is None:
+        return {}
+    return patches.touching_any(db, mine, _bundles(db, proxy, calls))
+
+
+class _Calls(NamedTuple):
+    """What a proxy calls, on which addresses, and what of itself decides how."""
+
+    outbounds: Outbounds
+    listened: Group[Listened]
+    caller: Caller
+
+
+def _calls(db: Db, proxy: Key) -> _Calls | None:
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
     if mine is None or net is None:
         return None
     listened, binds = _listened(db, proxy, mine, net)
-    shared = outbound.everything(db, mine, listened, _caller(db, proxy, mine), binds)
-    own = internals.everything(db, proxy, records(db, listened))
-    return Snapshot((shared, inbound.everything(db, proxy), own))
+    caller = _caller(db, proxy, mine)
+    return _Calls(outbound.everything(db, mine, listened, caller, binds), listened, caller)
+
+
+def _bundles(db: Db, proxy: Key, calls: _Calls) -> tuple[tuple[str, Bundle], ...]:
+    """What a proxy gets before patches, with what each bundle is for; but endpoints, which nobody patches."""
+    return (
+        (patches.OUTBOUND, calls.outbounds.bundle),
+        (patches.INBOUND, inbound.everything(db, proxy)),
+        (patches.INTERNAL, internals.everything(db, proxy, records(db, calls.listened))),
+    )
 
 
 def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[Group[Listened], bool]:
@@ -82,7 +115,9 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
 
 def _caller(db: Db, proxy: Key, mine: Class) -> Caller:
     whole_mesh = rules_of_tls(db, mine)
-    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh)
+    log_pipe = network.log_pipe(db, proxy)
+    service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
+    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service)
 
 
 @question

@@ -94,7 +94,9 @@ def downstream(mesh: str) -> Data:
 
 def upstream(mesh: str, identities: Iterable[str], server_name: str) -> Data:
     """What an outbound asks of the called: a certificate of one of these identities."""
-    sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in identities]
+    # Without any name Envoy would take every certificate of the mesh; the bare prefix is nobody's name.
+    named = tuple(identities) or (f"spiffe://{mesh}/",)
+    sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in named]
     context = words.typed(
         f"{_TLS}.UpstreamTlsContext",
         common_tls_context={

@@ -25,6 +25,22 @@ class Flight(msgspec.Struct, frozen=True):
 class Channel:
     """The state of one type. `pending` are the names about which something is still to be said."""
 
+    __slots__ = (
+        "_refused",
+        "_suspects",
+        "absent",
+        "again",
+        "doubted",
+        "flight",
+        "greeting",
+        "held",
+        "opaque",
+        "pending",
+        "refusals",
+        "subscription",
+        "type",
+    )
+
     def __init__(self, type_: str) -> None:
         self.type = type_
         self.subscription = Subscription(type_)
@@ -39,6 +55,11 @@ class Channel:
         self.refusals: dict[str, Refusal] = {}
         self._refused: dict[str, set[str]] = {}
         self._suspects: list[frozenset[str]] = []
+
+    @property
+    def has_something_to_say(self) -> bool:
+        """Whether there may be a response to send now."""
+        return self.flight is None and (bool(self.pending) or self.greeting)
 
     def version(self, name: str) -> str | None:
         """The version that the proxy has."""
@@ -101,6 +122,14 @@ class Channel:
         self.again -= flight.pieces.keys() | flight.removed
         if self._suspects:
             self._suspects.pop()
+
+    def shrink(self) -> None:
+        """Give back the room of what is empty: it once held every name, and emptied sets keep theirs."""
+        self.pending = self.pending or set()
+        self.again = self.again or set()
+        self.opaque = self.opaque or set()
+        self.doubted = self.doubted or set()
+        self.absent = self.absent or set()
 
     def refuses(self, name: str, version: str) -> bool:
         """Whether that version was refused on this stream, so that sending it again is of no use."""

@@ -34,13 +34,15 @@ class Outlook:
 
     def verdict(self, piece: Piece) -> State:
         """Whether all that a piece needs is there, so that it may be sent."""
-        waits = self._follows(piece)
-        for need in piece.needs:
-            state = self.of(need)
-            if state is State.STUCK:
-                return State.STUCK
-            waits = waits or (state is State.COMING and self._waits(piece, need))
+        if self._is_stuck(piece):
+            return State.STUCK
+        coming = (need for need in piece.needs if self.of(need) is State.COMING)
+        waits = self._follows(piece) or any(self._waits(piece, need) for need in coming)
         return State.COMING if waits else State.THERE
+
+    def _is_stuck(self, piece: Piece) -> bool:
+        # Apart from whether it waits: routes ask whether their listener is coming, which asks about routes.
+        return any(self.of(need) is State.STUCK for need in piece.needs)
 
     def of(self, id_: Id) -> State:
         """How it stands with one resource."""
@@ -63,7 +65,7 @@ class Outlook:
             return State.COMING  # it will be sent again when the proxy has confirmed that it is gone
         if channel.version(name) == wanted.version and name not in channel.doubted:
             return self._with_endpoints(id_)
-        if channel.refuses(name, wanted.version) or self.verdict(wanted) is State.STUCK:
+        if channel.refuses(name, wanted.version) or self._is_stuck(wanted):
             return self._with_endpoints(id_) if has else State.STUCK
         return State.COMING
 

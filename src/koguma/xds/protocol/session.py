@@ -10,11 +10,12 @@ did not come. A listener is different: two of them cannot have one address, so i
 which its successors come, and waits only while one of these cannot come.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, TYPES, Id, Piece, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus
+from koguma.xds.protocol import differences
 from koguma.xds.protocol.acked import AckedVersions
 from koguma.xds.protocol.channel import Channel, Flight, Held
 from koguma.xds.protocol.departures import Departures
@@ -44,15 +45,17 @@ class Session:
         channel = self._channels[request.type]
         if request.nonce:
             self._settle(channel, request, now)
-        self._subscribe(channel, request, now)
+        if request.subscribe or request.unsubscribe or not channel.subscription.is_open:
+            self._subscribe(channel, request, now)
         return self._responses(now)
 
     def offer(self, offer: Offer, now: float) -> list[Response]:
         """The proxy is to have this, and no longer what was offered before."""
         before, self._newest = self._newest, offer
         failed = self._failed
-        self._failed = frozenset(failure.id for failure in offer.snapshot.failures)
-        touched = set(_changed(before.snapshot if before else Snapshot(), offer.snapshot))
+        ids = (failure.id for failure in offer.snapshot.failures)
+        self._failed = frozenset(id_ for id_ in ids if id_[0] in self._channels)  # a policy may fail too
+        touched = set(differences.between(before.snapshot if before else Snapshot(), offer.snapshot))
         touched |= failed ^ self._failed
         if before is None:
             touched.update((type_, name) for type_ in TYPES for name in self._known_names(type_))
@@ -80,7 +83,8 @@ class Session:
     @property
     def status(self) -> ProxyStatus:
         """How far the proxy is. The versions in it are those of the moment in which they are read."""
-        found = [each for c in self._channels.values() for each in rejections(c.type, c.refusals)]
+        refusing = [channel for channel in self._channels.values() if channel.refusals]
+        found = [each for channel in refusing for each in rejections(channel.type, channel.refusals)]
         return ProxyStatus(
             state="nack" if found else self._progress(),
             offered=self._newest.revision if self._newest else 0,
@@ -225,14 +229,21 @@ class Session:
         if self._newest is None:
             return []
         outlook = Outlook(self._channels, self._newest.snapshot, self._failed)
-        responses = [self._response(channel, outlook, now) for channel in self._channels.values()]
+        # One by one: a response about clusters gives endpoints something to say.
+        talking = (channel for channel in self._channels.values() if channel.has_something_to_say)
+        responses = [self._response(channel, outlook, now) for channel in talking]
         if not self._owes_anything():
+            if self._whole is not self._newest:
+                self._shrink()
             self._whole = self._newest
         return [response for response in responses if response is not None]
 
+    def _shrink(self) -> None:
+        self._unasked = set()
+        for channel in self._channels.values():
+            channel.shrink()
+
     def _response(self, channel: Channel, outlook: Outlook, now: float) -> Response | None:
-        if channel.flight is not None or not (channel.pending or channel.greeting):
-            return None
         pieces, is_waiting = self._additions(channel, outlook)
         removed = self._removals(channel, pieces, now)
         if not (pieces or removed or (channel.greeting and not is_waiting)):
@@ -300,7 +311,10 @@ class Session:
 
     def _owes_anything(self) -> bool:
         """Whether something of the newest offer was not acknowledged. What only waits to leave is no debt."""
-        return bool(self._unasked) or any(self._is_owing(channel) for channel in self._channels.values())
+        if self._unasked:
+            return True
+        open_ = [each for each in self._channels.values() if each.pending or each.flight or each.greeting]
+        return any(self._is_owing(channel) for channel in open_)
 
     def _is_owing(self, channel: Channel) -> bool:
         flight = channel.flight
@@ -317,11 +331,3 @@ def _is_over(refused: Refusal, held: str | None, wanted: Piece | None) -> bool:
     if wanted is None:
         return refused.version != GONE or held is None
     return wanted.version == held
-
-
-def _changed(before: Snapshot, after: Snapshot) -> Iterator[Id]:
-    """Names in bundles that only one of two snapshots has; bundles that both have are not looked into."""
-    old, new = {id(each) for each in before.bundles}, {id(each) for each in after.bundles}
-    for each in (*before.bundles, *after.bundles):
-        if (id(each) in old) != (id(each) in new):
-            yield from each.pieces

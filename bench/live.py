@@ -1,0 +1,272 @@
+"""Live: how long until a change acts in a real Envoy, and where that time goes.
+
+    python -m bench.live [--changes N --proxies P --quick --json]
+
+A control plane, two services with `koguma dp run` beside each, and a client of the first that calls the
+second. Each change writes a MeshHTTPRoute with another response header, and is over when a call shows it.
+Then the same with more Envoys, until the last one has acknowledged it. All processes share a clock.
+"""
+
+import argparse
+import http.client
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from bench.figures import percentile
+from tests.mesh import Mesh, Process, until
+
+CALLER, CALLED = "web", "backend"
+_PAUSE_SECONDS = 0.01
+_LOOK_SECONDS_MAX = 10.0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One change as its writer saw it."""
+
+    revision: int
+    sent: float
+    answered: float
+    seen: float
+    calls: int  # until one showed it
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One stretch of the way, in milliseconds."""
+
+    what: str
+    whose: str  # ours, Envoy's, both
+    median: float
+    p99: float
+
+
+class ObservedMesh(Mesh):
+    """A mesh whose control plane writes down when it did what."""
+
+    def start_control_plane(self) -> None:
+        self.records = self.directory / "records.json"
+        flags = {
+            "api_port": self.api,
+            "api_tls_port": self.tls,
+            "dp_port": self.dp,
+            "xds_port": self.xds,
+            "data_dir": self.directory / "cp",
+        }
+        command = [sys.executable, "-m", "bench.live_plane", str(self.records)]
+        command += [f"{name}={value}" for name, value in flags.items()]
+        self.control_plane = Process("control plane", command, self.directory / "cp.log", self.environment)
+        self.control_plane.says("is ready: ")
+
+
+def route(value: str) -> dict[str, Any]:
+    """A route whose responses carry a word."""
+    modifier = {"set": [{"name": "x-live", "value": value}]}
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+        "default": {"filters": [{"type": "ResponseHeaderModifier", "responseHeaderModifier": modifier}]},
+    }
+    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": CALLED}, "rules": [rule]}]}
+    return {"type": "MeshHTTPRoute", "mesh": "default", "name": "live", "spec": spec}
+
+
+class Client:
+    """Writes on one connection, and calls on another."""
+
+    def __init__(self, api: int, outbound: int) -> None:
+        self._api = http.client.HTTPConnection("127.0.0.1", api, timeout=10)
+        self._outbound = http.client.HTTPConnection("127.0.0.1", outbound, timeout=10)
+
+    def close(self) -> None:
+        self._api.close()
+        self._outbound.close()
+
+    def write(self, value: str) -> int:
+        """Write the route; the revision that it has."""
+        body = json.dumps([route(value)]).encode()
+        self._api.request("POST", "/_apply", body, {"content-type": "application/json"})
+        answer = self._api.getresponse()
+        said = json.loads(answer.read())
+        assert answer.status == 200, said
+        return int(said["revision"])
+
+    def call(self) -> str:
+        """The word that a response carries."""
+        self._outbound.request("GET", "/")
+        answer = self._outbound.getresponse()
+        answer.read()
+        return answer.getheader("x-live") or ""
+
+    def change(self, value: str) -> Change:
+        """Write, and call until a call shows it."""
+        sent = time.monotonic()
+        revision = self.write(value)
+        answered = time.monotonic()
+        calls = 1
+        while self.call() != value:
+            calls += 1
+            assert time.monotonic() < answered + _LOOK_SECONDS_MAX, f"{value} never became live"
+        return Change(revision, sent, answered, time.monotonic(), calls)
+
+
+def two_services(mesh: Mesh) -> Client:
+    """Start both, and wait until one can call the other."""
+    mesh.sidecar(f"{CALLED}-1", CALLED)
+    until(lambda: mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").status == 200, "service")
+    web = mesh.sidecar(f"{CALLER}-1", CALLER, outbounds=[CALLED])
+    until(lambda: web.call(CALLED).status == 200, "a first call")
+    mesh.settled()
+    return Client(mesh.api, web.outbounds[CALLED])
+
+
+def more_proxies(mesh: Mesh, number: int) -> None:
+    """Start callers beside the first one, all at once."""
+    for index in range(2, number + 1):
+        mesh.sidecar(f"{CALLER}-{index}", CALLER, outbounds=[CALLED], serves=False, wait=False)
+    until(lambda: len(mesh.proxies()) == number + 1, "all proxies are there", 120)
+    until(lambda: all(p["state"] == "synced" for p in mesh.proxies().values()), "all have everything", 120)
+
+
+def changes(client: Client, number: int, word: str) -> list[Change]:
+    found = []
+    for turn in range(number):
+        found.append(client.change(f"{word}-{turn}"))
+        time.sleep(_PAUSE_SECONDS)
+    return found
+
+
+class Records:
+    """What the control plane wrote down."""
+
+    def __init__(self, noted: list[dict[str, Any]]) -> None:
+        self._noted = noted
+
+    def first(self, what: str, proxy: str, revision: int) -> float:
+        """When a proxy first had an offer, or an acknowledgement, of a revision."""
+        return min(
+            each["at"]
+            for each in self._noted
+            if each["what"] == what and each["proxy"] == proxy and each["revision"] >= revision
+        )
+
+    def sent(self, since: float, name: str) -> float:
+        """When the routes of that service first became bytes after a moment."""
+        return min(
+            each["at"]
+            for each in self._noted
+            if each["what"] == "bytes" and each["at"] >= since and name in each["names"]
+        )
+
+    def proxies_at(self, revision: int, what: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for each in self._noted:
+            if each["what"] == what and each["revision"] >= revision:
+                found.setdefault(each["proxy"], each["at"])
+        return found
+
+
+def parts(found: list[Change], records: Records, name: str) -> list[Part]:
+    """The way of a change, stretch by stretch."""
+    stretches: dict[tuple[str, str], list[float]] = {}
+    for one in found:
+        offered = records.first("offer", f"{CALLER}-1", one.revision)
+        sent = records.sent(offered, name)
+        acked = records.first("acked", f"{CALLER}-1", one.revision)
+        for key, seconds in {
+            ("write sent to answered", "ours"): one.answered - one.sent,
+            ("write answered to offer made: the compile", "ours"): offered - one.answered,
+            ("offer made to bytes sent", "ours"): sent - offered,
+            ("bytes sent to acknowledged", "Envoy's"): acked - sent,
+            ("acknowledged to seen by a call", "both"): one.seen - acked,
+            ("write answered to seen by a call", "all"): one.seen - one.answered,
+        }.items():
+            stretches.setdefault(key, []).append(seconds * 1000)
+    return [
+        Part(what, whose, median(values), percentile(values, 0.99))
+        for (what, whose), values in stretches.items()
+    ]
+
+
+def fleet_parts(found: list[Change], records: Records, number: int) -> list[Part]:
+    """The same for many proxies: until the last one has an offer, and has acknowledged it."""
+    offered, acked = [], []
+    for one in found:
+        offered.append((max(records.proxies_at(one.revision, "offer").values()) - one.answered) * 1000)
+        acked.append((max(records.proxies_at(one.revision, "acked").values()) - one.answered) * 1000)
+    return [
+        Part(
+            f"write answered to the last of {number} offers",
+            "ours",
+            median(offered),
+            percentile(offered, 0.99),
+        ),
+        Part(f"write answered to the last of {number} ACKs", "both", median(acked), percentile(acked, 0.99)),
+    ]
+
+
+def share_of_ours(found: list[Part]) -> float:
+    """Our share of the median time between the answer to a write and the acknowledgement."""
+    ours = sum(
+        part.median for part in found if part.whose == "ours" and not part.what.startswith("write sent")
+    )
+    whole = ours + sum(part.median for part in found if part.whose == "Envoy's")
+    return max(ours, 0.0) / whole
+
+
+def measured(n_changes: int, n_proxies: int, n_fleet_changes: int) -> dict[str, Any]:
+    """All figures."""
+    with tempfile.TemporaryDirectory(prefix="koguma-live-") as folder:
+        mesh = ObservedMesh(Path(folder))
+        with mesh:
+            client = two_services(mesh)
+            changes(client, 5, "warm")
+            one = changes(client, n_changes, "one")
+            many: list[Change] = []
+            if n_proxies > 1:
+                more_proxies(mesh, n_proxies)
+                changes(client, 3, "warm-again")
+                many = changes(client, n_fleet_changes, "many")
+                mesh.settled(many[-1].revision)
+            client.close()
+            name = mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").json["kri"]
+        records = Records(json.loads(mesh.records.read_text()))
+    section = "http"
+    found = parts(one, records, f"{name}{section}")
+    return {
+        "changes": n_changes,
+        "parts": found,
+        "ours": share_of_ours(found),
+        "calls": median(change.calls for change in one),
+        "fleet": fleet_parts(many, records, n_proxies) if many else [],
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = ["| | whose | median ms | p99 ms |", "|---|---|---:|---:|"]
+    lines += [
+        f"| {part.what} | {part.whose} | {part.median:.2f} | {part.p99:.2f} |"
+        for part in (*result["parts"], *result["fleet"])
+    ]
+    lines += ["", f"Ours is {result['ours']:.0%} of the way from the answer to the acknowledgement."]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=100)
+    parser.add_argument("--proxies", type=int, default=20, help="Envoys of the second part; 1 leaves it out")
+    parser.add_argument("--quick", action="store_true", help="a short round; its figures mean nothing")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    sizes = (3, min(given.proxies, 2), 2) if given.quick else (given.changes, given.proxies, 20)
+    result = measured(*sizes)
+    print(msgspec.json.encode(result).decode() if given.json else table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""A control plane that writes down when it did what: for `bench.live`, in a process of its own.
+
+    python -m bench.live_plane RECORDS FLAG=VALUE ...
+
+It is the one that users run. Between its parts stand two observers: one where offers are taken and
+acknowledgements are told, one where a response becomes bytes. Times are of the clock that all processes of a
+machine share.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koguma import logs, settings
+from koguma.main import ControlPlane
+from koguma.xds.contract import Door, Hello, Line, Offer, ProxyStatus
+
+Note = Callable[..., None]
+
+
+class ObservedLine:
+    """A line whose offers and acknowledgements are noted."""
+
+    def __init__(self, line: Line, name: str, note: Note) -> None:
+        self._line = line
+        self._name = name
+        self._note = note
+        self._acked = 0
+
+    async def next_offer(self) -> Offer:
+        offer = await self._line.next_offer()
+        self._note("offer", proxy=self._name, revision=offer.revision)
+        return offer
+
+    def report(self, status: ProxyStatus) -> None:
+        if status.acked > self._acked:
+            self._acked = status.acked
+            self._note("acked", proxy=self._name, revision=status.acked)
+        self._line.report(status)
+
+    async def close(self) -> None:
+        await self._line.close()
+
+
+class ObservedDoor:
+    """A door whose lines are observed."""
+
+    def __init__(self, door: Door, note: Note) -> None:
+        self._door = door
+        self._note = note
+
+    async def connect(self, hello: Hello) -> Line:
+        return ObservedLine(await self._door.connect(hello), hello.name, self._note)
+
+
+def observe(plane: ControlPlane, note: Note) -> None:
+    """Put the observers in their places, before any proxy comes."""
+    side: Any = plane._proxies  # noqa: SLF001 - the places between parts are nobody's interface
+    server = side._xds  # noqa: SLF001
+    server._door = ObservedDoor(server._door, note)  # noqa: SLF001
+    written = server._delta.written  # noqa: SLF001
+
+    def noted(response: Any) -> bytes:
+        note("bytes", type=response.type, names=[piece.name for piece in response.pieces])
+        return bytes(written(response))
+
+    server._delta = msgspec.structs.replace(server._delta, written=noted)  # noqa: SLF001
+
+
+async def serve(flags: dict[str, str]) -> list[dict[str, Any]]:
+    """Run until a signal says stop; what was noted."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    noted: list[dict[str, Any]] = []
+
+    def note(what: str, **more: Any) -> None:
+        noted.append({"at": time.monotonic(), "what": what, **more})
+
+    ports = {name: int(flags.pop(name)) for name in ("api_port", "api_tls_port", "dp_port", "xds_port")}
+    plane = ControlPlane(settings.load(None, {}, {**flags, **ports}))
+    await plane.start()
+    observe(plane, note)
+    print("koguma is ready: ", flush=True)
+    await stopping.wait()
+    await plane.stop()
+    return noted
+
+
+def main() -> None:
+    records, *flags = sys.argv[1:]
+    logs.configure("error", "json")
+    with contextlib.suppress(ImportError):  # as the control plane does
+        import uvloop  # noqa: PLC0415 - only where it is installed
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    noted = asyncio.run(serve(dict(flag.split("=", 1) for flag in flags)))
+    Path(records).write_text(json.dumps(noted))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Scale: what many proxies cost a control plane, beside a bare server that sends the same bytes.
+
+    python -m bench.scale [--proxies N --services S --rounds R --json]
+
+The control plane is `koguma cp run` in a process of its own, over TLS as always; the proxies are streams
+that speak delta ADS as Envoy does (`bench.swarm`), each with a Dataplane and a token of its own. The bare
+side is the same gRPC server with ready bytes (`bench.swarm_bare`), and has as many streams of the same swarm.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+
+from bench import swarm_mesh as mesh
+from bench.figures import percentile
+from bench.processes import Process
+from bench.swarm_parties import Bare, Plane, Swarm, free_ports
+
+_RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
+_SETTLE_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.1
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one change cost, from the write to the last ACK."""
+
+    last_s: float
+    p50_s: float
+    p99_s: float
+    cpu_s: float
+    proxies: int
+    messages: int
+    resources: int
+    bytes: int  # of one proxy
+
+
+class Scale:
+    """A control plane with many proxies, and a bare server with as many."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace, rooms: ExitStack) -> None:
+        self.folder, self.options, self._rooms = folder, options, rooms
+        self.n = options.proxies
+        self._data = folder / "plane"
+        self._ports = free_ports()
+        self._values = itertools.count(100)
+        self._start()
+
+    def _start(self) -> None:
+        self.plane = self._rooms.enter_context(Plane(self._data, self._ports, self.options.store))
+
+    # Before anybody connects.
+
+    def fill(self) -> None:
+        """Write the mesh, and wait until its services can be called."""
+        options, api = self.options, self.plane.api
+        api.apply(list(mesh.documents(self.n, options.services, mtls=options.mtls)))
+        written = range(self.n) if options.applied else (mesh.OF_HIDDEN, mesh.OF_SHARED)
+        api.apply([mesh.dataplane(number, options.services) for number in written])
+        _until(lambda: api.n_addressed() >= options.services)
+        path = self.folder / "proxies"
+        path.write_text("".join(f"{json.dumps(each)}\n" for each in self._proxies()))
+        self.swarm = self._rooms.enter_context(Swarm(path, options.swarms))
+
+    def _proxies(self) -> Iterator[mesh.Document]:
+        for number in range(self.n):
+            document = mesh.dataplane(number, self.options.services)
+            metadata = mesh.metadata(number)
+            if not self.options.applied and number not in (mesh.OF_HIDDEN, mesh.OF_SHARED):
+                metadata["dataplane.resource"] = json.dumps(document)
+            name = document["name"]
+            yield {"id": f"{mesh.MESH}.{name}", "token": self.plane.api.token(name), "metadata": metadata}
+
+    # What is measured.
+
+    def connect(self) -> dict[str, Any]:
+        """Everybody comes for the first time."""
+        plane, before, cpu = self.plane, self.plane.memory_kib, self.plane.cpu_seconds
+        self.swarm("ours", "mark", record=_RECORDED)
+        opened = self.swarm.open("ours", self._ports["xds"], str(self._data / "ca.pem"))
+        self.swarm.wait("ours", self.n, quiet=1.0)
+        _until(lambda: plane.api.n_synced() == self.n)
+        counted = self.swarm.wait("ours", self.n)
+        self.first = self.swarm.recorded("ours")
+        time.sleep(_SETTLE_SECONDS)
+        return {
+            "seconds": max(counted["acked_at"]) - opened["began_at"],
+            "cpu_s": plane.cpu_seconds - cpu,
+            "memory_kib": plane.memory_kib - before,
+            "resources": counted["resources"] // self.n,
+            "bytes": _size(self.first),
+        }
+
+    def connect_bare(self, *, tls: bool) -> dict[str, Any]:
+        """The same streams to the bare server, which sends the same bytes."""
+        folder = self.folder / f"bare-{tls}"
+        folder.mkdir()
+        _write(folder / "first", self.first)
+        pair = (self._data / "tls.pem", self._data / "tls-key.pem") if tls else ()
+        self.bare = self._rooms.enter_context(Bare(folder, *pair))
+        self._bare_folder = folder
+        before, cpu = self.bare.memory_kib, self.bare.cpu_seconds
+        self.swarm("bare", "mark")
+        opened = self.swarm.open("bare", self.bare.port, str(self._data / "ca.pem") if tls else "")
+        counted = self.swarm.wait("bare", self.n, quiet=1.0)
+        time.sleep(_SETTLE_SECONDS)
+        return {
+            "seconds": max(counted["acked_at"]) - opened["began_at"],
+            "cpu_s": self.bare.cpu_seconds - cpu,
+            "memory_kib": self.bare.memory_kib - before,
+        }
+
+    def changed(self, document: Callable[[int], mesh.Document], n_touched: int) -> Change:
+        """Write one object, and wait until everybody that it touches has taken what follows."""
+        written = document(next(self._values))
+        self.swarm("ours", "mark", record=_RECORDED)
+        cpu, began_at = self.plane.cpu_seconds, time.monotonic()
+        self.plane.api.put(written)
+        return self._change("ours", self.plane, cpu, began_at, n_touched)
+
+    def told(self) -> Change:
+        """Let the bare server send what the recorded proxy heard last."""
+        _write(self._bare_folder / "change", self.swarm.recorded("ours"))
+        self.swarm("bare", "mark", record=_RECORDED)
+        cpu, began_at = self.bare.cpu_seconds, time.monotonic()
+        self.bare.send()
+        return self._change("bare", self.bare, cpu, began_at, self.n)
+
+    def _change(self, group: str, process: Process, cpu: float, began_at: float, n_touched: int) -> Change:
+        counted = self.swarm.wait(group, n_touched)
+        times = [at - began_at for at in counted["acked_at"]]
+        return Change(
+            last_s=max(times),
+            p50_s=percentile(times, 0.5),
+            p99_s=percentile(times, 0.99),
+            cpu_s=process.cpu_seconds - cpu,
+            proxies=len(times),
+            messages=counted["messages"],
+            resources=counted["resources"],
+            bytes=_size(self.swarm.recorded(group)),
+        )
+
+    def restart(self) -> dict[str, Any]:
+        """The control plane goes and comes again, and everybody with it."""
+        self.swarm("ours", "mark")
+        self.plane.__exit__()
+        _until(lambda: not any(each["connected"] for each in self.swarm("ours", "counted")))
+        began_at = time.monotonic()
+        self._start()
+        started_s, cpu = time.monotonic() - began_at, self.plane.cpu_seconds
+        self.swarm("ours", "mark")
+        opened = self.swarm.open("ours", self._ports["xds"], str(self._data / "ca.pem"))
+        _until(lambda: self.plane.api.n_synced() == self.n)
+        seconds = time.monotonic() - opened["began_at"]
+        counted = self.swarm.wait("ours", 0)
+        return {
+            "started_s": started_s,
+            "greeted_s": opened["greeted_at"] - opened["began_at"],
+            "seconds": seconds,
+            "cpu_s": self.plane.cpu_seconds - cpu,
+            "resources": counted["resources"],
+            "unchanged": counted["unchanged"],
+        }
+
+
+def _until(is_so: Callable[[], bool], patience_seconds: float = 600.0) -> None:
+    end = time.monotonic() + patience_seconds
+    while not is_so():
+        if time.monotonic() > end:
+            raise RuntimeError("it takes too long")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _write(path: Path, messages: list[str]) -> None:
+    path.write_text("".join(f"{message}\n" for message in messages))
+
+
+def _size(messages: list[str]) -> int:
+    return sum(len(message) * 3 // 4 for message in messages)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything, of one size."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as rooms:
+        scale = Scale(Path(folder), options, rooms)
+        scale.fill()
+        connected, bare = scale.connect(), scale.connect_bare(tls=True)
+        changes = _changes(scale, options)
+        restarted = scale.restart()
+    per_proxy = (connected["memory_kib"] - bare["memory_kib"]) / options.proxies
+    return {
+        **{name: changes[name] for name in ("all_ratio", "wide_ratio", "ten_cpu_s", "endpoint_cpu_s")},
+        "resent_resources": restarted["unchanged"],
+        "reconnect_s": restarted["seconds"],
+        "kb_per_proxy": per_proxy,
+        "proxies": options.proxies,
+        "services": options.services,
+        "policy_sets": options.proxies // mesh.TEAM,
+        "tls": True,
+        "mtls": options.mtls,
+        "registered_by": "operator" if options.applied else "proxy",
+        "parts": {**changes["parts"], "connect": connected, "connect_bare": bare, "restart": restarted},
+        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()},
+    }
+
+
+def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
+    everybody = options.proxies
+
+    def endpoint(number: int) -> Callable[[int], mesh.Document]:
+        states = itertools.cycle(("NotReady", "Ready"))
+        return lambda _value: mesh.dataplane(number, options.services, next(states))
+
+    made = {
+        "ten": (mesh.for_ten, mesh.TEAM, False),
+        "endpoint": (endpoint(mesh.OF_HIDDEN), mesh.TEAM, False),
+        "endpoint_all": (endpoint(mesh.OF_SHARED), everybody, True),
+        "all": (mesh.for_all, everybody, True),
+        "wide": (mesh.wide, everybody, True),
+    }
+    parts = {
+        name: _rounds(scale, options.rounds, document, n_touched, is_compared=is_compared)
+        for name, (document, n_touched, is_compared) in made.items()
+    }
+    return {
+        "all_ratio": parts["all"]["ratio"],
+        "wide_ratio": parts["wide"]["ratio"],
+        "ten_cpu_s": parts["ten"]["cpu_s"],
+        "endpoint_cpu_s": parts["endpoint"]["cpu_s"],
+        "parts": parts,
+    }
+
+
+def _rounds(
+    scale: Scale, rounds: int, document: Callable[[int], mesh.Document], n_touched: int, *, is_compared: bool
+) -> dict[str, Any]:
+    """A change several times, each time beside the bare server where everybody gets the same."""
+    ours, bare = [], []
+    for _ in range(rounds):
+        ours.append(scale.changed(document, n_touched))
+        if is_compared:
+            bare.append(scale.told())
+    found = _middle(ours)
+    if bare:
+        found["ratio"] = median(a.last_s / b.last_s for a, b in zip(ours, bare, strict=True))
+        found["cpu_ratio"] = median(a.cpu_s / b.cpu_s for a, b in zip(ours, bare, strict=True))
+        found["bare"] = _middle(bare)
+    return found
+
+
+def _middle(changes: list[Change]) -> dict[str, Any]:
+    names = [field.name for field in msgspec.structs.fields(Change)]
+    return {name: median(getattr(each, name) for each in changes) for name in names}
+
+
+def shown(value: Any) -> Any:
+    """Four digits are more than anybody knows."""
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> None:
+    """Measure one size."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--proxies", type=int, default=500)
+    parser.add_argument("--services", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--swarms", type=int, default=2, help="processes that play the proxies")
+    parser.add_argument("--store", default="", help="as of `koguma cp run`; must survive a restart")
+    parser.add_argument("--mtls", action="store_true", help="switch mTLS on in the mesh")
+    parser.add_argument(
+        "--applied", action="store_true", help="an operator writes the Dataplanes, not the proxies"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on one line")
+    options = parser.parse_args()
+    print(json.dumps(shown(measured(options)), indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The parties of a measurement with many proxies: control plane, bare server, swarm, and an operator."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, Self
+
+from bench.processes import KOGUMA, ROOT, Process, environment
+from bench.swarm_mesh import MESH, Document
+
+PATIENCE_SECONDS: Final = 60.0
+QUIET_SECONDS: Final = 0.4
+_BATCH: Final = 2000  # objects that are written at a time
+_PLURALS: Final = {"MeshTimeout": "meshtimeouts", "Dataplane": "dataplanes"}
+
+Answer = dict[str, Any]
+
+
+class Api:
+    """The control plane's API, for an operator."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def __call__(self, method: str, path: str, body: Any = None) -> bytes:
+        """One request that must succeed."""
+        data = None if body is None else json.dumps(body)
+        self._connection.request(method, path, data, self._headers)
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.status >= 400:
+            raise RuntimeError(f"{method} {path}: {response.status} {answer[:1000].decode()}")
+        return answer
+
+    def apply(self, documents: list[Document]) -> None:
+        """Write many objects."""
+        for at in range(0, len(documents), _BATCH):
+            self("POST", "/_apply", documents[at : at + _BATCH])
+
+    def put(self, document: Document) -> None:
+        """Write one object."""
+        self("PUT", f"/meshes/{MESH}/{_PLURALS[document['type']]}/{document['name']}", document)
+
+    def token(self, name: str) -> str:
+        """A token for one proxy."""
+        return self("POST", "/tokens/dataplane", {"mesh": MESH, "name": name, "validFor": "24h"}).decode()
+
+    def n_synced(self) -> int:
+        """How many connected proxies have everything that they are to have."""
+        return int(json.loads(self("GET", f"/_proxies?mesh={MESH}&state=synced"))["total"])
+
+    def n_addressed(self) -> int:
+        """How many services have a virtual address."""
+        items = json.loads(self("GET", f"/meshes/{MESH}/meshservices?size=1000"))["items"]
+        return sum(1 for each in items if (each.get("status") or {}).get("vips"))
+
+
+class Plane(Process):
+    """A control plane as users run it, on ports that it has again after a restart."""
+
+    def __init__(self, folder: Path, ports: dict[str, int], store: str = "") -> None:
+        folder.mkdir(exist_ok=True)
+        self.ports = ports
+        flags = [text for name, port in ports.items() for text in (f"--{name}-port", str(port))]
+        command = [KOGUMA, "cp", "run", "--data-dir", str(folder), *flags, "--log-level", "warning"]
+        super().__init__([*command, "--store", store] if store else command, folder)
+        self.api = Api(self.port, (folder / "admin-token").read_text().strip())
+
+
+def free_ports() -> dict[str, int]:
+    """A free port for each that a control plane needs."""
+    names = ("api", "api-tls", "dp", "xds")
+    sockets = [socket.socket() for _ in names]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    found = {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+    for each in sockets:
+        each.close()
+    return found
+
+
+class Bare(Process):
+    """The bare side; `send` lets it tell everybody what the file `change` says."""
+
+    def __init__(self, folder: Path, *pair: Path) -> None:
+        super().__init__([sys.executable, "-m", "bench.swarm_bare", str(folder), *map(str, pair)], folder)
+
+    def send(self) -> None:
+        """Tell everybody."""
+        os.kill(self._process.pid, signal.SIGUSR1)
+
+
+class Swarm:
+    """The proxies, in a few processes."""
+
+    def __init__(self, path: Path, n_processes: int) -> None:
+        self._processes = [self._start(path, number, n_processes) for number in range(n_processes)]
+        self._answers()
+
+    def _start(self, path: Path, first: int, step: int) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "bench.swarm", str(path), str(first), str(step)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=environment(), text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+
+    def __call__(self, group: str, deed: str, **how: Any) -> list[Answer]:
+        """Let all processes do something; what each answers."""
+        for process in self._processes:
+            assert process.stdin
+            process.stdin.write(json.dumps({"group": group, "do": deed, **how}) + "\n")
+            process.stdin.flush()
+        return self._answers()
+
+    def _answers(self) -> list[Answer]:
+        found = []
+        for process in self._processes:
+            assert process.stdout
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError("a process of the swarm has ended")
+            found.append(json.loads(line))
+        return found
+
+    def wait(self, group: str, at_least: int, quiet: float = QUIET_SECONDS) -> Answer:
+        """Wait until so many proxies were answered and all is quiet; what they counted together."""
+        share = at_least // len(self._processes)
+        found = _joined(self(group, "wait", at_least=share, quiet=quiet, patience=PATIENCE_SECONDS))
+        if len(found["acked_at"]) < at_least:
+            raise RuntimeError(f"{len(found['acked_at'])} proxies were answered, and not {at_least}")
+        return found
+
+    def open(self, group: str, port: int, ca: str) -> Answer:
+        """Connect everybody; when the first began and when the last had introduced itself."""
+        answers = self(group, "open", port=port, ca=ca)
+        if failed := sum(each["failed"] for each in answers):
+            raise RuntimeError(f"{failed} proxies could not connect")
+        return {
+            "began_at": min(each["began_at"] for each in answers),
+            "greeted_at": max(each["greeted_at"] for each in answers),
+        }
+
+    def recorded(self, group: str) -> list[str]:
+        """The messages that the one proxy heard."""
+        return [message for each in self(group, "recorded") for message in each["messages"]]
+
+
+def _joined(answers: list[Answer]) -> Answer:
+    found, *others = answers
+    for each in others:
+        found = {name: value + each[name] for name, value in found.items()}
+    return found

@@ -1,0 +1,46 @@
+"""Added: whole resources that policies bring beside what is there, such as the cluster of a log collector."""
+
+from collections.abc import Iterator, Mapping
+
+from koguma.core.build import encoding
+from koguma.core.build.lay import Parts
+from koguma.core.incremental import Db
+from koguma.envoy import snapshot
+from koguma.envoy.snapshot import Failure, Id, Piece
+from koguma.model.schema import Json
+
+
+def clusters(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure]:
+    """The clusters that policies add; by one name everybody means the same one."""
+    for name, data in (parts.get("clusters") or {}).items():
+        made = {**data, "name": name}
+        yield encoding.encoded(db, snapshot.CLUSTER, name, made, secrets(made), origin)
+
+
+def listeners(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure]:
+    """The listeners that policies add."""
+    for name, data in (parts.get("listeners") or {}).items():
+        made = {**data, "name": name}
+        needs = (*needed(parts), *secrets(made))
+        yield encoding.encoded(db, snapshot.LISTENER, name, made, needs, origin)
+
+
+def needed(parts: Parts) -> tuple[Id, ...]:
+    """What has to be there before a listener with these parts: the clusters that came with them."""
+    return tuple((snapshot.CLUSTER, name) for name in sorted(parts.get("clusters") or ()))
+
+
+def secrets(data: Json) -> tuple[Id, ...]:
+    """The secrets that plain data refers to."""
+    return tuple(dict.fromkeys(_secrets(data)))
+
+
+def _secrets(data: Json) -> Iterator[Id]:
+    if isinstance(data, Mapping):
+        if "sds_config" in data:
+            yield snapshot.SECRET, data["name"]
+        for value in data.values():
+            yield from _secrets(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _secrets(value)

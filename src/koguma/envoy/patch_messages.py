@@ -1,0 +1,194 @@
+"""Messages while they are patched: read from what people wrote, laid over each other, changed field by field.
+
+A value is laid over a message as protobuf merges: lists grow, fields are replaced, messages are merged, and
+of fields that exclude each other the later one stays. Two things are different. What JSON writes as one
+value, such as a duration or a number that may be absent, is replaced as a whole, so that `0` and `false` can
+be said. And a message that travels as Any is merged with one of the same type instead of being replaced.
+"""
+
+import copy
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import jsonpatch
+import jsonpointer
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import EncodeError
+
+from koguma.envoy.conversion import Wrong
+from koguma.envoy.schema import Schema
+from koguma.envoy.tables import Tables
+from koguma.model.schema import Json
+from koguma.model.violation import Violation, item
+
+_ANY: Final = "google.protobuf.Any"
+_ONE_VALUE: Final = re.compile(r"google\.protobuf\.(Duration|Timestamp|FieldMask|\w+Value)")
+_MANY: Final = ("google.protobuf.ListValue",)  # a list, which is made longer as others are
+_INDEX: Final = re.compile(r"-|0|[1-9][0-9]*")
+_CHARACTERS_MAX: Final = 1_000_000
+_REFUSALS: Final = (
+    jsonpatch.JsonPatchException,
+    jsonpointer.JsonPointerException,
+    TypeError,
+    LookupError,
+    ValueError,
+    RecursionError,
+)
+
+
+class Unpatchable(ValueError):
+    """A change that cannot be made: what is wrong, with paths as seen from the modification."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__("; ".join(f"{each.field}: {each.message}" for each in self.violations))
+
+
+def unpatchable(message: str, field: str = "") -> Unpatchable:
+    """One thing that is wrong."""
+    return Unpatchable((Violation(field, message, "patch"),))
+
+
+class Messages:
+    """Reads and changes the messages of one Envoy. Whatever is a message is an `Any` to Python's types."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._tables = Tables(schema)
+
+    def parsed(self, full_name: str, body: bytes) -> Any:
+        """A message out of its bytes."""
+        return self._schema.message_class(full_name).FromString(body)
+
+    def read(self, full_name: str, data: Json) -> Any:
+        """A message out of plain data. Envoy's rules are not asked: a part of a message seldom keeps them."""
+        try:
+            return self.parsed(full_name, self._tables.pack(full_name, checked=False)(data))
+        except Wrong as found:
+            raise Unpatchable(found.violations) from None
+        except RecursionError:
+            raise unpatchable("is nested too deeply") from None
+        except (ValueError, TypeError, OverflowError, EncodeError) as error:
+            raise unpatchable(str(error)) from error
+
+    def plain(self, message: Any, *, as_in_proto: bool = True) -> dict[str, Any]:
+        """A message as plain data, with the names of the protos or with those that JSON has."""
+        made = json_format.MessageToDict(
+            message, preserving_proto_field_name=as_in_proto, descriptor_pool=self._schema.pool
+        )
+        return dict(made)
+
+    def unpacked(self, packed: Any) -> Any:
+        """The message in an Any."""
+        return self._schema.resolve(packed.type_url).FromString(packed.value)
+
+    def repack(self, packed: Any, message: Any) -> None:
+        """Put a changed message of the same type back into its Any."""
+        packed.value = message.SerializeToString(deterministic=True)
+
+    def merge(self, into: Any, over: Any) -> None:
+        """Lay a message over another one of its type, which is changed."""
+        for field, value in over.ListFields():
+            there = getattr(into, field.name)
+            if _is_map(field):
+                self._merge_map(there, value, field.message_type.fields_by_name["value"])
+            elif field.is_repeated:
+                there.MergeFrom(value)
+            elif field.message_type is None:
+                setattr(into, field.name, value)
+            else:
+                self._merge_message(there, value)
+
+    def _merge_message(self, into: Any, over: Any) -> None:
+        into.SetInParent()  # an empty message says something too
+        full_name = over.DESCRIPTOR.full_name
+        if full_name == _ANY:
+            self.merge_any(into, over)
+        elif _ONE_VALUE.fullmatch(full_name) and full_name not in _MANY:
+            into.CopyFrom(over)
+        else:
+            self.merge(into, over)
+
+    def _merge_map(self, into: Any, over: Any, value: FieldDescriptor) -> None:
+        for key in over:
+            if value.message_type is None:
+                into[key] = over[key]
+            elif value.message_type.full_name == _ANY and key in into:
+                self.merge_any(into[key], over[key])
+            else:
+                into[key].CopyFrom(over[key])
+
+    def merge_any(self, into: Any, over: Any) -> None:
+        """Lay a packed message over another one: they are merged if they are of one type."""
+        if into.type_url != over.type_url:
+            into.CopyFrom(over)
+            return
+        message = self.unpacked(into)
+        self.merge(message, self.unpacked(over))
+        self.repack(into, message)
+
+    def json_patched(self, message: Any, patches: Sequence[Json]) -> None:
+        """Change a message by operations of RFC 6902 on the form that it has in JSON."""
+        data: Json = self.plain(message, as_in_proto=False)
+        for index, operation in enumerate(patches):
+            try:
+                data = _patched(data, operation)
+                too_much = operation.get("op") == "copy" and len(json.dumps(data)) > _CHARACTERS_MAX
+            except _REFUSALS:
+                raise unpatchable(_leads_nowhere(operation), item("jsonPatches", index)) from None
+            if too_much:  # a few copies of copies would fill any memory
+                words = f"makes more than {_CHARACTERS_MAX} characters of it"
+                raise unpatchable(words, item("jsonPatches", index))
+        try:
+            message.CopyFrom(self.read(message.DESCRIPTOR.full_name, data))
+        except Unpatchable as found:
+            # The paths are those of the result; the operation that made it so is not known.
+            raise Unpatchable(_below("jsonPatches", found.violations)) from None
+
+
+def _below(name: str, violations: Iterable[Violation]) -> Iterator[Violation]:
+    for each in violations:
+        words = f"{each.field}: {each.message}" if each.field else each.message
+        yield Violation(name, words, each.rule)
+
+
+def _leads_nowhere(operation: Json) -> str:
+    """What to say of an operation; the library would tell the whole message, which may hold secrets."""
+    place = f"{operation.get('op')} {operation.get('path')}"
+    if operation.get("from"):
+        place += f" from {operation['from']}"
+    hint = "use add for what is not set" if operation.get("op") == "replace" else "look at its JSON form"
+    return f"cannot {place}: there is no such place in it; {hint}"
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _patched(data: Json, operation: Json) -> Json:
+    """One operation. As in Kuma, adding makes what is missing around, and what is not there is removed."""
+    match operation.get("op"):
+        case "add":
+            _make_room(data, jsonpointer.JsonPointer(operation["path"]).parts)
+        case "remove" if jsonpointer.resolve_pointer(data, operation["path"], _NOTHING) is _NOTHING:
+            return data
+    written = {name: value for name, value in operation.items() if value is not None}
+    # What is put in is copied, so that no later operation changes it in the policy itself.
+    return jsonpatch.apply_patch(data, [copy.deepcopy(written)], in_place=True)
+
+
+_NOTHING: Final = object()
+
+
+def _make_room(data: Json, parts: Sequence[str]) -> None:
+    """Make the objects, or lists, that a pointer leads through and that are not there yet."""
+    for part, following in itertools.pairwise(parts):
+        if isinstance(data, Mapping) and part not in data:
+            data[part] = [] if _INDEX.fullmatch(following) else {}  # type: ignore[index]  # it is our dict
+        if isinstance(data, list) and not part.isdecimal():
+            return  # the patch itself says what is wrong with that
+        data = data[int(part)] if isinstance(data, list) else data[part]

@@ -1,0 +1,190 @@
+"""What measuring means to a proxy: MeshMetric's ports for Prometheus, and what the agent beside Envoy does.
+
+Envoy has the port, its path and its TLS; behind them it asks the agent, which puts together the metrics of
+Envoy and of applications, and sends them to OpenTelemetry collectors by itself.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.envoy import filters, names, words
+from koguma.envoy.words import Data
+from koguma.model.kri import SecretName
+from koguma.model.overlay import Overlay, Where
+from koguma.model.schema import Json
+from koguma.policies import collectors
+from koguma.policies.collectors import Unknown
+
+PORT: Final = 5670
+PATH: Final = "/metrics"
+INTERVAL: Final = "1m"
+
+_HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_ROUTER: Final = words.extension(filters.ROUTER, "envoy.extensions.filters.http.router.v3.Router")
+_TLS: Final = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9-]")
+
+
+class _Port(msgspec.Struct, frozen=True):
+    """A port that Prometheus scrapes: all backends with the same number."""
+
+    number: int
+    client: str
+    paths: tuple[str, ...]
+    mode: str
+
+
+def whole(conf: Json, where: Where) -> Overlay:
+    """The ports of a proxy, and what its agent is told."""
+    backends = conf.get("backends") or ()
+    if not backends or not where.workdir:
+        return {}
+    problems: dict[str, str] = {}
+    listeners = dict(_listeners(backends, where, problems))
+    metrics = {
+        "applications": [_application(each, where) for each in conf.get("applications") or ()],
+        "backends": list(_told(backends, problems)),
+        "sidecar": conf.get("sidecar") or {},
+        "extraLabels": {
+            "mesh": where.mesh,
+            "zone": where.zone,
+            "service": where.service,
+            "dataplane": where.name,
+        },
+    }
+    overlay: Data = {"settings": {"/meshmetric": {"observability": {"metrics": metrics}}}}
+    if listeners:
+        overlay |= {"clusters": {names.METRICS: _agent(where)}, "listeners": listeners}
+    return {**overlay, "problems": problems} if problems else overlay
+
+
+def _application(application: Json, where: Where) -> Data:
+    return {
+        **({"name": application["name"]} if application.get("name") else {}),
+        "path": application.get("path") or PATH,
+        "port": application["port"],
+        "address": application.get("address") or where.address,
+    }
+
+
+def _told(backends: Json, problems: dict[str, str]) -> Iterator[Data]:
+    for index, backend in enumerate(backends):
+        if backend["type"] == "Prometheus":
+            client = backend["prometheus"].get("clientId") or "default"
+            yield {"type": "Prometheus", "name": client}
+            continue
+        otel = backend["openTelemetry"]
+        try:
+            collector = collectors.of_otel(otel)
+        except Unknown as error:
+            problems[f"backends[{index}]"] = str(error)
+            continue
+        is_grpc = collector.protocol == "grpc"
+        endpoint = collector.authority if is_grpc else collector.url("/v1/metrics")
+        interval = otel.get("refreshInterval") or INTERVAL
+        told = {"endpoint": endpoint, "refreshInterval": words.seconds(interval)}
+        yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": told}
+
+
+def _agent(where: Where) -> Data:
+    """The cluster of the agent, which listens in its own directory."""
+    endpoint = {"endpoint": {"address": words.pipe(f"{where.workdir}/{names.METRICS_SOCKET}")}}
+    return {
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "load_assignment": {"cluster_name": names.METRICS, "endpoints": [{"lb_endpoints": [endpoint]}]},
+    }
+
+
+def _listeners(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[tuple[str, Data]]:
+    used: set[str] = set()
+    for port in _ports(backends):
+        name = f"{names.METRICS}_prometheus_{_NOT_IN_NAMES.sub('-', port.client)}"
+        name = f"{name}_{port.number}" if name in used else name
+        used.add(name)
+        problem = _problem(port, where)
+        if problem:
+            problems[f"port {port.number}"] = problem
+        else:
+            yield name, _listener(name, port, where)
+
+
+def _ports(backends: Json) -> Iterator[_Port]:
+    """Backends with one port are one listener, protected as well as any of them asks for."""
+    found: dict[int, list[Json]] = {}
+    for backend in backends:
+        if backend["type"] == "Prometheus":
+            found.setdefault(backend["prometheus"].get("port") or PORT, []).append(backend["prometheus"])
+    for number, same in found.items():
+        modes = [(each.get("tls") or {}).get("mode") or "Disabled" for each in same]
+        paths = dict.fromkeys(each.get("path") or PATH for each in same)
+        mode = next((each for each in modes if each != "Disabled"), "Disabled")
+        yield _Port(number, same[0].get("clientId") or "default", tuple(paths), mode)
+
+
+def _problem(port: _Port, where: Where) -> str:
+    try:
+        ipaddress.ip_address(where.address)
+    except ValueError:
+        return f'it is scraped on "{where.address}", which is no IP; write an IP as networking.address'
+    if port.mode == "ActiveMTLSBackend" and not where.has_mtls:
+        return "tls.mode is ActiveMTLSBackend, and the mesh has no mTLS; switch it on, or choose another mode"
+    return ""
+
+
+def _listener(name: str, port: _Port, where: Where) -> Data:
+    routes = [
+        {"match": {"path": path}, "route": {"cluster": names.METRICS, "prefix_rewrite": PATH}}
+        for path in port.paths
+    ]
+    host = {"name": name, "domains": ["*"], "routes": routes}
+    manager = words.extension(
+        filters.HCM,
+        _HCM,
+        stat_prefix=name,
+        internal_address_config={},
+        route_config={"name": name, "virtual_hosts": [host], "validate_clusters": False},
+        http_filters=[_ROUTER],
+    )
+    return {
+        "stat_prefix": name,
+        "address": words.address(where.address, port.number),
+        "traffic_direction": "INBOUND",
+        "filter_chains": [{"filters": [manager], **_protected(port.mode, where)}],
+    }
+
+
+def _protected(mode: str, where: Where) -> Data:
+    if mode == "Disabled":
+        return {}
+    context = words.typed(_TLS, **(_own_files(where) if mode == "ProvidedTLS" else _of_mesh(where)))
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+
+
+def _own_files(where: Where) -> Mapping[str, Json]:
+    """A certificate that the agent was started with; it keeps the files in its directory."""
+    files = {
+        "certificate_chain": {"filename": f"{where.workdir}/{names.METRICS_CERTIFICATE}"},
+        "private_key": {"filename": f"{where.workdir}/{names.METRICS_KEY}"},
+    }
+    return {"common_tls_context": {"tls_certificates": [files]}}
+
+
+def _of_mesh(where: Where) -> Mapping[str, Json]:
+    """The proxy's own certificate; who scrapes needs one of the mesh too."""
+    any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{where.mesh}/"}}
+    own, ca = (str(SecretName(kind, "secret", where.mesh)) for kind in ("identity_cert", "mesh_ca"))
+    return {
+        "common_tls_context": {
+            "tls_certificate_sds_secret_configs": [words.sds(own)],
+            "combined_validation_context": {
+                "default_validation_context": {"match_typed_subject_alt_names": [any_of_mesh]},
+                "validation_context_sds_secret_config": words.sds(ca),
+            },
+        },
+        "require_client_certificate": True,
+    }

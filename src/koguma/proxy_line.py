@@ -1,0 +1,198 @@
+"""Proxy lines: one connected proxy, from the house's side; what it said, what it is offered, how it is.
+
+At most one offer is pending, and the newest wins.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from koguma.core.build.network import Link
+from koguma.envoy.snapshot import LISTENER, SECRET, Failure, Piece, Snapshot
+from koguma.model import kri, labels
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+from koguma.quarantine import Held
+from koguma.xds.contract import Hello, Offer, ProxyStatus, Rejection
+
+_OFFERS_KEPT: Final = 4  # a NACK of an older one is not understood
+
+
+class House(Protocol):
+    """Whom a line tells what it hears."""
+
+    clock: Callable[[], datetime]
+
+    def secrets_acked(self, line: "ProxyLine", versions: Mapping[str, str]) -> None:
+        """A proxy has taken certificates."""
+
+    def refused(self, line: "ProxyLine") -> None:
+        """A proxy refused something."""
+
+    def took_all(self, line: "ProxyLine") -> None:
+        """A proxy has taken all that it can be called with, for the first time."""
+
+    async def disconnect(self, line: "ProxyLine") -> None:
+        """A stream is over."""
+
+
+class ProxyView(msgspec.Struct, frozen=True):
+    """How a proxy is, for people."""
+
+    key: Key
+    core_name: str
+    status: ProxyStatus
+    revision: int  # of the store, that it is known to have
+    behind_seconds: float
+    connected_at: datetime
+    envoy: str
+    failures: tuple[Failure, ...]
+    held: tuple[Held, ...] = ()
+
+
+class ProxyLine:
+    """One connected proxy."""
+
+    def __init__(self, house: House, hello: Hello, proxy: Resource, *, registered: bool) -> None:
+        self.key = proxy.key
+        self.proxy = proxy
+        self.registered = registered
+        self.hello = hello
+        self.link = link_of(hello.metadata)
+        self.run = run_of(hello, proxy.labels)
+        self.connected_at = house.clock()
+        self.compiled: Snapshot | None = None  # without secrets
+        self.uris: tuple[str, ...] = ()
+        self.status = ProxyStatus("connecting", 0, 0)
+        self.behind_since: datetime | None = self.connected_at
+        self._house = house
+        self.secrets_taken: dict[str, str] = {}  # versions by name
+        self.good = Snapshot()  # what it took as a whole last
+        self._offer: Offer | None = None
+        self._offers: deque[Offer] = deque(maxlen=_OFFERS_KEPT)
+        self._fresh = asyncio.Event()
+        self._can_be_called = False
+
+    async def next_offer(self) -> Offer:
+        """The newest offer that was not taken yet."""
+        while True:
+            await self._fresh.wait()
+            self._fresh.clear()
+            if self._offer is not None:
+                return self._offer
+
+    def offer(self, revision: int, snapshot: Snapshot) -> None:
+        """Let the proxy have this, unless it is what was offered last."""
+        if self._offer is not None and self._offer.snapshot == snapshot:
+            return
+        self._offer = Offer(revision, snapshot)
+        self._offers.append(self._offer)
+        self.behind_since = self.behind_since or self._house.clock()
+        self._fresh.set()
+
+    @property
+    def offered(self) -> Snapshot:
+        """What was offered last."""
+        return self._offer.snapshot if self._offer else Snapshot()
+
+    def refused(self, rejection: Rejection) -> Iterator[Piece]:
+        """What a NACK is about; nothing where its offer was too long ago."""
+        for offer in self._offers:
+            if offer.revision == rejection.revision:
+                for name in rejection.names:
+                    if (piece := offer.snapshot.get((rejection.type, name))) is not None:
+                        yield piece
+
+    def report(self, status: ProxyStatus) -> None:
+        """Note how far the proxy is."""
+        self.status = status
+        if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
+            self.behind_since = None
+            self.good = self._offer.snapshot
+        if status.rejections:
+            self._house.refused(self)
+        if not self._can_be_called and self._took_inbounds():
+            self._can_be_called = True
+            self._house.took_all(self)
+        taken = dict(status.acked_versions.get(SECRET) or {})
+        if taken != self.secrets_taken:
+            self.secrets_taken = taken
+            self._house.secrets_acked(self, taken)
+
+    def _took_inbounds(self) -> bool:
+        """Whether everything is taken, or all but what was refused and is no inbound's."""
+        if self.status.state == "synced":
+            return True
+        if self.status.state != "nack" or self._offer is None:
+            return False
+        own = {name for name in self.offered.of_type(LISTENER) if name.startswith("kri_dp_")}
+        refused = {name for rejection in self.status.rejections for name in rejection.names}
+        return not own & refused and own <= set(self.status.acked_versions.get(LISTENER) or {})
+
+    async def close(self) -> None:
+        """The stream is over."""
+        await self._house.disconnect(self)
+
+
+def link_of(metadata: Mapping[str, Json]) -> Link:
+    """What a proxy's metadata says of it; what does not fit is as good as absent."""
+    features = metadata.get("features")
+    return Link(
+        features=tuple(sorted(str(each) for each in features)) if isinstance(features, list) else (),
+        workdir=str(metadata.get("workdir") or ""),
+        admin_port=_port(metadata.get("dataplane.admin.port")),
+        dns_port=_port(metadata.get("dataplane.dns.port")),
+        has_ipv6=metadata.get("ipv6Enabled") is True,
+    )
+
+
+def run_of(hello: Hello, own: Mapping[str, str]) -> str:
+    """Which run of a proxy this is: what it says itself, or else where it keeps its files."""
+    return own.get(labels.INSTANCE) or str(hello.metadata.get("workdir") or "")
+
+
+def _port(text: Json) -> int:
+    found = str(text or "")
+    return int(found) if found.isascii() and found.isdigit() and int(found) < 1 << 16 else 0
+
+
+def shown(view: ProxyView, identifier: str, instance: str) -> Mapping[str, Json]:
+    """A proxy as the API shows it."""
+    return {
+        "name": view.core_name,
+        "mesh": view.key.mesh,
+        "kri": identifier,
+        "state": view.status.state,
+        "revision": view.revision,
+        "behindSeconds": round(view.behind_seconds, 3),
+        "connectedAt": view.connected_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "envoy": view.envoy,
+        "instance": instance,
+        "rejections": [_rejection(each) for each in view.status.rejections],
+        "quarantined": [_held(each) for each in view.held],
+        "failures": [msgspec.to_builtins(each) for each in view.failures],
+    }
+
+
+def _rejection(rejection: Rejection) -> Mapping[str, Json]:
+    """A NACK with the objects that caused it: those that the refused names identify."""
+    objects = [name for name in rejection.names if kri.is_kri(name)]
+    return {**msgspec.to_builtins(rejection), "objects": objects}
+
+
+def _held(held: Held) -> Mapping[str, Json]:
+    has = "the version before" if held.good_version else "none"
+    return {"type": held.type, "name": held.name, "text": held.text, "policies": held.policies, "has": has}
+
+
+def status_of(status: ProxyStatus, *, is_behind: bool, is_held: bool) -> ProxyStatus:
+    """The status that people see: what is held back is a NACK, also after it was offered again otherwise."""
+    if is_held:
+        return msgspec.structs.replace(status, state="nack")
+    if is_behind and status.state == "synced":
+        return msgspec.structs.replace(status, state="behind")
+    return status

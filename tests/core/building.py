@@ -1,0 +1,159 @@
+"""Meshes for tests of what Envoys get: objects as YAML, proxies that are connected, pieces to look into.
+
+A document may say what nobody can write: `status` is kept, `x-zone` is the zone that it comes from (empty:
+from Global), and `x-name` is a name that was legal once.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koguma.core import admission, pipeline, world
+from koguma.core.build import encoding, network, snapshot
+from koguma.core.build.network import Link
+from koguma.core.incremental import Db
+from koguma.envoy import schema
+from koguma.envoy.encode import Encoder
+from koguma.envoy.snapshot import TYPES, Piece, Snapshot
+from koguma.main import all_kinds
+from koguma.model import documents, forms
+from koguma.model.kind import Kinds
+from koguma.model.place import Mode, Place
+from koguma.model.resource import Key, Resource
+
+KINDS: Kinds = all_kinds()
+HERE = Place(zone="east")
+_STEP = re.compile(r'\["([^"]+)"\]|\[(\d+|\*)\]|([^.\[]+)')
+
+
+@cache
+def encoder() -> Encoder:
+    return Encoder(schema.load(schema.find_envoy()))
+
+
+def stored(document: Mapping[str, Any], kinds: Kinds = KINDS) -> Resource:
+    """An object as a zone's control plane has it."""
+    written = dict(document)
+    zone, name = written.pop("x-zone", HERE.zone), written.pop("x-name", "")
+    status = written.pop("status", None)
+    place = Place(zone=zone) if zone else Place(mode=Mode.GLOBAL, zone="")
+    made = admission.admitted(forms.read(written, kinds), None, place).resource
+    made = msgspec.structs.replace(made, status=status)
+    return msgspec.structs.replace(made, name=name, core_name=name) if name else made
+
+
+def objects(text: str) -> list[Resource]:
+    return [stored(document.value) for document in documents.load(text)]
+
+
+def database(
+    resources: Iterable[Resource], links: Mapping[str, Link] | None = None, kinds: Kinds = KINDS
+) -> Db:
+    """A mesh with proxies that said these things of themselves, by core name."""
+    db = pipeline.load(kinds, HERE, resources)
+    db.set(encoding.ENCODER, "envoy", encoder())
+    for name, link in (links or {}).items():
+        db.set(network.LINKS, proxy(db, name), link)
+    return db
+
+
+def proxies(db: Db) -> tuple[Key, ...]:
+    return world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
+
+
+def proxy(db: Db, name: str) -> Key:
+    (key,) = [key for key in proxies(db) if key.name == name]
+    return key
+
+
+def of(db: Db, name: str) -> Snapshot:
+    """What a proxy gets."""
+    found = snapshot.of(db, proxy(db, name))
+    assert found is not None
+    return found
+
+
+def decoded(piece: Piece) -> dict[str, Any]:
+    """A piece as plain data, made of plain dicts only, with its metadata in order."""
+    return json.loads(json.dumps(encoder().decoded(piece)), object_pairs_hook=_ordered)
+
+
+def _ordered(found: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(found)
+    if "filter_metadata" in data:
+        data["filter_metadata"] = {
+            name: dict(sorted(own.items())) for name, own in sorted(data["filter_metadata"].items())
+        }
+    return data
+
+
+def plain(of: Snapshot) -> dict[str, dict[str, Any]]:
+    """All that a proxy gets, by type and name."""
+    return {type_: {name: decoded(p) for name, p in sorted(of.of_type(type_).items())} for type_ in TYPES}
+
+
+def bodies(of: Snapshot | None) -> Any:
+    """All that a proxy gets, to the last byte, and what could not be made."""
+    if of is None:
+        return None
+    return {piece.id: (piece.version, piece.body, piece.needs) for piece in of}, of.failures
+
+
+def at(value: Any, path: str) -> Any:
+    """What stands at a path, or None; `[*]` stands for all elements of a list."""
+    steps = [key or index or name for key, index, name in _STEP.findall(path)]
+    return _at(value, steps)
+
+
+def _at(value: Any, steps: list[str]) -> Any:
+    for number, step in enumerate(steps):
+        if step == "*":
+            return [_at(each, steps[number + 1 :]) for each in value or ()]
+        if isinstance(value, list):
+            value = value[int(step)] if int(step) < len(value) else None
+        else:
+            value = (value or {}).get(step)
+    return value
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A file: objects, what proxies said of themselves, and what is expected, by proxy."""
+
+    path: Path
+    objects: str
+    links: dict[str, str]
+    expected: dict[str, str]
+
+    def database(self, instead: Mapping[str, str] | None = None) -> Db:
+        """The mesh, with some words replaced by others: what depends on where a test runs."""
+
+        def put(text: str) -> str:
+            for word, other in (instead or {}).items():
+                text = text.replace(word, other)
+            return text
+
+        links = {name: _link(put(text)) for name, text in self.links.items()}
+        return database(objects(put(self.objects)), links)
+
+
+def _link(text: str) -> Link:
+    (document,) = documents.load(text)
+    return msgspec.convert(document.value, Link)
+
+
+def case(path: Path) -> Case:
+    above, *below = path.read_text().split("\n---- ")
+    links, expected = {}, {}
+    for part in below:
+        head, _, text = part.partition("\n")
+        kind, _, name = head.rpartition(" ")
+        (links if kind == "link" else expected)[name] = text
+    return Case(path, above, links, expected)
+
+
+CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("build_cases").glob("*.yaml")))

@@ -1,0 +1,248 @@
+"""Meshes at random: objects that come, change and go, few enough that they meet, and proxies that connect.
+
+Drawn with Random and not with strategies, which favour small meshes; in those nothing goes wrong. Every
+policy takes part: those below in many forms, all others as their manuals show them.
+"""
+
+import re
+from random import Random
+from typing import Any
+
+from building import KINDS as ALL
+from building import stored
+
+from koguma.core.build.network import Link
+from koguma.model import documents
+from koguma.model.errors import Invalid
+from koguma.model.resource import Key, Resource
+
+SERVICES = ("a", "b", "c")
+PROXIES = ("p1", "p2", "p3")
+OFTEN = ("Dataplane", "MeshService") * 4
+PROTOCOLS = ("http", "tcp", "grpc", "http2")
+
+
+def resource(random: Random) -> Resource | None:
+    """Some object; None for one that would be refused, as users' are."""
+    if random.random() < 0.15:
+        return random.choice(SHOWN)
+    kind = random.choice((*KINDS, *OFTEN))
+    try:
+        return stored({"type": kind, **KINDS[kind](random)})
+    except Invalid:
+        return None
+
+
+def link(random: Random) -> Link:
+    """What a proxy may say of itself."""
+    possible = ("feature-bind-outbounds", "feature-embedded-dns")
+    features = tuple(each for each in possible if random.random() < 0.7)
+    return Link(features, random.choice(["", "/w"]), random.choice([0, 9901]), random.choice([0, 15053]))
+
+
+def dataplane_key(random: Random) -> Key:
+    return Key("Dataplane", "default", "east", "", random.choice(PROXIES))
+
+
+def _named(name: str, **more: Any) -> dict[str, Any]:
+    return {"mesh": "default", "name": name, **more}
+
+
+def _mesh(random: Random) -> dict[str, Any]:
+    mode = random.choice(["", "", "STRICT", "PERMISSIVE"])
+    backends = [{"name": "ca", "type": "builtin", "mode": mode}]
+    return {"name": "default", **({"mtls": {"enabledBackend": "ca", "backends": backends}} if mode else {})}
+
+
+def _dataplane(random: Random) -> dict[str, Any]:
+    inbounds = [_inbound(random, 8080 + number) for number in range(random.randint(1, 2))]
+    networking: dict[str, Any] = {"address": f"10.0.0.{random.randint(1, 9)}", "inbound": inbounds}
+    if random.random() < 0.5:
+        networking["outbound"] = [
+            {"port": 9000 + number, "backendRef": _ref(random) | {"port": random.choice([80, 81])}}
+            for number in range(random.randint(1, 3))
+        ]
+    if random.random() < 0.2:
+        networking["transparentProxying"] = {"redirectPortInbound": 15006, "redirectPortOutbound": 15001}
+    zone = random.choice(["east", "east", "east", "west"])
+    labels = {"team": random.choice(["x", "y"])}
+    return _named(random.choice(PROXIES), labels=labels, networking=networking, **{"x-zone": zone})
+
+
+def _inbound(random: Random, port: int) -> dict[str, Any]:
+    own = {
+        "kuma.io/service": random.choice(SERVICES),
+        "kuma.io/protocol": random.choice(PROTOCOLS),
+        "version": random.choice(["v1", "v2"]),
+    }
+    return {"port": port, "state": random.choice(["Ready", "Ready", "NotReady", "Ignored"]), "tags": own}
+
+
+def _ref(random: Random) -> dict[str, Any]:
+    kind = random.choice(["MeshService"] * 4 + ["MeshMultiZoneService", "MeshExternalService"])
+    return {"kind": kind, "name": random.choice((*SERVICES, "nobody"))}
+
+
+def _status(random: Random, first: int) -> Any:
+    vips = [{"ip": f"24{first}.0.0.{random.randint(1, 4)}"}] if random.random() < 0.8 else []
+    return {"vips": vips, "tls": {"status": random.choice(["Ready", "NotReady"])}}
+
+
+def _ports(random: Random) -> list[dict[str, Any]]:
+    return [
+        {"port": port, "targetPort": random.choice([8080, 8081]), "appProtocol": random.choice(PROTOCOLS)}
+        for port in random.choice([[80], [80], [80, 81]])
+    ]
+
+
+def _service(random: Random) -> dict[str, Any]:
+    name = random.choice(SERVICES)
+    selector = random.choice(
+        [{"dataplaneTags": {"kuma.io/service": name}}] * 4
+        + [{"dataplaneLabels": {"matchLabels": {"team": "x"}}}, {"dataplaneRef": {"name": "p1"}}]
+    )
+    spec = {"selector": selector, "ports": _ports(random)}
+    zone = random.choice(["east", "east", "west"])
+    labels = {"app": random.choice(["x", "y"])}
+    return _named(name, labels=labels, spec=spec, status=_status(random, 1), **{"x-zone": zone})
+
+
+def _multi_zone_service(random: Random) -> dict[str, Any]:
+    chosen = {"meshService": {"matchLabels": {"app": random.choice(["x", "y"])}}}
+    ports = [{"port": 80, "appProtocol": random.choice(PROTOCOLS)}]
+    spec = {"selector": chosen, "ports": ports}
+    return _named(random.choice(SERVICES), spec=spec, status=_status(random, 3), **{"x-zone": ""})
+
+
+def _external_service(random: Random) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "match": {"type": "HostnameGenerator", "port": 80, "protocol": random.choice(["http", "tcp"])},
+        "endpoints": [{"address": random.choice(["1.1.1.1", "a.com"]), "port": 80}],
+    }
+    if random.random() < 0.3:
+        source = {"type": "Secret", "secretRef": {"kind": "Secret", "name": "ca"}}
+        spec["tls"] = {"enabled": True, "verification": {"caCert": source}}
+    return _named(random.choice(SERVICES), spec=spec, status=_status(random, 2))
+
+
+def _generator(random: Random) -> dict[str, Any]:
+    template = random.choice(["{{ .DisplayName }}.mesh", "{{ .Name }}.{{ .Zone }}.mesh"])
+    return {"name": "it", "spec": {"selector": {"meshService": {"matchLabels": {}}}, "template": template}}
+
+
+def _top(random: Random) -> dict[str, Any]:
+    refs = [
+        {},
+        {},
+        {"targetRef": {"kind": "Dataplane", "labels": {"team": random.choice(["x", "y"])}}},
+        {"targetRef": {"kind": "Dataplane", "name": random.choice(PROXIES)}},
+    ]
+    return random.choice(refs)
+
+
+def _target(random: Random) -> dict[str, Any]:
+    route = {"kind": "MeshHTTPRoute", "name": random.choice(["r1", "r2"])}
+    return random.choice([{"kind": "Mesh"}, _ref(random), _ref(random), route])
+
+
+def _timeout(random: Random) -> dict[str, Any]:
+    conf = {
+        "connectionTimeout": random.choice(["1s", "2s"]),
+        "http": {"requestTimeout": random.choice(["3s", "4s"])},
+    }
+    if random.random() < 0.3:
+        return _named(random.choice(["t1", "t2"]), spec={**_top(random), "rules": [{"default": conf}]})
+    spec = {**_top(random), "to": [{"targetRef": _target(random), "default": conf}]}
+    return _named(random.choice(["t1", "t2"]), spec=spec)
+
+
+def _retry(random: Random) -> dict[str, Any]:
+    conf = {"http": {"numRetries": random.randint(1, 3)}, "tcp": {"maxConnectAttempt": 2}}
+    spec = {**_top(random), "to": [{"targetRef": _target(random), "default": conf}]}
+    return _named("retry", spec=spec)
+
+
+def _backends(random: Random) -> dict[str, Any]:
+    refs = []
+    for _ in range(random.randint(0, 2)):
+        ref = _ref(random) | {"weight": random.randint(0, 2)}
+        if ref["kind"] == "MeshService" and random.random() < 0.5:
+            ref |= {"kind": "MeshServiceSubset", "tags": {"version": random.choice(["v1", "v2"])}}
+        elif random.random() < 0.5:
+            ref["port"] = random.choice([80, 81])
+        refs.append(ref)
+    return {"backendRefs": refs} if refs else {}
+
+
+def _http_route(random: Random) -> dict[str, Any]:
+    path = {"type": random.choice(["PathPrefix", "Exact"]), "value": random.choice(["/", "/x", "/y"])}
+    rule = {"matches": [{"path": path}], "default": _backends(random)}
+    spec = {**_top(random), "to": [{"targetRef": _ref(random), "rules": [rule]}]}
+    return _named(random.choice(["r1", "r2"]), spec=spec)
+
+
+def _tcp_route(random: Random) -> dict[str, Any]:
+    rule = {"default": _backends(random)}
+    return _named("tcp", spec={**_top(random), "to": [{"targetRef": _ref(random), "rules": [rule]}]})
+
+
+def _tls(random: Random) -> dict[str, Any]:
+    top = _top(random)
+    conf: dict[str, Any] = {"mode": random.choice(["Strict", "Permissive"])}
+    if not top:
+        conf["tlsVersion"] = {"min": random.choice(["TLS12", "TLS13"])}
+    return _named("tls", spec={**top, "rules": [{"default": conf}]})
+
+
+def _permission(random: Random) -> dict[str, Any]:
+    who = {"spiffeID": {"type": "Exact", "value": f"spiffe://default/{random.choice(SERVICES)}"}}
+    conf = {random.choice(["allow", "deny"]): [who]}
+    return _named(random.choice(["m1", "m2"]), spec={**_top(random), "rules": [{"default": conf}]})
+
+
+def _load_balancing(random: Random) -> dict[str, Any]:
+    near = {"localZone": {"affinityTags": [{"key": "version"}]}}
+    locality = random.choice([near, {"disabled": True}])
+    spec = {"to": [{"targetRef": _ref(random), "default": {"localityAwareness": locality}}]}
+    return _named("lb", spec=spec)
+
+
+def _secret(_random: Random) -> dict[str, Any]:
+    return _named("ca", data="LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
+
+
+KINDS = {
+    "Mesh": _mesh,
+    "Dataplane": _dataplane,
+    "MeshService": _service,
+    "MeshMultiZoneService": _multi_zone_service,
+    "MeshExternalService": _external_service,
+    "HostnameGenerator": _generator,
+    "MeshTimeout": _timeout,
+    "MeshRetry": _retry,
+    "MeshHTTPRoute": _http_route,
+    "MeshTCPRoute": _tcp_route,
+    "MeshTLS": _tls,
+    "MeshTrafficPermission": _permission,
+    "MeshLoadBalancingStrategy": _load_balancing,
+    "Secret": _secret,
+}
+
+
+def _shown() -> list[Resource]:
+    """What the manuals of policies show, about services that are there."""
+    found = []
+    for kind in ALL:
+        for example in re.findall(
+            r"^```yaml\n(.*?)^```$", kind.doc if kind.policy else "", re.DOTALL | re.MULTILINE
+        ):
+            text = re.sub(r"\b(backend|orders|shop)\b", "a", re.sub(r"\b(web|frontend)\b", "b", example))
+            for document in documents.load(text):
+                try:
+                    found.append(stored(document.value))
+                except Invalid:
+                    continue
+    return found
+
+
+SHOWN = _shown()

@@ -1,0 +1,113 @@
+"""What Envoys get: each file in `build_cases` is a case, objects above, what comes out for a proxy below.
+
+Below stand the names of all that the proxy gets and, by type and name, what is to be found at some paths of a
+piece; nothing (null) where a path must not be there. `KOGUMA_GOLDEN=rewrite` writes what is there now.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from building import CASES, Case, at, bodies, decoded, objects, of, plain, proxies
+
+from koguma.core import pipeline
+from koguma.core.build import snapshot
+from koguma.core.build.shape import NOWHERE
+from koguma.envoy.snapshot import TYPES
+from koguma.model import documents
+
+IDS = [case.path.stem for case in CASES]
+
+
+def found(case: Case, name: str, expected: Any) -> Any:
+    """What there is at the places that a case looks at."""
+    made = of(case.database(), name)
+    pieces = plain(made)
+    shown: dict[str, Any] = {
+        "names": {type_: list(pieces[type_]) for type_ in TYPES if pieces[type_]},
+    }
+    if made.failures:
+        shown["failures"] = [f"{each.type} {each.name}: {each.text}" for each in made.failures]
+    for type_ in TYPES:
+        looked_at = expected.get(type_) or {}
+        if looked_at:
+            shown[type_] = {
+                piece: {path: at(pieces[type_].get(piece), path) for path in paths}
+                for piece, paths in looked_at.items()
+            }
+    return shown
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - no `&id001`: people read this
+        return True
+
+
+def written(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=108, default_flow_style=None)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_proxy_gets_what_its_case_says(case: Case):
+    assert case.expected
+    results = {}
+    for name, text in case.expected.items():
+        (expected,) = [each.value for each in documents.load(text)] or [{}]
+        results[name] = expected, found(case, name, expected)
+    differs = any(expected != made for expected, made in results.values())
+    if os.environ.get("KOGUMA_GOLDEN") == "rewrite" and differs:
+        links = [f"---- link {name}\n{text.rstrip()}\n" for name, text in case.links.items()]
+        sections = [f"---- {name}\n{written(made)}" for name, (_, made) in results.items()]
+        case.path.write_text("".join([case.objects.rstrip() + "\n", *links, *sections]))
+        return
+    for name, (expected, made) in results.items():
+        assert made == expected, name
+
+
+def referred(data: Any) -> Iterator[tuple[str, str]]:
+    """Everything that plain data of a piece refers to, by type and name."""
+    if isinstance(data, list):
+        for each in data:
+            yield from referred(each)
+    if not isinstance(data, dict):
+        return
+    if data.get("type") == "EDS":
+        yield "endpoints", data["name"]
+    for field, value in data.items():
+        match field, value:
+            case "rds", {"route_config_name": name}:
+                yield "routes", name
+            case (("sds_config" | "config_discovery"), _):
+                yield "secret" if field == "sds_config" else "extension", data["name"]
+            case "cluster", str():
+                yield "cluster", value
+            case "clusters", list():
+                yield from (("cluster", each["name"]) for each in value)
+        yield from referred(value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_what_a_piece_refers_to_is_there_and_it_says_that_it_needs_it(case: Case):
+    db = case.database()
+    for key in proxies(db):
+        made = snapshot.of(db, key)
+        missing = {each.id for each in made.failures}
+        for piece in made:
+            assert set(referred(decoded(piece))) - {("cluster", NOWHERE)} <= set(piece.needs), piece
+            here = [id_ for id_ in piece.needs if id_[0] != "secret"]
+            assert all(made.get(id_) or id_ in missing for id_ in here), piece
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_order_of_arrival_leaves_no_trace_in_bytes(case: Case):
+    there = list(objects(case.objects))
+    db, late = case.database(), case.database()
+    for resource in there:
+        pipeline.take(late, [], [resource.key])
+    for resource in reversed(there):
+        pipeline.take(late, [resource])
+        snapshot.of(late, there[1].key)
+    for key in proxies(db):
+        assert bodies(snapshot.of(late, key)) == bodies(snapshot.of(db, key))

@@ -1,0 +1,220 @@
+"""What a change touches of what Envoys get, and what the engine asks again for it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from building import database, proxies, proxy, stored
+
+from koguma.core import pipeline, world
+from koguma.core.build import network, snapshot
+from koguma.core.build.network import Link
+from koguma.core.incremental import Db
+from koguma.envoy.snapshot import Id, Snapshot
+from koguma.model.resource import Resource
+
+LINK = Link(("feature-bind-outbounds", "feature-embedded-dns"), "/w", 9901)
+SERVICES = ("a", "b", "c")
+
+
+def service(name: str, number: int = 1, **more: Any) -> Resource:
+    ports = [{"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"}]
+    spec = {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": ports}
+    status = {"vips": [{"ip": f"241.0.0.{number}"}], "tls": {"status": "Ready"}, **more}
+    labels = {"app": name}
+    return stored(
+        {"type": "MeshService", "mesh": "default", "name": name, "labels": labels, "spec": spec}
+        | {"status": status}
+    )
+
+
+def multi_zone(name: str, app: str) -> Resource:
+    ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
+    spec = {"selector": {"meshService": {"matchLabels": {"app": app}}}, "ports": ports}
+    status = {"vips": [{"ip": "243.0.0.1"}]}
+    return stored(
+        {"type": "MeshMultiZoneService", "mesh": "default", "name": name, "spec": spec}
+        | {"status": status, "x-zone": ""}
+    )
+
+
+def dataplane(name: str, service: str, at: str, **inbound: Any) -> Resource:
+    tags = {"kuma.io/service": service, "kuma.io/protocol": "http"}
+    networking = {"address": at, "inbound": [{"name": "main", "port": 8080, "tags": tags, **inbound}]}
+    return stored({"type": "Dataplane", "mesh": "default", "name": name, "networking": networking})
+
+
+def timeout(policy: str, seconds: int, **ref: str) -> Resource:
+    conf = {"connectionTimeout": f"{seconds}s", "http": {"requestTimeout": f"{seconds}s"}}
+    spec = {"to": [{"targetRef": ref or {"kind": "Mesh"}, "default": conf}]}
+    return stored({"type": "MeshTimeout", "mesh": "default", "name": policy, "spec": spec})
+
+
+def route(value: str) -> Resource:
+    headers = {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": [{"name": "x-v"}]}}
+    headers["responseHeaderModifier"]["set"][0]["value"] = value
+    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"filters": [headers]}}
+    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": "a"}, "rules": [rule]}]}
+    return stored({"type": "MeshHTTPRoute", "mesh": "default", "name": "r", "spec": spec})
+
+
+def mesh(mode: str = "STRICT") -> Resource:
+    backends = [{"name": "ca", "type": "builtin", "mode": mode}]
+    return stored({"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca", "backends": backends}})
+
+
+def generator() -> Resource:
+    spec = {"selector": {"meshService": {"matchLabels": {}}}, "template": "{{ .DisplayName }}.mesh"}
+    return stored({"type": "HostnameGenerator", "name": "all", "spec": spec})
+
+
+def running(n_each: int = 2) -> Db:
+    """A mesh of three services, each called by everybody; every proxy is connected."""
+    there = [mesh(), generator(), timeout("t", 5), route("1"), multi_zone("m", "a")]
+    there += [service(name, number) for number, name in enumerate(SERVICES, start=1)]
+    for number, name in enumerate(SERVICES):
+        there += [dataplane(f"{name}-{i}", name, f"10.0.{number}.{i + 1}") for i in range(n_each)]
+    db = database(there)
+    for key in proxies(db):
+        connect(db, key)
+    db.changed()
+    db.reset_counts()
+    return db
+
+
+def connect(db: Db, key: Any) -> None:
+    db.set(network.LINKS, key, LINK)
+    db.watch(snapshot.of, key)
+
+
+def touched(before: Snapshot | None, after: Snapshot | None) -> set[Id]:
+    """What is new, gone or different."""
+    old, new = ({piece.id: piece.version for piece in each or ()} for each in (before, after))
+    return {id_ for id_ in old | new if old.get(id_) != new.get(id_)}
+
+
+def after(db: Db, *written: Resource, gone: Iterable[Resource] = ()) -> dict[str, set[Id]]:
+    """What a change touches, by connected proxy; all of them were told."""
+    known = {key: snapshot.of(db, key) for key in network.LINKS.keys(db)}
+    db.reset_counts()
+    pipeline.take(db, written, [each.key for each in gone])
+    told = {asked.args[0] for asked in db.changed()}
+    ran = dict(db.runs)
+    found = {key: touched(known.get(key), snapshot.of(db, key)) for key in known}
+    db.runs.clear()
+    db.runs.update(ran)
+    assert told == {key for key, ids in found.items() if ids}
+    return {key.name: ids for key, ids in found.items() if ids}
+
+
+def ran(db: Db, *starts: str) -> dict[str, int]:
+    return {name: times for name, times in db.runs.items() if times and name.startswith(starts)}
+
+
+ALL = ("a-0", "a-1", "b-0", "b-1", "c-0", "c-1")
+OF_A = {("endpoints", "kri_msvc_default_east__a_http"), ("endpoints", "kri_mzsvc_default___m_http")}
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        dataplane("a-0", "a", "10.9.9.9"),
+        dataplane("a-0", "a", "10.0.0.1", state="NotReady"),
+        dataplane("a-0", "a", "10.0.0.1", address="10.0.0.77"),
+    ],
+)
+def test_a_moved_endpoint_touches_the_endpoints_of_its_services_and_nothing_else(moved: Resource):
+    db = running()
+    found = after(db, moved)
+    own = found.pop("a-0")
+    assert found == dict.fromkeys(("a-1", "b-0", "b-1", "c-0", "c-1"), OF_A)
+    assert own >= OF_A
+    assert {name for _, name in own - OF_A} <= {"kri_dp_default_east__a-0_main", "_kuma_envoy_admin"}
+    assert not ran(db, "match.", "rules.", "outbound.traffic", "outbound.listener", "overlays.outbound")
+
+
+def test_a_proxy_that_comes_or_goes_touches_endpoints_only():
+    db = running()
+    new = dataplane("a-9", "a", "10.0.0.99")
+    assert after(db, new) == dict.fromkeys(ALL, OF_A)
+    assert not ran(db, "outbound.traffic", "outbound.listener")
+    assert after(db, gone=[new]) == dict.fromkeys(ALL, OF_A)
+
+
+def test_an_edited_limit_finds_no_selector_and_no_target_again():
+    db = running()
+    found = after(db, timeout("t", 6))
+    types = {type_ for ids in found.values() for type_, _ in ids}
+    assert types == {"cluster", "routes"}
+    assert not ran(db, "match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.port")
+
+
+def test_a_limit_for_one_service_touches_that_service_only():
+    db = running()
+    found = after(db, timeout("on-b", 9, kind="MeshService", name="b"))
+    name = "kri_msvc_default_east__b_http"
+    assert found == dict.fromkeys(ALL, frozenset({("cluster", name), ("routes", name)}))
+
+
+def test_an_edited_route_touches_its_own_routes_and_no_listener_or_cluster():
+    db = running()
+    found = after(db, route("2"))
+    assert set(map(frozenset, found.values())) == {frozenset({("routes", "kri_msvc_default_east__a_http")})}
+    assert len(found) == 6
+    assert not ran(db, "match.matched", "clusters.cluster", "overlays.")
+
+
+def test_news_of_proxies_in_a_status_touch_nothing():
+    db = running()
+    assert after(db, service("a", 1, dataplaneProxies={"connected": 2, "healthy": 2, "total": 2})) == {}
+    assert not ran(db, "snapshot.of", "outbound.everything")
+
+
+def test_an_object_that_nobody_reads_runs_nothing():
+    db = running()
+    secret = stored({"type": "Secret", "mesh": "default", "name": "s", "data": "YWFh"})
+    assert after(db, secret) == {}
+    assert ran(db, "") == {}
+
+
+def test_a_proxy_like_others_shares_what_it_calls_with_them():
+    db = running()
+    twin = dataplane("b-9", "b", "10.0.1.99")
+    pipeline.take(db, [twin])
+    db.changed()
+    db.reset_counts()
+    connect(db, twin.key)
+    assert not ran(db, "outbound.", "clusters.", "overlays.outbound", "match.matched")
+    first, second = (snapshot.of(db, key) for key in (twin.key, proxy(db, "a-0")))
+    assert first.bundles[0] is second.bundles[0]
+
+
+def test_what_connects_later_gets_its_names_and_loses_them_when_it_goes():
+    db = running()
+    key = proxy(db, "a-0")
+    before = snapshot.of(db, key)
+    db.remove(network.LINKS, key)
+    assert [asked.args for asked in db.changed()] == [(key,)]
+    gone = {id_ for _, id_ in touched(before, snapshot.of(db, key))}
+    assert {"_kuma_dynamicconfig", "_kuma_envoy_admin", "kri_msvc_default_east__b_http"} <= gone
+    db.set(network.LINKS, key, LINK)
+    db.changed()
+    assert snapshot.of(db, key) == before
+
+
+def test_mtls_touches_listeners_and_clusters_and_leaves_endpoints_and_routes():
+    db = running()
+    types = {type_ for ids in after(db, mesh("PERMISSIVE")).values() for type_, _ in ids}
+    assert types == {"listener"}  # every service is ready for mTLS, so nobody calls otherwise
+    types = {
+        type_ for ids in after(db, stored({"type": "Mesh", "name": "default"})).values() for type_, _ in ids
+    }
+    assert types == {"listener", "cluster", "extension"}
+
+
+def test_a_label_that_nobody_asks_for_touches_nothing():
+    db = running()
+    known = world.RESOURCES.get(db, timeout("t", 5).key)
+    assert after(db, msgspec.structs.replace(known, labels={**known.labels, "note": "x"})) == {}
+    assert not ran(db, "snapshot.of", "overlays.")

@@ -1,0 +1,102 @@
+"""A real Envoy takes what every case of `build_cases` gives it: nothing is refused, all listeners listen."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from building import CASES, encoder, proxies
+
+from koguma.core.build import snapshot
+from koguma.envoy.snapshot import SECRET, Bundle, Piece, Snapshot, bundle
+from koguma.identity import sds
+from koguma.identity.sds import Secret
+from koguma.model.redacted import Redacted
+from koguma.xds.server import Limits
+from tests.envoy.real_envoy import free_ports
+from tests.envoy.some_certificates import certificate, pem
+from tests.xds.house import House, serving
+from tests.xds.real_envoy import RunningEnvoy, envoy
+
+pytestmark = pytest.mark.slow
+
+NOW = Limits(drain_seconds=0.0)
+FIXED_PORTS = ("25001", "25006", "25053")
+
+
+def secrets() -> Bundle:
+    """A certificate, and the CA that vouches for it."""
+    ca = certificate(())
+    own, key = pem(certificate(("spiffe://default/it",), ca))
+    made = (
+        Secret(sds.identity_name("default"), "1", own, Redacted(key)),
+        Secret(sds.trust_name("default"), "1", pem(ca)[0]),
+    )
+    return bundle(encoder().piece(SECRET, each.name, each.data()) for each in made)
+
+
+def snapshots(folder: Path) -> Iterator[tuple[str, Snapshot]]:
+    """What every proxy of every case gets, each on addresses of this machine that are its own."""
+    ports = dict(zip(FIXED_PORTS, map(str, free_ports(len(FIXED_PORTS))), strict=True))
+    known, networks = secrets(), count(os.getpid())
+    for case in CASES:
+        for key in proxies(case.database()):
+            network, workdir = next(networks), folder / str(next(networks))
+            workdir.mkdir()
+            own = f"127.{network // 200 % 200 + 1}.{network % 200 + 1}."
+            db = case.database({"127.0.0.": own, "/workdir": str(workdir), **ports})
+            made = snapshot.of(db, key)
+            assert made is not None
+            yield f"{case.path.stem}: {key.name}", Snapshot((*made.bundles, known))
+
+
+def can_come(made: Snapshot, piece: Piece) -> bool:
+    """Whether all that a piece needs could be made."""
+    failed = {each.id for each in made.failures}
+    needed = [each for each in map(made.get, piece.needs) if each is not None]
+    return failed.isdisjoint((piece.id, *piece.needs)) and all(can_come(made, each) for each in needed)
+
+
+async def listening(proxy: RunningEnvoy) -> dict[str, str]:
+    """The listeners of an Envoy, each with what is wrong with it."""
+    dump = json.loads(await proxy.ask("/config_dump?resource=dynamic_listeners"))
+    return {
+        each.get("name"): each.get("error_state", {}).get("details")
+        or ("" if "active_state" in each else "warming")
+        for each in dump.get("configs", ())
+        if set(each) - {"@type", "name", "client_status"} != {"draining_state"}
+    }
+
+
+async def settled(proxy: RunningEnvoy, names: set[str]) -> dict[str, str]:
+    """The listeners when all of them are active, or after a while."""
+    found: dict[str, str] = {}
+    for _ in range(150):
+        found = await listening(proxy)
+        if found == dict.fromkeys(names, ""):
+            break
+        await asyncio.sleep(0.02)
+    return found
+
+
+async def refused(proxy: RunningEnvoy) -> dict[str, str]:
+    lines = (await proxy.ask("/stats?filter=update_rejected&usedonly")).splitlines()
+    return {name: count for name, count in (line.split(": ") for line in lines) if count != "0"}
+
+
+async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path):
+    house = House()
+    async with serving(house, NOW) as (_, port), envoy(tmp_path, port, "DELTA_GRPC") as proxy:
+        room = await house.room()
+        for revision, (name, made) in enumerate(snapshots(tmp_path), start=1):
+            room.offer(revision, made)
+            names = {name for name, piece in made.of_type("listener").items() if can_come(made, piece)}
+            assert await settled(proxy, names) == dict.fromkeys(names, ""), name
+            if not made.failures:
+                await room.until("synced", acked=revision)
+            assert room.statuses[-1].rejections == (), name
+        assert await refused(proxy) == {}
+        assert "LIVE" in await proxy.ask("/ready")

@@ -1,0 +1,131 @@
+"""Quarantine: what a proxy refused is held back for it, and for nobody else, until it changes."""
+
+import asyncio
+
+import pytest
+
+from koguma import quarantine
+from koguma.api import transactions
+from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET, Piece, Snapshot, bundle, version_of
+from koguma.model.resource import Key
+from koguma.quarantine import Quarantine
+from koguma.store.contract import Put, Transaction
+from tests.mesh import until
+from tests.plane import Plane
+
+WEB = Key("Dataplane", "default", "default", "", "web-1")
+
+
+def piece(type_, name, text):
+    return Piece(type_, name, version_of(text.encode()), text.encode(), ((CLUSTER, "other"),))
+
+
+def bodies(snapshot):
+    return {each.id: each.body.decode() for each in snapshot}
+
+
+def snapshot(**clusters):
+    shared = bundle(piece(CLUSTER, name, text) for name, text in clusters.items())
+    return Snapshot((shared, bundle([piece(LISTENER, "in", "listener")])))
+
+
+@pytest.fixture
+def plane(tmp_path):
+    with Plane(tmp_path, store=f"sqlite:///{tmp_path / 'mesh.db'}") as running:
+        yield running
+
+
+def made(plane):
+    return Quarantine(plane.plane._proxies.fleet.context)
+
+
+def refused(bad, good, text="no such filter", **more):
+    return quarantine.held(bad, good, text, **more)
+
+
+def test_a_proxy_keeps_what_it_took_last_and_everything_else_goes_on(plane):
+    held = made(plane)
+    bad, good = piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good")
+    assert held.refuse(WEB, [refused(bad, good)])
+    offered = held.taken(WEB, snapshot(a="bad", b="new"))
+    assert bodies(offered) == {(CLUSTER, "a"): "good", (CLUSTER, "b"): "new", (LISTENER, "in"): "listener"}
+    assert offered.get((CLUSTER, "a")).needs == ((CLUSTER, "other"),)
+    untouched = snapshot(a="bad")
+    assert held.taken(Key(*WEB[:4], "web-2"), untouched) is untouched
+
+
+def test_only_bundles_that_hold_it_are_copied(plane):
+    held = made(plane)
+    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    compiled = snapshot(a="bad")
+    assert held.taken(WEB, compiled).bundles[1] is compiled.bundles[1]
+
+
+@pytest.mark.parametrize("after", [{"a": "fixed"}, {"b": "x"}])
+def test_what_changes_is_released(plane, after):
+    held = made(plane)
+    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    compiled = snapshot(**after)
+    assert held.taken(WEB, compiled) is compiled
+    assert held.of(WEB) == {}
+
+
+def test_the_same_refusal_twice_is_no_news_and_another_one_is(plane):
+    held = made(plane)
+    good = piece(CLUSTER, "a", "good")
+    assert held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
+    assert not held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
+    assert held.refuse(WEB, [refused(piece(CLUSTER, "a", "worse"), good)])
+
+
+def test_what_was_never_taken_in_any_version_is_offered_as_it_is(plane):
+    held = made(plane)
+    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), None)])
+    compiled = snapshot(a="bad")
+    assert bodies(held.taken(WEB, compiled)) == bodies(compiled)
+
+
+def test_keys_are_never_held(plane):
+    held = made(plane)
+    assert not held.refuse(WEB, [refused(piece(SECRET, "identity", "key"), piece(SECRET, "identity", "old"))])
+    assert held.of(WEB) == {}
+
+
+def stored(plane):
+    configs = plane.plane.store.state.listed("Config")
+    return [config for config in configs if config.name.startswith(quarantine.PREFIX)]
+
+
+def test_what_is_held_outlives_the_control_plane_and_goes_with_its_release(plane):
+    held = made(plane)
+    running = asyncio.run_coroutine_threadsafe(held.run(), plane._loop)
+    kri = "kri_mpp_default_default__patch_"
+    bad, good = piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good")
+
+    async def refuse():
+        held.refuse(WEB, [refused(bad, good, policies=[kri])])
+
+    plane.run(refuse())
+    until(lambda: stored(plane))
+    later = made(plane)
+    later.load()
+    assert later.of(WEB) == held.of(WEB)
+    assert later.of(WEB)[CLUSTER, "a"].policies == (kri,)
+
+    async def release():
+        held.taken(WEB, snapshot(a="fixed"))
+
+    plane.run(release())
+    until(lambda: not stored(plane))
+    running.cancel()
+
+
+def test_what_cannot_be_read_is_passed_over(plane):
+    context = plane.plane._proxies.fleet.context
+    config = {"type": "Config", "name": f"{quarantine.PREFIX}x", "config": "rubbish"}
+    put = Put(transactions.made_here(context, config), 0)
+    plane.run(context.store.write(Transaction((put,), "test", "rubbish")))
+    held = made(plane)
+    held.load()
+    assert stored(plane)
+    assert held.of(WEB) == {}

@@ -1,0 +1,203 @@
+"""By which names real Envoys know what they have, and what their metrics can be asked for."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from koguma.model import kri
+from tests.mesh import Sidecar, call, until
+from tests.traffic.conftest import Site
+
+pytestmark = pytest.mark.slow
+
+OUT = "default_default_"
+BACKEND, DB = f"kri_msvc_{OUT}_backend_http", f"kri_msvc_{OUT}_db_tcp"
+OTHER, OUTSIDE = f"kri_msvc_{OUT}_other_http", f"kri_extsvc_{OUT}_outside_80"
+DEAF, CLOSED = f"kri_extsvc_{OUT}_deaf_80", f"kri_extsvc_{OUT}_closed_5432"
+EVERYWHERE = "kri_mzsvc_default___everywhere_http"  # of all zones
+IN_BACKEND, IN_DB = f"kri_dp_{OUT}_node.1_backend", f"kri_dp_{OUT}_node.1_db"
+ROUTE = f"kri_mhttpr_{OUT}_route.with.dots_"
+NO_ROUTE = "_kuma_route_default"
+
+HTTP = {BACKEND, OTHER, OUTSIDE, DEAF, EVERYWHERE}
+CALLED = {*HTTP, DB, CLOSED}
+
+
+def dotted_route() -> Mapping[str, Any]:
+    match = {"path": {"type": "PathPrefix", "value": "/dotted"}}
+    target = {"kind": "MeshService", "name": "backend"}
+    spec = {"to": [{"targetRef": target, "rules": [{"matches": [match], "default": {}}]}]}
+    return {"type": "MeshHTTPRoute", "name": "route.with.dots", "spec": spec}
+
+
+def configuration(of: Sidecar) -> Mapping[str, Any]:
+    """All that an Envoy has, by section: clusters, endpoints, listeners, routes, secrets."""
+    dump = json.loads(of.admin("/config_dump?include_eds"))["configs"]
+    return {part["@type"].rpartition(".")[2].removesuffix("ConfigDump"): part for part in dump}
+
+
+def found(value: Any, *keys: str) -> Iterator[str]:
+    """Every text under one of these keys, however deep."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if key in keys and isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, dict | list):
+            yield from found(inner, *keys)
+
+
+def listeners(of: Sidecar) -> set[str]:
+    return {each["name"] for each in json.loads(of.admin("/listeners?format=json"))["listener_statuses"]}
+
+
+def clusters(of: Sidecar) -> set[str]:
+    return {each["name"] for each in json.loads(of.admin("/clusters?format=json"))["cluster_statuses"]}
+
+
+def route_configurations(of: Sidecar) -> list[Mapping[str, Any]]:
+    return [each["route_config"] for each in configuration(of)["Routes"].get("dynamic_route_configs", ())]
+
+
+def test_what_has_a_resource_is_named_by_its_identifier(site: Site):
+    site.has(dotted_route())
+    web, node = site.web, site.nodes["v1"]
+    assert listeners(web) == {*CALLED, "_kuma_envoy_admin", "_kuma_dynamicconfig"}
+    assert clusters(web) == {*CALLED, "_kuma_ads", "_kuma_readiness"}
+    assert listeners(node) == {IN_BACKEND, IN_DB, "_kuma_dynamicconfig"}
+    assert clusters(node) == {IN_BACKEND, IN_DB, "_kuma_ads"}
+    configs = {each["name"]: each for each in route_configurations(web)}
+    hosts = {name: [host["name"] for host in each["virtual_hosts"]] for name, each in configs.items()}
+    assert hosts == {name: [name] for name in HTTP}
+    assert [each["name"] for each in route_configurations(node)] == [IN_BACKEND]
+    # One route for the path itself, one for what is below it, and the one for everything else.
+    names = [each["name"] for each in configs[BACKEND]["virtual_hosts"][0]["routes"]]
+    assert names == [ROUTE, ROUTE, NO_ROUTE]
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name is an identifier, or that of something internal."""
+    return ":" not in name and (kri.is_kri(name) or name.startswith("_kuma_"))
+
+
+def test_statistics_have_the_names_of_what_they_count(site: Site):
+    site.has(dotted_route())
+    for sidecar in (site.web, *site.nodes.values()):
+        config = configuration(sidecar)
+        for section in ("Listeners", "Clusters", "Routes"):
+            used = set(found(config[section], "stat_prefix", "alt_stat_name"))
+            assert {name for name in used if not is_ours(name)} == set()
+            named = {name for name in found(config[section], "name") if is_ours(name)}
+            assert used <= named, section
+
+
+def test_only_secrets_have_names_with_colons(site: Site):
+    original = site.mesh.request("GET", "/meshes/default").json
+    backend = {"name": "ca-1", "type": "builtin"}
+    # Not `has`: what a test wrote is deleted after it, and this is the mesh.
+    site.mesh.changed({**original, "mtls": {"enabledBackend": "ca-1", "backends": [backend]}})
+    try:
+        for sidecar in (site.web, *site.nodes.values()):
+            config = configuration(sidecar)
+            secrets = config.pop("Secrets")["dynamic_active_secrets"]
+            names = {each["name"] for each in secrets}
+            assert names == {"identity_cert:secret:default", "mesh_ca:secret:default"}
+            config.pop("Bootstrap")
+            others = {name for name in found(config, "name", "cluster_name", "cluster") if ":" in name}
+            assert others <= names
+    finally:
+        site.mesh.changed(original)
+        until(lambda: site.get("backend").status == 200, "calls go on without mTLS")
+
+
+SAMPLE = re.compile(r"(?P<metric>\w+)\{(?P<labels>.*)\} (?P<value>\S+)")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def metrics(of: Sidecar) -> Iterator[tuple[str, dict[str, str], float]]:
+    """What Prometheus would read."""
+    for line in of.admin("/stats/prometheus?usedonly").splitlines():
+        if sample := SAMPLE.fullmatch(line):
+            yield sample["metric"], dict(LABEL.findall(sample["labels"])), float(sample["value"])
+
+
+def counted(of: Sidecar, metric: str, **labels: str) -> float:
+    """The sum of a metric over all series with these labels."""
+    wanted = {f"envoy_{name}": value for name, value in labels.items()}.items()
+    return sum(value for name, has, value in metrics(of) if name == metric and wanted <= has.items())
+
+
+COUNTED_BY_WEB = (
+    ("envoy_cluster_upstream_rq_total", {"cluster_name": BACKEND}, 5),
+    ("envoy_cluster_upstream_rq_total", {"cluster_name": OUTSIDE}, 1),
+    ("envoy_cluster_upstream_rq_total", {"cluster_name": EVERYWHERE}, 1),
+    ("envoy_cluster_upstream_cx_total", {"cluster_name": DB}, 2),
+    ("envoy_listener_downstream_cx_total", {"listener_address": BACKEND}, 5),
+    ("envoy_listener_downstream_cx_total", {"listener_address": DB}, 2),
+    ("envoy_http_downstream_rq_total", {"http_conn_manager_prefix": BACKEND}, 5),
+    ("envoy_tcp_downstream_cx_total", {"tcp_prefix": DB}, 2),
+    ("envoy_vhost_route_upstream_rq_total", {"virtual_host": BACKEND, "route": ROUTE}, 3),
+    ("envoy_vhost_route_upstream_rq_total", {"virtual_host": BACKEND, "route": NO_ROUTE}, 2),
+    ("envoy_vhost_route_upstream_rq_total", {"virtual_host": OUTSIDE, "route": NO_ROUTE}, 1),
+)
+
+
+def test_each_metric_counts_under_the_identifier_even_where_names_have_dots(site: Site):
+    site.has(dotted_route())
+    before = [counted(site.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
+    served = "envoy_cluster_upstream_rq_total", {"cluster_name": IN_BACKEND}
+    greeted = "envoy_tcp_downstream_cx_total", {"tcp_prefix": IN_DB}
+    first = [counted(site.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
+    answers = [site.get("backend", path) for path in ("/dotted", "/dotted/x", "/dotted", "/", "/other")]
+    names = [site.greeted("db") for _ in range(2)]
+    assert site.get("outside").status == site.get("everywhere").status == 200
+    after = [counted(site.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
+    told = {
+        (metric, *labels.values()): now - then
+        for (metric, labels, _), then, now in zip(COUNTED_BY_WEB, before, after, strict=True)
+    }
+    assert told == {(metric, *labels.values()): wanted for metric, labels, wanted in COUNTED_BY_WEB}
+    last = [counted(site.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
+    by_first = sum(answer.json["name"] == "backend-v1" for answer in answers)
+    assert [b - a for a, b in zip(first, last, strict=True)] == [by_first, names.count("db-v1")]
+
+
+NAMES = (
+    "cluster_name",
+    "listener_address",
+    "http_conn_manager_prefix",
+    "tcp_prefix",
+    "rds_route_config",
+    "virtual_host",
+    "route",
+)
+ENVOYS_OWN = ("admin", "async-client")
+
+
+def test_no_metric_has_a_piece_of_a_name_in_its_own_name(site: Site):
+    site.has(dotted_route())
+    assert site.get("backend", "/dotted").status == 200
+    for sidecar in (site.web, *site.nodes.values()):
+        seen = list(metrics(sidecar))
+        values = {has[f"envoy_{name}"] for _, has, _ in seen for name in NAMES if f"envoy_{name}" in has}
+        assert {value for value in values if not is_ours(value)} <= {*ENVOYS_OWN}
+        pieces = re.compile(r"kri_|_dots|_1_(backend|db)|default__")
+        assert [metric for metric, *_ in seen if pieces.search(metric)] == []
+
+
+def test_a_query_by_kind_selects_what_it_says(site: Site):
+    """`sum by (envoy_cluster_name) (envoy_cluster_upstream_rq_total{envoy_cluster_name=~"kri_msvc_.*"})`."""
+    for name in ("backend", "other", "outside", "everywhere"):
+        assert site.get(name).status == 200
+    site.greeted("db")
+    totals = [has for metric, has, _ in metrics(site.web) if metric == "envoy_cluster_upstream_rq_total"]
+    selected = {has["envoy_cluster_name"] for has in totals}
+    assert {name for name in selected if re.fullmatch("kri_msvc_.*", name)} == {BACKEND, OTHER, DB}
+    assert {OUTSIDE} <= {name for name in selected if re.fullmatch("kri_extsvc_.*", name)}
+    assert {name for name in selected if re.fullmatch("kri_.*_backend_.*", name)} == {BACKEND}
+
+
+def test_the_readiness_port_answers_for_the_proxy(site: Site):
+    assert call(site.readiness_port, path="/ready").status == 200
+    assert call(site.readiness_port, path="/stats").status == 404

@@ -1,0 +1,97 @@
+"""A rejected object harms nobody: it is named, and held back where it is refused; the rest flows on."""
+
+import os
+import signal
+
+import pytest
+
+from tests.mesh import Mesh, until
+
+pytestmark = pytest.mark.slow
+
+PATCH = "kri_mpp_default_default__wild_"
+
+
+def patch(value, name="wild"):
+    change = {"operation": "Patch", "match": {"origin": "outbound"}, "value": value}
+    spec = {
+        "targetRef": {"kind": "Dataplane", "labels": {"app": "web"}},
+        "default": {"appendModifications": [{"cluster": change}]},
+    }
+    return {"type": "MeshProxyPatch", "name": name, "spec": spec}
+
+
+# Envoy's rules for fields allow this; Envoy itself does not, in a cluster whose endpoints come by EDS.
+REFUSED = {"lbPolicy": "CLUSTER_PROVIDED"}
+
+
+def route(value):
+    modified = {
+        "type": "ResponseHeaderModifier",
+        "responseHeaderModifier": {"set": [{"name": "x", "value": value}]},
+    }
+    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"filters": [modified]}}
+    to = {"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}
+    return {"type": "MeshHTTPRoute", "name": "marked", "spec": {"to": [to]}}
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    with Mesh(tmp_path_factory.mktemp("mesh")) as running:
+        running.backend = running.sidecar("backend-1", "backend")
+        flags = ("--label", "app=web")
+        running.web = running.sidecar("web-1", "web", outbounds=["backend"], serves=False, flags=flags)
+        running.other = running.sidecar("other-1", "other", outbounds=["backend"], serves=False)
+        for client in (running.web, running.other):
+            until(lambda client=client: client.call("backend").status == 200)
+        yield running
+
+
+def condition(mesh):
+    stored = mesh.request("GET", "/meshes/default/meshproxypatches/wild").json
+    return ((stored.get("status") or {}).get("conditions") or [{}])[0]
+
+
+def test_a_patch_that_envoy_refuses_is_named_and_held_back_where_it_is_refused(mesh):
+    mesh.apply(patch(REFUSED))
+    web = until(lambda: (found := mesh.proxies()["web-1"])["quarantined"] and found)
+    assert web["state"] == "nack"
+    (held,) = web["quarantined"]
+    assert held["type"] == "cluster"
+    assert "cluster provided LB specified" in held["text"]
+    until(lambda: mesh.proxies()["web-1"]["quarantined"][0]["policies"] == [PATCH])
+    assert mesh.proxies()["other-1"]["state"] == "synced"
+    until(lambda: condition(mesh).get("reason") == "Refused")
+    assert 'Dataplane "web-1"' in condition(mesh)["message"]
+    shown = mesh.koguma("get", "proxies", check=False).stdout
+    assert PATCH in shown
+    assert "NACK" in shown
+    assert PATCH in mesh.koguma("check", check=False).stdout
+
+    # Everything else flows on, also to the proxy that refused something.
+    assert mesh.web.call("backend").status == 200
+    mesh.apply(route("one"))
+    for client in (mesh.web, mesh.other):
+        until(lambda client=client: client.call("backend").headers.get("x") == "one")
+
+
+def test_its_last_good_configuration_outlives_restarts_of_both_sides(mesh):
+    mesh.control_plane.kill()
+    mesh.start_control_plane()
+    until(lambda: "web-1" in mesh.proxies())
+    until(lambda: mesh.proxies()["web-1"]["quarantined"])
+    os.kill(mesh.web.envoy_pid(), signal.SIGKILL)
+    until(
+        lambda: mesh.web.call("backend").headers.get("x") == "one", "the new Envoy has what the old one had"
+    )
+    (held,) = mesh.proxies()["web-1"]["quarantined"]
+    assert held["has"] == "the version before"
+
+
+def test_correcting_it_releases_it(mesh):
+    mesh.apply(patch({"perConnectionBufferLimitBytes": 32768}))
+    until(lambda: mesh.proxies()["web-1"]["state"] == "synced")
+    assert mesh.proxies()["web-1"]["quarantined"] == []
+    until(lambda: "32768" in mesh.web.admin("/config_dump?resource=dynamic_active_clusters"))
+    assert mesh.web.call("backend").status == 200
+    until(lambda: condition(mesh) == {})
