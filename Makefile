@@ -39,7 +39,8 @@ soak: install
 	@KOGUMA_SOAK=1 $(BIN)/python -m pytest -m "soak or property" --timeout=7200
 
 bench: install
-	@$(BIN)/python -m bench && $(BIN)/python -m bench.compile && $(BIN)/python -m bench.incremental
+	@$(BIN)/python -m bench && $(BIN)/python -m bench.compile && $(BIN)/python -m bench.incremental && \
+	 $(BIN)/python -m bench.encode && $(BIN)/python -m bench.snapshots && $(BIN)/python -m bench.live
 
 # Regenerate what docs/reference says from the code.
 docs: install

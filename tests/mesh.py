@@ -273,10 +273,10 @@ class Sidecar(Process):
     def admin(self, path: str, method: str = "GET") -> str:
         """What Envoy's own admin says."""
         connection = http.client.HTTPConnection("localhost", timeout=10)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(10)
-        connection.sock.connect(str(self.workdir / "envoy-admin.sock"))
         with contextlib.closing(connection):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(10)
+            connection.sock.connect(str(self.workdir / "envoy-admin.sock"))
             connection.request(method, path)
             return connection.getresponse().read().decode()
 
@@ -319,8 +319,10 @@ class Mesh:
                 sidecar._popen.send_signal(signal.SIGTERM)
                 sidecar._popen.send_signal(signal.SIGINT)
         for sidecar in self._sidecars:
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 sidecar._popen.wait(10)
+            except subprocess.TimeoutExpired:
+                sidecar.kill()
         for echo in self._echoes:
             echo.stop()
         self.control_plane.stop()

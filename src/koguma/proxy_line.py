@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from koguma.core.build.network import Link
-from koguma.envoy.snapshot import LISTENER, SECRET, Failure, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, EXTENSION, SECRET, Failure, Piece, Snapshot
 from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -124,18 +124,23 @@ class ProxyLine:
             self._house.secrets_acked(self, taken)
 
     def _took_inbounds(self) -> bool:
-        """Whether everything is taken, or all but what was refused and is no inbound's."""
+        """Whether it has all that it can be called with; what else is refused does not matter."""
+        if self._offer is None:
+            return False
         if self.status.state == "synced":
             return True
-        if self.status.state != "nack" or self._offer is None:
-            return False
-        own = {name for name in self.offered.of_type(LISTENER) if name.startswith("kri_dp_")}
-        refused = {name for rejection in self.status.rejections for name in rejection.names}
-        return not own & refused and own <= set(self.status.acked_versions.get(LISTENER) or {})
+        taken = self.status.acked_versions
+        own = [piece for piece in self.offered if _is_of_inbound(piece)]
+        return all((taken.get(piece.type) or {}).get(piece.name) == piece.version for piece in own)
 
     async def close(self) -> None:
         """The stream is over."""
         await self._house.disconnect(self)
+
+
+def _is_of_inbound(piece: Piece) -> bool:
+    """Whether a piece is part of an inbound: named by the Dataplane, or coming apart from its listener."""
+    return piece.type == EXTENSION or (piece.type != CLUSTER and piece.name.startswith("kri_dp_"))
 
 
 def link_of(metadata: Mapping[str, Json]) -> Link:

@@ -10,6 +10,7 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from tests.mesh import Answer, Echo, Mesh, Sidecar, free_port, until
 
 SET = "of-this-test"
+SETTLED_SECONDS_MAX = 10
 GREETING = "said by the proxy's environment"
 
 
@@ -112,7 +114,7 @@ class Site:
         self.nodes = {"v1": started[1], "v2": started[2]}
         until(lambda: self.get("backend").status == 200, "backend answers")
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for each in (*self.services.values(), *self.greeters.values(), self.deaf):
             each.stop()
 
@@ -172,7 +174,10 @@ class Site:
         marked = [{"mesh": self.mesh.name, **document} for document in documents]
         answer = self.mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
         assert answer.status == 200, answer.text
+        began_at = time.monotonic()
         self.mesh.settled(answer.json["revision"])
+        # An Envoy that waits in vain for a part of what it was told goes on after 15 seconds by itself.
+        assert time.monotonic() - began_at < SETTLED_SECONDS_MAX
         refused = {
             name: proxy["rejections"] or proxy["failures"] for name, proxy in self.mesh.proxies().items()
         }
@@ -243,9 +248,9 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     mesh.environment |= {"KOGUMA_ALLOW_PROXY_DATA_SOURCES": "true", "KOGUMA_TEST_GREETING": GREETING}
     with mesh:
         site = Site(mesh)
-        site.start()
-        yield site
-        site.stop()
+        with contextlib.closing(site):
+            site.start()
+            yield site
 
 
 @pytest.fixture

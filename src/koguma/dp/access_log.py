@@ -18,8 +18,9 @@ import msgspec
 import structlog
 
 _WAITING_BYTES_MAX: Final = 4 * 1024 * 1024  # for each address
-_BATCH_BYTES: Final = 256 * 1024
 _PIPE_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+_BATCH_BYTES: Final = 4 * _READ_BYTES  # more than is read in a round, else a burst would fill what waits
 _LINE_BYTES_MAX: Final = 1024 * 1024
 _RETRY_SECONDS: Final = (0.2, 15.0)
 _CONNECT_SECONDS: Final = 5.0
@@ -191,7 +192,7 @@ class AccessLog:
 
     def _read(self) -> None:
         try:
-            chunk = os.read(self._pipe, _PIPE_BYTES)
+            chunk = os.read(self._pipe, _READ_BYTES)
         except BlockingIOError:
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")

@@ -10,11 +10,24 @@ from pathlib import Path
 from typing import Final
 
 from koguma.dp import unix_http
-from koguma.dp.unix_http import Silent
+from koguma.dp.unix_http import Answer, Silent
 
 _POLL_SECONDS: Final = 1.0
 _OK: Final = 200
 _GONE: Final = 404
+
+
+def _is_there(socket: Path) -> bool:
+    return socket.exists()
+
+
+async def _answer(socket: Path, path: str, etag: str) -> Answer | None:
+    if not _is_there(socket):  # Envoy is told nothing for us
+        return None
+    try:
+        return await unix_http.ask(socket, path, etag=etag)
+    except Silent:
+        return None
 
 
 async def follow(socket: Path, path: str, take: Callable[[str], None]) -> None:
@@ -24,10 +37,7 @@ async def follow(socket: Path, path: str, take: Callable[[str], None]) -> None:
     """
     etag = last = ""
     while True:
-        try:
-            answer = await unix_http.ask(socket, path, etag=etag)
-        except Silent:
-            answer = None
+        answer = await _answer(socket, path, etag)
         if answer is not None and answer.status == _OK:
             etag, last = answer.etag, answer.text
             take(last)

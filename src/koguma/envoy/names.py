@@ -9,7 +9,6 @@ DNS: Final = "_kuma_dns"
 ADMIN: Final = "_kuma_envoy_admin"
 READINESS: Final = "_kuma_readiness"
 ADS: Final = "_kuma_ads"
-ACCESS_LOG_SINK: Final = "_kuma_access_log_sink"
 ROUTE_DEFAULT: Final = "_kuma_route_default"
 DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"
@@ -33,10 +32,3 @@ def permission(section: str) -> str:
 def connection_limit(section: str) -> str:
     """The filter that limits the connections of an inbound; it comes by itself too."""
     return f"_kuma_connection_limit_{section}"
-
-
-def meshpassthrough(protocol: str, value: str, port: int = 0) -> str:
-    """The cluster or filter chain of one entry of a MeshPassthrough; `value` may equal `protocol`."""
-    at = str(port) if port else "*"
-    middle = "" if value == protocol else f"{value.replace(':', '-')}_"
-    return f"meshpassthrough_{protocol}_{middle}{at}"
