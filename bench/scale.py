@@ -97,7 +97,8 @@ class Scale:
             "seconds": max(counted["acked_at"]) - opened["began_at"],
             "cpu_s": plane.cpu_seconds - cpu,
             "memory_kib": plane.memory_kib - before,
-            "resources": counted["resources"] // self.n,
+            "messages": counted["messages"] / self.n,
+            "resources": counted["resources"] / self.n,
             "bytes": _size(self.first),
         }
 

@@ -5,7 +5,7 @@ those of `envoy/service/discovery/v3/discovery.proto`), so that the bytes of a r
 however large the response is and however many proxies get it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final, Generic, TypeVar
@@ -14,13 +14,15 @@ import msgspec
 from google.protobuf import json_format
 
 from koguma.envoy.schema import Schema
-from koguma.envoy.snapshot import TYPE_URLS
+from koguma.envoy.snapshot import TYPE_URLS, Piece
 from koguma.model.schema import Json
+from koguma.xds.protocol.differences import Step
 from koguma.xds.protocol.exchange import DeltaRequest, Response
 from koguma.xds.sotw import SotwRequest, SotwResponse
 
 _TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
 _NO_REASON: Final = "the proxy gave no reason"
+_STEPS_MAX: Final = 128  # whose bytes are kept; a few change at a time, and all who take one come together
 
 Request = TypeVar("Request")
 
@@ -107,11 +109,22 @@ def _node(message: Any) -> Node | None:
 
 def delta_bytes(response: Response) -> bytes:
     """A response of the incremental form (`DeltaDiscoveryResponse`)."""
-    parts = [_text(4, TYPE_URLS[response.type]), _text(5, response.nonce)]
-    for piece in response.pieces:
-        parts += (_delta_head(piece.type, piece.name, piece.version, len(piece.body)), piece.body)
-    parts += [_text(6, name) for name in response.removed]
-    return b"".join(parts)
+    head = _text(4, TYPE_URLS[response.type]) + _text(5, response.nonce)
+    if response.step is not None:
+        return head + _delta_step(response.step)
+    return b"".join((head, *_delta_parts(response.pieces), *(_text(6, name) for name in response.removed)))
+
+
+@lru_cache(maxsize=_STEPS_MAX)
+def _delta_step(step: Step) -> bytes:
+    """What all who take a step are told, put together once."""
+    return b"".join(_delta_parts(step.pieces.values()))
+
+
+def _delta_parts(pieces: Iterable[Piece]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield _delta_head(piece.type, piece.name, piece.version, len(piece.body))
+        yield piece.body
 
 
 def sotw_bytes(response: SotwResponse) -> bytes:

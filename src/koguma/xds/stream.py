@@ -1,8 +1,9 @@
 """Stream: one proxy that is connected, from its hello to its end.
 
-Two tasks listen, one to the proxy and one to the house; a third one does all the talking. It takes in
-everything that has come since its last turn and only then decides what to say, so what is offered while a
-proxy is slow costs nothing.
+Two tasks listen, one to the proxy and one to the house; a third one does all the talking. What the proxy
+says is taken in at once; mostly it is an answer that needs none. Of what the house offers only the newest
+is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is slow costs
+nothing.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from koguma.xds.hello import End, end_of, id_changed
 from koguma.xds.messages import Incoming
 from koguma.xds.pace import Pace
 
-_INBOX_MAX: Final = 64  # requests that wait; a proxy that sends more is not read until some were taken in
+_HEARD_MAX: Final = 64  # requests in a turn; a proxy that says more and does not read is not listened to
+_DEAF_SECONDS: Final = 0.05
 _Q = TypeVar("_Q")
 _R = TypeVar("_R")
 _Q_contra = TypeVar("_Q_contra", contravariant=True)
@@ -98,7 +100,8 @@ class Stream(Generic[_Q, _R]):
         self._terms = terms
         self._log = log
         self._session = form.session()
-        self._inbox: asyncio.Queue[_Q] = asyncio.Queue(_INBOX_MAX)
+        self._to_say: list[_R] = []
+        self._n_heard = 0  # since the last turn
         self._offer: Offer | None = None
         self._wake = asyncio.Event()
         self._end: End | None = None
@@ -117,7 +120,7 @@ class Stream(Generic[_Q, _R]):
 
     async def run(self, first: Incoming[_Q]) -> End:
         """Talk until somebody ends it; how it ended."""
-        await self._hear(first)
+        self._hear(first)
         listeners = [asyncio.create_task(self._guarded(each)) for each in (self._listen, self._follow)]
         try:
             while self._end is None:
@@ -147,21 +150,26 @@ class Stream(Generic[_Q, _R]):
 
     async def _listen(self) -> None:
         while self._end is None:
+            while self._writing is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
+                await asyncio.sleep(_DEAF_SECONDS)
             data = await self._wire.read()
             if data is grpc.aio.EOF:
                 self.end(grpc.StatusCode.OK)
             else:
-                await self._hear(self._form.read(data))
+                self._hear(self._form.read(data))
 
-    async def _hear(self, incoming: Incoming[_Q]) -> None:
+    def _hear(self, incoming: Incoming[_Q]) -> None:
         node = incoming.node
         if node is not None and node.id not in ("", self._node_id):
             self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(self._node_id, node.id))
         elif incoming.request is None:
             self._terms.unknown_type(incoming.type_url)
         else:
-            await self._inbox.put(incoming.request)
-            self._wake.set()
+            self._n_heard += 1
+            self._to_say += self._session.receive(incoming.request, self._terms.clock())
+            self._report()
+            if self._to_say or self._session.next_tick is not None:
+                self._wake.set()
 
     async def _follow(self) -> None:
         while self._end is None:
@@ -185,17 +193,18 @@ class Stream(Generic[_Q, _R]):
         async with self._terms.pace.turn(is_new=is_new):
             for response in self._responses():
                 await self._write(self._form.written(response))
+        self._n_heard = 0
         self._report()
 
     def _responses(self) -> list[_R]:
-        """What is to be said about everything that has come since the last turn."""
+        """What is to be said since the last turn."""
+        responses, self._to_say = self._to_say, []
         now, due = self._terms.clock(), self._session.next_tick
-        responses = self._session.tick(now) if due is not None and due <= now else []
+        if due is not None and due <= now:
+            responses += self._session.tick(now)
         if self._offer is not None:
             responses += self._session.offer(self._offer, now)
             self._offer = None
-        while not self._inbox.empty():
-            responses += self._session.receive(self._inbox.get_nowait(), now)
         return responses
 
     async def _write(self, data: bytes) -> None:

@@ -25,45 +25,57 @@ from koguma.model.resource import Key
 @question
 def of(db: Db, proxy: Key) -> Snapshot | None:
     """Everything that a proxy's Envoy gets but secrets; None where there is no such proxy."""
-    mine, calls = rules.class_of(db, proxy), _calls(db, proxy)
-    if mine is None or calls is None:
+    place = _place(db, proxy)
+    if place is None:
         return None
-    endpoints = clusters.assignments(db, calls.outbounds.assigned, calls.caller.zone, calls.caller.affinity)
-    return Snapshot((*patches.over(db, mine, _bundles(db, proxy, calls)), endpoints))
+    outbounds, caller = place.outbounds(db), place.caller
+    endpoints = clusters.assignments(db, outbounds.assigned, caller.zone, caller.affinity)
+    return Snapshot((*patches.over(db, place.mine, _bundles(db, proxy, outbounds)), endpoints))
 
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     """The MeshProxyPatches (by KRI) that changed what a proxy gets, by piece."""
-    mine, calls = rules.class_of(db, proxy), _calls(db, proxy)
-    if mine is None or calls is None:
+    place = _place(db, proxy)
+    if place is None:
         return {}
-    return patches.touching_any(db, mine, _bundles(db, proxy, calls))
+    return patches.touching_any(db, place.mine, _bundles(db, proxy, place.outbounds(db)))
 
 
-class _Calls(NamedTuple):
-    """What a proxy calls, on which addresses, and what of itself decides how."""
+class _Place(NamedTuple):
+    """What of a proxy decides what it calls, on which addresses, and how."""
 
-    outbounds: Outbounds
+    mine: Class
     listened: Group[Listened]
     caller: Caller
+    binds: bool
+
+    def outbounds(self, db: Db) -> Outbounds:
+        """What it calls."""
+        return outbound.everything(db, self.mine, self.listened, self.caller, self.binds)
 
 
-def _calls(db: Db, proxy: Key) -> _Calls | None:
+@question
+def _place(db: Db, proxy: Key) -> _Place | None:
+    # Apart from what it gets, and so is what it has for itself: a change for thousands asks little of each.
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
     if mine is None or net is None:
         return None
     listened, binds = _listened(db, proxy, mine, net)
-    caller = _caller(db, proxy, mine)
-    return _Calls(outbound.everything(db, mine, listened, caller, binds), listened, caller)
+    return _Place(mine, listened, _caller(db, proxy, mine), binds)
 
 
-def _bundles(db: Db, proxy: Key, calls: _Calls) -> tuple[tuple[str, Bundle], ...]:
+def _bundles(db: Db, proxy: Key, outbounds: Outbounds) -> tuple[tuple[str, Bundle], ...]:
     """What a proxy gets before patches, with what each bundle is for; but endpoints, which nobody patches."""
-    return (
-        (patches.OUTBOUND, calls.outbounds.bundle),
-        (patches.INBOUND, inbound.everything(db, proxy)),
-        (patches.INTERNAL, internals.everything(db, proxy, records(db, calls.listened))),
-    )
+    return (patches.OUTBOUND, outbounds.bundle), *_own(db, proxy)
+
+
+@question
+def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
+    place = _place(db, proxy)
+    if place is None:
+        return ()
+    own = internals.everything(db, proxy, records(db, place.listened))
+    return (patches.INBOUND, inbound.everything(db, proxy)), (patches.INTERNAL, own)
 
 
 def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[Group[Listened], bool]:

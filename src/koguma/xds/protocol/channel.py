@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koguma.envoy.snapshot import Id, Piece
+from koguma.xds.contract import Offer
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest
 from koguma.xds.protocol.refusal import GONE, Refusal, mentioned
 from koguma.xds.protocol.subscription import Subscription
@@ -20,6 +21,7 @@ class Flight(msgspec.Struct, frozen=True):
     pieces: Mapping[str, Piece]
     removed: frozenset[str]
     revision: int
+    all_of: Offer | None = None  # it holds all that this offer changed, and nothing else had to be said
 
 
 class Channel:
@@ -61,6 +63,16 @@ class Channel:
         """Whether there may be a response to send now."""
         return self.flight is None and (bool(self.pending) or self.greeting)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to say, nothing was, and no refusal is remembered."""
+        return not (self.flight or self.pending or self.greeting or self._refused) and self.is_calm
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is odd: the proxy has what `held` says, and that is all there is to know."""
+        return not (self.again or self.doubted or self.opaque or self.refusals)
+
     def version(self, name: str) -> str | None:
         """The version that the proxy has."""
         held = self.held.get(name)
@@ -78,6 +90,10 @@ class Channel:
     def covers(self, name: str) -> bool:
         """Whether the proxy asks for that name."""
         return self.subscription.is_wildcard or name in self.subscription.names
+
+    def covers_all(self, pieces: Mapping[str, Piece]) -> bool:
+        """Whether the proxy asks for all of these names."""
+        return self.subscription.is_wildcard or pieces.keys() <= self.subscription.names
 
     def is_leaving(self, name: str) -> bool:
         """Whether a removal of that name is on its way."""

@@ -1,18 +1,41 @@
 """Differences: what one bundle of pieces has and another has not, found once for all who change over.
 
-Proxies share bundles, so a change that touches thousands of them is a step between a few pairs. A pair is
+Proxies share bundles, so a change that touches thousands of them is a step between a few pairs. A step is
 remembered as long as both of its bundles live.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Final
 from weakref import ref
 
-from koguma.envoy.snapshot import Bundle, Id, Snapshot
+from koguma.envoy.snapshot import Bundle, Id, Piece, Snapshot
 
 _EMPTY: Final = Bundle({})
-_known: Final[dict[tuple[int, int], tuple[Id, ...]]] = {}
+
+
+class Step:
+    """From one bundle to another. It has a `type` where only the content of pieces of that type differs."""
+
+    __slots__ = ("_new", "ids", "pieces", "type")
+
+    def __init__(self, before: Bundle, after: Bundle) -> None:
+        old, new = before.pieces, after.pieces
+        self.ids: tuple[Id, ...] = tuple(_different(old, new))
+        self._new = {id_: new[id_] for id_ in self.ids if id_ in new}
+        is_plain = len(self._new) == len(self.ids) and all(
+            id_ in old and old[id_].needs == piece.needs for id_, piece in self._new.items()
+        )
+        types = {type_ for type_, _ in self.ids}
+        self.type = types.pop() if is_plain and len(types) == 1 else ""
+        self.pieces: Mapping[str, Piece] = {name: piece for (_, name), piece in self._new.items()}
+
+    def is_hidden_by(self, other: Bundle) -> bool:
+        """Whether another bundle has pieces of the same names, so that it is not clear which ones count."""
+        return not self._new.keys().isdisjoint(other.pieces.keys())
+
+
+_known: Final[dict[tuple[int, int], Step]] = {}
 _alive: Final[dict[tuple[int, int], tuple["ref[Bundle]", "ref[Bundle]"]]] = {}
 
 
@@ -25,14 +48,27 @@ def between(before: Snapshot, after: Snapshot) -> Iterator[Id]:
         if one is None or other is None:
             yield from (one or other or _EMPTY).pieces
         else:
-            yield from _between(one, other)
+            yield from _step(one, other).ids
 
 
-def _between(before: Bundle, after: Bundle) -> tuple[Id, ...]:
+def plain_step(before: Snapshot, after: Snapshot) -> Step | None:
+    """The step between two snapshots, where that is the content of some pieces of one type and no more."""
+    if len(before.bundles) != len(after.bundles):
+        return None
+    pairs = [pair for pair in zip(before.bundles, after.bundles, strict=True) if pair[0] is not pair[1]]
+    if len(pairs) != 1:
+        return None
+    ((_, changed),) = pairs
+    step = _step(*pairs[0])
+    others = (each for each in after.bundles if each is not changed)
+    return step if step.type and not any(map(step.is_hidden_by, others)) else None
+
+
+def _step(before: Bundle, after: Bundle) -> Step:
     pair = id(before), id(after)
     found = _known.get(pair)
     if found is None:
-        found = _known[pair] = tuple(_different(before, after))
+        found = _known[pair] = Step(before, after)
         # An id may be given to another bundle once its own is gone, and so the pair goes before that.
         _alive[pair] = ref(before, lambda _: _forget(pair)), ref(after, lambda _: _forget(pair))
     return found
@@ -43,8 +79,7 @@ def _forget(pair: tuple[int, int]) -> None:
     _alive.pop(pair, None)
 
 
-def _different(before: Bundle, after: Bundle) -> Iterator[Id]:
-    old, new = before.pieces, after.pieces
+def _different(old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:
     yield from (id_ for id_ in old if id_ not in new)
     for id_, piece in new.items():
         other = old.get(id_)

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma.envoy.snapshot import CLUSTER, LISTENER, Piece
+from koguma.xds.protocol.differences import Step
 
 WILDCARD: Final = "*"
 # Of these a proxy wants whatever there is; all others it asks for by name.
@@ -30,3 +31,4 @@ class Response(msgspec.Struct, frozen=True):
     nonce: str
     pieces: tuple[Piece, ...] = ()
     removed: tuple[str, ...] = ()
+    step: Step | None = None  # where many proxies are told just these pieces

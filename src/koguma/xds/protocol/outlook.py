@@ -34,11 +34,13 @@ class Outlook:
 
     def verdict(self, piece: Piece) -> State:
         """Whether all that a piece needs is there, so that it may be sent."""
-        if self._is_stuck(piece):
-            return State.STUCK
-        coming = (need for need in piece.needs if self.of(need) is State.COMING)
-        waits = self._follows(piece) or any(self._waits(piece, need) for need in coming)
-        return State.COMING if waits else State.THERE
+        waits = False
+        for need in piece.needs:
+            state = self.of(need)
+            if state is State.STUCK:
+                return State.STUCK
+            waits = waits or (state is State.COMING and self._waits(piece, need))
+        return State.COMING if waits or self._follows(piece) else State.THERE
 
     def _is_stuck(self, piece: Piece) -> bool:
         # Apart from whether it waits: routes ask whether their listener is coming, which asks about routes.

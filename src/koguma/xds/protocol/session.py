@@ -11,18 +11,23 @@ which its successors come, and waits only while one of these cannot come.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, TYPES, Id, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Piece, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus
 from koguma.xds.protocol import differences
 from koguma.xds.protocol.acked import AckedVersions
 from koguma.xds.protocol.channel import Channel, Flight, Held
 from koguma.xds.protocol.departures import Departures
+from koguma.xds.protocol.differences import Step
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
 from koguma.xds.protocol.outlook import Outlook, State
 from koguma.xds.protocol.refusal import GONE, Refusal, rejections
 from koguma.xds.protocol.subscription import Change
+
+# A step of these is told by itself. Endpoints must follow changed clusters, and secrets are shared by nobody.
+_STEP_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES})
 
 
 class Session:
@@ -52,6 +57,9 @@ class Session:
     def offer(self, offer: Offer, now: float) -> list[Response]:
         """The proxy is to have this, and no longer what was offered before."""
         before, self._newest = self._newest, offer
+        step = self._plain_step(before, offer)
+        if step is not None:
+            return [self._take(step, offer)]
         failed = self._failed
         ids = (failure.id for failure in offer.snapshot.failures)
         self._failed = frozenset(id_ for id_ in ids if id_[0] in self._channels)  # a policy may fail too
@@ -59,8 +67,26 @@ class Session:
         touched |= failed ^ self._failed
         if before is None:
             touched.update((type_, name) for type_ in TYPES for name in self._known_names(type_))
-        self._recheck(touched)
+        for type_, names in _by_type(touched).items():
+            self._recheck(self._channels[type_], names)
         return self._responses(now)
+
+    def _plain_step(self, before: Offer | None, offer: Offer) -> Step | None:
+        """A step that a proxy can be told at once, because it has all that came before and is at peace."""
+        if before is None or before is not self._whole or self._failed or offer.snapshot.failures:
+            return None
+        step = differences.plain_step(before.snapshot, offer.snapshot)
+        if step is None or step.type not in _STEP_TYPES:
+            return None
+        is_at_peace = all(channel.is_idle for channel in self._channels.values())
+        return step if is_at_peace and self._channels[step.type].covers_all(step.pieces) else None
+
+    def _take(self, step: Step, offer: Offer) -> Response:
+        self._n_responses += 1
+        nonce = str(self._n_responses)
+        flight = Flight(nonce, step.pieces, frozenset(), offer.revision, offer)
+        self._channels[step.type].send(flight)
+        return Response(step.type, nonce, tuple(step.pieces.values()), step=step)
 
     def tick(self, now: float) -> list[Response]:
         """Time has passed."""
@@ -113,8 +139,11 @@ class Session:
             self._departures.release_all(now)
         self._leave(channel, change, now)
         is_general = is_first or change.is_general
-        names = self._known_names(channel.type) if is_general else change.asked | change.repeated
-        self._recheck((channel.type, name) for name in names)
+        if is_general:
+            names = self._known_names(channel.type) | self._wanted_names(channel.type)
+        else:
+            names = change.asked | change.repeated
+        self._recheck(channel, names)
 
     def _leave(self, channel: Channel, change: Change, now: float) -> None:
         left = set(change.left)
@@ -124,11 +153,16 @@ class Session:
             self._drop(channel, name, now)
             channel.forget(name)
 
-    def _known_names(self, type_: str) -> set[str]:
-        """All names of a type that mean something to us or to the proxy."""
+    def _known_names(self, type_: str) -> AbstractSet[str]:
+        """The names of a type that mean something to the proxy."""
         channel = self._channels[type_]
-        wanted = self._newest.snapshot.of_type(type_) if self._newest else {}
-        return wanted.keys() | channel.held.keys() | channel.subscription.names
+        return channel.held.keys() | channel.subscription.names
+
+    def _wanted_names(self, type_: str) -> AbstractSet[str]:
+        """The names of a type that the proxy is to have without asking for each."""
+        if self._newest is None or type_ not in WILDCARD_TYPES:
+            return frozenset()
+        return self._newest.snapshot.of_type(type_).keys()
 
     # What the proxy answers.
 
@@ -137,18 +171,23 @@ class Session:
         if flight is None or flight.nonce != request.nonce:
             return  # an answer to something older, which a later answer makes void
         channel.flight = None
+        is_all = flight.all_of is not None and flight.all_of is self._newest and not request.error
+        if is_all and channel.is_calm and channel.covers_all(flight.pieces):
+            self.n_accepted += 1
+            channel.held.update(flight.pieces)
+            return
         touched = flight.pieces.keys() | flight.removed
         if request.error:
             channel.refuse(flight, request.error)
         else:
             touched |= self._accept(channel, flight, now)
-        self._recheck((channel.type, name) for name in touched)
+        self._recheck(channel, touched)
 
     def _accept(self, channel: Channel, flight: Flight, now: float) -> set[str]:
         """Note what the proxy has now; the names of what may be tried once more because of it."""
         self.n_accepted += 1
-        for piece in flight.pieces.values():
-            if channel.covers(piece.name):
+        for name, piece in flight.pieces.items():
+            if channel.covers(name):
                 self._put(channel, piece, now)
         for name in flight.removed:
             self._drop(channel, name, now)
@@ -159,8 +198,9 @@ class Session:
         before, was_unsure = channel.needs(piece.name), channel.is_unsure(piece.name)
         channel.put(piece)
         if was_unsure or before != piece.needs:
-            self._release(set(before) - set(piece.needs), was_unsure=was_unsure, now=now)
-            self._expect(set(piece.needs) - set(before))
+            if was_unsure or before:
+                self._release(set(before) - set(piece.needs), was_unsure=was_unsure, now=now)
+            self._expect(each for each in piece.needs if each not in before)
 
     def _drop(self, channel: Channel, name: str, now: float) -> None:
         before, was_unsure = channel.needs(name), channel.is_unsure(name)
@@ -185,23 +225,33 @@ class Session:
     def _wanted(self, id_: Id) -> Piece | None:
         return self._newest.snapshot.get(id_) if self._newest else None
 
-    def _recheck(self, ids: Iterable[Id]) -> None:
+    def _recheck(self, channel: Channel, names: Iterable[str]) -> None:
         """Look again at resources about which something has changed."""
         if self._newest is None:
             return
-        for id_ in ids:
-            type_, name = id_
-            channel, wanted = self._channels[type_], self._wanted(id_)
-            covers = channel.covers(name)
+        type_, get, unasked = channel.type, self._newest.snapshot.get, self._unasked
+        held, is_calm = channel.held, channel.is_calm
+        for name in names:
+            id_ = type_, name
+            wanted = get(id_)
+            if is_calm and wanted is not None and held.get(name) is wanted:  # most of them, when answered
+                channel.pending.discard(name)
+                continue
             self._recognise(channel, wanted, name)
-            is_pending = covers and self._is_pending(channel, wanted, name)
-            if is_pending and wanted is None and type_ == LISTENER and name not in channel.pending:
-                channel.retry()  # one was refused, maybe, because this one has its address
-            (channel.pending.add if is_pending else channel.pending.discard)(name)
+            covers = channel.covers(name)
+            self._mark(channel, name, wanted, is_pending=covers and self._is_pending(channel, wanted, name))
             if wanted is None or covers:
-                self._unasked.discard(id_)
+                unasked.discard(id_)
             elif type_ in WILDCARD_TYPES:
-                self._unasked.add(id_)
+                unasked.add(id_)
+
+    def _mark(self, channel: Channel, name: str, wanted: Piece | None, *, is_pending: bool) -> None:
+        if not is_pending:
+            channel.pending.discard(name)
+            return
+        if wanted is None and channel.type == LISTENER and name not in channel.pending:
+            channel.retry()  # one was refused, maybe, because this one has its address
+        channel.pending.add(name)
 
     def _recognise(self, channel: Channel, wanted: Piece | None, name: str) -> None:
         """Find out what a version means that the proxy brought along, and whether a refusal still stands."""
@@ -305,9 +355,12 @@ class Session:
         A changed cluster waits for its endpoints even if they are the same as before, for 15 seconds if need
         be; and meanwhile Envoy answers for no cluster.
         """
-        endpoints = {need for piece in clusters for need in piece.needs if need[0] == ENDPOINTS}
-        self._channels[ENDPOINTS].again.update(name for _, name in endpoints)
-        self._recheck(endpoints)
+        channel, had = self._channels[ENDPOINTS], self._channels[CLUSTER].held
+        needs = ((piece.name in had, *each) for piece in clusters for each in piece.needs)
+        # Those of a new cluster the proxy is still to ask for.
+        names = [n for is_old, type_, n in needs if type_ == ENDPOINTS and (is_old or channel.covers(n))]
+        channel.again.update(names)
+        self._recheck(channel, names)
 
     def _owes_anything(self) -> bool:
         """Whether something of the newest offer was not acknowledged. What only waits to leave is no debt."""
@@ -324,6 +377,13 @@ class Session:
             channel.type == LISTENER or self._wanted((channel.type, name)) is not None
             for name in channel.pending
         )
+
+
+def _by_type(ids: Iterable[Id]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for type_, name in ids:
+        found.setdefault(type_, []).append(name)
+    return found
 
 
 def _is_over(refused: Refusal, held: str | None, wanted: Piece | None) -> bool:
