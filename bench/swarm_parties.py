@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from bench.processes import KOGUMA, ROOT, Process, environment
 from bench.swarm_mesh import MESH, Document
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 QUIET_SECONDS: Final = 0.4
 _BATCH: Final = 2000  # objects that are written at a time
 _PLURALS: Final = {"MeshTimeout": "meshtimeouts", "Dataplane": "dataplanes"}

@@ -37,10 +37,13 @@ from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
 DEREGISTRATION_SECONDS: Final = 10.0
-# A change for many proxies is given the time that it takes to reach them before the next one is looked at. A
-# change that comes alone never waits; while a thousand proxies connect, all that they change comes together.
-REST_SECONDS_EACH: Final = 0.0005
-REST_SECONDS_MAX: Final = 1.0
+# A change for many proxies is given some time to reach them before the next one is looked at: one that comes
+# alone does not wait, and what changes together comes together. While proxies come in, each of them changes
+# something for all others, so that is done in larger steps.
+REST_SECONDS_EACH: Final = 0.00025
+REST_SECONDS_EACH_OF_MANY: Final = 0.002
+REST_SECONDS_MAX: Final = 2.0
+MANY_SECONDS: Final = 1.0  # that proxies count as coming in after one did
 
 _NO_SECRETS: Final = bundle(())
 _log = structlog.get_logger("koguma.fleet")
@@ -76,6 +79,7 @@ class Fleet:
         self._replaced: dict[Key, set[str]] = {}  # runs of connected proxies that gave way to a later one
         self._wake = asyncio.Event()
         self._rest_until = 0.0
+        self._joined_at = 0.0
         self._revision = 0
         self._loads = 0
         self._stopping = False
@@ -92,11 +96,10 @@ class Fleet:
         ring = self._keys.ring(DATAPLANE, hello.mesh)
         brought = hello.metadata.get("dataplane.resource")
         if brought:
-            given = document(str(brought), hello.mesh, hello.name)
-            draft = self._registration.draft(given)
-            dataplane_auth.authenticate(ring, hello.token, self.clock(), draft)
-            self._refuse_replaced(hello, draft)
-            proxy = await self._registration.register(given)
+            plan = self._registration.plan(document(str(brought), hello.mesh, hello.name))
+            dataplane_auth.authenticate(ring, hello.token, self.clock(), plan.resource)
+            self._refuse_replaced(hello, plan.resource)
+            proxy = await self._registration.register(plan)
         else:
             proxy = self._known(hello)
             dataplane_auth.authenticate(ring, hello.token, self.clock(), proxy)
@@ -254,6 +257,8 @@ class Fleet:
             self._leaving |= leaving - self._lines.keys()
             self._suspects |= suspects
             raise
+        if joining:
+            self._joined_at = asyncio.get_running_loop().time()
         if looks:
             self._revision = revision
             if changed:
@@ -267,7 +272,9 @@ class Fleet:
     def _rest(self, n_changed: int) -> None:
         """Do not look at changes for a while; then there is another round, which does."""
         loop = asyncio.get_running_loop()
-        self._rest_until = loop.time() + min(n_changed * REST_SECONDS_EACH, REST_SECONDS_MAX)
+        is_calm = loop.time() - self._joined_at > MANY_SECONDS
+        each = REST_SECONDS_EACH if is_calm else REST_SECONDS_EACH_OF_MANY
+        self._rest_until = loop.time() + min(n_changed * each, REST_SECONDS_MAX)
         loop.call_at(self._rest_until, self._wake.set)
 
     def _compile(

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from koguma import __version__, bootstrap, kinds, logs, plugins
+from koguma import __version__, bootstrap, garbage, kinds, logs, plugins
 from koguma.api import access, openapi, routes, server
 from koguma.api.access import Access, Attempt
 from koguma.api.apply import Apply
@@ -339,6 +339,7 @@ async def serve(settings: Settings) -> int:
 def run(settings: Settings) -> int:
     """Run a control plane in this process; the exit code says how it ended."""
     logs.configure(settings.log_level, settings.log_format)
+    garbage.look_seldom()
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 - only where it is installed
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from koguma.core.build.network import Link
-from koguma.envoy.snapshot import CLUSTER, EXTENSION, SECRET, Failure, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Piece, Snapshot
 from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -87,7 +87,7 @@ class ProxyLine:
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         """Let the proxy have this, unless it is what was offered last."""
-        if self._offer is not None and self._offer.snapshot == snapshot:
+        if self._offer is not None and is_same(self._offer.snapshot, snapshot):
             return
         self._offer = Offer(revision, snapshot)
         self._offers.append(self._offer)
@@ -113,6 +113,8 @@ class ProxyLine:
         if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
             self.behind_since = None
             self.good = self._offer.snapshot
+            if len(self._offers) > 1:  # nothing older can be refused any more
+                self._offers = deque((self._offer,), _OFFERS_KEPT)
         if status.rejections:
             self._house.refused(self)
         if not self._can_be_called and self._took_inbounds():
@@ -130,6 +132,8 @@ class ProxyLine:
         if self.status.state == "synced":
             return True
         taken = self.status.acked_versions
+        if not taken.get(LISTENER):
+            return False
         own = [piece for piece in self.offered if _is_of_inbound(piece)]
         return all((taken.get(piece.type) or {}).get(piece.name) == piece.version for piece in own)
 
@@ -141,6 +145,13 @@ class ProxyLine:
 def _is_of_inbound(piece: Piece) -> bool:
     """Whether a piece is part of an inbound: named by the Dataplane, or coming apart from its listener."""
     return piece.type == EXTENSION or (piece.type != CLUSTER and piece.name.startswith("kri_dp_"))
+
+
+def is_same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots hold the very same bundles; equal ones are mostly one, and to compare is dear."""
+    if len(one.bundles) != len(other.bundles):
+        return False
+    return all(a is b for a, b in zip(one.bundles, other.bundles, strict=True))
 
 
 def link_of(metadata: Mapping[str, Json]) -> Link:

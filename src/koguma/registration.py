@@ -6,7 +6,7 @@ again when the proxy has gone: a proxy that moved to another control plane stays
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -14,7 +14,6 @@ import structlog
 from koguma.api import transactions
 from koguma.api.context import Context
 from koguma.api.user import SYSTEM, User
-from koguma.core import identity
 from koguma.core.admission import FieldValidation
 from koguma.core.build.network import ready_mark
 from koguma.model import forms, labels
@@ -22,7 +21,7 @@ from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.contract import Delete, Put, Transaction
+from koguma.store.contract import Delete, Operation, Put, Transaction
 
 PROXY: Final = "proxy"
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
@@ -49,41 +48,46 @@ def document(text: str, mesh: str, name: str) -> Json:
     return {**found, "type": "Dataplane", "labels": marked}
 
 
+class Plan(NamedTuple):
+    """A Dataplane that is to be stored, over what was seen."""
+
+    given: Json
+    before: Resource | None
+    resource: Resource
+    operations: tuple[Operation, ...]
+
+
 class Registration:
     """Stores and removes the Dataplanes of proxies that bring their own."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def draft(self, given: Json) -> Resource:
-        """The object as it would be stored; Invalid where it may not."""
+    def plan(self, given: Json) -> Plan:
+        """What there is to write; Invalid where it may not be."""
         draft = forms.read_plain(given, self._context.kinds["Dataplane"])
-        made, _ = transactions.put(self._context, _WRITER, draft, self._stored(draft), FieldValidation.STRICT)
-        return made.resource
+        before = transactions.stored(self._context, draft)
+        made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
+        return Plan(given, before, made.resource, tuple(operations))
 
-    def _stored(self, draft: forms.Draft) -> Resource | None:
-        return transactions.stored(self._context, draft)
-
-    async def register(self, given: Json) -> Resource:
+    async def register(self, plan: Plan) -> Resource:
         """Store the Dataplane as it is now; nothing is written where nothing differs."""
         here = self._context.about.instance_id
         for _ in range(_ATTEMPTS):
-            draft = forms.read_plain(given, self._context.kinds["Dataplane"])
-            before = self._stored(draft)
-            made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
-            wanted = _connected(made.resource, here)
+            before, wanted = plan.before, _connected(plan.resource, here)
             if before is not None and _equal(before, wanted):
                 return before
             written = tuple(
                 msgspec.structs.replace(each, resource=wanted) if isinstance(each, Put) else each
-                for each in operations
+                for each in plan.operations
             )
             try:
                 await self._context.store.write(Transaction(written, SYSTEM, "proxy connected"))
             except Conflict:
-                continue  # somebody else wrote it in between; look again
+                plan = self.plan(plan.given)  # somebody else wrote it in between; look again
+                continue
             return self._context.state.get(wanted.key) or wanted
-        raise Conflict(f"{identity.of(draft, self._context.place).key} changes too often to be registered")
+        raise Conflict(f"{plan.resource.key} changes too often to be registered")
 
     async def ready(self, resource: Resource) -> None:
         """Note that a proxy has taken its configuration, so that others may call it."""

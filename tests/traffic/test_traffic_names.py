@@ -69,8 +69,8 @@ def test_what_has_a_resource_is_named_by_its_identifier(site: Site):
     assert clusters(node) == {IN_BACKEND, IN_DB, "_kuma_ads"}
     configs = {each["name"]: each for each in route_configurations(web)}
     hosts = {name: [host["name"] for host in each["virtual_hosts"]] for name, each in configs.items()}
-    assert hosts == {name: [name] for name in HTTP}
-    assert [each["name"] for each in route_configurations(node)] == [IN_BACKEND]
+    assert hosts == {name: [name] for name in (*HTTP, "_kuma_dynamicconfig")}
+    assert {each["name"] for each in route_configurations(node)} == {IN_BACKEND, "_kuma_dynamicconfig"}
     # One route for the path itself, one for what is below it, and the one for everything else.
     names = [each["name"] for each in configs[BACKEND]["virtual_hosts"][0]["routes"]]
     assert names == [ROUTE, ROUTE, NO_ROUTE]

@@ -140,6 +140,34 @@ def ports(db: Db, of: Class) -> tuple[PortRules, ...]:
     return tuple(port_rules(db, of, destination, section) for destination, section in found)
 
 
+class Plain(msgspec.Struct, frozen=True):
+    """What holds for calls to all destinations but those about which something of their own is said."""
+
+    entries: ByKind
+    others: frozenset[Key]
+
+
+@question
+def plain(db: Db, of: Class) -> Plain | None:
+    """What holds for most calls of proxies of a class; None where routes lead to everything."""
+    found = {kind: applicable(db, chosen) for kind, chosen in of.policies}
+    if any(found[kind].everywhere for kind in ROUTE_KINDS if kind in found):
+        return None
+    entries = tuple((kind, each.everywhere) for kind, each in found.items() if each.everywhere)
+    return Plain(entries, frozenset(key for each in found.values() for key in each.by_destination))
+
+
+def rules_of(db: Db, of: Class, destination: Key, section: str) -> PortRules:
+    """What holds for calls of proxies of a class to one port; it is asked only for what is not plain.
+
+    Most services are like all others to most classes, and an answer for each pair would be most of memory.
+    """
+    most = plain(db, of)
+    if most is None or destination in most.others:
+        return port_rules(db, of, destination, section)
+    return PortRules(destination, section, most.entries, (), (), ())
+
+
 @question
 def port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
     """What holds for calls of proxies of a class to one port."""

@@ -41,6 +41,13 @@ def encoded(
     return shared(db, type_, name, text, needed, origin)
 
 
+def own(
+    db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
+) -> Piece | Failure:
+    """The same for what no other proxy has: it is not kept apart from what it is a part of."""
+    return _encoded(db, type_, name, data, tuple(needs), origin)
+
+
 _json = msgspec.json.Encoder()
 
 

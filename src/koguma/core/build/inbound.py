@@ -74,11 +74,11 @@ def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
     parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield from said.failures
     yield from added.clusters(db, parts, str(of.proxy))
-    yield encoding.encoded(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
+    yield encoding.own(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
         config = _route_configuration(of, said)
         needs = ((snapshot.CLUSTER, of.name),)
-        yield encoding.encoded(db, snapshot.ROUTES, of.name, config, needs, str(of.proxy))
+        yield encoding.own(db, snapshot.ROUTES, of.name, config, needs, str(of.proxy))
     yield from _listener(db, of, parts)
 
 
@@ -201,7 +201,7 @@ def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure
             needs.append((snapshot.EXTENSION, names.permission(of.where.section)))
             yield _permission(db, of, parts)
     data["filter_chains"] = chains
-    yield encoding.encoded(db, snapshot.LISTENER, of.name, data, needs, str(of.proxy))
+    yield encoding.own(db, snapshot.LISTENER, of.name, data, needs, str(of.proxy))
 
 
 def _plain(parts: lay.Parts) -> lay.Parts:
@@ -269,7 +269,7 @@ def _limit(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
         runtime_enabled={"default_value": False, "runtime_key": "koguma.connection_limit"},
     )
     data = {"name": names.connection_limit(of.where.section), "typed_config": given or unlimited}
-    return encoding.encoded(
+    return encoding.own(
         db, snapshot.EXTENSION, names.connection_limit(of.where.section), data, origin=str(of.proxy)
     )
 
@@ -278,4 +278,4 @@ def _permission(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
     given: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
     name = names.permission(of.where.section)
     data = {"name": name, "typed_config": given}
-    return encoding.encoded(db, snapshot.EXTENSION, name, data, origin=str(of.proxy))
+    return encoding.own(db, snapshot.EXTENSION, name, data, origin=str(of.proxy))

@@ -70,16 +70,17 @@ def _readiness(db: Db, net: Net, link: Link) -> Iterator[Piece | Failure]:
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
         return
     path = f"{link.workdir}/{READINESS_SOCKET}"
-    yield encoding.encoded(db, snapshot.CLUSTER, names.READINESS, _to_socket(names.READINESS, path))
+    yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _to_socket(names.READINESS, path))
     route = {"match": {"path": "/ready"}, "route": {"cluster": names.READINESS}}
+    config = _route_configuration(names.ADMIN, [route])
     data = {
         "name": names.ADMIN,
         "stat_prefix": names.ADMIN,
         "address": words.address(net.address, port),
-        "filter_chains": [{"filters": _answering(names.ADMIN, [route])}],
+        "filter_chains": [{"filters": _answering(names.ADMIN, route_config=config)}],
     }
     needs = ((snapshot.CLUSTER, names.READINESS),)
-    yield encoding.encoded(db, snapshot.LISTENER, names.ADMIN, data, needs)
+    yield encoding.own(db, snapshot.LISTENER, names.ADMIN, data, needs)
 
 
 def _to_socket(name: str, path: str) -> Data:
@@ -92,15 +93,15 @@ def _to_socket(name: str, path: str) -> Data:
     }
 
 
-def _answering(name: str, routes: list[Data], **more: int) -> list[Data]:
-    """The filters of a listener whose routes never change apart from it."""
-    host = {"name": name, "domains": ["*"], "routes": routes}
-    hcm = {
-        "stat_prefix": name,
-        "internal_address_config": {},
-        "route_config": {"name": name, "virtual_hosts": [host], "validate_clusters": False, **more},
-    }
+def _answering(name: str, **routes: Data) -> list[Data]:
+    """The filters of a listener for whoever is beside the proxy."""
+    hcm = {"stat_prefix": name, "internal_address_config": {}, **routes}
     return shape.chain({"hcm": hcm, "http_filters": shape.http_filters("http")})
+
+
+def _route_configuration(name: str, routes: list[Data]) -> Data:
+    host = {"name": name, "domains": ["*"], "routes": routes}
+    return {"name": name, "virtual_hosts": [host], "validate_clusters": False}
 
 
 def _names(db: Db, link: Link, records: Records) -> Iterator[Piece | Failure]:
@@ -119,7 +120,10 @@ def _settings(
     if link.has_own_dns:
         bodies["/dns"] = answer(db, records)
     if bodies:
-        yield encoding.encoded(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link, bodies))
+        # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
+        needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
+        yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link), needs)
+        yield encoding.encoded(db, snapshot.ROUTES, names.DYNAMIC_CONFIG, _answers(bodies))
 
 
 @question
@@ -133,16 +137,21 @@ def _body(told: Json) -> str:
     return json.dumps(told, separators=(",", ":"))
 
 
-def _dynamic_config(link: Link, bodies: Mapping[str, str]) -> Data:
+def _dynamic_config(link: Link) -> Data:
+    name = names.DYNAMIC_CONFIG
+    return {
+        "name": name,
+        "stat_prefix": name,
+        "address": words.pipe(f"{link.workdir}/{CONFIG_SOCKET}"),
+        "filter_chains": [{"filters": _answering(name, rds=shape.rds(name))}],
+    }
+
+
+def _answers(bodies: Mapping[str, str]) -> Data:
     routes = [route for path, body in bodies.items() for route in _versioned(path, body)]
     longest = max(len(body.encode()) for body in bodies.values())
-    chain = _answering(names.DYNAMIC_CONFIG, routes, max_direct_response_body_size_bytes=longest + 1)
-    return {
-        "name": names.DYNAMIC_CONFIG,
-        "stat_prefix": names.DYNAMIC_CONFIG,
-        "address": words.pipe(f"{link.workdir}/{CONFIG_SOCKET}"),
-        "filter_chains": [{"filters": chain}],
-    }
+    config = _route_configuration(names.DYNAMIC_CONFIG, routes)
+    return {**config, "max_direct_response_body_size_bytes": longest + 1}
 
 
 def _versioned(path: str, body: str) -> Iterator[Data]:

@@ -121,7 +121,7 @@ def calls(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: b
     wanted: dict[int, dict[Wanted, None]] = {}
     whole = overlays.on_outbounds(db, of)
     for one in listened:
-        port = _port_of(db, rules.port_rules(db, of, one.destination, one.section), whole, caller)
+        port = _port_of(db, rules.rules_of(db, of, one.destination, one.section), whole, caller)
         bundles.append(listener(db, port, one.addresses, binds))
         for meant in traffic(db, port).clusters:
             needed = Wanted(meant.destination, meant.section, tuple(name for name, _ in meant.subset))
@@ -145,7 +145,7 @@ def reaches(db: Db, of: Class, wanted: tuple[Group[Wanted], ...], caller: Caller
     assigned: list[Assigned] = []
     whole = overlays.on_outbounds(db, of)
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
-        entries = (*rules.port_rules(db, of, destination, section).entries, *whole)
+        entries = (*rules.rules_of(db, of, destination, section).entries, *whole)
         said = overlays.said(db, entries, caller.mesh)
         bundles.append(clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets)))
         assigned += clusters.assigned(db, destination, section, entries)

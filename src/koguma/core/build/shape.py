@@ -29,12 +29,17 @@ def hcm(name: str) -> Data:
     """An HTTP connection manager whose routes come by themselves."""
     return {
         "stat_prefix": name,
-        "rds": {"route_config_name": name, "config_source": words.ADS},
+        "rds": rds(name),
         "normalize_path": True,
         "internal_address_config": {"cidr_ranges": _LOOPBACK},
         "http2_protocol_options": {"allow_connect": True},
         "upgrade_configs": [{"upgrade_type": "websocket"}],
     }
+
+
+def rds(name: str) -> Data:
+    """Where routes come from that come by themselves."""
+    return {"route_config_name": name, "config_source": words.ADS}
 
 
 def http_filters(protocol: str) -> Data:

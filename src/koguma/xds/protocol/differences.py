@@ -80,8 +80,11 @@ def _forget(pair: tuple[int, int]) -> None:
 
 
 def _different(old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:
-    yield from (id_ for id_ in old if id_ not in new)
-    for id_, piece in new.items():
+    others = [(id_, piece) for id_, piece in new.items() if old.get(id_) is not piece]
+    for id_, piece in others:
         other = old.get(id_)
-        if other is not piece and (other is None or other != piece or other.needs != piece.needs):
+        if other is None or other != piece or other.needs != piece.needs:
             yield id_
+    n_added = sum(1 for id_, _ in others if id_ not in old)
+    if len(old) + n_added != len(new):
+        yield from (id_ for id_ in old if id_ not in new)
