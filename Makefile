@@ -53,9 +53,9 @@ golden: install
 # Resolve the dependencies again. Needs uv; the locks hold hashes and no addresses.
 lock:
 	uv pip compile -q --generate-hashes --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
-	  --extra postgres --extra fast --group dev pyproject.toml -o requirements/dev.lock
+	  --extra postgres --extra fast --extra traces --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --generate-hashes --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
-	  --extra postgres --extra fast pyproject.toml -o requirements/runtime.lock
+	  --extra postgres --extra fast --extra traces pyproject.toml -o requirements/runtime.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,25 +1,34 @@
 """First start: the objects that a new store begins with, written once, by whoever gets there first."""
 
 import base64
+import contextlib
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from koguma.api import transactions
 from koguma.api.context import Context
+from koguma.api.kube import admitting
 from koguma.api.tokens import Keys
 from koguma.api.user import SYSTEM
 from koguma.core import defaults, identity
 from koguma.identity import files, tokens
 from koguma.identity.claims import USER, ZONE
+from koguma.kube import rbac_defaults
+from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model.errors import AlreadyExists, Conflict, Unauthenticated
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.settings import Settings
-from koguma.store.contract import Put, Transaction
+from koguma.store.contract import Ensure, Operation, Put, Transaction
 
+_NATIVE = {kind.name: kind for kind in NATIVE_KINDS}
+_AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+_OUTSIDE = ("apiVersion", "kind", "metadata")
 _CLUSTER_ID = "kuma-cluster-id"
 _ADMIN_TOKEN = "admin-user-token"  # noqa: S105 - the name of a secret
 
@@ -50,6 +59,43 @@ async def fill_zone(context: Context) -> str:
     return (
         f'this store also has the zone "{others[0]}"; what was written there can be read and deleted here,'
         f' not changed. Was --zone-name "{context.place.zone}" meant?'
+    )
+
+
+async def fill_kubernetes(context: Context) -> None:
+    """Every start makes sure of the roles and namespaces that users of the Kubernetes form expect."""
+    places = (identity.DEFAULT_NAMESPACE, context.place.system_namespace)
+    wanted = [admitting.namespace_resource(name) for name in places]
+    documents = (*rbac_defaults.default_roles(context.kinds), *rbac_defaults.default_bindings())
+    wanted += [_native(document) for document in documents]
+    operations = [operation for resource in wanted for operation in _brought(context, resource)]
+    if operations:
+        with contextlib.suppress(Conflict):  # another control plane on the same store was faster
+            await context.store.write(Transaction(tuple(operations), SYSTEM, "start"))
+
+
+def _brought(context: Context, wanted: Resource) -> Iterator[Operation]:
+    """What is missing: the object, or rules that a later version or another package brought."""
+    stored = context.state.entry(wanted.key)
+    if stored is None:
+        yield Ensure(wanted)
+    elif isinstance(stored, Resource) and stored.annotations.get(_AUTO_UPDATE) != "false":
+        there = stored.spec.get("rules") or []
+        new = [rule for rule in wanted.spec.get("rules") or () if rule not in there]
+        if new:
+            grown = msgspec.structs.replace(stored, spec={**stored.spec, "rules": [*there, *new]})
+            yield Put(grown, stored.revision)
+
+
+def _native(document: Json) -> Resource:
+    metadata, kind = document["metadata"], _NATIVE[document["kind"]]
+    return Resource(
+        kind=kind.stored_as,
+        name=metadata["name"],
+        core_name=metadata["name"],
+        labels=metadata.get("labels", {}),
+        annotations=metadata.get("annotations", {}),
+        spec={name: value for name, value in document.items() if name not in _OUTSIDE},
     )
 
 

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from koguma import __version__, bootstrap, garbage, kinds, logs, plugins
-from koguma.api import access, openapi, routes, server
+from koguma.api import access, openapi, routes, server, tracing
 from koguma.api.access import Access, Attempt
 from koguma.api.apply import Apply
 from koguma.api.authn import Authenticator
@@ -26,6 +26,7 @@ from koguma.api.context import About, Context
 from koguma.api.dispatch import Dispatch
 from koguma.api.health import Check, Health
 from koguma.api.inspect import Inspect
+from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.plain import Objects
 from koguma.api.proxies import Proxies
@@ -33,10 +34,13 @@ from koguma.api.server import HttpServer
 from koguma.api.shown import Shown
 from koguma.api.system import System
 from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
+from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
 from koguma.control import Control, ServiceGenerator
 from koguma.core import services
+from koguma.housekeeping import Housekeeper
 from koguma.identity import certificates, files, signing_keys
+from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
 from koguma.model.errors import Invalid, KogumaError
 from koguma.model.kind import Kinds
@@ -80,6 +84,7 @@ class ControlPlane:
         self._http: HttpServer | None = None
         self._services: ServiceGenerator | None = None
         self._proxies: ProxySide | None = None
+        self._tracer: Tracer | None = None
         self._certificate = ""
 
     async def start(self) -> None:
@@ -88,7 +93,9 @@ class ControlPlane:
         await self.store.open()
         control = self._control()
         context, keys = self._context(control)
+        self._tracer = self._traces(context.about)
         await bootstrap.fill(context, self.settings)
+        await bootstrap.fill_kubernetes(context)
         self._warn(await bootstrap.fill_zone(context))
         self._warn(await bootstrap.admin_token(context, keys, data_dir, now()))
         tls, identity = self._tls(data_dir)
@@ -98,8 +105,9 @@ class ControlPlane:
         await self._http.start()
         await self._listen(self._http, tls)
         history = _span(self.settings.history)
-        short = frozenset(kind.name for kind in self.kinds if kind.short_history)
+        short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
         self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
+        self._tasks.append(asyncio.create_task(Housekeeper(context).run(), name="housekeeping"))
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
@@ -121,12 +129,15 @@ class ControlPlane:
         self.store.end_watches()
         if self._http is not None:
             await self._http.stop()
+        if self._tracer is not None:
+            await self._tracer.stop()
         await self.store.close()
 
     def _context(self, control: Control) -> tuple[Context, Keys]:
         settings = self.settings
         roles = (*access.builtin_roles(self.kinds), *settings.access.roles)
-        rules = Access(roles, (*access.BUILTIN_BINDINGS, *settings.access.bindings))
+        bindings = (*access.BUILTIN_BINDINGS, *settings.access.bindings)
+        rules = Access(roles, bindings, access.stored_in(lambda: self.store.state))
         hostname = socket.gethostname()
         about = About(
             hostname=hostname,
@@ -151,6 +162,20 @@ class ControlPlane:
         readable = plugins.for_engine(self._found, self._failures.__setitem__)
         return Control(self.store, readable, self.settings.place)
 
+    def _traces(self, about: About) -> Tracer | None:
+        settings = self.settings
+        if not settings.traces_url:
+            return None
+        described = {
+            "service.name": "koguma",
+            "service.version": about.version,
+            "service.instance.id": about.instance_id,
+            "host.name": about.hostname,
+            "koguma.mode": settings.mode,
+            "koguma.zone": settings.place.zone,
+        }
+        return tracing.tracer(settings.traces_url, settings.traces_ratio, described)
+
     @property
     def door(self) -> str:
         """Where proxies connect, for the line that says all is ready."""
@@ -165,7 +190,10 @@ class ControlPlane:
     def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
         objects = Objects(context)
         watches = Watches(context)
-        self.metrics.registry.register(Gauges(lambda: self._numbers(watches)))
+        verifier = TokenVerifier(keys, now)
+        with_ids = self.settings.gate("ResourceID")
+        kube = KubeForm(context, now, verifier.user, resource_ids=with_ids)
+        self.metrics.registry.register(Gauges(lambda: self._numbers(watches.open + kube.n_watches)))
         health = Health(context.access, self.metrics, lambda: self._not_ready, self._checks)
         description = openapi.encoded(self.kinds)
 
@@ -177,21 +205,22 @@ class ControlPlane:
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
+            "readyz": (health.ready, True),
             "metrics": (health.metrics, False),
             "_check": (health.check, False),
             "_proxies": (proxies.list, False),
             "openapi.json": (show_openapi, False),
         }
-        system = System(context, objects, resource_ids=self.settings.gate("ResourceID"))
+        system = System(context, objects, resource_ids=with_ids)
         issuer = TokenIssuer(context, keys, now)
         fixed = routes.fixed(system, Apply(context, objects), issuer, pages)
-        verifier = TokenVerifier(keys, now)
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),
             routes.inspect(self.kinds, Inspect(context), proxies),
+            kube.route,
         )
-        return Dispatch((fixed, *variable), authenticator, self.metrics)
+        return Dispatch((fixed, *variable), authenticator, context.access, self.metrics, self._tracer)
 
     def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.shown(mesh) if self._proxies else iter(())
@@ -241,7 +270,7 @@ class ControlPlane:
     def _warn_of_plugin(self, text: str) -> None:
         self._warn(text, "policies", "correct the package or remove it, then restart the control plane")
 
-    def _numbers(self, watches: Watches) -> Iterator[tuple[str, str, str, float]]:
+    def _numbers(self, n_watches: int) -> Iterator[tuple[str, str, str, float]]:
         store = self.store
         yield "koguma_store_revision", "Newest revision that is known here.", "gauge", store.state.revision
         yield "koguma_store_writes", "Transactions that were written.", "counter", store.writes
@@ -250,7 +279,7 @@ class ControlPlane:
         yield "koguma_store_lost", "Appends whose outcome had to be looked up.", "counter", store.lost
         if self._proxies is not None:
             yield from self._proxies.numbers()
-        yield "koguma_api_watches", "Watches that are open.", "gauge", watches.open
+        yield "koguma_api_watches", "Watches that are open.", "gauge", n_watches
 
     async def _checks(self) -> Sequence[Check]:
         return [

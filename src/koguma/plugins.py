@@ -224,7 +224,24 @@ def _refusing(kind: Kind, where: str) -> Kind:
         except Exception as error:
             raise Invalid([failure("warn", error)]) from error
 
-    return msgspec.structs.replace(kind, clean=clean, validate=validate, warn=warn)
+    v1 = msgspec.structs.replace(
+        kind.v1,
+        shown=_guarded(kind.v1.shown, lambda error: failure("v1.shown", error)),
+        written=_guarded(kind.v1.written, lambda error: failure("v1.written", error)),
+    )
+    return msgspec.structs.replace(kind, clean=clean, validate=validate, warn=warn, v1=v1)
+
+
+def _guarded(
+    convert: Callable[[Json], Json], failure: Callable[[Exception], Violation]
+) -> Callable[[Json], Json]:
+    def converted(spec: Json) -> Json:
+        try:
+            return convert(spec)
+        except Exception as error:
+            raise Invalid([failure(error)]) from error
+
+    return converted
 
 
 def _checked(value: Any, type_: type) -> Any:

@@ -6,9 +6,11 @@ reference are derived from it.
 
 import ipaddress
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,8 +24,15 @@ from koguma.model.violation import Violation
 
 ENV_PREFIX: Final = "KOGUMA_"
 ADDRESSES_MIN: Final = 256  # of a range of virtual addresses
+_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 
 PortNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+# Where OpenTelemetry's own variables name a collector; a path is added to the second.
+_TRACES_VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_TELEMETRY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_TRACES_PATH: Final = "/v1/traces"
 
 
 def _data_home() -> str:
@@ -87,6 +96,16 @@ class Settings(Spec):
     log_format: Annotated[
         Literal["auto", "json", "text"], doc("JSON lines, or text; auto is text on a terminal.")
     ] = "auto"
+    traces_endpoint: Annotated[
+        str,
+        doc(
+            "Collector that gets a span for each request, OTLP/HTTP, as http://HOST:4318; without it,"
+            " OTEL_EXPORTER_OTLP_ENDPOINT."
+        ),
+    ] = ""
+    traces_ratio: Annotated[
+        Share, doc("Share of requests that are traced, from 0 to 1, where the caller has not decided.")
+    ] = 1
     skip_default_mesh: Annotated[bool, doc("Start a new store without the mesh `default`.")] = False
     skip_hostname_generators: Annotated[bool, doc("Start a new store without host name generators.")] = False
     allow_proxy_data_sources: Annotated[
@@ -111,6 +130,12 @@ class Settings(Spec):
         """Where objects are stored."""
         return self.store or f"sqlite:///{Path(self.data_dir) / 'koguma.db'}"
 
+    @property
+    def traces_url(self) -> str:
+        """Where spans are sent, with OTLP's own path where the setting has none; empty: nowhere."""
+        has_path = urlsplit(self.traces_endpoint).path.strip("/") or not self.traces_endpoint
+        return self.traces_endpoint if has_path else self.traces_endpoint.rstrip("/") + _TRACES_PATH
+
     def gate(self, name: str) -> bool:
         """Whether a feature gate is on; all are unless switched off."""
         return _gates(self.feature_gates).get(name, True)
@@ -122,6 +147,7 @@ class Settings(Spec):
             for field in msgspec.structs.fields(self)
         }
         shown["store"] = masked_url(self.store_url)
+        shown["tracesEndpoint"] = masked_url(self.traces_endpoint)
         return shown
 
 
@@ -139,9 +165,10 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, A
             written[name] = _from_text(environment[variable], field.type)
             origins[name] = variable
         if flag is not None and flag != ():
-            written[name] = list(flag) if isinstance(flag, tuple) else flag
+            written[name] = list(flag) if isinstance(flag, tuple) else _from_flag(flag, field.type)
             origins[name] = "--" + field.name.replace("_", "-")
     written.setdefault("dataDir", _data_home())
+    _add_telemetry(written, origins, environment)
     violations = [_named(v, origins) for v in _CHECK(written)]
     if violations:
         raise Invalid(violations, "the settings are not valid")
@@ -167,6 +194,7 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("systemNamespace", "must be a namespace: at most 63 of a-z, 0-9 and '-'", "name")
     if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
         yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
+    yield from _traces_violations(settings.traces_endpoint)
     yield from _range_violations(settings)
     roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}
     for index, binding in enumerate(settings.access.bindings):
@@ -178,6 +206,17 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         _gates(settings.feature_gates)
     except ValueError as error:
         yield Violation("featureGates", str(error), "gate")
+
+
+def _traces_violations(address: str) -> Iterator[Violation]:
+    try:
+        parts = urlsplit(address)
+        fits = not address or (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
+    except ValueError:
+        fits = False
+    if not fits:
+        shown = masked_url(address)
+        yield Violation("tracesEndpoint", f'"{shown}" is no collector; write http://HOST:4318', "address")
 
 
 def _range_violations(settings: Settings) -> Iterator[Violation]:
@@ -227,6 +266,20 @@ def _from_file(path: str) -> dict[str, Json]:
     return dict(found[0].value)
 
 
+def _add_telemetry(written: dict[str, Json], origins: dict[str, str], environment: Mapping[str, str]) -> None:
+    """What OpenTelemetry's variables say, where nothing of ours does."""
+    for variable, path in ((_TRACES_VARIABLE, ""), (_TELEMETRY_VARIABLE, _TRACES_PATH)):
+        address = environment.get(variable, "").strip()
+        if address and "tracesEndpoint" not in written:
+            written["tracesEndpoint"] = address.rstrip("/") + path if path else address
+            origins["tracesEndpoint"] = variable
+
+
+def _from_flag(value: Any, type_: Any) -> Json:
+    """A flag's value as the JSON that its field takes; a share comes as text."""
+    return _from_text(value, type_) if isinstance(value, str) else value
+
+
 def _from_text(text: str, type_: Any) -> Json:
     """An environment variable's text as the JSON that its field takes; what does not fit stays text."""
     base = type_
@@ -236,6 +289,8 @@ def _from_text(text: str, type_: Any) -> Json:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     if base is int:
         return int(text) if text.isascii() and text.isdigit() else text
+    if base is float:
+        return float(text) if _NUMBER.fullmatch(text) else text
     if get_origin(base) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text

@@ -1,107 +1,152 @@
 """Access: who may do what, by rules of the Kubernetes shape. What no rule allows is denied.
 
 A rule names verbs and either resources (group, resource, optionally names and meshes) or paths. The plain
-REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for it opens nothing else.
+REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for it opens nothing else. Rules
+come from the settings, which a start reads, and from stored roles and bindings, which act at once.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from typing import Final
 
-import msgspec
-
-from koguma.api.user import ADMIN_GROUP, AUTHENTICATED, User
-from koguma.model.access import REST_GROUP, Binding, Role, Rule
+from koguma.api.user import ADMIN_GROUP, AUTHENTICATED, UNAUTHENTICATED, User
+from koguma.kube import places, rbac
+from koguma.kube.rbac import Grant, Stored
+from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
+from koguma.model import forms
+from koguma.model.access import ANY, REST_GROUP, Attempt, Binding, Role, Rule
 from koguma.model.errors import Forbidden
-from koguma.model.kind import Kinds
+from koguma.model.kind import Kind, Kinds
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+from koguma.store.state import State
 
-ANY: Final = "*"
+__all__ = [
+    "ANY",
+    "BUILTIN_BINDINGS",
+    "READ_VERBS",
+    "REST_GROUP",
+    "WRITE_VERBS",
+    "Access",
+    "Attempt",
+    "builtin_roles",
+    "denied",
+    "namespace_of",
+    "stored_in",
+]
+
 READ_VERBS: Final = ("get", "list", "watch")
 WRITE_VERBS: Final = ("create", "update", "patch", "delete")
 _DECIDED_MAX: Final = 10_000
-TOKEN_RESOURCES: Final = ("usertokens", "dataplanetokens", "zonetokens")
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """What somebody wants to do: a verb on a resource, or on a path."""
-
-    verb: str
-    resource: str = ""
-    name: str = ""
-    mesh: str = ""
-    group: str = REST_GROUP
-    path: str = ""
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"{self.verb} {self.path}"
-        name = f' "{self.name}"' if self.name else ""
-        mesh = f' in mesh "{self.mesh}"' if self.mesh else ""
-        return f"{self.verb} {self.resource}.{self.group}{name}{mesh}"
+_PUBLIC: Final = "system:public-info-viewer"
 
 
 def builtin_roles(kinds: Kinds) -> tuple[Role, ...]:
-    """admin: everything. view and edit: everything but secrets and tokens, kind by kind."""
+    """admin: everything. view and edit: the plain form's objects but secrets and tokens, kind by kind."""
     open_kinds = tuple(kind.plural for kind in kinds if not kind.admin_only)
     read = Rule(verbs=READ_VERBS, resources=open_kinds)
     pages = Rule(verbs=("get",), paths=("/config", "/metrics"))
+    about_oneself = tuple(
+        Rule(verbs=("create",), groups=(group,), resources=resources) for group, resources in SELF_REVIEWS
+    )
     return (
-        Role(
-            name="admin",
-            rules=(
-                Rule(verbs=(ANY,), groups=(ANY,), resources=(ANY,)),
-                Rule(verbs=(ANY,), paths=(ANY,)),
-            ),
-        ),
+        Role(name="admin", rules=rbac.EVERYTHING),
         Role(name="view", rules=(read, pages)),
         Role(name="edit", rules=(read, pages, Rule(verbs=WRITE_VERBS, resources=open_kinds))),
-        Role(
-            name="discovery",
-            rules=(Rule(verbs=("get",), paths=("/policies", "/_resources", "/openapi.json")),),
-        ),
+        Role(name="discovery", rules=(Rule(verbs=("get",), paths=DISCOVERY_PATHS), *about_oneself)),
+        Role(name=_PUBLIC, rules=(Rule(verbs=("get",), paths=PUBLIC_PATHS),)),
     )
 
 
+# In the code and not in the store, so that nobody can lock himself out by deleting them.
 BUILTIN_BINDINGS: Final = (
     Binding(role="admin", groups=(ADMIN_GROUP,)),
     Binding(role="discovery", groups=(AUTHENTICATED,)),
+    Binding(role=_PUBLIC, groups=(AUTHENTICATED, UNAUTHENTICATED)),
 )
 
 
 class Access:
-    """Answers whether an attempt is allowed. Rules do not change while it lives; make a new one."""
+    """Answers whether an attempt is allowed, by the rules of the moment.
 
-    def __init__(self, roles: Iterable[Role], bindings: Iterable[Binding]) -> None:
-        by_name = {role.name: role for role in roles}
-        self._by_user: dict[str, list[Rule]] = {}
-        self._by_group: dict[str, list[Rule]] = {}
-        for binding in bindings:
-            if binding.role not in by_name:
-                raise ValueError(f'access: binding names role "{binding.role}", which does not exist')
-            rules = by_name[binding.role].rules
-            for user in binding.users:
-                self._by_user.setdefault(user, []).extend(rules)
-            for group in binding.groups:
-                self._by_group.setdefault(group, []).extend(rules)
-        self._decided: dict[tuple[User, str, str, str, str], bool] = {}
+    `stored` gives the roles and bindings that the store has; when they change, what was decided is forgotten.
+    """
+
+    def __init__(
+        self,
+        roles: Iterable[Role],
+        bindings: Iterable[Binding],
+        stored: Callable[[], Stored] | None = None,
+    ) -> None:
+        self._settled = tuple(_settled(roles, bindings))
+        self._current = stored
+        self._renew(Stored())
+
+    def _renew(self, stored: Stored) -> None:
+        self._stored = stored
+        self._roles = rbac.Roles(stored)
+        self._decided: dict[Hashable, bool] = {}
+        self._held: dict[tuple[str, str], list[Grant]] = {}
+        for grant in (*self._settled, *rbac.grants(stored, self._roles)):
+            self._held.setdefault((grant.kind, grant.subject), []).append(grant)
+
+    def _refresh(self) -> None:
+        if self._current is not None and (stored := self._current()) is not self._stored:
+            if stored.is_same(self._stored):
+                self._stored = stored
+            else:
+                self._renew(stored)
 
     def allows(self, user: User, attempt: Attempt) -> bool:
-        """Whether some rule allows it."""
-        return any(_covers(rule, attempt) for rule in self._rules(user))
+        """Whether some rule allows it, from memory where it was asked before."""
+        if self._current is not None and self._current() is not self._stored:
+            self._refresh()
+        key = (user, attempt)
+        decided = self._decided.get(key)
+        return self._decide(key, user, attempt) if decided is None else decided
 
-    def allows_on(self, user: User, verb: str, resource: str, name: str, mesh: str) -> bool:
-        """The same for a resource of the plain form, from memory where it was asked before."""
-        key = (user, verb, resource, name, mesh)
+    def allows_on(
+        self, user: User, verb: str, resource: str, name: str, mesh: str, namespace: str = ""
+    ) -> bool:
+        """The same for a resource of the plain form."""
+        if self._current is not None and self._current() is not self._stored:
+            self._refresh()  # looked at here first, since every request comes by
+        key = (user, verb, resource, name, mesh, namespace)
         decided = self._decided.get(key)
         if decided is None:
-            if len(self._decided) >= _DECIDED_MAX:
-                self._decided.clear()
-            decided = self._decided[key] = self.allows(user, Attempt(verb, resource, name, mesh))
+            attempt = Attempt(verb, resource, name, mesh, namespace=namespace)
+            decided = self._decide(key, user, attempt)
         return decided
 
-    def _rules(self, user: User) -> Iterable[Rule]:
-        yield from self._by_user.get(user.name, ())
-        for group in user.groups:
-            yield from self._by_group.get(group, ())
+    def _decide(self, key: Hashable, user: User, attempt: Attempt) -> bool:
+        if len(self._decided) >= _DECIDED_MAX:
+            self._decided.clear()
+        decided = self._decided[key] = self._granting(user, attempt) is not None
+        return decided
+
+    def _granting(self, user: User, attempt: Attempt) -> Grant | None:
+        return next((grant for grant in self._grants(user) if grant.allows(attempt)), None)
+
+    def _grants(self, user: User) -> Iterator[Grant]:
+        yield from self._held.get((rbac.USER, user.name), ())
+        for group in user.all_groups:
+            yield from self._held.get((rbac.USERS, group), ())
+
+    def reason(self, user: User, attempt: Attempt) -> str:
+        """Which binding allows it, for people; empty where none does."""
+        self._refresh()
+        grant = self._granting(user, attempt)
+        return "" if grant is None else grant.source
+
+    def rules(self, user: User, namespace: str = "") -> tuple[Rule, ...]:
+        """All rules that a user has everywhere, and those that he has in a namespace."""
+        self._refresh()
+        held = (grant for grant in self._grants(user) if grant.namespace in ("", namespace))
+        return tuple(dict.fromkeys(rule for grant in held for rule in grant.rules))
+
+    def role_rules(self, kind: str, name: str, namespace: str = "") -> tuple[Rule, ...] | None:
+        """What a stored Role or ClusterRole allows; None where there is no such role."""
+        self._refresh()
+        return self._roles.rules(kind, name, namespace)
 
     def check(self, user: User, attempt: Attempt, refusal: str = "") -> None:
         """Raise Forbidden, saying what is missing, unless the user may."""
@@ -110,27 +155,80 @@ class Access:
 
     def check_any(self, user: User, verbs: Collection[str], resource: str = "") -> None:
         """Raise Forbidden where no rule lets the user do any of this to anything: then no body is read."""
-        for rule in self._rules(user):
-            named = not resource or resource in rule.resources or ANY in rule.resources
-            if rule.resources and named and (ANY in rule.verbs or any(verb in rule.verbs for verb in verbs)):
-                return
+        self._refresh()
+        if any(_is_about(rule, verbs, resource) for grant in self._grants(user) for rule in grant.rules):
+            return
         raise Forbidden(
             f'user "{user}" cannot {" or ".join(verbs)} {resource or "anything"}: no access rule allows it'
         )
 
 
-def _covers(rule: Rule, attempt: Attempt) -> bool:
-    if attempt.verb not in rule.verbs and ANY not in rule.verbs:
-        return False
-    if attempt.path:
-        return any(_path_covers(path, attempt.path) for path in rule.paths)
+def _settled(roles: Iterable[Role], bindings: Iterable[Binding]) -> Iterator[Grant]:
+    """What the settings and the code itself give."""
+    by_name = {role.name: role for role in roles}
+    for binding in bindings:
+        if binding.role not in by_name:
+            raise ValueError(f'access: binding names role "{binding.role}", which does not exist')
+        rules = by_name[binding.role].rules
+        subjects = [(rbac.USER, user) for user in binding.users]
+        subjects += [(rbac.USERS, group) for group in binding.groups]
+        for kind, subject in subjects:
+            source = f'the settings, which give role "{binding.role}" to {kind} "{subject}"'
+            yield Grant(kind, subject, rules, source=source)
+
+
+def _is_about(rule: Rule, verbs: Collection[str], resource: str) -> bool:
+    """Whether a rule is for some verb on a resource of the plain form, or on any where none is named."""
     return (
-        (attempt.group in rule.groups or ANY in rule.groups)
-        and (attempt.resource in rule.resources or ANY in rule.resources)
-        and (not rule.names or attempt.name in rule.names)
-        and (not rule.meshes or attempt.mesh in rule.meshes)
+        bool(rule.resources)
+        and (REST_GROUP in rule.groups or ANY in rule.groups)
+        and (not resource or resource in rule.resources or ANY in rule.resources)
+        and (ANY in rule.verbs or any(verb in rule.verbs for verb in verbs))
     )
 
 
-def _path_covers(pattern: str, path: str) -> bool:
-    return path.startswith(pattern[:-1]) if pattern.endswith(ANY) else path == pattern
+def stored_in(state: Callable[[], State]) -> Callable[[], Stored]:
+    """Reads the stored roles and bindings; while no revision is new, a look costs next to nothing."""
+    before: State | None = None
+    revision, stored = -1, Stored()
+
+    def read() -> Stored:
+        nonlocal before, revision, stored
+        now = state()
+        if now is not before or now.revision != revision:
+            found = Stored(
+                roles=now.listed(rbac.set_name(rbac.ROLE)),
+                cluster_roles=now.listed(rbac.set_name(rbac.CLUSTER_ROLE)),
+                role_bindings=now.listed(rbac.set_name(rbac.ROLE_BINDING)),
+                cluster_role_bindings=now.listed(rbac.set_name(rbac.CLUSTER_ROLE_BINDING)),
+            )
+            stored = stored if found.is_same(stored) else found
+            before, revision = now, now.revision
+        return stored
+
+    return read
+
+
+def namespace_of(
+    kind: Kind, place: Place, mesh: str, found: Resource | None = None, namespace: str | None = None
+) -> str:
+    """The namespace that rules see for one object of the plain form: where the Kubernetes form shows it.
+
+    `found` is the stored object; without one, `namespace` is what a new object says of itself.
+    """
+    if found is not None:
+        return places.spot(found, kind, place).namespace
+    if not places.is_namespaced(kind):
+        return ""
+    return namespace or forms.reserved_namespace(mesh)
+
+
+def denied(user: User, attempt: Attempt) -> str:
+    """The refusal of an attempt in the words that Kubernetes' users know."""
+    if attempt.path:
+        return f'forbidden: User "{user.name}" cannot {attempt.verb} path "{attempt.path}"'
+    qualified = f"{attempt.resource}.{attempt.group}" if attempt.group else attempt.resource
+    name = f' "{attempt.name}"' if attempt.name else ""
+    what = f'resource "{attempt.whole_resource}" in API group "{attempt.group}"'
+    where = f'in the namespace "{attempt.namespace}"' if attempt.namespace else "at the cluster scope"
+    return f'{qualified}{name} is forbidden: User "{user.name}" cannot {attempt.verb} {what} {where}'

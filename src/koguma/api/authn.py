@@ -2,21 +2,38 @@
 
 A bearer token wins. Without one, a request from this machine is the local admin's, but only if no web page
 could have made it: the browser says nothing of another site, and the Host is ours (which stops DNS
-rebinding). Everyone else is anonymous.
+rebinding). Everyone else is anonymous. Who may can act as somebody else, by Kubernetes' headers.
 """
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+from multidict import MultiMapping
 
-from koguma.api.user import ANONYMOUS, LOCAL_ADMIN, User
-from koguma.model.errors import Unauthenticated
+from koguma.api.access import Access, Attempt, denied
+from koguma.api.user import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    KUBE_ANONYMOUS,
+    KUBE_AUTHENTICATED,
+    KUBE_UNAUTHENTICATED,
+    LOCAL_ADMIN,
+    UNAUTHENTICATED,
+    User,
+)
+from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
-_OWN_SITES = (None, "same-origin", "none")
+_PROXY_HEADERS: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_OWN_SITES: Final = (None, "same-origin", "none")
+_IMPERSONATE: Final = "impersonate-"
+_EXTRA: Final = "impersonate-extra-"
+_SERVICE_ACCOUNT: Final = ("system", "serviceaccount")
+_AUTHENTICATION: Final = "authentication.k8s.io"
+_LOGIN_GROUPS: Final = frozenset((AUTHENTICATED, KUBE_AUTHENTICATED, UNAUTHENTICATED, KUBE_UNAUTHENTICATED))
 
 
 class Authenticator(msgspec.Struct, frozen=True):
@@ -67,3 +84,81 @@ def _is_own_host(host: str) -> bool:
     except ValueError:
         return False
     return name == "localhost" or is_loopback(name)
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """Whom a request wants to act as."""
+
+    name: str
+    groups: tuple[str, ...]
+    uid: str
+    extra: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def account(self) -> tuple[str, str] | None:
+        """Namespace and name, where it is a service account."""
+        parts = self.name.split(":")
+        is_account = tuple(parts[:2]) == _SERVICE_ACCOUNT and len(parts) == 4 and all(parts)  # noqa: PLR2004 - the four words of such a name
+        return (parts[2], parts[3]) if is_account else None
+
+    def attempts(self) -> Iterator[Attempt]:
+        """What one has to be allowed for it: each part by itself."""
+        if self.account is not None:
+            namespace, name = self.account
+            yield Attempt("impersonate", "serviceaccounts", name, group="", namespace=namespace)
+        else:
+            yield Attempt("impersonate", "users", self.name, group="")
+        for group in self.groups:
+            yield Attempt("impersonate", "groups", group, group="")
+        for key, values in self.extra:
+            for value in values:
+                yield Attempt("impersonate", "userextras", value, group=_AUTHENTICATION, subresource=key)
+        if self.uid:
+            yield Attempt("impersonate", "uids", self.uid, group=_AUTHENTICATION)
+
+    def user(self) -> User:
+        """The user of that name; the groups that it says, and the one for having logged in or not."""
+        groups = self.groups
+        if not groups and self.account is not None:
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{self.account[0]}")
+        if _LOGIN_GROUPS.isdisjoint(groups):
+            is_anonymous = self.name in (ANONYMOUS.name, KUBE_ANONYMOUS)
+            groups = (*groups, UNAUTHENTICATED if is_anonymous else AUTHENTICATED)
+        return User(self.name, groups, self.uid, self.extra)
+
+
+def impersonated(user: User, headers: MultiMapping[str], access: Access) -> User:
+    """Whom the request counts as: `user`, or somebody that he may act as and wants to, by its headers."""
+    for name in headers:
+        if name[:1] in "iI" and name.lower().startswith(_IMPERSONATE):
+            break
+    else:
+        return user
+    wanted = _wanted(headers)
+    if wanted is None:
+        return user
+    for attempt in wanted.attempts():
+        if not access.allows(user, attempt):
+            raise Forbidden(denied(user, attempt))
+    return wanted.user()
+
+
+def _wanted(headers: MultiMapping[str]) -> _Wanted | None:
+    name, groups = headers.get("Impersonate-User", ""), tuple(headers.getall("Impersonate-Group", ()))
+    uid, extra = headers.get("Impersonate-Uid", ""), _extra(headers)
+    if name:
+        return _Wanted(name, groups, uid, extra)
+    if groups or uid or extra:
+        raise BadRequest(
+            "groups, a uid or extras are to be impersonated without a user; send Impersonate-User"
+        )
+    return None
+
+
+def _extra(headers: MultiMapping[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: dict[str, list[str]] = {}
+    for name, value in headers.items():
+        lowered = name.lower()
+        if lowered.startswith(_EXTRA):
+            found.setdefault(unquote(lowered.removeprefix(_EXTRA)), []).append(value)
+    return tuple((key, tuple(values)) for key, values in sorted(found.items()))

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
 from koguma.api.user import User
 from koguma.model import documents
@@ -20,16 +21,17 @@ _YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "te
 class Call:
     """A request whose user is known; its body is read only when a handler asks for it."""
 
-    __slots__ = ("__dict__", "id", "request", "user")
+    __slots__ = ("__dict__", "acting", "id", "request", "user")
 
     def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
         self.request = request
         self.user = user
+        self.acting: User | None = None  # who acts as that user, where it is somebody else
         self.id = request_id
 
     @cached_property
-    def query(self) -> Mapping[str, str]:
-        """The query parameters; the first value where one is repeated."""
+    def query(self) -> MultiMapping[str]:
+        """The query parameters; look-ups give the first value where one is repeated."""
         return self.request.rel_url.query
 
     @property

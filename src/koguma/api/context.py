@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from koguma.api.access import Access, Attempt
+from koguma.api.access import Access, Attempt, namespace_of
 from koguma.api.shown import Shown
 from koguma.api.user import User
 from koguma.core.incremental import Db
@@ -58,13 +58,28 @@ class Context(msgspec.Struct, frozen=True):
         text = f'there is no mesh "{mesh}"{self._nearest(user, self.kinds["Mesh"], "", mesh)}'
         return NotFound(title="Failed to retrieve Mesh", violations=[Violation(field, text, "missing")])
 
-    def check(self, user: User, verb: str, kind: Kind, mesh: str = "", name: str = "") -> None:
-        """Raise Forbidden unless the user may do this to objects of a kind."""
-        if not self.access.allows_on(user, verb, kind.plural, name, mesh):
+    def check(
+        self,
+        user: User,
+        verb: str,
+        kind: Kind,
+        mesh: str = "",
+        name: str = "",
+        new_namespace: str | None = None,
+    ) -> None:
+        """Raise Forbidden unless the user may do this to objects of a kind.
+
+        Rules of a namespace see the one where the object is, or where a new one is to be.
+        """
+        namespace = ""
+        if name:
+            found = self.state.named(kind.name, mesh, name)
+            namespace = namespace_of(kind, self.place, mesh, found, new_namespace)
+        if not self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
             refusal = (
                 f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
             )
-            self.access.check(user, Attempt(verb, kind.plural, name, mesh), refusal)
+            self.access.check(user, Attempt(verb, kind.plural, name, mesh, namespace=namespace), refusal)
 
     def named_by(self, text: str) -> tuple[Kind, Key, str]:
         """The kind, the key and the section that a KRI in a path means."""

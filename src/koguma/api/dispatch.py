@@ -15,9 +15,11 @@ import structlog
 from aiohttp import web
 
 from koguma.api import problems
-from koguma.api.authn import Authenticator
+from koguma.api.access import Access
+from koguma.api.authn import Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
+from koguma.api.tracing import Tracer
 from koguma.api.user import ANONYMOUS
 from koguma.model.errors import KogumaError, NotAllowed, NotFound
 
@@ -28,6 +30,9 @@ _KEPT_MAX: Final = 10_000
 _INTERNAL: Final = "Internal Server Error"
 
 
+Refused = Callable[[KogumaError, tuple[Any, ...]], web.Response]  # an error, and what the path says
+
+
 class Endpoint(msgspec.Struct, frozen=True):
     """What a path leads to: handlers by method, a word for metrics, and titles for what goes wrong."""
 
@@ -36,6 +41,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     titles: Mapping[str, str] = {}
     is_open: bool = False  # answered without asking who it is
     allowed: tuple[str, ...] = ()  # what to say is allowed, where that is less than what has a handler
+    refused: Refused | None = None  # how errors are told, where the plain form's way is not the one
 
 
 Found = tuple[Endpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
@@ -45,33 +51,59 @@ Route = Callable[[tuple[str, ...]], Found | None]
 class Dispatch:
     """Answers requests. `routes` are asked in order; the first that knows a path has it."""
 
-    def __init__(self, routes: tuple[Route, ...], authenticator: Authenticator, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        routes: tuple[Route, ...],
+        authenticator: Authenticator,
+        access: Access,
+        metrics: Metrics,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._routes = routes
         self._authenticator = authenticator
+        self._access = access
         self._metrics = metrics
+        self._tracer = tracer
         self._log = structlog.get_logger("koguma.api")
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._kept: dict[str, Found] = {}  # where paths lead; kinds do not change while we live
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+    def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        """Answer one request, as a span of a trace where requests are traced."""
+        call = Call(request, ANONYMOUS, f"{self._prefix}-{next(self._numbers):x}")
+        return self._answered(call) if self._tracer is None else self._traced(call, self._tracer)
+
+    async def _traced(self, call: Call, tracer: Tracer) -> web.StreamResponse:
+        with tracer.request(call, self._word(call)) as span:
+            response = await self._answered(call)
+            span.answered(response.status)
+        return response
+
+    def _word(self, call: Call) -> str:
+        """The word for what a request asks, before it is answered."""
+        try:
+            endpoint, _ = self._found(call.request)
+        except NotFound:
+            return "none"
+        is_watch = call.has_query and call.query.get("watch") in ("true", "1")
+        return "watch" if is_watch and call.request.method == "GET" else endpoint.word
+
+    async def _answered(self, call: Call) -> web.StreamResponse:
         started = time.perf_counter()
-        request_id = f"{self._prefix}-{next(self._numbers):x}"
-        call = Call(request, ANONYMOUS, request_id)
+        request = call.request
         endpoint: Endpoint | None = None
+        parts: tuple[Any, ...] = ()
         try:
             endpoint, parts = self._found(request)
             response = await self._answer(call, endpoint, parts)
         except KogumaError as error:
-            response = self._refused(call, endpoint, error)
+            response = self._refused(call, endpoint, parts, error)
         except ConnectionError:
             raise  # the client left; there is nobody to answer
         except Exception:  # noqa: BLE001 - a bug in one handler is one bad answer, never a dead server
-            self._log.exception(
-                "request failed", request=request_id, method=request.method, path=request.path
-            )
-            response = self._refused(call, endpoint, KogumaError(_INTERNAL))
+            self._log.exception("request failed", request=call.id, method=request.method, path=request.path)
+            response = self._refused(call, endpoint, parts, KogumaError(_INTERNAL))
         self._done(call, endpoint, response, time.perf_counter() - started)
         return response
 
@@ -96,7 +128,10 @@ class Dispatch:
         if not endpoint.is_open:
             transport = request.transport
             peer = transport.get_extra_info("peername") if transport else None
-            call.user = self._authenticator.user(request.headers, peer[0] if peer else "", request.scheme)
+            user = self._authenticator.user(request.headers, peer[0] if peer else "", request.scheme)
+            call.user = impersonated(user, request.headers, self._access)
+            if call.user is not user:
+                call.acting = user
         method = "GET" if request.method == "HEAD" else request.method
         handler = endpoint.handlers.get(method)
         if handler is None:
@@ -107,12 +142,17 @@ class Dispatch:
             )
         return await handler(call, *parts)
 
-    def _refused(self, call: Call, endpoint: Endpoint | None, error: KogumaError) -> web.Response:
-        titles = endpoint.titles if endpoint else {}
-        title = titles.get(call.request.method, "Could not process a resource")
-        response = web.Response(
-            body=problems.body(error, title, call.id), status=error.status, content_type=JSON
-        )
+    def _refused(
+        self, call: Call, endpoint: Endpoint | None, parts: tuple[Any, ...], error: KogumaError
+    ) -> web.Response:
+        if endpoint is not None and endpoint.refused is not None:
+            response = endpoint.refused(error, parts)
+        else:
+            titles = endpoint.titles if endpoint else {}
+            title = titles.get(call.request.method, "Could not process a resource")
+            response = web.Response(
+                body=problems.body(error, title, call.id), status=error.status, content_type=JSON
+            )
         if isinstance(error, NotAllowed):
             response.headers["Allow"] = ", ".join(error.allowed)
         if not call.request.body_exists or call.request.content.is_eof():
@@ -139,6 +179,7 @@ class Dispatch:
                 method=request.method,
                 path=request.path[:500],
                 user=call.user.name,
+                **({"acting": call.acting.name} if call.acting else {}),
                 status=response.status,
                 ms=round(seconds * 1000, 2),
             )

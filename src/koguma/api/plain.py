@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma.api import advice, lists, patches, transactions
+from koguma.api import advice, lists, patches, tracing, transactions
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.context import Context
 from koguma.core.admission import Admitted, FieldValidation
@@ -164,7 +164,7 @@ class Objects:
         transaction = Transaction(tuple(operations), call.user.name, reason(call))
         if dry_run(call):
             return self._context.store.preview(transaction)
-        return await self._context.store.write(transaction)
+        return await tracing.timed("store write", self._context.store.write(transaction))
 
 
 def reason(call: Call) -> str:

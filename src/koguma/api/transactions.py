@@ -4,6 +4,8 @@ import asyncio
 import base64
 from collections.abc import Sequence
 
+import msgspec
+
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import User
 from koguma.core import admission, defaults, identity
@@ -18,6 +20,7 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireNone
+from koguma.store.decide import rfc3339
 from koguma.store.store import now
 
 
@@ -68,8 +71,13 @@ def made_here(context: Context, document: Json) -> Resource:
 
 
 def delete(context: Context, resource: Resource, expected: int | None) -> Sequence[Operation]:
-    """Remove one object, if nothing needs it; a mesh takes what is in it along."""
+    """Remove one object, if nothing needs it; a mesh takes what is in it along.
+
+    One with finalizers is only marked, and goes with the last of them.
+    """
     _check_origin(context, resource)
+    if resource.meta.finalizers:
+        return (Put(ending(resource), resource.revision),)
     if resource.kind == "Mesh":
         attached = Invalid(
             [Violation("mesh", "unable to delete mesh, there are still some dataplanes attached", "in-use")]
@@ -82,6 +90,14 @@ def delete(context: Context, resource: Resource, expected: int | None) -> Sequen
     if resource.kind == "Secret":
         _check_secret_unused(context, resource)
     return (Delete(resource.key, expected),)
+
+
+def ending(resource: Resource) -> Resource:
+    """An object that is to go as soon as those who have a finalizer on it are done."""
+    if resource.meta.deletion_timestamp:
+        return resource
+    meta = msgspec.structs.replace(resource.meta, deletion_timestamp=rfc3339(now()))
+    return msgspec.structs.replace(resource, meta=meta)
 
 
 def _check_origin(context: Context, resource: Resource) -> None:

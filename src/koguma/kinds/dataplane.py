@@ -28,10 +28,11 @@ networking:
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from koguma.kinds import dataplane_networking, mesh_backends, rules
+from koguma.kinds import dataplane_networking, mesh_backends, rules, shapes
 from koguma.kinds.dataplane_networking import DataplaneNetworking
 from koguma.kinds.mesh_backends import MetricsBackend
 from koguma.kinds.rules import UInt32
+from koguma.model import columns
 from koguma.model.kind import ZONE_TO_GLOBAL, About, Kind
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -125,7 +126,9 @@ KIND = Kind(
     short="dp",
     doc=__doc__,
     spec=DataplaneSpec,
+    columns=columns.DATAPLANE,
     sync=ZONE_TO_GLOBAL,
     inline=True,
+    v1=shapes.DATAPLANE,
     validate=validate,
 )

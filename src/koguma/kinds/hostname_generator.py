@@ -24,7 +24,7 @@ from typing import Annotated, Final
 
 from koguma.kinds import rules
 from koguma.kinds.rules import LabelSelector
-from koguma.model import names, template
+from koguma.model import columns, names, template
 from koguma.model.kind import BOTH_WAYS, About, Kind, Scope
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
@@ -90,6 +90,7 @@ KIND = Kind(
     short="hg",
     doc=__doc__,
     spec=HostnameGeneratorSpec,
+    columns=columns.HOSTNAME_GENERATOR,
     scope=Scope.GLOBAL,
     sync=BOTH_WAYS,
     system_namespace_only=True,

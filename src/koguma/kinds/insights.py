@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from koguma.kinds.rules import Counter
+from koguma.model import columns
 from koguma.model.kind import GLOBAL_TO_ZONES, ZONE_TO_GLOBAL, Kind, Scope
 from koguma.model.schema import Json, Spec, doc
 
@@ -275,6 +276,7 @@ DATAPLANE = Kind(
     plural="dataplane-insights",
     doc=_PROXY_DOC.format(subject="a proxy"),
     spec=DataplaneInsightSpec,
+    columns=columns.CONNECTED,
     sync=ZONE_TO_GLOBAL,
     inline=True,
     read_only=True,
@@ -285,6 +287,7 @@ ZONE_INGRESS = Kind(
     plural="zone-ingress-insights",
     doc=_PROXY_DOC.format(subject="a zone ingress"),
     spec=ZoneIngressInsightSpec,
+    columns=columns.CONNECTED,
     scope=Scope.GLOBAL,
     sync=ZONE_TO_GLOBAL,
     inline=True,
@@ -296,6 +299,7 @@ ZONE_EGRESS = Kind(
     plural="zoneegressinsights",
     doc=_PROXY_DOC.format(subject="a zone egress"),
     spec=ZoneEgressInsightSpec,
+    columns=columns.CONNECTED,
     scope=Scope.GLOBAL,
     sync=ZONE_TO_GLOBAL,
     inline=True,
@@ -307,6 +311,7 @@ MESH = Kind(
     plural="mesh-insights",
     doc=_MESH_DOC,
     spec=MeshInsightSpec,
+    columns=columns.MESH_INSIGHT,
     scope=Scope.GLOBAL,
     namespaced=False,
     inline=True,
@@ -318,6 +323,7 @@ SERVICE = Kind(
     plural="service-insights",
     doc=_SERVICE_DOC,
     spec=ServiceInsightSpec,
+    columns=columns.SERVICE_INSIGHT,
     sync=GLOBAL_TO_ZONES,
     namespaced=False,
     inline=True,
@@ -329,6 +335,7 @@ ZONE = Kind(
     plural="zone-insights",
     doc=_ZONE_DOC,
     spec=ZoneInsightSpec,
+    columns=columns.CONNECTED,
     scope=Scope.GLOBAL,
     namespaced=False,
     inline=True,

@@ -31,11 +31,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
-from koguma.kinds import data_source, mesh_backends, rules
+from koguma.kinds import data_source, mesh_backends, rules, shapes
 from koguma.kinds.data_source import DataSource
 from koguma.kinds.mesh_backends import MeshLogging, MeshMetrics, MeshTracing
 from koguma.kinds.rules import UInt32
-from koguma.model import names, tags
+from koguma.model import columns, names, tags
 from koguma.model.kind import About, Kind, Scope, Sync
 from koguma.model.schema import Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation, child, item
@@ -330,10 +330,12 @@ KIND = Kind(
     short="m",
     doc=__doc__,
     spec=MeshSpec,
+    columns=columns.MESH,
     scope=Scope.GLOBAL,
     sync=Sync(provided_by_global=True, consumed_by_zone=True, keeps_name=True),
     namespaced=False,
     inline=True,
+    v1=shapes.MESH,
     validate=validate,
     display=("Mesh", "Meshes"),
     dns_name=True,

@@ -38,10 +38,11 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from koguma.kinds import data_source, rules
+from koguma.kinds import data_source, rules, shapes
 from koguma.kinds.data_source import TlsSource
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.model import columns
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Json, Port, Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -286,9 +287,11 @@ KIND = Kind(
     short="extsvc",
     doc=__doc__,
     spec=MeshExternalServiceSpec,
+    columns=columns.MESH_EXTERNAL_SERVICE,
     status=MeshExternalServiceStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,
+    v1=shapes.EXTERNAL_SERVICE,
     validate=validate,
     dns_name=True,
 )

@@ -31,7 +31,7 @@ from typing import Annotated, Final, Literal
 from koguma.kinds import rules
 from koguma.kinds.data_source import DataSource
 from koguma.kinds.rules import UInt32
-from koguma.model import tags
+from koguma.model import columns, tags
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -207,6 +207,7 @@ KIND = Kind(
     short="mgw",
     doc=__doc__,
     spec=MeshGatewaySpec,
+    columns=columns.MESH_GATEWAY,
     sync=BOTH_WAYS,
     namespaced=False,
     inline=True,

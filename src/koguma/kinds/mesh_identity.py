@@ -34,7 +34,7 @@ import msgspec
 from koguma.kinds import data_source, rules
 from koguma.kinds.data_source import SecureDataSource
 from koguma.kinds.rules import LabelSelector
-from koguma.model import template
+from koguma.model import columns, template
 from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Duration, Json, Spec, doc
@@ -195,6 +195,7 @@ KIND = Kind(
     short="mid",
     doc=__doc__,
     spec=MeshIdentitySpec,
+    columns=columns.MESH_IDENTITY,
     status=MeshIdentityStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,

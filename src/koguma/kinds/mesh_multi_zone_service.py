@@ -26,6 +26,7 @@ from koguma.kinds import mesh_service, rules
 from koguma.kinds.mesh_service import AppProtocol
 from koguma.kinds.rules import LabelSelector
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
+from koguma.model import columns
 from koguma.model.condition import Condition
 from koguma.model.kind import GLOBAL_TO_ZONES, About, Kind
 from koguma.model.schema import Port, Spec, doc
@@ -99,6 +100,7 @@ KIND = Kind(
     short="mzsvc",
     doc=__doc__,
     spec=MeshMultiZoneServiceSpec,
+    columns=columns.MESH_MULTI_ZONE_SERVICE,
     status=MeshMultiZoneServiceStatus,
     sync=GLOBAL_TO_ZONES,
     system_namespace_only=True,

@@ -19,6 +19,7 @@ from typing import Annotated, Final
 
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
+from koguma.model import columns
 from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Spec, doc
@@ -107,6 +108,7 @@ KIND = Kind(
     short="motb",
     doc=__doc__,
     spec=MeshOpenTelemetryBackendSpec,
+    columns=columns.MESH_OPEN_TELEMETRY_BACKEND,
     status=MeshOpenTelemetryBackendStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,

@@ -28,7 +28,7 @@ from typing import Annotated, Final, Literal
 from koguma.kinds import rules
 from koguma.kinds.rules import LabelSelector
 from koguma.kinds.status import DataplaneProxies, HostnameAddress, HostnameGeneratorStatus, Vip
-from koguma.model import tags
+from koguma.model import columns, tags
 from koguma.model.kind import ACROSS_ZONES, About, Kind
 from koguma.model.schema import IntOrString, Port, Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -125,6 +125,7 @@ KIND = Kind(
     short="msvc",
     doc=__doc__,
     spec=MeshServiceSpec,
+    columns=columns.MESH_SERVICE,
     status=MeshServiceStatus,
     sync=ACROSS_ZONES,
     validate=validate,

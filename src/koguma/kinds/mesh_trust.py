@@ -24,7 +24,8 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.kinds import rules
+from koguma.kinds import rules, shapes
+from koguma.model import columns
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -95,8 +96,10 @@ KIND = Kind(
     short="mtrust",
     doc=__doc__,
     spec=MeshTrustSpec,
+    columns=columns.MESH_TRUST,
     status=MeshTrustStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,
+    v1=shapes.MESH_TRUST,
     validate=validate,
 )

@@ -19,6 +19,7 @@ from typing import Annotated
 
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
+from koguma.model import columns
 from koguma.model.kind import ACROSS_ZONES, About, Kind
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation
@@ -46,6 +47,7 @@ KIND = Kind(
     short="mza",
     doc=__doc__,
     spec=MeshZoneAddressSpec,
+    columns=columns.MESH_ZONE_ADDRESS,
     sync=ACROSS_ZONES,
     validate=validate,
     display=("Mesh Zone Address", "Mesh Zone Addresses"),

@@ -5,6 +5,7 @@ All three travel to zones under their own name, and their payloads leave the his
 
 from typing import Annotated, Final
 
+from koguma.model import columns
 from koguma.model.kind import Kind, Scope, Sync
 from koguma.model.schema import SecretBase64, Spec, doc
 
@@ -63,6 +64,7 @@ SECRET = Kind(
     plural="secrets",
     doc=DOC_MESH,
     spec=SecretSpec,
+    columns=columns.SECRET,
     sync=Sync(provided_by_global=True, provided_by_zone=True, consumed_by_zone=True, keeps_name=True),
     system_namespace_only=True,
     inline=True,
@@ -76,6 +78,7 @@ GLOBAL_SECRET = Kind(
     aliases=("global-secrets",),
     doc=DOC_GLOBAL,
     spec=GlobalSecretSpec,
+    columns=columns.SECRET,
     scope=Scope.GLOBAL,
     sync=Sync(provided_by_global=True, consumed_by_zone=True, keeps_name=True),
     system_namespace_only=True,

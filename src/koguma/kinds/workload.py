@@ -14,6 +14,7 @@ spec: {}
 from typing import Annotated
 
 from koguma.kinds.status import DataplaneProxies
+from koguma.model import columns
 from koguma.model.kind import ZONE_TO_GLOBAL, Kind
 from koguma.model.schema import Spec, doc
 
@@ -34,6 +35,7 @@ KIND = Kind(
     short="wl",
     doc=__doc__,
     spec=WorkloadSpec,
+    columns=columns.WORKLOAD,
     status=WorkloadStatus,
     sync=ZONE_TO_GLOBAL,
     dns_name=True,  # it equals a value of the label kuma.io/workload, which must be such a name

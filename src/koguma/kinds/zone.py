@@ -13,6 +13,7 @@ enabled: true
 
 from typing import Annotated
 
+from koguma.model import columns
 from koguma.model.kind import Kind, Scope, Sync
 from koguma.model.schema import Spec, doc
 
@@ -31,6 +32,7 @@ KIND = Kind(
     short="z",
     doc=__doc__,
     spec=ZoneSpec,
+    columns=columns.ZONE,
     scope=Scope.GLOBAL,
     sync=Sync(provided_by_global=True),
     namespaced=False,

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
-from koguma.model import tags
+from koguma.model import columns, tags
 from koguma.model.kind import ACROSS_ZONES, ZONE_TO_GLOBAL, About, Kind, Scope
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -139,6 +139,7 @@ INGRESS = Kind(
     aliases=("zone-ingresses",),
     doc=INGRESS_DOC,
     spec=ZoneIngressSpec,
+    columns=columns.ZONE_PROXY,
     scope=Scope.GLOBAL,
     sync=ACROSS_ZONES,
     inline=True,
@@ -152,6 +153,7 @@ EGRESS = Kind(
     short="ze",
     doc=EGRESS_DOC,
     spec=ZoneEgressSpec,
+    columns=columns.ZONE_PROXY,
     scope=Scope.GLOBAL,
     sync=ZONE_TO_GLOBAL,
     inline=True,

@@ -2,10 +2,43 @@
 
 from typing import Annotated, Final
 
+import msgspec
+
 from koguma.model.schema import Spec, doc
 
 BUILTIN_ROLES: Final = ("admin", "discovery", "edit", "view")
 REST_GROUP: Final = "rest.koguma.io"  # the plain form is an endpoint group of its own
+ANY: Final = "*"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What somebody wants to do: a verb on a resource, or on a path.
+
+    An empty name means no object in particular, an empty namespace all of them or none; so neither is covered
+    by a rule for one.
+    """
+
+    verb: str
+    resource: str = ""
+    name: str = ""
+    mesh: str = ""
+    group: str = REST_GROUP
+    path: str = ""
+    namespace: str = ""
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.verb} {self.path}"
+        name = f' "{self.name}"' if self.name else ""
+        mesh = f' in mesh "{self.mesh}"' if self.mesh else ""
+        group = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.whole_resource}{group}{name}{mesh}"
+
+    @property
+    def whole_resource(self) -> str:
+        """The resource as rules name it: `meshservices`, `meshservices/status`."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Rule(Spec):

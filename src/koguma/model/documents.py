@@ -9,7 +9,8 @@ budget allows.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -102,9 +103,48 @@ def load_json(data: bytes, source: str = "") -> Json:
     """One JSON value, refusing what JSON parsers like to let pass: keys given twice, NaN, lone surrogates."""
     text = _decode(data, source)
     try:
+        return _json(text, source, _object)
+    except _DuplicateKey as error:
+        load(text, source)  # slower, and finds the place
+        raise BadDocument(source, 1, 1, str(error)) from None
+
+
+def load_lenient_json(data: bytes, source: str = "") -> tuple[Json, tuple[str, ...]]:
+    """One JSON value in which the last of equal keys counts, and the paths of those that came before it."""
+    repeated: list[tuple[dict[str, Json], str]] = []
+
+    def made(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            counted = Counter(key for key, _ in pairs)
+            repeated.extend((found, key) for key, times in counted.items() for _ in range(times - 1))
+        return found
+
+    value = _json(_decode(data, source), source, made)
+    return value, tuple(_paths(value, repeated)) if repeated else ()
+
+
+def _paths(value: Json, repeated: list[tuple[dict[str, Json], str]]) -> Iterator[str]:
+    """Where keys were repeated; one inside of what a later key replaced is nowhere any more."""
+    keys: dict[int, list[str]] = {}
+    for whole, key in repeated:
+        keys.setdefault(id(whole), []).append(key)
+    left = [("", value)]
+    while left:
+        at, whole = left.pop()
+        if isinstance(whole, dict):
+            before = f"{at}." if at else ""
+            yield from (f"{before}{key}" for key in keys.get(id(whole), ()))
+            left += [(f"{before}{key}", part) for key, part in whole.items()]
+        elif isinstance(whole, list):
+            left += [(f"{at}[{index}]", part) for index, part in enumerate(whole)]
+
+
+def _json(text: str, source: str, made: Callable[[list[tuple[str, Json]]], dict[str, Json]]) -> Json:
+    try:
         value = json.loads(
             text,
-            object_pairs_hook=_object,
+            object_pairs_hook=made,
             parse_constant=_no_constant,
             parse_float=_finite,
             parse_int=_short_int,
@@ -113,9 +153,8 @@ def load_json(data: bytes, source: str = "") -> Json:
             msgspec.json.encode(value)  # half a surrogate pair has no UTF-8
     except json.JSONDecodeError as error:
         raise BadDocument(source, error.lineno, error.colno, error.msg) from None
-    except _DuplicateKey as error:
-        load(text, source)  # slower, and finds the place
-        raise BadDocument(source, 1, 1, str(error)) from None
+    except _DuplicateKey:
+        raise
     except RecursionError:
         raise BadDocument(source, 1, 1, f"nested deeper than {DEPTH_MAX} levels") from None
     except UnicodeEncodeError:

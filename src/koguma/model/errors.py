@@ -9,11 +9,13 @@ KogumaError
 ├── NotAllowed        405   this control plane does not do that, another one may
 ├── AlreadyExists     409   it is there
 ├── Conflict          409   somebody wrote first; read again and retry
+├── NotAcceptable     406   a kind of answer that we do not give
 ├── PreconditionFailed 412  an If-Match of the caller does not hold
 ├── Gone              410   a watch asked for a revision that was compacted away
 ├── TooLarge          413   over a size limit, which the text names
 ├── UnsupportedMedia  415   a content type that we do not read
-└── Unavailable       503   passing; retry later is right
+├── Unavailable       503   passing; retry later is right
+└── TooNew            504   a revision that is not written yet
 """
 
 from collections.abc import Sequence
@@ -153,3 +155,15 @@ class Unavailable(KogumaError):
 
     status = 503
     title = "Service unavailable"
+
+
+class NotAcceptable(KogumaError):
+    """The caller takes no kind of answer that we can give."""
+
+    status = 406
+
+
+class TooNew(KogumaError):
+    """Somebody asks for a revision that this control plane has not seen."""
+
+    status = 504

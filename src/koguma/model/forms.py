@@ -75,7 +75,7 @@ def read_plain(document: Json, kind: Kind) -> Draft:
     if not isinstance(document, dict):
         raise BadRequest(f'invalid {kind.name} object: "an object is needed, not {json_type(document)}"')
     violations = list(_texts(document, ("type", "name", "mesh")))
-    violations += _string_map(document.get("labels"), "labels")
+    violations += string_map(document.get("labels"), "labels")
     if violations:
         raise Invalid(violations)
     if kind.inline:
@@ -103,8 +103,8 @@ def read_kubernetes(document: Json, kinds: Kinds) -> Draft:
         violations.append(Violation("metadata", "must be set", "required"))
         metadata = {}
     violations += _texts(metadata, ("name", "namespace", "resourceVersion"), "metadata.")
-    violations += _string_map(metadata.get("labels"), "metadata.labels")
-    violations += _string_map(metadata.get("annotations"), "metadata.annotations")
+    violations += string_map(metadata.get("labels"), "metadata.labels")
+    violations += string_map(metadata.get("annotations"), "metadata.annotations")
     kind = kinds.get(document["kind"]) if isinstance(document.get("kind"), str) else None
     if kind is None:
         violations.append(Violation("kind", unknown_kind(str(document.get("kind", "")), kinds), "kind"))
@@ -144,7 +144,8 @@ def _texts(document: Mapping[str, Json], names: tuple[str, ...], prefix: str = "
             )
 
 
-def _string_map(value: Json, path: str) -> Iterator[Violation]:
+def string_map(value: Json, path: str) -> Iterator[Violation]:
+    """What is wrong with a map of texts, such as labels."""
     if value is None:
         return
     if not isinstance(value, dict):

@@ -75,6 +75,15 @@ class Policy(msgspec.Struct, frozen=True):
     overlays: Overlays = Overlays()  # what it does to an Envoy
 
 
+class Column(msgspec.Struct, frozen=True):
+    """One column of a table. `value` reads spec and status; where it cannot, the cell is empty."""
+
+    title: str
+    value: Callable[[Json, Json], str | int | None]
+    doc: str = ""
+    is_wide: bool = False  # shown with `-o wide` only
+
+
 class About(msgspec.Struct, frozen=True):
     """What a validator may know beside the spec: whose it is, where it lives, what it was before."""
 
@@ -103,6 +112,29 @@ def _no_warnings(_spec: Any, _about: About) -> Iterator[str]:
     return iter(())
 
 
+class Older(msgspec.Struct, frozen=True):
+    """A deprecated way to say something, and what to write instead."""
+
+    field: str  # from `spec`, elements of lists as `[]`
+    instead: str  # a clause that a sentence can end with
+    value: str = ""  # where only this value of the field is meant
+    becomes: str = ""  # the field whose entries it becomes, one by one
+    kept: str = ""  # why `koguma.io/v1` has it all the same: nothing else says exactly this
+
+
+class CleanShape(msgspec.Struct, frozen=True):
+    """How `koguma.io/v1` says what `kuma.io/v1alpha1` says, where reading it with `clean` is not all.
+
+    `shown` takes a spec that was read with `clean`; `written` makes of it what is stored. Both pass over what
+    they do not know, and `shown(written(spec))` is the spec itself.
+    """
+
+    shown: Callable[[Json], Json] = _as_written
+    written: Callable[[Json], Json] = _as_written
+    lacks: tuple[Older, ...] = ()
+    keeps: tuple[Older, ...] = ()
+
+
 class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One kind. `validate` and `warn` see a spec that already fits the schema.
 
@@ -125,12 +157,21 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     policy: Policy | None = None
     status: type[Spec] | None = None
     clean: Callable[[Json], Json] = _as_written  # several spellings read as one, before the schema
+    v1: CleanShape = CleanShape()  # what `koguma.io/v1` has in place of older fields
     validate: Callable[[Any, About], Iterator[Violation]] = _no_violations
     warn: Callable[[Any, About], Iterator[str]] = _no_warnings
     display: tuple[str, str] | None = None
     short_history: bool = False  # payloads are kept for the watch window only
     dns_name: bool = False  # the display name must be an RFC 1035 label
     group: str = "kuma.io"
+    set_name: str = ""  # Kubernetes' own kinds: what objects are stored as, since our names come first
+    at_root: bool = False  # also in the Kubernetes form the spec's fields stand at the top level
+    columns: tuple[Column, ...] = ()  # what a table shows beside name, mesh and age
+
+    @property
+    def stored_as(self) -> str:
+        """The word for its objects in keys: no two kinds share it."""
+        return self.set_name or self.name
 
     @cached_property
     def checker(self) -> Checker:
@@ -148,6 +189,12 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not broken:
             yield from self.validate(self.read(spec), about)
 
+    @cached_property
+    def status_checker(self) -> Checker:
+        """The structural check of a status; only for kinds that have one."""
+        assert self.status is not None, f"{self.name} has no status"
+        return Checker(self.status)
+
     def read(self, spec: Json) -> Any:
         """A checked spec as an instance of its type."""
         return read(self.spec, spec)
@@ -160,7 +207,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def storage_prefix(self) -> str:
         """Where the objects are kept, as discovery identifies it; never shown."""
-        return f"/registry/{self.group}/{self.plural}"
+        is_kubernetes_own = bool(self.set_name)
+        return f"/registry/{self.plural}" if is_kubernetes_own else f"/registry/{self.group}/{self.plural}"
 
     @cached_property
     def resource_id(self) -> str:

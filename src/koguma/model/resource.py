@@ -5,7 +5,7 @@ spellings as one meaning happens later, in the core, so that what is read back e
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,18 @@ class Key(NamedTuple):
         return f'{self.kind} "{self.name}"' + (f" ({place.strip()})" if place else "")
 
 
+class Meta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+    """What only the Kubernetes form has: who may still delete, who owns it, who manages which field."""
+
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[Json, ...] = ()
+    managed_fields: tuple[Json, ...] = ()
+    deletion_timestamp: str = ""  # set: it goes as soon as the last finalizer does
+
+
+NO_META: Final = Meta()
+
+
 class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One object as it is stored. Times are RFC 3339 text; `revision` is the one that wrote it."""
 
@@ -50,6 +62,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     modification_time: str = ""
     generation: int = 1
     revision: int = 0
+    meta: Meta = NO_META
 
     @property
     def key(self) -> Key:

@@ -76,7 +76,9 @@ def _limits_inside(hint: Any) -> Any:
     }
     if len(parts) != 1 or not limits:
         return hint
-    words = [Meta(description=meta.description, extra=meta.extra) for meta in extras]
+    words = [
+        Meta(description=m.description, extra=m.extra, extra_json_schema=m.extra_json_schema) for m in extras
+    ]
     return Annotated[(Annotated[parts[0], Meta(**limits)] | None, *words)]
 
 

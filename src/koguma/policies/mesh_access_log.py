@@ -33,7 +33,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
@@ -257,6 +257,7 @@ KIND = Kind(
     short="mal",
     doc=__doc__,
     spec=MeshAccessLogSpec,
+    columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
         order=600,
@@ -271,6 +272,7 @@ KIND = Kind(
         ),
     ),
     clean=spelling.refs,
+    v1=spelling.RULES_BESIDE_TO,
     validate=validate,
     warn=warn,
 )

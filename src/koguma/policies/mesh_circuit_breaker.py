@@ -31,7 +31,7 @@ import msgspec
 
 from koguma.envoy import words
 from koguma.envoy.words import Data
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
@@ -324,6 +324,7 @@ KIND = Kind(
     short="mcb",
     doc=__doc__,
     spec=MeshCircuitBreakerSpec,
+    columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
         order=1300,
@@ -334,6 +335,7 @@ KIND = Kind(
         overlays=Overlays(outbound=outbound, inbound=inbound),
     ),
     clean=spelling.refs,
+    v1=spelling.RULES,
     validate=validate,
     warn=warn,
 )

@@ -29,9 +29,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.model import duration, target_ref
+from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -177,12 +177,24 @@ def _unanswerable(conf: FaultConf, path: str) -> Iterator[str]:
             yield f"{at}: {fault.abort.http_status} is no answer and has no effect; use one of 200 to 599"
 
 
+_V1: Final = CleanShape(
+    keeps=(
+        Older(
+            "spec.from",
+            "write spec.rules by identity",
+            kept="it names callers by tags, and of its entries one holds, of rules all",
+        ),
+    )
+)
+
+
 KIND = Kind(
     name="MeshFaultInjection",
     plural="meshfaultinjections",
     short="mfi",
     doc=__doc__,
     spec=MeshFaultInjectionSpec,
+    columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
         order=800,
@@ -192,6 +204,7 @@ KIND = Kind(
         overlays=Overlays(inbound=fault_overlay.inbound),
     ),
     clean=spelling.refs,
+    v1=_V1,
     validate=validate,
     warn=warn,
 )

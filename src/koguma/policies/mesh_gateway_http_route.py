@@ -34,7 +34,7 @@ spec:
 from collections.abc import Iterator
 from typing import Annotated
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -74,9 +74,11 @@ KIND = Kind(
     short="mgwhttpr",
     doc=__doc__,
     spec=MeshGatewayHTTPRouteSpec,
+    columns=columns.GATEWAY_ROUTE,
     sync=POLICY,
     policy=Policy(order=110),
     clean=clean,
+    v1=route_rules.clean_shape("spec.rules"),
     validate=validate,
     warn=warn,
 )

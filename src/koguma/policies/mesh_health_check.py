@@ -31,8 +31,8 @@ from typing import Annotated, Final
 
 from koguma.envoy import words
 from koguma.envoy.words import Data
-from koguma.model import target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model import columns, target_ref
+from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -274,15 +274,28 @@ def _payload(text: str) -> Data:
     return {"text": base64.b64decode(text).hex()}
 
 
+_V1: Final = CleanShape(
+    keeps=(
+        Older(
+            "spec.to[].default.healthyPanicThreshold",
+            "write it in MeshCircuitBreaker's outlierDetection",
+            kept="it is an object of its own",
+        ),
+    )
+)
+
+
 KIND = Kind(
     name="MeshHealthCheck",
     plural="meshhealthchecks",
     short="mhc",
     doc=__doc__,
     spec=MeshHealthCheckSpec,
+    columns=columns.OUTBOUND,
     sync=POLICY,
     policy=Policy(order=1200, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=spelling.refs,
+    v1=_V1,
     validate=validate,
     warn=warn,
 )

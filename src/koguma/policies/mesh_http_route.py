@@ -36,7 +36,7 @@ spec:
 from collections.abc import Iterator
 from typing import Annotated
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -98,9 +98,11 @@ KIND = Kind(
     short="mhttpr",
     doc=__doc__,
     spec=MeshHTTPRouteSpec,
+    columns=columns.ROUTE,
     sync=POLICY,
     policy=Policy(order=100, has_to=True),
     clean=clean,
+    v1=route_rules.clean_shape("spec.to[].rules"),
     validate=validate,
     warn=warn,
 )

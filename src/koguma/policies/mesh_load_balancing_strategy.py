@@ -32,8 +32,8 @@ from math import isqrt
 from typing import Annotated, Final, Literal
 
 from koguma.envoy.words import Data
-from koguma.model import target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model import columns, target_ref
+from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -315,6 +315,20 @@ def _ring_hash(ring: Json) -> Data:
     return made
 
 
+_MERGED: Final = "it ends with its algorithm, where a more important policy chooses another one"
+_V1: Final = CleanShape(
+    lacks=(Older("spec.to[].default.hashPolicies[].type", "write Connection", value="SourceIP"),),
+    keeps=tuple(
+        Older(
+            f"spec.to[].default.loadBalancer.{section}.hashPolicies",
+            "write hashPolicies beside loadBalancer",
+            kept=_MERGED,
+        )
+        for section in ("ringHash", "maglev")
+    ),
+)
+
+
 KIND = Kind(
     name="MeshLoadBalancingStrategy",
     plural="meshloadbalancingstrategies",
@@ -322,9 +336,11 @@ KIND = Kind(
     display=("Mesh Load Balancing Strategy", "Mesh Load Balancing Strategies"),
     doc=__doc__,
     spec=MeshLoadBalancingStrategySpec,
+    columns=columns.OUTBOUND,
     sync=POLICY,
     policy=Policy(order=400, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=clean,
+    v1=_V1,
     validate=validate,
     warn=warn,
 )

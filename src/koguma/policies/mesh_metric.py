@@ -26,7 +26,7 @@ spec:
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
@@ -179,6 +179,7 @@ KIND = Kind(
     short="mm",
     doc=__doc__,
     spec=MeshMetricSpec,
+    columns=columns.WITH_BACKENDS,
     sync=POLICY,
     policy=Policy(order=1500, overlays=Overlays(whole=metric_overlay.whole, looks_up=(collectors.KIND,))),
     clean=spelling.refs,

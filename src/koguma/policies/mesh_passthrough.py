@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -150,6 +150,7 @@ KIND = Kind(
     short="mp",
     doc=__doc__,
     spec=MeshPassthroughSpec,
+    columns=columns.PASSTHROUGH,
     sync=POLICY,
     policy=Policy(order=500),
     clean=spelling.refs,

@@ -39,7 +39,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import yaml
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.condition import Condition
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Json, Spec, doc
@@ -306,6 +306,7 @@ KIND = Kind(
     short="mpp",
     doc=__doc__,
     spec=MeshProxyPatchSpec,
+    columns=columns.PATCH,
     status=MeshProxyPatchStatus,
     sync=POLICY,
     policy=Policy(order=9999),

@@ -34,7 +34,7 @@ import msgspec
 from koguma.envoy import by_caller, filters, words
 from koguma.envoy.callers import Caller
 from koguma.envoy.words import Data
-from koguma.model import duration, target_ref
+from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
@@ -326,6 +326,7 @@ KIND = Kind(
     short="mrl",
     doc=__doc__,
     spec=MeshRateLimitSpec,
+    columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
         order=900,
@@ -336,6 +337,7 @@ KIND = Kind(
         overlays=Overlays(inbound=inbound),
     ),
     clean=spelling.refs,
+    v1=spelling.RULES,
     validate=validate,
     warn=warn,
 )

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
-from koguma.model import duration, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model import columns, duration, target_ref
+from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -279,6 +279,9 @@ def warn(spec: MeshRetrySpec, _about: About) -> Iterator[str]:
                 yield from route_matches.header_warnings(headers or (), child(at, field))
 
 
+_V1: Final = CleanShape(lacks=(Older("spec.to[].default.http.retryOn[]", "write 5xx", value="5XX"),))
+
+
 KIND = Kind(
     name="MeshRetry",
     plural="meshretries",
@@ -286,9 +289,11 @@ KIND = Kind(
     display=("Mesh Retry", "Mesh Retries"),
     doc=__doc__,
     spec=MeshRetrySpec,
+    columns=columns.OUTBOUND,
     sync=POLICY,
     policy=Policy(order=1400, has_to=True, overlays=Overlays(outbound=retry_overlay.outbound)),
     clean=clean,
+    v1=_V1,
     validate=validate,
     warn=warn,
 )

@@ -22,7 +22,7 @@ spec:
 from collections.abc import Iterator
 from typing import Annotated
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
@@ -110,6 +110,7 @@ KIND = Kind(
     short="mtcpr",
     doc=__doc__,
     spec=MeshTCPRouteSpec,
+    columns=columns.ROUTE,
     sync=POLICY,
     policy=Policy(order=200, has_to=True),
     clean=clean,

@@ -23,7 +23,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
@@ -176,6 +176,7 @@ KIND = Kind(
     short="mt",
     doc=__doc__,
     spec=MeshTimeoutSpec,
+    columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
         order=1000,
@@ -186,6 +187,7 @@ KIND = Kind(
         overlays=Overlays(outbound=timeout_overlay.outbound, inbound=timeout_overlay.inbound),
     ),
     clean=spelling.refs,
+    v1=spelling.RULES_BESIDE_TO,
     validate=validate,
     warn=warn,
 )

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from koguma.envoy.words import Data
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json, Spec, doc
@@ -184,6 +184,7 @@ KIND = Kind(
     short="mtls",
     doc=__doc__,
     spec=MeshTLSSpec,
+    columns=columns.INBOUND,
     sync=POLICY,
     policy=Policy(
         order=300,
@@ -193,6 +194,7 @@ KIND = Kind(
         overlays=Overlays(inbound=inbound),
     ),
     clean=spelling.refs,
+    v1=spelling.RULES,
     validate=validate,
     warn=warn,
     display=("Mesh TLS", "Mesh TLSes"),

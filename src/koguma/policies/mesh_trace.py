@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
 from koguma.model.schema import IntOrString, Spec, doc
@@ -251,6 +251,7 @@ KIND = Kind(
     short="mtr",
     doc=__doc__,
     spec=MeshTraceSpec,
+    columns=columns.WITH_BACKENDS,
     sync=POLICY,
     policy=Policy(
         order=700,

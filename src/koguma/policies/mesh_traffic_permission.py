@@ -27,9 +27,9 @@ import msgspec
 
 from koguma.envoy import filters, rbac
 from koguma.envoy.rbac import Decision
-from koguma.model import target_ref
+from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -162,15 +162,26 @@ def _name(ruled: Ruled) -> str:
     return ruled.kri or str(ruled.origin)
 
 
+_V1: Final = CleanShape(
+    keeps=(
+        Older(
+            "spec.from", "write spec.rules by identity", kept="it names callers by tags, which rules cannot"
+        ),
+    )
+)
+
+
 KIND = Kind(
     name="MeshTrafficPermission",
     plural="meshtrafficpermissions",
     short="mtp",
     doc=__doc__,
     spec=MeshTrafficPermissionSpec,
+    columns=columns.INBOUND,
     sync=POLICY,
     policy=Policy(order=1100, has_from=True, has_rules=True, overlays=Overlays(inbound=inbound)),
     clean=spelling.refs,
+    v1=_V1,
     validate=validate,
     warn=warn,
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
 from koguma.model import names, target_ref
-from koguma.model.kind import About
+from koguma.model.kind import About, CleanShape, Older
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
@@ -59,6 +59,26 @@ reading: Final = spelling.each(
         ),
     )
 )
+
+
+def clean_shape(rules: str) -> CleanShape:
+    """What `koguma.io/v1` lacks of the spellings in rules at this field."""
+    path, filters = f"{rules}[].matches[].path", f"{rules}[].default.filters[]"
+    return CleanShape(
+        lacks=(
+            Older(f"{rules}[].matches", "write a list, also of one match", value="an object"),
+            Older(f"{path}.prefix", "write type: PathPrefix and value"),
+            Older(f"{path}.pathPrefix", "write type: PathPrefix and value"),
+            Older(f"{path}.exact", "write type: Exact and value"),
+            Older(f"{path}.regularExpression", "write type: RegularExpression and value"),
+            Older(f"{path}.type", "write PathPrefix", value="Prefix"),
+            Older(f"{rules}[].filters", "write it under default"),
+            Older(f"{rules}[].backendRefs", "write it under default"),
+            Older(f"{filters}.type", "write the type that the filter's field belongs to", value="none"),
+            Older(f"{filters}.requestHeader", "write requestHeaderModifier"),
+            Older(f"{filters}.responseHeader", "write responseHeaderModifier"),
+        )
+    )
 
 
 def proxy_kinds(about: About) -> tuple[str, ...]:

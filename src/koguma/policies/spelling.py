@@ -6,8 +6,10 @@ the wrong type passes through untouched, for the schema to name it.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Final
 
+from koguma.model.kind import CleanShape, Older
 from koguma.model.schema import Json
 
 Reading = Callable[[Json], Json]
@@ -103,3 +105,45 @@ refs: Final = chain(
     field("to", each(field("targetRef", ref))),
     field("from", each(field("targetRef", ref))),
 )
+
+
+def from_as_rules(spec: Json) -> Json:
+    """`from` that names everybody as `rules`, which the engine reads alike; anything else is left as it is.
+
+    Entries of both lists keep their turn: the engine takes them by their number, `from` before `rules`.
+    """
+    if not isinstance(spec, Mapping) or "from" not in spec:
+        return spec
+    entries, rules = spec["from"], spec.get("rules") or []
+    if not isinstance(entries, list) or not isinstance(rules, list) or not all(map(_is_everybody, entries)):
+        return spec
+    made = [
+        {name: entry[name] for name in entry if name not in ("targetRef", "matches")} for entry in entries
+    ]
+    turns = [rule for pair in zip_longest(made, rules) for rule in pair if rule is not None]
+    rest = {name: value for name, value in spec.items() if name != "from"}
+    return {**rest, "rules": turns} if turns else rest
+
+
+def _is_everybody(entry: Json) -> bool:
+    ref = entry.get("targetRef") if isinstance(entry, Mapping) else None
+    return isinstance(ref, Mapping) and ref.get("kind") == "Mesh" and not ref.get("tags")
+
+
+def rules_as_from(spec: Json) -> Json:
+    """`rules` for everybody beside `to`, which Kuma takes as `from` only."""
+    if not isinstance(spec, Mapping) or "from" in spec or not spec.get("to") or not spec.get("rules"):
+        return spec
+    rules = spec["rules"]
+    if not isinstance(rules, list) or not all(isinstance(r, Mapping) and "matches" not in r for r in rules):
+        return spec
+    rest = {name: value for name, value in spec.items() if name != "rules"}
+    return {**rest, "from": [{**rule, "targetRef": {"kind": "Mesh"}} for rule in rules]}
+
+
+_FROM: Final = Older("spec.from", "write its entries in spec.rules, without targetRef", becomes="spec.rules")
+
+# The clean shape of policies in which `from` may name everybody only.
+RULES: Final = CleanShape(shown=from_as_rules, lacks=(_FROM,))
+# The same where Kuma refuses `rules` beside `to`.
+RULES_BESIDE_TO: Final = CleanShape(shown=from_as_rules, written=rules_as_from, lacks=(_FROM,))

@@ -47,13 +47,34 @@ class RequireNone(msgspec.Struct, frozen=True):
     error: KogumaError
 
 
+class RequireAbsent(msgspec.Struct, frozen=True):
+    """Nothing may be stored under this key at this point of the transaction, else `error` is raised."""
+
+    key: Key
+    error: KogumaError
+
+
+class RequireEmpty(msgspec.Struct, frozen=True):
+    """Nothing may be left in this namespace at this point of the transaction, else `error` is raised."""
+
+    namespace: str
+    error: KogumaError
+
+
+class Ensure(msgspec.Struct, frozen=True):
+    """Store this object unless one of its key is there; what is there stays as it is."""
+
+    resource: Resource
+
+
 class DeleteMesh(msgspec.Struct, frozen=True):
     """Remove everything that lives in the mesh, in key order; the Mesh object needs its own Delete."""
 
     mesh: str
 
 
-Operation = Put | Delete | Require | RequireNone | DeleteMesh
+Requirement = Require | RequireNone | RequireAbsent | RequireEmpty
+Operation = Put | Delete | Ensure | DeleteMesh | Requirement
 
 
 def new_id() -> str:

@@ -20,10 +20,14 @@ from koguma.store.contract import (
     Change,
     Delete,
     DeleteMesh,
+    Ensure,
     Op,
     Operation,
     Put,
     Require,
+    RequireAbsent,
+    RequireEmpty,
+    Requirement,
     RequireNone,
     Transaction,
     Unreadable,
@@ -86,7 +90,7 @@ class Draft:
 
 
 def decide(view: View, transaction: Transaction, now: datetime, new_uid: NewUid) -> tuple[Change, ...]:
-    """One answer for each Put and Delete, in order, with the next revisions; raises where a rule says no."""
+    """One answer for each operation that acts, with the next revisions; raises where one must not."""
     decision = _Decision(view, transaction, now, new_uid)
     return tuple(change for operation in transaction.ops for change in decision.changes(operation))
 
@@ -113,17 +117,30 @@ class _Decision:
                 yield self._put(operation)
             case Delete():
                 yield self._delete(operation)
+            case Ensure(resource=resource):
+                if self._draft.entry(resource.key) is None:
+                    yield self._put(Put(resource, 0))
             case DeleteMesh(mesh=mesh):
                 for key in sorted(key for key in self._draft.stored_keys() if key.mesh == mesh):
                     yield self._delete(Delete(key))
-            case Require(key=key, missing=missing):
-                if self._draft.entry(key) is None:
-                    raise missing
+            case requirement:
+                self._check(requirement)
+
+    def _check(self, requirement: Requirement) -> None:
+        draft = self._draft
+        match requirement:
+            case Require(key=key, missing=error):
+                holds = draft.entry(key) is not None
+            case RequireAbsent(key=key, error=error):
+                holds = draft.entry(key) is None
+            case RequireEmpty(namespace=namespace, error=error):
+                holds = all(key.namespace != namespace for key in draft.stored_keys())
             case RequireNone(kind=kind, mesh=mesh, error=error):
-                if any(key.kind == kind and key.mesh == mesh for key in self._draft.stored_keys()):
-                    raise error
+                holds = all((key.kind, key.mesh) != (kind, mesh) for key in draft.stored_keys())
             case unknown:
                 assert_never(unknown)
+        if not holds:
+            raise error
 
     def _put(self, put: Put) -> Change:
         wanted, key = put.resource, put.resource.key
@@ -154,7 +171,7 @@ class _Decision:
             uid=stored.uid,
             creation_time=stored.creation_time,
             modification_time=self._time,
-            generation=stored.generation + (not _equal(stored.spec, wanted.spec)),
+            generation=stored.generation + _is_new_generation(stored, wanted),
         )
 
     def _newcomer(self, wanted: Resource) -> Resource:
@@ -175,6 +192,12 @@ class _Decision:
     def _change(self, op: Op, resource: Resource) -> Change:
         by = self._transaction
         return Change(resource.revision, op, resource, self._time, by.author, by.reason, by.id)
+
+
+def _is_new_generation(stored: Resource, wanted: Resource) -> bool:
+    """Whether what is wanted of the object differs; that it is to go counts too."""
+    ends = bool(wanted.meta.deletion_timestamp) and not stored.meta.deletion_timestamp
+    return ends or not _equal(stored.spec, wanted.spec)
 
 
 def _check_expected(key: Key, stored: Entry | None, expect: int | None) -> None:
@@ -203,6 +226,7 @@ def _same(stored: Resource, wanted: Resource) -> bool:
         and stored.annotations == wanted.annotations
         and _equal(stored.spec, wanted.spec)
         and _equal(stored.status, wanted.status)
+        and stored.meta == wanted.meta
     )
 
 

@@ -7,14 +7,17 @@ change wakes only those who asked for its kind. What has left the memory is read
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from koguma.model.errors import Unavailable
+from koguma.model.resource import Resource
 from koguma.store.contract import Change
 from koguma.store.log import LogLost
 
 SIZE = 10_000
 PAGE = 1_000
+_NOTHING: Mapping[int, Resource] = MappingProxyType({})
 
 # The log's `since`: changes after a revision, at most so many.
 Since = Callable[[int, int], Awaitable[list[Change]]]
@@ -37,10 +40,12 @@ class Feed:
         self._all: deque[Change] = deque()
         self._by_kind: dict[str, deque[Change]] = {}
         self._dropped: dict[str, int] = {}  # per kind, the newest revision that left the memory
+        self._replaced: dict[int, Resource] = {}  # by revision, what it replaced
         self._wake(tuple(self._waiters))
 
-    def publish(self, changes: Sequence[Change]) -> None:
-        """Add the next changes and wake who waits for their kinds."""
+    def publish(self, changes: Sequence[Change], replaced: Mapping[int, Resource] = _NOTHING) -> None:
+        """Add the next changes, with what they replaced, and wake who waits for their kinds."""
+        self._replaced.update(replaced)
         for change in changes:
             self._all.append(change)
             self._by_kind.setdefault(change.resource.kind, deque()).append(change)
@@ -50,8 +55,13 @@ class Feed:
             kind = oldest.resource.kind
             self._by_kind[kind].popleft()
             self._dropped[kind] = oldest.revision
+            self._replaced.pop(oldest.revision, None)
         if changes and self._waiters:
             self._wake({None, *(change.resource.kind for change in changes)})
+
+    def replaced(self, revision: int) -> Resource | None:
+        """What a change replaced, where it did and that is still in memory."""
+        return self._replaced.get(revision)
 
     def close(self) -> None:
         """Wake everybody for the last time."""
@@ -119,6 +129,11 @@ class Subscription:
         self._feed = feed
         self._kinds = kinds
         self.position = after
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes any more, because the store closes."""
+        return self._feed.closed
 
     async def next_batch(self, timeout: float | None = None) -> list[Change]:  # noqa: ASYNC109 - its end is no error
         """The next changes in revision order; empty when none came in time; Gone when they are not kept."""

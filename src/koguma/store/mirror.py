@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import structlog
 
 from koguma.model.errors import Gone
+from koguma.model.resource import Resource
 from koguma.store.contract import Change
 from koguma.store.feed import Feed
 from koguma.store.log import Log, LogLost
@@ -44,11 +45,15 @@ class Mirror:
     def take(self, changes: Sequence[Change]) -> None:
         """Apply those changes that are new, and publish them."""
         news = [change for change in changes if change.revision > self.state.revision]
+        replaced: dict[int, Resource] = {}
         for change in news:
+            before = self.state.get(change.resource.key)
+            if before is not None:
+                replaced[change.revision] = before
             self.state.apply(change)
             if change.transaction in self.awaited:
                 self.awaited[change.transaction].append(change)
-        self.feed.publish(news)
+        self.feed.publish(news, replaced)
 
     async def catch_up(self) -> None:
         """Read what the log has more than we do."""

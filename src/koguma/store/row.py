@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from koguma.model.errors import BadRequest
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import NO_META, Key, Meta, Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Change, Op, Unreadable
 
@@ -37,7 +37,7 @@ class Row(NamedTuple):
         return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
 
 
-class _Body(msgspec.Struct, rename="camel", gc=False):
+class _Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     """What a resource has beside its names and its revision."""
 
     uid: str
@@ -48,6 +48,8 @@ class _Body(msgspec.Struct, rename="camel", gc=False):
     creation_time: str
     modification_time: str
     generation: int
+    meta: Meta = NO_META
+    stored_as: str = ""  # the version in which the spec is written; empty: the first one
 
 
 _encode = msgspec.json.Encoder().encode
@@ -73,6 +75,7 @@ def encoded(change: Change) -> Row:
                 it.creation_time,
                 it.modification_time,
                 it.generation,
+                it.meta,
             )
         )
     except (TypeError, ValueError, RecursionError) as error:
@@ -109,6 +112,8 @@ def _error(of: Row, cause: Exception) -> str:
 
 def _resource(of: Row) -> Resource:
     body = _decode(of.body)
+    if body.stored_as:
+        raise ValueError(f'it was written in version "{body.stored_as}", which is not known here any more')
     return Resource(
         kind=of.kind,
         mesh=of.mesh,
@@ -125,6 +130,7 @@ def _resource(of: Row) -> Resource:
         modification_time=body.modification_time,
         generation=body.generation,
         revision=of.revision,
+        meta=body.meta,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 
 from koguma.model.errors import Unavailable
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from koguma.store import feed
 from koguma.store.contract import Change, Transaction
 from koguma.store.decide import NewUid, decide
@@ -142,6 +142,10 @@ class Store:
     def watch(self, kinds: frozenset[str] | None, after: int) -> Subscription:
         """A reader of all changes after a revision, of these kinds or of every kind."""
         return self._mirror.feed.watch(kinds, after)
+
+    def replaced(self, revision: int) -> Resource | None:
+        """What a recent change replaced; None where it replaced nothing, or that has left the memory."""
+        return self._mirror.feed.replaced(revision)
 
     async def history(self, key: Key, limit: int = 100) -> list[Change]:
         """The changes of one object that are still kept, newest first."""

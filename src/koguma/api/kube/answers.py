@@ -1,0 +1,111 @@
+"""Answers: objects as the bytes that a client asked for."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from koguma.api.call import JSON, Call
+from koguma.api.kube import negotiation
+from koguma.api.kube.negotiation import Shape, Wanted
+from koguma.api.kube.shown import KubeShown
+from koguma.api.kube.target import Target
+from koguma.kube import tables
+from koguma.kube.registry import Endpoint
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+
+_WARNINGS_MAX: Final = 20
+_WARNING_LENGTH_MAX: Final = 500
+
+
+class Answers:
+    """Renders objects and lists for one request after another."""
+
+    def __init__(self, shown: KubeShown, clock: Callable[[], datetime]) -> None:
+        self.shown = shown
+        self._clock = clock
+
+    def one(
+        self, call: Call, target: Target, resource: Resource, status: int = 200, warnings: Iterable[str] = ()
+    ) -> web.Response:
+        """One object."""
+        wanted = negotiation.wanted(call)
+        if wanted.shape is Shape.OBJECT:
+            return sent(self.shown.bytes(resource, target.endpoint), status, warnings)
+        document = self.shown.document(resource, target.endpoint)
+        return self.document(call, target.endpoint, document, status, warnings)
+
+    def document(
+        self, call: Call, endpoint: Endpoint, document: Json, status: int = 200, warnings: Iterable[str] = ()
+    ) -> web.Response:
+        """One object that is not as it is stored, such as that of a dry run."""
+        wanted = negotiation.wanted(call)
+        body = document
+        if wanted.shape is Shape.TABLE:
+            meta = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
+            body = self.table(call, endpoint, [document], meta, wanted)
+        elif wanted.shape is Shape.PARTIAL:
+            body = tables.partial(document)
+        return sent(msgspec.json.encode(body), status, warnings)
+
+    def many(
+        self, call: Call, target: Target, resources: Sequence[Resource], meta: Json, warnings: Iterable[str]
+    ) -> web.Response:
+        """A list."""
+        endpoint, wanted = target.endpoint, negotiation.wanted(call)
+        if wanted.shape is Shape.OBJECT:
+            return sent(self._list(endpoint, resources, meta), 200, warnings)
+        documents = [self.shown.document(resource, endpoint) for resource in resources]
+        if wanted.shape is Shape.TABLE:
+            body = self.table(call, endpoint, documents, meta, wanted)
+        else:
+            body = tables.partial_list(documents, meta)
+        return sent(msgspec.json.encode(body), 200, warnings)
+
+    def _list(self, endpoint: Endpoint, resources: Sequence[Resource], meta: Json) -> bytes:
+        """Joined from ready bytes, which are copied once."""
+        said = {"kind": f"{endpoint.kind_name}List", "apiVersion": endpoint.api_version, "metadata": meta}
+        head = b'%b,"items":[' % msgspec.json.encode(said)[:-1]
+        items = self.shown.many(resources, endpoint)
+        if not items:
+            return head + b"]}"
+        items[0] = head + items[0]
+        items[-1] += b"]}"
+        return b",".join(items)
+
+    def table(
+        self,
+        call: Call,
+        endpoint: Endpoint,
+        documents: Sequence[Json],
+        meta: Json,
+        wanted: Wanted,
+        *,
+        with_columns: bool = True,
+    ) -> Json:
+        """Objects as rows."""
+        made = tables.table(
+            documents, endpoint, self._clock(), negotiation.include(call), meta, with_columns=with_columns
+        )
+        return {**made, "apiVersion": f"meta.k8s.io/{wanted.version}"}
+
+
+def sent(
+    body: bytes, status: int = 200, warnings: Iterable[str] = (), content_type: str = JSON
+) -> web.Response:
+    """An answer made of ready bytes, with what the writer should hear."""
+    headers: CIMultiDict[str] = CIMultiDict(
+        {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
+    )
+    for text in list(dict.fromkeys(warnings))[:_WARNINGS_MAX]:
+        headers.add("Warning", f'299 - "{_quoted(text)}"')
+    return web.Response(body=body, status=status, headers=headers)
+
+
+def _quoted(text: str) -> str:
+    clean = "".join(c if c.isprintable() else " " for c in text[:_WARNING_LENGTH_MAX])
+    return clean.replace("\\", "\\\\").replace('"', '\\"')

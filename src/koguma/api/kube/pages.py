@@ -1,0 +1,209 @@
+"""Pages: discovery, OpenAPI and version: documents that are made once and served with an ETag."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from koguma import __version__
+from koguma.api.access import Attempt
+from koguma.api.call import JSON, Call
+from koguma.api.context import Context
+from koguma.api.kube import negotiation
+from koguma.api.kube.target import Target
+from koguma.kube import discovery, openapi
+from koguma.kube.registry import Registry
+from koguma.kube.schemas import Schemas
+from koguma.model.errors import Forbidden, NotAcceptable, NotFound
+from koguma.model.schema import Json
+
+_DISCOVERY_GROUP: Final = "apidiscovery.k8s.io"
+_V2_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_V2_SAID: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+# Which release of Kubernetes' API this speaks; clients compare their own version with it.
+_MAJOR: Final = "1"
+_MINOR: Final = "36"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A document as it is served."""
+
+    body: bytes
+    etag: str
+    content_type: str = JSON
+
+
+def _page(body: bytes, content_type: str = JSON) -> Page:
+    return Page(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type)
+
+
+class Pages:
+    """Handlers of what describes the API. Nothing of it changes while the control plane runs."""
+
+    def __init__(self, context: Context, registry: Registry, schemas: Schemas, *, resource_ids: bool) -> None:
+        self._context = context
+        self._registry = registry
+        self._schemas = schemas
+        self._resource_ids = resource_ids
+        self._made: dict[tuple[str, ...], Page] = {}
+
+    def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> Page:
+        page = self._made.get(key)
+        if page is None:
+            document = make()
+            if document is None:
+                raise NotFound("404 page not found")
+            page = self._made[key] = _page(msgspec.json.encode(document))
+        return page
+
+    async def core(self, call: Call) -> web.StreamResponse:
+        """`/api`."""
+        return self._root(call, "api", lambda: discovery.core_versions(self._registry))
+
+    async def groups(self, call: Call) -> web.StreamResponse:
+        """`/apis`."""
+        return self._root(call, "apis", lambda: discovery.groups(self._registry))
+
+    def _root(self, call: Call, word: str, plain: Callable[[], Json]) -> web.StreamResponse:
+        self._check(call)
+        for entry in (call.header("Accept") or "*/*").split(","):
+            media, said = negotiation.parameters(entry)
+            if media not in (JSON, "*/*", "application/*"):
+                continue
+            if "as" not in said:
+                return _sent(call, self._kept((word,), plain), vary=True)
+            asked, form = (said["as"], said.get("g")), said.get("v", "")
+            if asked == ("APIGroupDiscoveryList", _DISCOVERY_GROUP) and form in discovery.AGGREGATED:
+                return _sent(call, self._aggregated(word, form), vary=True)
+        raise NotAcceptable(f"only {JSON} is served here, plain or as APIGroupDiscoveryList")
+
+    def _aggregated(self, word: str, form: str) -> Page:
+        def make() -> Json:
+            core = word == "api"
+            return discovery.aggregated(self._registry, form, core=core, resource_ids=self._resource_ids)
+
+        said = f"{JSON};g={_DISCOVERY_GROUP};v={form};as=APIGroupDiscoveryList"
+        return msgspec.structs.replace(self._kept((word, form), make), content_type=said)
+
+    async def group(self, call: Call, name: str) -> web.StreamResponse:
+        """`/apis/<group>`."""
+        self._check(call)
+        return _sent(call, self._kept(("group", name), lambda: discovery.group(self._registry, name)))
+
+    async def resources(self, call: Call, group: str, version: str) -> web.StreamResponse:
+        """`/apis/<group>/<version>` and `/api/v1`."""
+        self._check(call)
+
+        def make() -> Json:
+            return discovery.resources(self._registry, group, version, resource_ids=self._resource_ids)
+
+        return _sent(call, self._kept(("resources", group, version), make))
+
+    async def openapi_v3(self, call: Call, *path: str) -> web.StreamResponse:
+        """The index, or the document of one group and version."""
+        self._check(call)
+        if not path:
+            return _sent(call, self._v3_index)
+        page = self._v3.get("/".join(path))
+        if page is None:
+            raise NotFound("404 page not found")
+        return _sent(call, page)
+
+    @cached_property
+    def _v3(self) -> dict[str, Page]:
+        made = {
+            root: openapi.v3_document(self._registry, self._schemas, group, version)
+            for root, (group, version) in openapi.v3_roots(self._registry).items()
+        }
+        return {root: _page(msgspec.json.encode(document)) for root, document in made.items()}
+
+    @cached_property
+    def _v3_index(self) -> Page:
+        digests = {root: openapi.digest(page.body) for root, page in self._v3.items()}
+        return _page(msgspec.json.encode(openapi.v3_index(digests)))
+
+    async def openapi_v2(self, call: Call) -> web.StreamResponse:
+        """The document of everything: protobuf for who asks for it, JSON for the others."""
+        self._check(call)
+        for entry in (call.header("Accept") or "*/*").split(","):
+            media, _ = negotiation.parameters(entry)
+            if media in (_V2_ASKED, _V2_SAID):
+                return _sent(call, self._v2_protobuf, vary=True)
+            if media in (JSON, "*/*", "application/*"):
+                return _sent(call, self._v2_json, vary=True)
+        raise NotAcceptable(f"only {JSON} and {_V2_ASKED} are served here")
+
+    @cached_property
+    def _v2(self) -> Json:
+        return openapi.v2_document(self._registry, self._schemas)
+
+    @cached_property
+    def _v2_json(self) -> Page:
+        return _page(msgspec.json.encode(self._v2))
+
+    @cached_property
+    def _v2_protobuf(self) -> Page:
+        return _page(openapi.v2_protobuf(self._v2), _V2_SAID)
+
+    async def version(self, _call: Call) -> web.StreamResponse:
+        """Which Kubernetes this speaks like, and who it is."""
+        body = {
+            "major": _MAJOR,
+            "minor": _MINOR,
+            "gitVersion": f"v{_MAJOR}.{_MINOR}.0+koguma-{__version__}",
+            "gitCommit": "",
+            "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z",
+            "goVersion": "none",
+            "compiler": "python",
+            "platform": "any",
+        }
+        return web.Response(body=msgspec.json.encode(body), headers={"Content-Type": JSON})
+
+    def _check(self, call: Call) -> None:
+        path = call.request.path.rstrip("/") or "/"
+        if not self._context.access.allows(call.user, Attempt("get", path=path)):
+            raise Forbidden(f'forbidden: User "{call.user.name}" cannot get path "{path}"')
+
+
+def _sent(call: Call, page: Page, *, vary: bool = False) -> web.Response:
+    headers = {"ETag": page.etag, "Cache-Control": "public"}
+    if vary:
+        headers["Vary"] = "Accept"
+    if page.etag in (call.header("If-None-Match") or ""):
+        return web.Response(status=304, headers=headers)
+    headers["Content-Type"] = page.content_type
+    return web.Response(body=page.body, headers=headers)
+
+
+def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Target | None:
+    """What the part of a path below a group and version addresses; None where there is no such thing."""
+    for target in _readings(registry, group, version, rest):
+        return target
+    return None
+
+
+def _readings(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Iterator[Target]:
+    if len(rest) > 2 and rest[0] == "namespaces":  # noqa: PLR2004 - namespaces/{namespace}/{plural}
+        endpoint = registry.find(group, version, rest[2])
+        if endpoint is not None and endpoint.namespaced:
+            yield from _below(Target(endpoint, rest[1]), rest[3:])
+    endpoint = registry.find(group, version, rest[0]) if rest else None
+    if endpoint is not None:
+        if not endpoint.namespaced:
+            yield from _below(Target(endpoint), rest[1:])
+        elif len(rest) == 1:
+            yield Target(endpoint)
+
+
+def _below(target: Target, rest: tuple[str, ...]) -> Iterator[Target]:
+    match rest:
+        case ():
+            yield target
+        case (name,) if name:
+            yield msgspec.structs.replace(target, name=name)
+        case (name, part) if part in target.endpoint.subresources:
+            yield msgspec.structs.replace(target, name=name, subresource=part)

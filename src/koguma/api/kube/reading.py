@@ -1,0 +1,123 @@
+"""Reading: one object, and lists with selectors, pages and revisions."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from aiohttp import web
+
+from koguma.api.call import Call
+from koguma.api.context import Context
+from koguma.api.kube import options
+from koguma.api.kube.answers import Answers
+from koguma.api.kube.finding import Finder
+from koguma.api.kube.target import Target, check
+from koguma.kube import places, selectable, selectors
+from koguma.kube.registry import Endpoint
+from koguma.kube.selectors import FieldSelector, Term
+from koguma.model.errors import BadRequest, Invalid, TooNew
+from koguma.model.resource import Resource
+from koguma.model.violation import Violation
+
+Fits = Callable[[Resource], bool]
+
+_WAIT_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.02
+
+
+class Reading:
+    """Handlers of get and list."""
+
+    def __init__(self, context: Context, finder: Finder, answers: Answers) -> None:
+        self._context = context
+        self._finder = finder
+        self._answers = answers
+
+    async def get(self, call: Call, target: Target) -> web.StreamResponse:
+        """One object."""
+        check(self._context, call.user, target, "get")
+        if call.has_query:
+            await self.reached(options.revision(call.query.get("resourceVersion")))
+        return self._answers.one(call, target, self._finder.get(target))
+
+    async def list(self, call: Call, target: Target) -> web.StreamResponse:
+        """A list of what is there, or a page of it."""
+        fits = self.filter(call, target)
+        check(self._context, call.user, target, "list")
+        query = call.query
+        token = query.get("continue") or ""
+        given = options.revision(query.get("resourceVersion"))
+        limit = options.limit(call)
+        exact = self._exact(query.get("resourceVersionMatch"), given, limit, token)
+        await self.reached(given)
+        page = self._finder.page(target, fits, limit, token, exact)
+        meta: dict[str, str | int] = {"resourceVersion": str(page.revision)}
+        if page.token:
+            meta["continue"] = page.token
+        if page.n_left is not None:
+            meta["remainingItemCount"] = page.n_left
+        resources = [resource for _, resource in page.objects]
+        return self._answers.many(call, target, resources, meta, self._hidden(target.endpoint))
+
+    def _exact(self, match: str | None, given: int | None, limit: int, token: str) -> int | None:
+        """The revision whose very state is asked for, if one is."""
+        if match is None:
+            if token and given:
+                raise BadRequest("specifying resource version is not allowed when using continue")
+            return given if given and limit else None
+        at = "resourceVersionMatch"
+        if token:
+            raise Invalid([Violation(at, "is forbidden for continue", "forbidden")])
+        if given is None:
+            raise Invalid([Violation(at, "is forbidden unless resourceVersion is provided", "forbidden")])
+        if match == "NotOlderThan":
+            return None
+        if match != "Exact":
+            text = f'Unsupported value: "{match[:100]}": supported values: "Exact", "NotOlderThan"'
+            raise Invalid([Violation(at, text, "enum")])
+        if given == 0:
+            raise Invalid([Violation(at, '"Exact" is forbidden for resourceVersion "0"', "forbidden")])
+        return given
+
+    async def reached(self, revision: int | None) -> None:
+        """Return when this control plane has seen a revision; another one may have written it just now."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _WAIT_SECONDS
+        while revision and revision > self._context.state.revision:
+            if loop.time() > ends_at:
+                newest = self._context.state.revision
+                raise TooNew(
+                    f"Too large resource version: {revision}, current: {newest}",
+                    violations=[Violation("", "Too large resource version", "too-new")],
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def filter(self, call: Call, target: Target) -> Fits | None:
+        """What the selectors of a query ask for; None where they ask for everything."""
+        query = call.query
+        labels = selectors.labels(query.get("labelSelector") or "")
+        endpoint = target.endpoint
+        fields = selectors.fields(query.get("fieldSelector") or "", selectable.fields(endpoint))
+        if target.name:  # of an older watch's path
+            fields = FieldSelector((*fields.terms, Term(selectors.NAME, is_equal=True, value=target.name)))
+        if labels.is_everything and fields.is_everything:
+            return None
+        reads_spec, place = selectable.reads_spec(fields), self._context.place
+
+        def fits(resource: Resource) -> bool:
+            if not labels.matches(resource.labels):
+                return False
+            if fields.is_everything:
+                return True
+            if reads_spec:
+                return fields.matches(selectable.value_of(self._answers.shown.document(resource, endpoint)))
+            spot = places.spot(resource, endpoint.kind, place)
+            names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}
+            return fields.matches(names.__getitem__)
+
+        return fits
+
+    def _hidden(self, endpoint: Endpoint) -> Iterator[str]:
+        """What a list lacks: one object that cannot be read breaks no list, and is not kept a secret."""
+        for broken in self._finder.unreadable(endpoint):
+            yield f"{broken.key} is not in this list: {broken.error}"

@@ -1,0 +1,228 @@
+"""Reviews: questions about rights and tokens, answered and not stored.
+
+The answer is the question with a status. Being denied is an answer too, and no error.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.api.access import Access, Attempt
+from koguma.api.user import User
+from koguma.kube import places
+from koguma.model.access import Rule
+from koguma.model.errors import BadRequest, Invalid, Unauthenticated
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+AUDIENCE: Final = "koguma"  # whom our tokens are for, where somebody asks
+_GLOBAL: Final = "global"  # in the name of a reserved namespace: what belongs to no mesh
+_RESOURCE: Final = "resourceAttributes"
+_PATH: Final = "nonResourceAttributes"
+
+Verify = Callable[[str], User]
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """Who asks what, and what the answer is made of."""
+
+    document: Mapping[str, Json]
+    spec: Mapping[str, Json]
+    user: User
+    access: Access
+    verify: Verify
+
+
+def answer(kind_name: str, document: Json, user: User, access: Access, verify: Verify) -> Json:
+    """The document with its status. `verify` turns a token into its user, or raises Unauthenticated."""
+    if not isinstance(document, dict):
+        raise BadRequest(f"a {kind_name} is an object")
+    spec = _mapping(document, "spec", "")
+    status = _ANSWERS[kind_name](_Question(document, spec, user, access, verify))
+    return {**document, "status": status}
+
+
+def _self_access(asked: _Question) -> Json:
+    _refuse([*_attribute_violations(asked.spec), *_metadata_violations(asked.document)])
+    return _decision(asked, asked.user)
+
+
+def _access(asked: _Question) -> Json:
+    _refuse([*_subject_violations(asked.spec), *_metadata_violations(asked.document)])
+    return _decision(asked, _subject(asked.spec))
+
+
+def _local_access(asked: _Question) -> Json:
+    _refuse([*_subject_violations(asked.spec), *_local_violations(asked.document, asked.spec)])
+    return _decision(asked, _subject(asked.spec))
+
+
+def _decision(asked: _Question, user: User) -> Json:
+    reason = asked.access.reason(user, _attempt(asked.spec))
+    return {"allowed": True, "reason": f"RBAC: allowed by {reason}"} if reason else {"allowed": False}
+
+
+def _attempt(spec: Mapping[str, Json]) -> Attempt:
+    if spec.get(_PATH) is not None:
+        attributes = _mapping(spec, _PATH, "spec.")
+        return Attempt(_text(attributes, "verb"), path=_text(attributes, "path"))
+    attributes = _mapping(spec, _RESOURCE, "spec.")
+    namespace = _text(attributes, "namespace")
+    return Attempt(
+        _text(attributes, "verb"),
+        _text(attributes, "resource"),
+        _text(attributes, "name"),
+        _mesh(namespace),
+        _text(attributes, "group"),
+        namespace=namespace,
+        subresource=_text(attributes, "subresource"),
+    )
+
+
+def _mesh(namespace: str) -> str:
+    """The mesh that a namespace stands for; rules of the settings may be for one mesh only."""
+    found = places.mesh_of(namespace)
+    return "" if found is None or found == _GLOBAL else found
+
+
+def _subject(spec: Mapping[str, Json]) -> User:
+    return User(_text(spec, "user"), _texts(spec, "groups"), _text(spec, "uid"))
+
+
+def _rules(asked: _Question) -> Json:
+    namespace = _text(asked.spec, "namespace")
+    if not namespace:
+        raise BadRequest("no namespace on request")
+    mesh = _mesh(namespace)
+    # A rule for other meshes says nothing about this namespace.
+    found = [r for r in asked.access.rules(asked.user, namespace) if not r.meshes or mesh in r.meshes]
+    return {
+        "resourceRules": [_resource_rule(rule) for rule in found if rule.resources],
+        "nonResourceRules": list(_path_rules(found)),
+        "incomplete": False,
+    }
+
+
+def _path_rules(rules: Iterable[Rule]) -> Iterator[Json]:
+    """Paths, each once with its verbs: several roles open discovery, and people read this list."""
+    told: set[tuple[tuple[str, ...], str]] = set()
+    for rule in rules:
+        news = [path for path in rule.paths if (rule.verbs, path) not in told]
+        told |= {(rule.verbs, path) for path in news}
+        if news:
+            yield {"verbs": list(rule.verbs), "nonResourceURLs": news}
+
+
+def _resource_rule(rule: Rule) -> Json:
+    shown: dict[str, Json] = {
+        "verbs": list(rule.verbs),
+        "apiGroups": list(rule.groups),
+        "resources": list(rule.resources),
+    }
+    if rule.names:
+        shown["resourceNames"] = list(rule.names)
+    return shown
+
+
+def _self(asked: _Question) -> Json:
+    return {"userInfo": user_info(asked.user)}
+
+
+def _token(asked: _Question) -> Json:
+    token, audiences = _text(asked.spec, "token"), _texts(asked.spec, "audiences")
+    if not token:
+        raise BadRequest("token is required for TokenReview in authentication")
+    if audiences and AUDIENCE not in audiences:
+        return {"user": {}, "error": f'the token is for "{AUDIENCE}", which is not among the asked audiences'}
+    try:
+        user = asked.verify(token)
+    except Unauthenticated as error:
+        return {"user": {}, "error": error.detail}
+    return {"authenticated": True, "user": user_info(user), "audiences": [AUDIENCE]}
+
+
+def user_info(user: User) -> dict[str, Json]:
+    """A user as Kubernetes' clients read one."""
+    shown: dict[str, Json] = {"username": user.name}
+    if user.uid:
+        shown["uid"] = user.uid
+    shown["groups"] = list(user.all_groups)
+    if user.extra:
+        shown["extra"] = {key: list(values) for key, values in user.extra}
+    return shown
+
+
+_ANSWERS: Final[Mapping[str, Callable[[_Question], Json]]] = {
+    "SelfSubjectAccessReview": _self_access,
+    "SubjectAccessReview": _access,
+    "LocalSubjectAccessReview": _local_access,
+    "SelfSubjectRulesReview": _rules,
+    "SelfSubjectReview": _self,
+    "TokenReview": _token,
+}
+
+
+def _refuse(violations: list[Violation]) -> None:
+    if violations:
+        raise Invalid(violations)
+
+
+def _attribute_violations(spec: Mapping[str, Json]) -> Iterator[Violation]:
+    resource, path = spec.get(_RESOURCE), spec.get(_PATH)
+    if resource is not None and path is not None:
+        yield _invalid(f"spec.{_PATH}", path, f"cannot be specified in combination with {_RESOURCE}")
+    if resource is None and path is None:
+        yield _invalid(f"spec.{_RESOURCE}", None, f"exactly one of {_PATH} or {_RESOURCE} must be specified")
+
+
+def _subject_violations(spec: Mapping[str, Json]) -> Iterator[Violation]:
+    yield from _attribute_violations(spec)
+    if not spec.get("user") and not spec.get("groups"):
+        yield _invalid("spec.user", "", "at least one of user or group must be specified")
+
+
+def _metadata_violations(document: Mapping[str, Json]) -> Iterator[Violation]:
+    metadata = _mapping(document, "metadata", "")
+    if any(value for name, value in metadata.items() if name != "managedFields"):
+        yield _invalid("metadata", metadata, "must be empty")
+
+
+def _local_violations(document: Mapping[str, Json], spec: Mapping[str, Json]) -> Iterator[Violation]:
+    metadata = _mapping(document, "metadata", "")
+    if any(value for name, value in metadata.items() if name not in ("managedFields", "namespace")):
+        yield _invalid("metadata", metadata, "must be empty except for namespace")
+    if spec.get(_RESOURCE) is not None:
+        namespace = _text(_mapping(spec, _RESOURCE, "spec."), "namespace")
+        if namespace != _text(metadata, "namespace"):
+            field = f"spec.{_RESOURCE}.namespace"
+            yield _invalid(field, namespace, "must match metadata.namespace")
+    if spec.get(_PATH) is not None:
+        yield _invalid(f"spec.{_PATH}", spec[_PATH], "disallowed on this kind of request")
+
+
+def _invalid(field: str, value: Json, words: str) -> Violation:
+    shown = json.dumps(value, separators=(",", ":"))
+    return Violation(field, f"Invalid value: {shown}: {words}", "invalid")
+
+
+def _mapping(document: Mapping[str, Json], name: str, under: str) -> Mapping[str, Json]:
+    value = document.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadRequest(f"{under}{name} must be an object")
+    return value or {}
+
+
+def _text(document: Mapping[str, Json], name: str) -> str:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadRequest(f"{name} must be a string")
+    return value or ""
+
+
+def _texts(document: Mapping[str, Json], name: str) -> tuple[str, ...]:
+    value = document.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise BadRequest(f"{name} must be a list of strings")
+    return tuple(value)

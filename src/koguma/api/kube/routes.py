@@ -1,0 +1,170 @@
+"""Routes of the Kubernetes form: `/api`, `/apis`, `/openapi`, `/version`, and what is below them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from koguma.api.call import Call
+from koguma.api.dispatch import Endpoint, Found, Handler, Route
+from koguma.api.kube import negotiation, status
+from koguma.api.kube.answers import sent
+from koguma.api.kube.deleting import Deleting
+from koguma.api.kube.pages import Pages, addressed
+from koguma.api.kube.reading import Reading
+from koguma.api.kube.target import Target
+from koguma.api.kube.watching import Watching
+from koguma.api.kube.writing import Writing
+from koguma.kube.registry import Registry
+from koguma.model.errors import KogumaError, NotFound
+
+_PLAIN_TEXT: Final = "text/plain; charset=utf-8"
+_ROOT: Final = 2  # of `/apis/<group>/<version>`, the parts that name a version
+
+
+class Handlers(msgspec.Struct, frozen=True):
+    """Those who answer."""
+
+    pages: Pages
+    reading: Reading
+    watching: Watching
+    writing: Writing
+    deleting: Deleting
+    reviewing: Handler
+
+
+def kube(registry: Registry, handlers: Handlers) -> Route:
+    """All paths of the form."""
+    pages = handlers.pages
+    fixed: Mapping[tuple[str, ...], Endpoint] = {
+        ("api",): _page("discovery", pages.core),
+        ("apis",): _page("discovery", pages.groups),
+        ("version",): _page("version", pages.version, is_open=True),
+        ("openapi", "v2"): _page("openapi", pages.openapi_v2),
+        ("openapi", "v3"): _page("openapi", pages.openapi_v3),
+        **{(word,): _page("health", _ok, is_open=True) for word in ("healthz", "livez")},
+    }
+    group = _page("discovery", pages.group)
+    version = _page("discovery", pages.resources)
+    document = _page("openapi", pages.openapi_v3)
+    objects = Objects(handlers)
+
+    def route(segments: tuple[str, ...]) -> Found | None:
+        found = fixed.get(segments)
+        if found is not None:
+            return found, ()
+        match segments:
+            case ("openapi", "v3", *path):
+                return document, tuple(path)
+            case ("apis", name):
+                return group, (name,)
+            case ("api", number):
+                return version, ("", number)
+            case ("apis", name, number):
+                return version, (name, number)
+            case ("api", number, *rest):
+                return objects.route(registry, "", number, tuple(rest))
+            case ("apis", name, number, *rest):
+                return objects.route(registry, name, number, tuple(rest))
+        return None
+
+    return route
+
+
+def _page(word: str, handler: Handler, *, is_open: bool = False) -> Endpoint:
+    return Endpoint(word, {"GET": handler}, is_open=is_open, refused=refused)
+
+
+async def _ok(_call: Call) -> web.StreamResponse:
+    return web.Response(text="ok")
+
+
+def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
+    """An error as Kubernetes' clients read it; an unknown path is told in plain text."""
+    target = parts[0] if parts and isinstance(parts[0], Target) else None
+    if isinstance(error, status.RefusedAt):
+        target, error = error.target, error.error
+    if target is None and isinstance(error, NotFound):
+        return web.Response(text="404 page not found\n", status=404)
+    said = status.refused(error, target)
+    response = sent(msgspec.json.encode(said.body), said.code)
+    retry = (said.body.get("details") or {}).get("retryAfterSeconds")
+    if retry:
+        response.headers["Retry-After"] = str(retry)
+    return response
+
+
+class Objects:
+    """What objects answer to, by method and by how much of the path names them."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        writing, deleting = handlers.writing, handlers.deleting
+        self._one = _endpoint(
+            "item",
+            {
+                "GET": handlers.reading.get,
+                "PUT": writing.replace,
+                "PATCH": writing.patch,
+                "DELETE": deleting.delete,
+            },
+        )
+        self._part = _endpoint(
+            "item", {"GET": handlers.reading.get, "PUT": writing.replace, "PATCH": writing.patch}
+        )
+        many: dict[str, Handler] = {"GET": self._show, "DELETE": deleting.delete_many}
+        self._many = _endpoint("list", {**many, "POST": writing.create})
+        self._everywhere = _endpoint("list", many)
+        self._review = _endpoint("review", {"POST": handlers.reviewing})
+        self._watch = _endpoint("list", {"GET": handlers.watching.watch})
+
+    def route(self, registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Found:
+        """Where a path below a group and version leads."""
+        is_watch = rest[0] == "watch"  # the older spelling of ?watch=true
+        target = addressed(registry, group, version, rest[1:] if is_watch else rest)
+        if target is None or (is_watch and (target.endpoint.set.kind is None or target.subresource)):
+            known = any(registry.at(group, version))
+            return (_NO_RESOURCE if known else _NO_PAGE), (_why(registry, group, version, rest),)
+        if is_watch:
+            return self._watch, (target,)
+        if target.endpoint.set.kind is None:
+            return self._review, (target,)
+        if target.name:
+            return (self._part if target.subresource else self._one), (target,)
+        if target.endpoint.namespaced and target.namespace is None:
+            return self._everywhere, (target,)
+        return self._many, (target,)
+
+    async def _show(self, call: Call, target: Target) -> web.StreamResponse:
+        if call.has_query and negotiation.flag(call, "watch"):
+            return await self._handlers.watching.watch(call, target)
+        return await self._handlers.reading.list(call, target)
+
+
+def _endpoint(word: str, methods: Mapping[str, Handler]) -> Endpoint:
+    return Endpoint(word, methods, refused=refused)
+
+
+async def _no_resource(_call: Call, why: str) -> web.StreamResponse:
+    raise NotFound(f"the server could not find the requested resource{why}")
+
+
+def _why(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> str:
+    """What a path asks for in vain, where it names an object that has no such part; else nothing."""
+    whole = addressed(registry, group, version, rest[:-1]) if len(rest) > 1 else None
+    if whole is None or not whole.name or whole.subresource:
+        return ""
+    endpoint, part = whole.endpoint, rest[-1][:100]
+    has = f"only {', '.join(endpoint.subresources)}" if endpoint.subresources else "no subresources"
+    return f': {endpoint.qualified} have no "{part}", they have {has}'
+
+
+def _unknown(error: KogumaError, _parts: tuple[Any, ...]) -> web.Response:
+    said = status.refused(error, None)
+    return sent(msgspec.json.encode(said.body), said.code)
+
+
+_NONE: Final = dict.fromkeys(("GET", "PUT", "POST", "PATCH", "DELETE"), _no_resource)
+_NO_RESOURCE: Final = Endpoint("none", _NONE, refused=_unknown)
+_NO_PAGE: Final = Endpoint("none", _NONE, refused=refused)

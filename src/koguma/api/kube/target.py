@@ -1,0 +1,43 @@
+"""Target: what a path of the Kubernetes form addresses."""
+
+import msgspec
+
+from koguma.api.access import Attempt, denied
+from koguma.api.context import Context
+from koguma.api.user import User
+from koguma.kube import places
+from koguma.kube.registry import Endpoint
+from koguma.model.errors import Forbidden
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An endpoint, and which part of it: a namespace (None: all of them), a name, a subresource."""
+
+    endpoint: Endpoint
+    namespace: str | None = None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def where(self) -> str:
+        """The namespace as text: empty for all of them and for what lives in none."""
+        return self.namespace or ""
+
+    def attempt(self, verb: str, name: str | None = None) -> Attempt:
+        """What somebody wants to do here, as access rules see it."""
+        return Attempt(
+            verb,
+            self.endpoint.plural,
+            self.name if name is None else name,
+            places.mesh_of(self.where) or "",
+            self.endpoint.group,
+            namespace=self.where,
+            subresource=self.subresource,
+        )
+
+
+def check(context: Context, user: User, target: Target, verb: str, name: str | None = None) -> None:
+    """Raise Forbidden, in the words that Kubernetes' users know, unless the user may."""
+    attempt = target.attempt(verb, name)
+    if not context.access.allows(user, attempt):
+        raise Forbidden(denied(user, attempt))

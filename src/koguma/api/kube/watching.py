@@ -1,0 +1,248 @@
+"""Watching: changes as they happen, as Kubernetes' clients read them: one JSON event a line.
+
+Without a revision, what is there comes first, as ADDED; from a revision on, only changes after it. With
+`sendInitialEvents` a BOOKMARK says where the first part ends. An object that stops to fit a selector is told
+as DELETED, with what it was and the revision of the change; one that begins to fit as ADDED.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from koguma.api.call import JSON, Call
+from koguma.api.context import Context
+from koguma.api.kube import negotiation, options, status
+from koguma.api.kube.answers import Answers
+from koguma.api.kube.finding import Finder
+from koguma.api.kube.negotiation import Shape, Wanted
+from koguma.api.kube.reading import Fits, Reading
+from koguma.api.kube.target import Target, check
+from koguma.kube import places, tables
+from koguma.model.errors import Gone, Invalid, KogumaError, Unavailable
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+from koguma.store.contract import Change, Op
+
+BOOKMARK_SECONDS: Final = 30.0
+LIFE_SECONDS_MIN: Final = 1800
+_LAST_BOOKMARK_SECONDS: Final = 1.0
+_BATCH: Final = 500
+_END_OF_FIRST: Final = "k8s.io/initial-events-end"
+
+
+class Watching:
+    """Handler of all watches; `open` counts those that run."""
+
+    def __init__(self, context: Context, finder: Finder, reading: Reading, answers: Answers) -> None:
+        self._context = context
+        self._finder = finder
+        self._reading = reading
+        self._answers = answers
+        self.open = 0
+
+    async def watch(self, call: Call, target: Target) -> web.StreamResponse:
+        """Send changes until the client leaves, its time is over, or the server stops."""
+        fits = self._reading.filter(call, target)
+        check(self._context, call.user, target, "watch")
+        given = options.revision(call.query.get("resourceVersion"))
+        sends_first = self._sends_first(call)
+        wanted = negotiation.wanted(call)
+        seconds = _life(call)
+        if sends_first:
+            await self._reading.reached(given)
+        after, first, error = self._start(target, fits, given, sends_first=sends_first)
+        teller = _Teller(call, target, self._answers, wanted)
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        response.enable_chunked_encoding()
+        await response.prepare(call.request)
+        self.open += 1
+        try:
+            if error is not None:
+                await response.write(teller.error(error))
+                return response
+            for start in range(0, len(first), _BATCH):
+                await response.write(b"".join(teller.added(r) for r in first[start : start + _BATCH]))
+            if sends_first:
+                await response.write(teller.bookmark(after, ends_first=True))
+            bookmarks = negotiation.flag(call, "allowWatchBookmarks")
+            await self._follow(response, target, teller, after, fits, seconds, bookmarks=bookmarks)
+        finally:
+            self.open -= 1
+        return response
+
+    async def _follow(
+        self,
+        response: web.StreamResponse,
+        target: Target,
+        teller: "_Teller",
+        after: int,
+        fits: Fits | None,
+        seconds: float,
+        *,
+        bookmarks: bool,
+    ) -> None:
+        feed = self._context.store.watch(frozenset({target.endpoint.set.stored_as}), after)
+        time = asyncio.get_running_loop().time
+        ends_at = time() + seconds
+        marks = _Marks(time(), ends_at) if bookmarks else None
+        try:
+            while (now := time()) < ends_at:
+                changes = await feed.next_batch(min(ends_at, marks.next_at if marks else ends_at) - now)
+                lines = [line for change in changes for line in self._lines(change, target, teller, fits)]
+                # One that waits for a revision still to come has been told nothing up to it.
+                if marks and marks.due(time()) and feed.position <= self._context.state.revision:
+                    lines.append(teller.bookmark(feed.position))
+                if lines:
+                    await response.write(b"".join(lines))
+        except (Gone, Unavailable) as error:  # fell too far behind, or the store is away
+            if not feed.is_over:  # a server that stops only ends the stream: clients then watch again
+                await response.write(teller.error(error))
+
+    def _sends_first(self, call: Call) -> bool:
+        query = call.query
+        match, given = query.get("resourceVersionMatch"), query.get("sendInitialEvents")
+        at = "resourceVersionMatch"
+        if given is None:
+            if match is not None:
+                text = "is forbidden for watch unless sendInitialEvents is provided"
+                raise Invalid([Violation(at, text, "forbidden")])
+            return False
+        if match != "NotOlderThan":
+            text = "must be NotOlderThan where sendInitialEvents is set on a watch"
+            raise Invalid([Violation(at, text, "forbidden")])
+        return negotiation.flag(call, "sendInitialEvents")
+
+    def _start(
+        self, target: Target, fits: Fits | None, given: int | None, *, sends_first: bool
+    ) -> tuple[int, Sequence[Resource], KogumaError | None]:
+        """From where on, what comes first, and why it cannot begin there."""
+        state = self._context.state
+        if not given or sends_first:
+            page = self._finder.page(target, fits, 0, "", None)
+            return page.revision, [resource for _, resource in page.objects], None
+        if given < state.compacted:
+            return given, (), Gone(f"too old resource version: {given} ({state.compacted})")
+        return given, (), None
+
+    def _lines(self, change: Change, target: Target, teller: "_Teller", fits: Fits | None) -> Iterator[bytes]:
+        resource = change.resource
+        if change.error or not self._is_there(resource, target):
+            return
+        if change.op is Op.DELETE:
+            if fits is None or fits(resource):
+                yield teller.event("DELETED", resource)
+        elif fits is None:
+            yield teller.event("ADDED" if change.op is Op.CREATE else "MODIFIED", resource)
+        else:
+            yield from self._selected(change, teller, fits)
+
+    def _is_there(self, resource: Resource, target: Target) -> bool:
+        if target.namespace is None or not target.endpoint.namespaced:
+            return True
+        spot = places.spot(resource, target.endpoint.kind, self._context.place)
+        return spot.namespace == target.namespace
+
+    def _selected(self, change: Change, teller: "_Teller", fits: Fits) -> Iterator[bytes]:
+        before = self._context.store.replaced(change.revision)
+        did_fit = fits(before) if before is not None else change.op is not Op.CREATE
+        if fits(change.resource):
+            yield teller.event("MODIFIED" if did_fit else "ADDED", change.resource)
+        elif did_fit:
+            last = before if before is not None else change.resource
+            yield teller.event("DELETED", msgspec.structs.replace(last, revision=change.revision))
+
+
+def _life(call: Call) -> float:
+    text = call.query.get("timeoutSeconds") or ""
+    if text and text.isascii() and text.isdigit() and int(text) > 0:
+        return float(min(int(text), 24 * 3600))
+    return LIFE_SECONDS_MIN * (1 + random.random())  # noqa: S311 - so that watches do not all end together
+
+
+class _Marks:
+    """When bookmarks are due: every so often, and a last time before the end."""
+
+    def __init__(self, now: float, ends_at: float) -> None:
+        self._last_at = ends_at - _LAST_BOOKMARK_SECONDS
+        self.next_at = min(now + BOOKMARK_SECONDS, self._last_at)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for one; then the next is later."""
+        if now < self.next_at:
+            return False
+        self.next_at = min(now + BOOKMARK_SECONDS, self._last_at) if now < self._last_at else math.inf
+        return True
+
+
+class _Teller:
+    """Makes the lines of one watch."""
+
+    def __init__(self, call: Call, target: Target, answers: Answers, wanted: Wanted) -> None:
+        self._call = call
+        self._target = target
+        self._answers = answers
+        self._wanted = wanted
+        self._has_columns = False
+        self._show: Callable[[Resource], bytes] = (
+            self._whole if wanted.shape is Shape.OBJECT else self._shaped
+        )
+
+    def added(self, resource: Resource) -> bytes:
+        """An object that was there when the watch began."""
+        return self.event("ADDED", resource)
+
+    def event(self, word: str, resource: Resource) -> bytes:
+        """One change."""
+        return b'{"type":"%b","object":%b}\n' % (word.encode(), self._show(resource))
+
+    def bookmark(self, revision: int, *, ends_first: bool = False) -> bytes:
+        """Up to which revision everything was told."""
+        endpoint = self._target.endpoint
+        metadata: dict[str, Json] = {"resourceVersion": str(revision)}
+        if ends_first:
+            metadata["annotations"] = {_END_OF_FIRST: "true"}
+        shown: Json = {
+            "kind": endpoint.kind_name,
+            "apiVersion": endpoint.api_version,
+            "metadata": {**metadata, "creationTimestamp": None},
+        }
+        if self._wanted.shape is Shape.TABLE:
+            shown = self._table([shown], bookmark=True)
+        elif self._wanted.shape is Shape.PARTIAL:
+            shown = tables.partial(shown)
+        return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(shown)
+
+    def error(self, error: KogumaError) -> bytes:
+        """Why the watch cannot go on."""
+        shown = status.refused(error, None).body
+        return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(shown)
+
+    def _whole(self, resource: Resource) -> bytes:
+        return self._answers.shown.bytes(resource, self._target.endpoint)
+
+    def _shaped(self, resource: Resource) -> bytes:
+        document = self._answers.shown.document(resource, self._target.endpoint)
+        if self._wanted.shape is Shape.PARTIAL:
+            return msgspec.json.encode(tables.partial(document))
+        return msgspec.json.encode(self._table([document]))
+
+    def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:
+        meta = {"resourceVersion": documents[0]["metadata"]["resourceVersion"]}
+        made = self._answers.table(
+            self._call,
+            self._target.endpoint,
+            documents,
+            meta,
+            self._wanted,
+            with_columns=not self._has_columns,
+        )
+        self._has_columns = True
+        if bookmark:
+            made["rows"] = [{**row, "cells": []} for row in made["rows"]]
+        return made

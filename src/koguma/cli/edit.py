@@ -1,0 +1,127 @@
+"""`koguma edit`: change one stored object in an editor.
+
+The text is written back only over the version that was read. What the server refuses is opened again with the
+reasons on top, and a text that could not be written is kept in a file.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+
+from koguma.cli import comparison, nouns, objects, options, sheet, terminal
+from koguma.cli.client import Answer, Client, Json
+from koguma.cli.failures import ExitCode, Refused
+from koguma.cli.objects import Named
+from koguma.cli.sheet import Remark, Sheet
+from koguma.model.documents import BadDocument, Document
+
+_METHOD_NOT_ALLOWED: Final = 405
+_PRECONDITION_FAILED: Final = 412
+_MENDABLE: Final = (400, 409, _PRECONDITION_FAILED, 413)  # another text may be taken
+
+_EXAMPLES = """\b
+Examples:
+  koguma edit meshtimeout backend-is-quick -m shop
+  KOGUMA_EDITOR='code --wait' koguma edit mesh default
+"""
+
+
+@click.command("edit", epilog=_EXAMPLES)
+@click.argument("words", nargs=-1, required=True, metavar="KIND NAME | KRI", shell_complete=nouns.complete)
+@options.mesh
+@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@options.connected
+def command(client: Client, *, words: Sequence[str], mesh: str, dry_run: bool) -> None:
+    """Change an object in an editor: KOGUMA_EDITOR, VISUAL, EDITOR, or vi.
+
+    The object is opened as YAML, without what the server computes. A text that is empty, or says the same as
+    before, changes nothing. Where the server refuses the text, or somebody else wrote the object since it was
+    opened, the text is opened again with the reasons on top. What cannot be written is kept in a file.
+    """
+    wanted = objects.read(client, words, mesh)
+    if len(wanted.references) != 1:
+        raise click.UsageError("name one object: KIND NAME, KIND/NAME or a KRI")
+    (answer,) = objects.fetched(client, wanted.references)
+    named = objects.named(nouns.served(client), answer.object)
+    _Edit(client, named, answer, dry_run=dry_run).run(sheet.editor(os.environ))
+
+
+class _Edit:
+    """One object on its way through the editor, as often as it takes."""
+
+    def __init__(self, client: Client, named: Named, read: Answer, *, dry_run: bool) -> None:
+        self._client = client
+        self._named = named
+        self._read = read  # the version that the text is to replace
+        self._dry = [("dryRun", "All")] if dry_run else []
+        self._mark = " (dry run)" if dry_run else ""
+
+    def run(self, editor: Sequence[str]) -> None:
+        """Open the editor until the text is written, or says nothing new."""
+        self._check_writable()
+        with Sheet(str(self._named), self._read.object) as text:
+            while text.open(editor):
+                try:
+                    document = text.document()
+                except BadDocument as error:
+                    text.reopen([Remark(error.line, error.problem)])
+                    continue
+                if document.value == sheet.bare(self._read.object):
+                    break
+                remarks = self._written(document)
+                if not remarks:
+                    return
+                text.reopen(remarks)
+        print(f"{self._named} unchanged")
+
+    def _check_writable(self) -> None:
+        """Try to write what is there, so that nobody edits at length what they may not write."""
+        try:
+            self._put(sheet.bare(self._read.object), [("dryRun", "All")])
+        except Refused as refused:
+            if refused.code is ExitCode.DENIED or refused.status == _METHOD_NOT_ALLOWED:
+                raise refused.about(str(self._named)) from None
+
+    def _put(self, value: Json, query: Sequence[tuple[str, str]]) -> Answer:
+        return self._client.send("PUT", self._named.path, query, value, {"If-Match": self._read.etag})
+
+    def _written(self, document: Document) -> list[Remark]:
+        """Write, and show what changed; answers why it was refused, where another text may be taken."""
+        try:
+            answer = self._put(document.value, self._dry)
+        except Refused as refused:
+            if refused.status not in _MENDABLE:
+                raise refused.about(str(self._named)) from None
+            is_old = refused.status == _PRECONDITION_FAILED
+            return list(self._changed_by_others() if is_old else _remarks(refused, document))
+        self._show(answer, document.value)
+        return []
+
+    def _show(self, answer: Answer, value: Json) -> None:
+        mark = terminal.paint("warning:", "yellow", error=True)
+        for text in answer.object.get("warnings") or ():
+            terminal.complain(f"{mark} {terminal.printable(text)}")
+        for line in self._lines(self._read.object, value):
+            print(line)
+        print(f"{self._named} {terminal.paint('configured', 'yellow')}{self._mark}")
+
+    def _changed_by_others(self) -> Iterator[Remark]:
+        """What somebody else made of the object since it was read; the next text is to replace that."""
+        before = self._read
+        (self._read,) = objects.fetched(self._client, [self._named])
+        yield Remark(
+            0, "Somebody else changed it since you opened it. What you save takes the place of this:"
+        )
+        yield from (Remark(0, line) for line in self._lines(before.object, self._read.object))
+
+    def _lines(self, before: Json, after: Json) -> Iterator[str]:
+        kind = nouns.local_kinds().get(self._named.noun.name)
+        return comparison.lines(str(self._named), before, after, kind)
+
+
+def _remarks(refused: Refused, document: Document) -> Iterator[Remark]:
+    yield Remark(0, refused.message)
+    for field, reason in refused.fields:
+        yield Remark(document.place(field)[0], f"{field}: {reason}" if field else reason)

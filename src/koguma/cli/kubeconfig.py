@@ -1,0 +1,198 @@
+"""`koguma kubeconfig`: what kubectl and its relatives need to talk to a control plane.
+
+Go's Kubernetes clients send a token over TLS only, so the server is always the https port. Before anything is
+written, the same address, CA and token are tried: a file that does not work helps nobody.
+"""
+
+import base64
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from koguma.cli import kubeconfig_file, options, target, terminal
+from koguma.cli.client import Client
+from koguma.cli.failures import ExitCode, Failure, Refused, Unreachable
+from koguma.cli.kubeconfig_file import Entry
+from koguma.cli.target import HTTPS_PORT, Target
+from koguma.identity import files
+from koguma.model import forms
+from koguma.model.redacted import Redacted
+
+Json = Any
+
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+_DATA_DIR: Final = "KOGUMA_DATA_DIR"
+_NAMES_HINT: Final = (
+    " - its own certificate is for localhost and its host name; `koguma cp run --hostnames NAME` adds others"
+)
+_STDOUT: Final = "-"
+
+_EXAMPLES = """\b
+Examples:
+  koguma kubeconfig --merge && kubectl get meshtimeouts
+  koguma kubeconfig -o shop.kubeconfig --mesh shop
+  koguma kubeconfig --context prod --name prod --merge --keep-current
+"""
+
+
+@click.command("kubeconfig", epilog=_EXAMPLES)
+@click.option("--name", default="koguma", show_default=True, help="Name of the cluster, user and context.")
+@options.mesh
+@click.option(
+    "-n", "--namespace", metavar="NAME", help="Namespace of the context instead of the mesh's own, mesh-MESH."
+)
+@click.option("-o", "--output", metavar="FILE", help="File to write, mode 0600; - is standard output.")
+@click.option(
+    "--merge", is_flag=True, help="Add to FILE, else to the file of KUBECONFIG, else to ~/.kube/config."
+)
+@click.option("--keep-current", is_flag=True, help="Leave the file's current context as it is.")
+@click.option("--ca-cert", metavar="FILE", help="CA (PEM) to write, where it is not that of --ca-file.")
+@options.connected
+def command(  # noqa: PLR0913 - click hands over each option by itself
+    client: Client,
+    *,
+    name: str,
+    mesh: str,
+    namespace: str | None,
+    output: str | None,
+    merge: bool,
+    keep_current: bool,
+    ca_cert: str | None,
+) -> None:
+    """Write a kubeconfig, for kubectl and its relatives.
+
+    It holds the https port of the control plane, its CA and a token, which are tried first. The token is
+    the one that the other commands would send; without one, and on the control plane's own machine, it is
+    the administrator's. It is printed only as a part of the file, and masked on a terminal unless you say
+    -o -.
+    """
+    if merge and output == _STDOUT:
+        raise click.UsageError("--merge writes a file; leave out one of --merge and -o -")
+    found = _found(client, ca_cert or "")
+    _check(found, mesh if namespace is None else None)
+    assert found.token is not None
+    space = forms.reserved_namespace(mesh) if namespace is None else namespace
+    entry = Entry(name, found.address, _ca_data(found.ca_file), found.token, space)
+    file = _file(output, merge=merge)
+    if file is None:
+        _print(entry, keep_current=keep_current, reveal=output == _STDOUT or not sys.stdout.isatty())
+        return
+    save = kubeconfig_file.merge if merge else kubeconfig_file.write
+    save(file, entry, keep_current=keep_current)
+    current = "" if keep_current else ", and current there"
+    print(f'context "{name}" written to {file}{current}: {entry.server}, namespace {space}')
+
+
+def _file(output: str | None, *, merge: bool) -> Path | None:
+    """The file to write; None for standard output."""
+    if output is None:
+        return kubeconfig_file.default_path(os.environ) if merge else None
+    return None if output == _STDOUT else Path(output).expanduser()
+
+
+def _print(entry: Entry, *, keep_current: bool, reveal: bool) -> None:
+    shown = entry if reveal else entry._replace(token=Redacted(kubeconfig_file.MASK))
+    print(kubeconfig_file.text(kubeconfig_file.content({}, shown, keep_current=keep_current)), end="")
+    if not reveal:
+        terminal.complain("the token is masked; -o FILE and --merge write it, -o - shows it")
+
+
+def _found(client: Client, ca_cert: str) -> Target:
+    """The https port with what vouches for it and a token, as far as they can be found from here."""
+    known = client.target
+    told = {} if known.is_https else _settings(client)
+    address = known.address if known.is_https else _https_address(known.host, told.get("apiTlsPort"))
+    home = _data_dir(told) if target.is_loopback(known.host) else None
+    ca_file = ca_cert or known.ca_file or _own_ca(home, told)
+    return Target(address, known.origin, known.token or _admin_token(home), ca_file)
+
+
+def _settings(client: Client) -> Mapping[str, Json]:
+    try:
+        return client.get("/config").object
+    except Refused as refused:
+        raise Failure(
+            f"the control plane does not tell its https port: {refused.message}",
+            (f" - name the port: --address https://{client.target.host}:{HTTPS_PORT}",),
+            refused.code,
+        ) from None
+
+
+def _https_address(host: str, port: Json) -> str:
+    if not isinstance(port, int) or not port:
+        raise Failure(
+            "the control plane names no https port, and kubectl sends tokens over https only",
+            (f" - name the port: --address https://HOST:{HTTPS_PORT}",),
+        )
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+def _data_dir(told: Mapping[str, Json]) -> Path:
+    """Where a control plane on this machine keeps its CA and the administrator's token."""
+    from koguma import settings  # noqa: PLC0415 - `--help` does not pay for it
+
+    said = Path(str(told.get("dataDir") or ""))
+    if _DATA_DIR not in os.environ and said.is_absolute():
+        return said
+    known = {name: os.environ[name] for name in (_DATA_DIR,) if name in os.environ}
+    return Path(settings.load(None, known, {}).data_dir)
+
+
+def _own_ca(home: Path | None, told: Mapping[str, Json]) -> str:
+    """The CA in the data directory, unless the certificate was given by somebody else."""
+    file = home / files.CA if home is not None and not told.get("tlsCertFile") else None
+    return str(file) if file is not None and os.access(file, os.R_OK) else ""
+
+
+def _admin_token(home: Path | None) -> Redacted:
+    file = home / files.ADMIN_TOKEN if home is not None else None
+    if file is not None and os.access(file, os.R_OK):
+        return target.read_token(str(file), "the administrator's token")
+    where = f", and {file} cannot be read" if file is not None else ""
+    raise Failure(
+        f"a kubeconfig needs a token: none is given{where}",
+        (
+            " - issue one: `koguma token user --name NAME --group GROUP --valid-for 720h > FILE`",
+            " - then give --token-file FILE, or keep it in a context with `koguma config add`",
+        ),
+        ExitCode.USAGE,
+    )
+
+
+def _check(found: Target, mesh: str | None) -> None:
+    """Try address, CA and token together, and look whether the mesh is there."""
+    with contextlib.closing(Client(found)) as client:
+        try:
+            client.get("/who-am-i")
+            if mesh is not None:
+                client.get(f"/meshes/{quote(mesh, safe='')}")
+        except Unreachable as failure:
+            failure.lines = (*failure.lines, _NAMES_HINT)
+            raise
+        except Refused as refused:
+            if refused.status == _NOT_FOUND:
+                refused.lines = (
+                    *refused.lines,
+                    " - choose with --mesh, or name a namespace with --namespace",
+                )
+            elif mesh is None or refused.status != _FORBIDDEN:
+                refused = refused.about(f"{found.address} with the token for the kubeconfig")
+            else:
+                return  # who may not read meshes may still use what is in them
+            raise refused from None
+
+
+def _ca_data(file: str) -> str:
+    if not file:
+        return ""
+    try:
+        return base64.b64encode(Path(file).expanduser().read_bytes()).decode()
+    except OSError as error:
+        raise Failure(f"the CA file {file} cannot be read: {error.strerror}", code=ExitCode.USAGE) from None

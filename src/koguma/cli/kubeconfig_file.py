@@ -1,0 +1,136 @@
+"""The file of `koguma kubeconfig`: one cluster, user and context of the same name, among those of others.
+
+What is there already stays as it is, in its order; comments are not kept. The file is readable by its owner
+alone, and is written beside its place first.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from koguma.cli.failures import ExitCode, Failure
+from koguma.model.redacted import Redacted
+
+Json = Any
+
+_PARTS: Final = ("clusters", "users", "contexts")
+_CURRENT: Final = "current-context"
+MASK: Final = "*****"
+
+
+class Entry(NamedTuple):
+    """How to reach one control plane; without `ca_data` the system's CAs must know its certificate."""
+
+    name: str
+    server: str
+    ca_data: str
+    token: Redacted
+    namespace: str
+
+    def parts(self) -> dict[str, Json]:
+        """What stands under each list of the file."""
+        cluster = {"server": self.server}
+        if self.ca_data:
+            cluster["certificate-authority-data"] = self.ca_data
+        context = {"cluster": self.name, "user": self.name, "namespace": self.namespace}
+        return {
+            "clusters": {"name": self.name, "cluster": cluster},
+            "users": {"name": self.name, "user": {"token": self.token.reveal()}},
+            "contexts": {"name": self.name, "context": context},
+        }
+
+
+def content(before: Mapping[str, Json], entry: Entry, *, keep_current: bool) -> dict[str, Json]:
+    """The file with one entry more, or another of its name."""
+    after: dict[str, Json] = {"apiVersion": "v1", "kind": "Config", **before}
+    for part, made in entry.parts().items():
+        there = list(after.get(part) or ())
+        places = [index for index, one in enumerate(there) if one.get("name") == entry.name]
+        if places:
+            there[places[0]] = made
+        else:
+            there.append(made)
+        after[part] = there
+    if not keep_current:
+        after[_CURRENT] = entry.name
+    return after
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """The file that kubectl itself would write to: of several, the last that is there."""
+    listed = [Path(path) for path in environment.get("KUBECONFIG", "").split(os.pathsep) if path]
+    there = [path for path in listed if path.exists()]
+    return (there or listed or [Path.home() / ".kube" / "config"])[-1]
+
+
+def merge(file: Path, entry: Entry, *, keep_current: bool) -> None:
+    """Add the entry to a file, which is made where there is none."""
+    _save(file, content(_loaded(file), entry, keep_current=keep_current))
+
+
+def write(file: Path, entry: Entry, *, keep_current: bool) -> None:
+    """Make the file anew; one that holds other entries is left alone."""
+    others = {one.get("name") for part in _PARTS for one in _loaded(file).get(part) or ()} - {entry.name}
+    if others:
+        raise Failure(
+            f"{file} also holds {', '.join(sorted(map(str, others)))}; nothing is written",
+            (" - give --merge to add to it, or another file",),
+        )
+    _save(file, content({}, entry, keep_current=keep_current))
+
+
+def text(value: Json) -> str:
+    """The file's text."""
+    from koguma.cli import output  # noqa: PLC0415 - `--help` does not pay for YAML
+
+    return output.yaml_text(value)
+
+
+def _save(file: Path, value: Json) -> None:
+    from koguma.identity import files  # noqa: PLC0415 - what prints does not pay for it
+
+    try:
+        files.write_private(file.resolve(), text(value))  # through a link, which stays one
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _loaded(file: Path) -> dict[str, Json]:
+    try:
+        value = _parsed(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(file, str(getattr(error, "strerror", None) or error)) from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(_is_list_of_objects(value.get(part)) for part in _PARTS):
+        raise _unusable(file, "it must hold lists of clusters, users and contexts")
+    return value
+
+
+def _parsed(file: Path) -> Json:
+    import yaml  # noqa: PLC0415 - what prints does not pay for it
+
+    class Loader(yaml.CSafeLoader):
+        """As Go reads it: a date stays the text that it is."""
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for first, known in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=Loader)  # noqa: S506 - it is a safe one
+    except yaml.YAMLError as error:
+        raise _unusable(file, " ".join(str(error).split())) from None
+
+
+def _is_list_of_objects(value: Json) -> bool:
+    return isinstance(value or [], list) and all(isinstance(one, dict) for one in value or ())
+
+
+def _unusable(file: Path, why: str) -> Failure:
+    return Failure(
+        f"{file} is no kubeconfig that could be added to: {why}; nothing is written", code=ExitCode.USAGE
+    )

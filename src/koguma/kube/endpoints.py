@@ -1,0 +1,98 @@
+"""Endpoints: under which groups and versions each kind is served, and by which short words."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from koguma.kube import places
+from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events
+from koguma.kube.registry import ALL_VERBS, KOGUMA, KUMA, READ_VERBS, Converter, Endpoint, StorageSet
+from koguma.model.forms import API_VERSION
+from koguma.model.kind import Kind, Kinds
+
+_SHORT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "Namespace": ("ns",),
+    "ConfigMap": ("cm",),
+    "ServiceAccount": ("sa",),
+    "Event": ("ev",),
+}
+_NO_COLLECTION: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+# The words for all kinds, and for all policies, by group: with one word for both, `kubectl get kuma` would
+# show every object twice, and `kubectl delete kuma` would miss what it has just deleted.
+_CATEGORIES: Final = {KUMA: ("kuma", "kuma-policies"), KOGUMA: ("koguma", "koguma-policies")}
+
+
+def native() -> tuple[Endpoint, ...]:
+    """Kubernetes' own kinds, and what is asked and not stored."""
+    stored = tuple(_native(kind) for kind in NATIVE_KINDS)
+    return (*stored, _newer_events(), *(_review(kind) for kind in REVIEW_KINDS.values()))
+
+
+def _native(kind: Kind) -> Endpoint:
+    is_namespace = kind == core.NAMESPACE
+    return Endpoint(
+        group=kind.group,
+        version="v1",
+        plural=kind.plural,
+        set=_native_set(kind),
+        namespaced=kind.namespaced,
+        verbs=_NO_COLLECTION if is_namespace else ALL_VERBS,
+        short_names=_SHORT_NAMES.get(kind.name, ()),
+        subresources=("status", "finalize") if is_namespace else (),
+        strategic=True,
+    )
+
+
+def _newer_events() -> Endpoint:
+    return Endpoint(
+        group=events.NEWER.group,
+        version="v1",
+        plural=events.EVENT.plural,
+        set=_native_set(events.EVENT),
+        namespaced=True,
+        short_names=_SHORT_NAMES["Event"],
+        converter=events.CONVERTER,
+        strategic=True,
+    )
+
+
+def _native_set(kind: Kind) -> StorageSet:
+    version = f"{kind.group}/v1" if kind.group else "v1"
+    return StorageSet(kind.storage_prefix, version, kind.name, kind)
+
+
+def _review(kind: Kind) -> Endpoint:
+    return Endpoint(
+        group=kind.group,
+        version="v1",
+        plural=kind.plural,
+        set=StorageSet(kind.storage_prefix, f"{kind.group}/v1", kind.name),
+        namespaced=kind.namespaced,
+        verbs=("create",),
+    )
+
+
+def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[Endpoint, ...]:
+    """Every kind of a mesh, as Kuma's users write it and in the clean shape."""
+    return tuple(endpoint for kind in kinds for endpoint in _ours(kind, convert(kind)))
+
+
+def _ours(kind: Kind, converter: Converter) -> Iterator[Endpoint]:
+    stored = StorageSet(kind.storage_prefix, API_VERSION, kind.name, kind)
+    for group, version, between in ((KUMA, "v1alpha1", None), (KOGUMA, "v1", converter)):
+        yield Endpoint(
+            group=group,
+            version=version,
+            plural=kind.plural.replace("-", ""),  # as Kuma's own resources are called in Kubernetes
+            set=stored,
+            namespaced=places.is_namespaced(kind),
+            verbs=READ_VERBS if kind.read_only else ALL_VERBS,
+            short_names=(kind.short,) if kind.short and between is None else (),  # one owner per word
+            categories=_categories(group, kind),
+            subresources=("status",) if kind.status is not None else (),
+            converter=between,
+        )
+
+
+def _categories(group: str, kind: Kind) -> tuple[str, ...]:
+    ours, policies = _CATEGORIES[group]
+    return (ours, policies) if kind.policy else (ours,)

@@ -1,0 +1,49 @@
+"""Faults: what Kubernetes says of a field that is wrong, in its words, since clients know them.
+
+A violation made here carries the whole sentence, beginning with what sort of fault it is.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+REDACTED: Final = "<secret contents redacted>"
+IMMUTABLE: Final = "field is immutable"
+
+
+def required(path: str, detail: str = "") -> Violation:
+    """A field that must have a value."""
+    return Violation(path, f"Required value: {detail}" if detail else "Required value", "required")
+
+
+def invalid(path: str, value: Json, detail: str, rule: str = "invalid") -> Violation:
+    """A value that breaks a rule."""
+    return Violation(path, f"Invalid value: {_shown(value)}: {detail}", rule)
+
+
+def unsupported(path: str, value: Json, supported: Iterable[str]) -> Violation:
+    """A value that is none of those that there are."""
+    words = ", ".join(_shown(each) for each in supported)
+    return Violation(path, f"Unsupported value: {_shown(value)}: supported values: {words}", "enum")
+
+
+def forbidden(path: str, detail: str) -> Violation:
+    """A value that may be right elsewhere, but not here and now."""
+    return Violation(path, f"Forbidden: {detail}", "forbidden")
+
+
+def too_long(path: str, limit: int) -> Violation:
+    """A value of more bytes than are kept."""
+    return Violation(path, f"Too long: may not be more than {limit} bytes", "length")
+
+
+def at_key(path: str, name: str) -> str:
+    """The path of a map's entry as Kubernetes writes it: `data[tls.crt]`."""
+    return f"{path}[{name}]"
+
+
+def _shown(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,36 @@
+"""Kubernetes' own kinds, as far as a control plane needs them: what tools store, and what they ask."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from koguma.kube.kinds import coordination, core, events, rbac, reviews
+from koguma.model.kind import Kind
+
+NATIVE_KINDS: Final[tuple[Kind, ...]] = (
+    core.NAMESPACE,
+    core.CONFIG_MAP,
+    core.SECRET,
+    core.SERVICE_ACCOUNT,
+    events.EVENT,
+    coordination.LEASE,
+    rbac.ROLE,
+    rbac.CLUSTER_ROLE,
+    rbac.ROLE_BINDING,
+    rbac.CLUSTER_ROLE_BINDING,
+)
+
+# What is asked and not stored, by kind: the storage sets of these have no kind, so it is found here.
+REVIEW_KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        reviews.TOKEN,
+        reviews.SELF,
+        reviews.SUBJECT_ACCESS,
+        reviews.SELF_ACCESS,
+        reviews.LOCAL_ACCESS,
+        reviews.SELF_RULES,
+    )
+}
+
+# The shapes of endpoints that show another version than the stored one, by `apiVersion` and `kind`.
+ALIAS_KINDS: Final[Mapping[tuple[str, str], Kind]] = {("events.k8s.io/v1", "Event"): events.NEWER}

@@ -1,0 +1,58 @@
+"""Native: what the server itself adds to objects of Kubernetes' own kinds, and the rules of their names."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from koguma.kube import faults, places
+from koguma.kube.kinds import core, parts, rbac
+from koguma.model.kind import Kind
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+_Messages = Callable[[str], Iterator[str]]
+_NAMES: Final[Mapping[str, _Messages]] = {
+    core.NAMESPACE.stored_as: parts.label_messages,
+    **{
+        kind.stored_as: parts.segment_messages
+        for kind in (rbac.ROLE, rbac.CLUSTER_ROLE, rbac.ROLE_BINDING, rbac.CLUSTER_ROLE_BINDING)
+    },
+}
+
+
+def prepared(kind: Kind, spec: Json, stored: Json = None) -> Json:
+    """The spec to store for the one that was written; `stored` is the one that it replaces.
+
+    Our own kinds are stored as they were written. What a namespace waits for changes through its
+    subresource `finalize` alone, which does not come here.
+    """
+    if not places.is_native(kind):
+        return spec
+    read = kind.clean(spec)
+    if kind.stored_as != core.NAMESPACE.stored_as or not isinstance(read, dict):
+        return read
+    if stored is not None:
+        return stored
+    held = read.get("finalizers") or []
+    if not isinstance(held, list) or core.FINALIZER in held:
+        return read
+    return {**read, "finalizers": [*held, core.FINALIZER]}
+
+
+def added_labels(kind: Kind, name: str) -> Mapping[str, str]:
+    """Labels that the server keeps on an object: a namespace can be selected by its own name."""
+    return {core.NAME_LABEL: name} if kind.stored_as == core.NAMESPACE.stored_as else {}
+
+
+def first_status(kind: Kind) -> Json:
+    """The status with which an object begins."""
+    return {"phase": core.ACTIVE} if kind.stored_as == core.NAMESPACE.stored_as else None
+
+
+def name_violations(kind: Kind, name: str) -> Iterator[Violation]:
+    """What is wrong with the name of an object of one of Kubernetes' own kinds."""
+    at = "metadata.name"
+    if not name:
+        yield faults.required(at, "name or generateName is required")
+        return
+    for message in _NAMES.get(kind.stored_as, parts.subdomain_messages)(name):
+        yield faults.invalid(at, name, message, "name")

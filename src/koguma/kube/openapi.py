@@ -1,0 +1,199 @@
+"""OpenAPI of the Kubernetes form: version 3 for one group and version at a time, version 2 for all at once.
+
+Both are written from the same operations and definitions. They differ in where a body and its media types
+stand, in how a reference with words is written, and in `nullable`, which version 2 does not know.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from koguma import __version__
+from koguma.kube import operations
+from koguma.kube.meta_schemas import REF, STATUS
+from koguma.kube.openapi_v2_pb import encoded as v2_protobuf
+from koguma.kube.operations import Body, Operation, Parameter, Path
+from koguma.kube.registry import Registry
+from koguma.kube.schemas import Schemas
+from koguma.model.schema import Json
+
+__all__ = ["digest", "v2_document", "v2_protobuf", "v3_document", "v3_index", "v3_roots"]
+
+_INFO: Final = {"title": "Koguma", "version": __version__}
+_REF_V2: Final = "#/definitions/"
+_WORDS: Final = {"200": "OK", "201": "Created", "401": "Unauthorized"}
+
+
+def v3_roots(registry: Registry) -> dict[str, tuple[str, str]]:
+    """The groups and versions that have a document, by where their paths begin."""
+    return {
+        operations.root(group, version): (group, version)
+        for group, versions in registry.groups().items()
+        for version in versions
+    }
+
+
+def digest(document: bytes) -> str:
+    """The hash of a document as it is served; clients keep a copy for as long as the index names it."""
+    return hashlib.sha256(document).hexdigest().upper()
+
+
+def v3_index(digests: Mapping[str, str]) -> Json:
+    """Where the documents are: digests by the roots of `v3_roots`."""
+    return {
+        "paths": {
+            root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={digests[root]}"}
+            for root in sorted(digests)
+        }
+    }
+
+
+def v3_document(registry: Registry, schemas: Schemas, group: str, version: str) -> Json:
+    """The description of one group and version, with the definitions that it needs and no others."""
+    paths = tuple(operations.paths(registry.at(group, version)))
+    definitions = schemas.reachable(*_needed(paths))
+    return {
+        "openapi": "3.0.0",
+        "info": _INFO,
+        "paths": {path.path: _v3_path(path) for path in paths},
+        "components": {
+            "schemas": {name: _v3_schema(schema) for name, schema in definitions.items()},
+            "securitySchemes": {"BearerToken": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"BearerToken": []}],
+    }
+
+
+def v2_document(registry: Registry, schemas: Schemas) -> Json:
+    """The description of everything."""
+    paths = tuple(operations.paths(registry))
+    definitions = schemas.reachable(*_needed(paths))
+    return {
+        "swagger": "2.0",
+        "info": _INFO,
+        "paths": {path.path: _v2_path(path) for path in paths},
+        "definitions": {name: _v2_schema(schema) for name, schema in definitions.items()},
+    }
+
+
+def _needed(paths: Iterable[Path]) -> set[str]:
+    found = {STATUS}
+    for path in paths:
+        for operation in path.operations:
+            found |= {name for _, name in operation.answers}
+            if operation.body is not None:
+                found.add(operation.body.definition)
+    return found
+
+
+def _v3_path(path: Path) -> Json:
+    found: dict[str, Json] = {each.method: _v3_operation(each) for each in path.operations}
+    if path.parameters:
+        found["parameters"] = [_v3_parameter(each) for each in path.parameters]
+    return found
+
+
+def _v3_operation(operation: Operation) -> Json:
+    found = _operation(operation)
+    found["parameters"] = [_v3_parameter(each) for each in operation.query]
+    if operation.body is not None:
+        found["requestBody"] = _v3_body(operation.body)
+    found["responses"] = {
+        code: {"description": _WORDS[code], "content": _v3_content(name, operation.produces)}
+        for code, name in operation.answers
+    } | {"401": {"description": _WORDS["401"]}}
+    return found
+
+
+def _operation(operation: Operation) -> dict[str, Json]:
+    return {
+        "operationId": operation.id,
+        "description": operation.words,
+        "x-kubernetes-action": operation.action,
+        "x-kubernetes-group-version-kind": operation.group_version_kind,
+    }
+
+
+def _v3_parameter(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        "in": "path" if parameter.is_path else "query",
+        "description": parameter.words,
+        **({"required": True} if parameter.is_path else {}),
+        "schema": {"type": parameter.type},
+    }
+
+
+def _v3_body(body: Body) -> Json:
+    content = _v3_content(body.definition, body.media)
+    return {"content": content, **({"required": True} if body.required else {})}
+
+
+def _v3_content(definition: str, media: tuple[str, ...]) -> Json:
+    return {each: {"schema": {"$ref": f"{REF}{definition}"}} for each in media}
+
+
+def _v3_schema(schema: Json) -> Json:
+    """A schema as version 3 writes it: beside a reference nothing counts, so it is wrapped."""
+    if isinstance(schema, list):
+        return [_v3_schema(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _v3_schema(value) for key, value in schema.items()}
+    if isinstance(found.get("$ref"), str) and len(found) > 1:
+        return {"allOf": [{"$ref": found.pop("$ref")}], **found}
+    return found
+
+
+def _v2_schema(schema: Json) -> Json:
+    """A schema as version 2 writes it."""
+    if isinstance(schema, list):
+        return [_v2_schema(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: _v2_schema(value) for key, value in schema.items() if key != "nullable" or value is not True
+    }
+    if isinstance(found.get("$ref"), str):
+        found["$ref"] = f"{_REF_V2}{found['$ref'].removeprefix(REF)}"
+    return found
+
+
+def _v2_path(path: Path) -> Json:
+    found: dict[str, Json] = {each.method: _v2_operation(each) for each in path.operations}
+    if path.parameters:
+        found["parameters"] = [_v2_parameter(each) for each in path.parameters]
+    return found
+
+
+def _v2_operation(operation: Operation) -> Json:
+    found = _operation(operation)
+    found["produces"] = list(operation.produces)
+    found["parameters"] = [_v2_parameter(each) for each in operation.query]
+    if operation.body is not None:
+        found["consumes"] = list(operation.body.media)
+        found["parameters"].insert(0, _v2_body(operation.body))
+    found["responses"] = {
+        code: {"description": _WORDS[code], "schema": {"$ref": f"{_REF_V2}{name}"}}
+        for code, name in operation.answers
+    } | {"401": {"description": _WORDS["401"]}}
+    return found
+
+
+def _v2_parameter(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        "in": "path" if parameter.is_path else "query",
+        "description": parameter.words,
+        **({"required": True} if parameter.is_path else {}),
+        "type": parameter.type,
+    }
+
+
+def _v2_body(body: Body) -> Json:
+    return {
+        "name": "body",
+        "in": "body",
+        **({"required": True} if body.required else {}),
+        "schema": {"$ref": f"{_REF_V2}{body.definition}"},
+    }

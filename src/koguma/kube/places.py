@@ -1,0 +1,93 @@
+"""Places: under which namespace and name the Kubernetes form shows an object, and where to look for one.
+
+Objects of a namespace stand there. Those without one appear in the reserved namespace of their mesh, those
+that another control plane wrote in the system namespace, under the core name by which the plain form knows
+them. A namespace and a name lead to one object of a kind, whatever its mesh.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from koguma.model import forms
+from koguma.model.kind import Kind
+from koguma.model.place import Place
+from koguma.model.resource import Key, Resource
+
+
+class Spot(NamedTuple):
+    """A namespace (empty for what lives in none at all) and a name."""
+
+    namespace: str
+    name: str
+
+
+def is_native(kind: Kind) -> bool:
+    """Whether it is one of Kubernetes' own kinds."""
+    return bool(kind.set_name)
+
+
+def is_namespaced(kind: Kind) -> bool:
+    """Whether the Kubernetes form shows it in namespaces; a mesh's own are, so that names are unique."""
+    return kind.namespaced or (kind.is_mesh_scoped and not is_native(kind))
+
+
+def spot(resource: Resource, kind: Kind, place: Place) -> Spot:
+    """Where an object appears."""
+    if is_native(kind):
+        return Spot(resource.namespace, resource.name)
+    if not is_namespaced(kind):
+        return Spot("", resource.core_name)
+    if is_foreign(resource, place):
+        return Spot(place.system_namespace, resource.core_name)
+    return Spot(resource.namespace or forms.reserved_namespace(resource.mesh), resource.name)
+
+
+def is_foreign(resource: Resource, place: Place) -> bool:
+    """Whether another control plane wrote it, and it came here by sync."""
+    if place.is_global:
+        return bool(resource.zone)
+    return (bool(resource.zone) and resource.zone != place.zone) or (
+        place.federated and resource.origin == "global"
+    )
+
+
+def mesh_of(namespace: str) -> str | None:
+    """The mesh whose reserved namespace this is; None for all other namespaces."""
+    if not namespace.startswith(forms.NO_NAMESPACE_PREFIX):
+        return None
+    return namespace.removeprefix(forms.NO_NAMESPACE_PREFIX)
+
+
+class Search(NamedTuple):
+    """Where an object of a spot may be: under one of these keys, or by a core name in one of these meshes."""
+
+    keys: tuple[Key, ...]
+    names: tuple[tuple[str, str], ...]  # mesh, core name
+
+
+def search(kind: Kind, wanted: Spot, zone: str, meshes: Iterable[str], place: Place) -> Search:
+    """Where to look; what is found has to be shown at this very spot. `zone`: of what is written here."""
+    if is_native(kind):
+        return Search((Key(kind.stored_as, "", "", wanted.namespace, wanted.name),), ())
+    if not is_namespaced(kind):
+        return Search((), (("", wanted.name),))
+    reserved = mesh_of(wanted.namespace)
+    if reserved is not None:
+        return Search((), ((reserved if kind.is_mesh_scoped else "", wanted.name),))
+    there = tuple(meshes) if kind.is_mesh_scoped else ("",)
+    keys = tuple(Key(kind.stored_as, mesh, zone, wanted.namespace, wanted.name) for mesh in there)
+    is_system = wanted.namespace == place.system_namespace
+    return Search(keys, tuple((mesh, wanted.name) for mesh in there) if is_system else ())
+
+
+def sorted_by_spot(
+    resources: Iterable[Resource], kind: Kind, place: Place
+) -> Iterator[tuple[Spot, Resource]]:
+    """Objects in the order of their namespaces and names."""
+    placed = [(spot(resource, kind, place), resource) for resource in resources]
+    placed.sort(key=_spot)
+    return iter(placed)
+
+
+def _spot(pair: tuple[Spot, Resource]) -> Spot:
+    return pair[0]

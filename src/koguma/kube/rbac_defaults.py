@@ -1,0 +1,142 @@
+"""The roles and bindings that a new store begins with, under the names that Kubernetes' users expect.
+
+Every group is named and every kind is listed, so that neither a new kind nor a new alias of one can be read
+before a rule says so. Payloads of secrets are for `admin` and above; what signs the tokens of users, and the
+tokens themselves, are for `cluster-admin` alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from koguma.kube.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, GROUP, USERS
+from koguma.kube.registry import KOGUMA, KUMA
+from koguma.model.access import ANY, REST_GROUP
+from koguma.model.kind import Kind
+from koguma.model.schema import Json
+
+API_VERSION: Final = f"{GROUP}/v1"
+PUBLIC_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+DISCOVERY_PATHS: Final = (
+    "/_resources",
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/openapi*",
+    "/policies",
+    *PUBLIC_PATHS,
+)
+# What everybody may ask about himself: a group, and its requests.
+SELF_REVIEWS: Final = (
+    ("authentication.k8s.io", ("selfsubjectreviews",)),
+    ("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+)
+
+_READ: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
+_OURS: Final = (KUMA, KOGUMA, REST_GROUP)
+# Kubernetes' own kinds: which group, which of its resources.
+_SEEN: Final = (
+    ("", ("configmaps", "events", "namespaces", "resourcequotas", "serviceaccounts")),
+    ("coordination.k8s.io", ("leases",)),
+    ("events.k8s.io", ("events",)),
+)
+_EDITED: Final = (
+    ("", ("configmaps", "events", "serviceaccounts")),
+    ("coordination.k8s.io", ("leases",)),
+    ("events.k8s.io", ("events",)),
+)
+_ADMINISTERED: Final = (("", ("secrets",)), (GROUP, ("rolebindings", "roles")))
+
+_AGGREGATE: Final = f"{GROUP}/aggregate-to-"
+_DEFAULTS: Final = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+
+
+def default_roles(kinds: Iterable[Kind]) -> list[dict[str, Json]]:
+    """The ClusterRoles for a control plane of these kinds, as documents."""
+    everything = [_rule((ANY,), (ANY,), (ANY,)), _paths((ANY,), (ANY,))]
+    reviews = [_rule(("create",), (group,), resources) for group, resources in SELF_REVIEWS]
+    ours = tuple(kind for kind in kinds if kind.group == KUMA)
+    return [
+        _role("cluster-admin", everything),
+        _gathering("admin"),
+        _gathering("edit", to="admin"),
+        _gathering("view", to="edit"),
+        _role("system:aggregate-to-admin", list(_admin_rules(ours)), to="admin"),
+        _role("system:aggregate-to-edit", list(_edit_rules(ours)), to="edit"),
+        _role("system:aggregate-to-view", list(_view_rules(ours)), to="view"),
+        _role("system:discovery", [_paths(("get",), DISCOVERY_PATHS)]),
+        _role("system:public-info-viewer", [_paths(("get",), PUBLIC_PATHS)]),
+        _role("system:basic-user", reviews),
+    ]
+
+
+def default_bindings() -> list[dict[str, Json]]:
+    """The ClusterRoleBindings that a new store begins with, as documents."""
+    known = ("system:authenticated", "mesh-system:authenticated")
+    return [
+        _binding("cluster-admin", ("system:masters", "mesh-system:admin")),
+        _binding("system:discovery", known),
+        _binding("system:basic-user", known),
+        _binding("system:public-info-viewer", (*known, "system:unauthenticated")),
+    ]
+
+
+def _view_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
+    open_kinds = [kind for kind in kinds if not kind.admin_only]
+    plurals = tuple(kind.plural for kind in open_kinds)
+    statuses = tuple(f"{kind.plural}/status" for kind in open_kinds if kind.status is not None)
+    for group in _OURS:
+        yield _rule(_READ, (group,), plurals)
+    for group in (KUMA, KOGUMA):
+        yield _rule(("get",), (group,), statuses)
+    for group, resources in _SEEN:
+        yield _rule(_READ, (group,), resources)
+    yield _paths(("get",), ("/config", "/metrics"))
+
+
+def _edit_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
+    plurals = tuple(kind.plural for kind in kinds if not kind.admin_only)
+    for group in _OURS:
+        yield _rule(_WRITE, (group,), plurals)
+    for group, resources in _EDITED:
+        yield _rule(_WRITE, (group,), resources)
+
+
+def _admin_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
+    """Secrets of meshes, but not the global ones: whoever has those can sign himself any user's token."""
+    plurals = tuple(kind.plural for kind in kinds if kind.admin_only and kind.is_mesh_scoped)
+    for group in _OURS:
+        yield _rule((*_READ, *_WRITE), (group,), plurals)
+    for group, resources in _ADMINISTERED:
+        yield _rule((*_READ, *_WRITE), (group,), resources)
+
+
+def _rule(verbs: tuple[str, ...], groups: tuple[str, ...], resources: tuple[str, ...]) -> Json:
+    return {"verbs": list(verbs), "apiGroups": list(groups), "resources": sorted(resources)}
+
+
+def _paths(verbs: tuple[str, ...], paths: tuple[str, ...]) -> Json:
+    return {"verbs": list(verbs), "nonResourceURLs": sorted(paths)}
+
+
+def _role(name: str, rules: list[Json], to: str = "") -> dict[str, Json]:
+    labels = _DEFAULTS | ({f"{_AGGREGATE}{to}": "true"} if to else {})
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": API_VERSION, "kind": CLUSTER_ROLE, "metadata": metadata, "rules": rules}
+
+
+def _gathering(name: str, to: str = "") -> dict[str, Json]:
+    """A role that is the sum of all that carry its label, so that plugins and people can add to it."""
+    selector = {"matchLabels": {f"{_AGGREGATE}{name}": "true"}}
+    return {**_role(name, [], to), "aggregationRule": {"clusterRoleSelectors": [selector]}}
+
+
+def _binding(role: str, groups: tuple[str, ...]) -> dict[str, Json]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": CLUSTER_ROLE_BINDING,
+        "metadata": {"name": role, "labels": dict(_DEFAULTS)},
+        "roleRef": {"apiGroup": GROUP, "kind": CLUSTER_ROLE, "name": role},
+        "subjects": [{"apiGroup": GROUP, "kind": USERS, "name": group} for group in groups],
+    }

@@ -1,0 +1,198 @@
+"""Registry: which endpoints there are, and which of them serve the same stored objects.
+
+A storage set is where objects are kept: a prefix, an id made of it, the version in which they are written. An
+endpoint is a way to reach them: a group, a version and a plural, with a converter to and from the version
+that is stored. What belongs to objects (discovery's `resourceID`, watches, garbage collection) asks the set;
+what belongs to paths (URLs, access rules) asks the endpoint.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from koguma.model.kind import Kind
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+KUMA: Final = "kuma.io"
+KOGUMA: Final = "koguma.io"
+_VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+READ_VERBS: Final = ("get", "list", "watch")
+ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+Convert = Callable[[Json], Json]  # a spec (for kinds at the root: all fields beside metadata) to another
+
+
+class StorageSet(msgspec.Struct, frozen=True, dict=True):
+    """A set of stored objects, or of requests that are answered and not stored (then `kind` is None)."""
+
+    prefix: str
+    version: str  # the group and version in which objects are written, as in `apiVersion`
+    kind_name: str
+    kind: Kind | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """The opaque token that is equal exactly for endpoints over the same objects."""
+        return hashlib.sha256(self.prefix.encode()).hexdigest()
+
+    @cached_property
+    def version_hash(self) -> str:
+        """What Kubernetes' discovery says of the stored version; empty for what is not stored."""
+        if self.kind is None:
+            return ""
+        group, _, version = self.version.rpartition("/")
+        digest = hashlib.sha256(f"{group}/{version}/{self.kind_name}".encode()).digest()
+        return base64.b64encode(digest[:8]).decode()
+
+    @property
+    def stored_as(self) -> str:
+        """The word for its objects in keys."""
+        assert self.kind is not None, f"{self.kind_name} is not stored"
+        return self.kind.stored_as
+
+
+def _nothing(_spec: Json) -> Iterator[Violation]:
+    return iter(())
+
+
+class Converter(msgspec.Struct, frozen=True):
+    """Between the version that is stored and the one of an endpoint, spec by spec."""
+
+    shown: Convert  # stored to endpoint
+    written: Convert  # endpoint to stored
+    refused: Callable[[Json], Iterator[Violation]] = _nothing  # what this version does not take, of a spec
+    seen: Callable[[Iterable[Violation]], Iterator[Violation]] = (
+        iter  # where a writer of this version finds them
+    )
+
+
+def _same(spec: Json) -> Json:
+    return spec
+
+
+IDENTITY: Final = Converter(_same, _same)
+
+
+class Endpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+    """One group, version and plural. `converter` is None only where the set's own version is served."""
+
+    group: str  # empty: the core group
+    version: str
+    plural: str
+    set: StorageSet
+    namespaced: bool
+    verbs: tuple[str, ...] = ALL_VERBS
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()  # "status", "finalize"
+    converter: Converter | None = None
+    strategic: bool = False  # takes strategic merge patches, as Kubernetes' own kinds do
+
+    @property
+    def kind_name(self) -> str:
+        """The `kind` of its objects."""
+        return self.set.kind_name
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its stored objects."""
+        assert self.set.kind is not None, f"{self.plural} are not stored"
+        return self.set.kind
+
+    @property
+    def singular(self) -> str:
+        """The name of one, in lower case."""
+        return self.kind_name.lower()
+
+    @cached_property
+    def api_version(self) -> str:
+        """As in the objects' `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As in messages: `meshtimeouts.kuma.io`, `secrets`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def conversion(self) -> Converter:
+        """Its converter; the stored version's own is the identity."""
+        return self.converter or IDENTITY
+
+
+class Registry:
+    """All endpoints of a control plane, added at the start, in an order that does not matter."""
+
+    def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
+        self._by_path: dict[tuple[str, str, str], Endpoint] = {}
+        self._by_kind: dict[tuple[str, str], Endpoint] = {}
+        self._sets: dict[str, StorageSet] = {}
+        for endpoint in endpoints:
+            self.add(endpoint)
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Serve one more; an alias that cannot be converted is refused, since it could not be read."""
+        path = (endpoint.group, endpoint.version, endpoint.plural)
+        what = f"{endpoint.plural} in {endpoint.api_version}"
+        if path in self._by_path:
+            raise ValueError(f"{what} are served already")
+        known = self._sets.setdefault(endpoint.set.prefix, endpoint.set)
+        if known != endpoint.set:
+            raise ValueError(f"{what} name a set that stands for other objects: {known.kind_name}")
+        is_alias = endpoint.set.kind is not None and endpoint.api_version != endpoint.set.version
+        if is_alias and endpoint.converter is None:
+            raise ValueError(
+                f"{what} are stored as {endpoint.set.version}, and there is no converter from it"
+            )
+        self._by_path[path] = endpoint
+        self._by_kind[endpoint.api_version, endpoint.kind_name] = endpoint
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(sorted(self._by_path.values(), key=lambda e: (e.group, e.version, e.plural)))
+
+    def find(self, group: str, version: str, plural: str) -> Endpoint | None:
+        """The endpoint of a path."""
+        return self._by_path.get((group, version, plural))
+
+    def of_kind(self, api_version: str, kind: str) -> Endpoint | None:
+        """The endpoint that an object's own `apiVersion` and `kind` name."""
+        return self._by_kind.get((api_version, kind))
+
+    def over(self, of: StorageSet) -> tuple[Endpoint, ...]:
+        """All endpoints that serve a set, in order."""
+        return tuple(endpoint for endpoint in self if endpoint.set == of)
+
+    def at(self, group: str, version: str) -> tuple[Endpoint, ...]:
+        """The endpoints of one group and version, by plural."""
+        return tuple(e for e in self if (e.group, e.version) == (group, version))
+
+    @property
+    def sets(self) -> tuple[StorageSet, ...]:
+        """All sets, by prefix."""
+        return tuple(self._sets[prefix] for prefix in sorted(self._sets))
+
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Each group's versions, the preferred one first. Our own comes last: bare names mean Kuma's."""
+        found: dict[str, set[str]] = {}
+        for endpoint in self:
+            found.setdefault(endpoint.group, set()).add(endpoint.version)
+        return {group: tuple(sorted(found[group], key=maturity)) for group in sorted(found, key=_rank)}
+
+
+def _rank(group: str) -> tuple[bool, str]:
+    return group == KOGUMA, group
+
+
+def maturity(version: str) -> tuple[int, int, int, str]:
+    """A sort key: released versions first, then beta, then alpha; higher ones first."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return 3, 0, 0, version
+    major, stage, minor = found.groups()
+    return {None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), version

@@ -1,0 +1,205 @@
+"""Schemas: what the objects of every endpoint look like, for clients that explain, check and merge them.
+
+They are made from the kinds' own types, so that what is described is what is checked. A definition's name is
+its group backwards, the version and the kind; the types inside a kind carry the kind's name in front.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.kube import dialect, meta_schemas, places
+from koguma.kube.dialect import Dialect, Paths
+from koguma.kube.meta_schemas import REF
+from koguma.kube.registry import Endpoint, Registry
+from koguma.model.kind import Kind
+from koguma.model.schema import Json, json_schemas
+
+_INNER: Final = "#/{name}"
+_EXTENSION: Final = "x-kubernetes-group-version-kind"
+_KRI: Final = {
+    "type": "string",
+    "readOnly": True,
+    "description": "The resource identifier. Set by the server.",
+}
+_MESH: Final = meta_schemas.text(
+    "Older place of the label kuma.io/mesh: the mesh that the object belongs to."
+)
+_WORDS: Final = {"spec": "What is asked for.", "status": "What the control plane found. Set by the server."}
+_OPEN: Final = {"type": "object", meta_schemas.ANYTHING: True}
+
+Place = tuple[str, str]  # an `apiVersion` and a `kind`
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Of what the objects of an endpoint consist, beside `apiVersion`, `kind` and `metadata`."""
+
+    doc: str
+    spec: type[msgspec.Struct]
+    status: type[msgspec.Struct] | None = None
+    at_root: bool = False  # the fields of `spec` stand beside metadata
+    mesh: bool = False
+    kri: bool = False
+
+
+class Schemas:
+    """The schemas of one registry, made once.
+
+    `without` names fields that an endpoint does not have though the stored version has them; `shapes` says
+    how endpoints look that have a shape of their own, and requests that are answered and not stored.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        without: Mapping[Place, frozenset[str]] | None = None,
+        shapes: Mapping[Place, Shape] | None = None,
+    ) -> None:
+        made: dict[str, Json] = dict(meta_schemas.DEFINITIONS)
+        for endpoint in registry:
+            place = (endpoint.api_version, endpoint.kind_name)
+            gone = dialect.paths((without or {}).get(place, ()))
+            stored = shape_of_kind(endpoint.set.kind) if endpoint.set.kind else None
+            made |= _definitions(endpoint, (shapes or {}).get(place, stored), gone)
+        self.definitions: Mapping[str, Json] = {name: made[name] for name in sorted(made)}
+
+    def of(self, endpoint: Endpoint) -> Json:
+        """The schema of an endpoint's objects."""
+        return self.definitions[name_of(endpoint)]
+
+    def resolve(self, ref: str) -> Json:
+        """What a `$ref` stands for."""
+        return self.definitions[ref.removeprefix(REF)]
+
+    def reachable(self, *names: str) -> Mapping[str, Json]:
+        """Those definitions and all that they refer to, by name."""
+        found: set[str] = set()
+        wanted = set(names)
+        while wanted:
+            found |= wanted
+            wanted = {to for name in wanted for to in references(self.definitions[name])} - found
+        return {name: self.definitions[name] for name in sorted(found)}
+
+
+def references(schema: Json) -> Iterator[str]:
+    """The names of the definitions to which a schema refers."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from references(each)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref" and isinstance(value, str):
+                yield value.removeprefix(REF)
+            else:
+                yield from references(value)
+
+
+def definition_name(group: str, version: str, kind: str) -> str:
+    """`io.kuma.v1alpha1.MeshTimeout`, or as Kubernetes calls its own: `io.k8s.api.rbac.v1.Role`."""
+    if "." in group and not group.endswith(".k8s.io"):
+        return f"{'.'.join(reversed(group.split('.')))}.{version}.{kind}"
+    return f"io.k8s.api.{group.partition('.')[0] or 'core'}.{version}.{kind}"
+
+
+def name_of(endpoint: Endpoint) -> str:
+    """The name of the definition of an endpoint's objects."""
+    return definition_name(endpoint.group, endpoint.version, endpoint.kind_name)
+
+
+def list_name_of(endpoint: Endpoint) -> str:
+    """The name of the definition of an endpoint's lists."""
+    return f"{name_of(endpoint)}List"
+
+
+def shape_of_kind(kind: Kind) -> Shape:
+    """The shape of a kind's objects."""
+    ours = not places.is_native(kind)
+    return Shape(
+        doc=kind.doc,
+        spec=kind.spec,
+        status=kind.status,
+        at_root=kind.at_root,
+        mesh=ours and kind.is_mesh_scoped,
+        kri=ours and bool(kind.short),
+    )
+
+
+def _definitions(endpoint: Endpoint, shape: Shape | None, without: Paths) -> dict[str, Json]:
+    name = name_of(endpoint)
+    if shape is None:  # a request whose parts nobody has described
+        parts_open = {part: {**_OPEN, "description": words} for part, words in _WORDS.items()}
+        return {name: _object(endpoint, "", {}, _common() | parts_open)}
+    types = {"spec": shape.spec, **({"status": shape.status} if shape.status else {})}
+    refs, components = json_schemas(types, _INNER)
+    parts = Dialect(name, components)
+    body, fields = _body(shape, refs, parts, without)
+    if "status" in refs:
+        said = refs["status"] | {"description": _WORDS["status"]}
+        fields["status"] = parts.schema(said, dialect.below(without, "status"))
+    made = _object(endpoint, shape.doc, body, _common() | fields)
+    lists = {list_name_of(endpoint): _list(endpoint)} if "list" in endpoint.verbs else {}
+    return {name: made, **parts.definitions, **lists}
+
+
+def _body(shape: Shape, refs: Json, parts: Dialect, without: Paths) -> tuple[Json, dict[str, Json]]:
+    """What users write, as keywords of the object's schema and as its properties."""
+    if shape.at_root:
+        body = parts.component(refs["spec"]["$ref"].rpartition("/")[2], without)
+        return body, body.pop("properties", {})
+    fields = {**({"mesh": _MESH} if shape.mesh else {}), **({"kri": _KRI} if shape.kri else {})}
+    said = refs["spec"] | {"description": _WORDS["spec"]}
+    fields["spec"] = parts.schema(said, dialect.below(without, "spec"))
+    spec = parts.definitions[fields["spec"]["$ref"].removeprefix(REF)]
+    body = {"required": ["spec"]} if spec.get("required") else {}
+    return body, {name: field for name, field in fields.items() if (name,) not in without}
+
+
+def _common() -> dict[str, Json]:
+    return {
+        "apiVersion": meta_schemas.API_VERSION,
+        "kind": meta_schemas.KIND,
+        "metadata": meta_schemas.ref(
+            meta_schemas.OBJECT_META, "Its name, its labels, and what the server keeps."
+        ),
+    }
+
+
+def _object(endpoint: Endpoint, doc: str, body: Json, properties: Json) -> Json:
+    return {
+        **body,
+        "type": "object",
+        "description": _prose(doc) or f"A {endpoint.kind_name}.",
+        "properties": properties,
+        _EXTENSION: [group_version_kind(endpoint)],
+    }
+
+
+def group_version_kind(endpoint: Endpoint, suffix: str = "") -> Json:
+    """How clients find a schema, or an operation, by what an object says of itself."""
+    return {"group": endpoint.group, "version": endpoint.version, "kind": f"{endpoint.kind_name}{suffix}"}
+
+
+def _list(endpoint: Endpoint) -> Json:
+    items = {"type": "array", "items": meta_schemas.ref(name_of(endpoint)), "description": "The objects."}
+    return {
+        "type": "object",
+        "description": f"A list of {endpoint.plural}.",
+        "properties": {
+            "apiVersion": meta_schemas.API_VERSION,
+            "items": items,
+            "kind": meta_schemas.KIND,
+            "metadata": meta_schemas.ref(
+                meta_schemas.LIST_META, "The version of the list, and its next page."
+            ),
+        },
+        "required": ["items"],
+        _EXTENSION: [group_version_kind(endpoint, "List")],
+    }
+
+
+def _prose(doc: str) -> str:
+    """The words of a page up to its example, one line for each paragraph."""
+    words = doc.partition("```")[0].strip()
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", words))

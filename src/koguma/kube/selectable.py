@@ -1,0 +1,52 @@
+"""Selectable: by which fields objects can be selected, beside their name and namespace."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from koguma.kube.registry import Endpoint
+from koguma.kube.selectors import FieldSelector
+from koguma.model.schema import Json
+
+_REFERENCE: Final = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("v1", "Event"): (
+        *(f"involvedObject.{part}" for part in _REFERENCE),
+        "reason",
+        "reportingComponent",
+        "type",
+        "source",
+    ),
+    ("events.k8s.io/v1", "Event"): (
+        *(f"regarding.{part}" for part in _REFERENCE),
+        "reason",
+        "reportingController",
+        "type",
+    ),
+    ("v1", "Secret"): ("type",),
+    ("v1", "Namespace"): ("status.phase",),
+}
+NAMES: Final = ("metadata.name", "metadata.namespace")
+
+
+def fields(endpoint: Endpoint) -> tuple[str, ...]:
+    """The paths that a field selector may name at an endpoint."""
+    return (*NAMES, *_FIELDS.get((endpoint.api_version, endpoint.kind_name), ()))
+
+
+def reads_spec(selector: FieldSelector) -> bool:
+    """Whether a selector asks for more than names."""
+    return any(term.path not in NAMES for term in selector.terms)
+
+
+def value_of(document: Json) -> Callable[[str], str]:
+    """Reads a dotted path of a document as text; empty where there is nothing."""
+
+    def value(path: str) -> str:
+        if path == "source":  # of an event: the component, by its older or its newer name
+            return value("source.component") or value("reportingComponent")
+        found = document
+        for part in path.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return "" if found is None else str(found)
+
+    return value

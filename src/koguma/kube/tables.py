@@ -1,0 +1,265 @@
+"""Tables: objects as rows of cells, for people who look through kubectl; and objects without their contents.
+
+The server writes the cells, ages included, so that clients need not know the kinds. Columns of higher
+priority are for `-o wide`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from koguma.kube import places, times
+from koguma.kube.kinds import events, rbac
+from koguma.kube.registry import Endpoint
+from koguma.model import columns as shared
+from koguma.model import labels
+from koguma.model.kind import Column
+from koguma.model.schema import Json
+
+META_VERSION: Final = "meta.k8s.io/v1"
+Include = Literal["Metadata", "Object", "None"]
+INCLUDES: Final[tuple[Include, ...]] = ("Metadata", "Object", "None")
+_OUTER: Final = ("apiVersion", "kind", "metadata", "kri")
+_UNREADABLE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """An object of which a row is made; `spec` is in the stored version."""
+
+    document: Json
+    spec: Json
+    now: datetime
+
+    @property
+    def metadata(self) -> Json:
+        """Its metadata."""
+        return self.document.get("metadata") or {}
+
+    @property
+    def status(self) -> Json:
+        """Its status, empty where it has none."""
+        return self.document.get("status") or {}
+
+
+class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One column of a table as clients get it."""
+
+    name: str
+    cell: Callable[[Subject], str | int | None]
+    type: str = "string"
+    format: str = ""
+    doc: str = ""
+    priority: int = 0
+
+    @property
+    def definition(self) -> dict[str, Json]:
+        """Its heading, as JSON."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "format": self.format,
+            "description": self.doc,
+            "priority": self.priority,
+        }
+
+
+def table(
+    documents: Iterable[Json],
+    endpoint: Endpoint,
+    now: datetime,
+    include: Include = "Metadata",
+    list_meta: Mapping[str, Json] | None = None,
+    *,
+    with_columns: bool = True,
+) -> dict[str, Json]:
+    """A Table of documents; later ones in a watch do without columns, which clients then know."""
+    chosen = columns(endpoint)
+    rows = [
+        {"cells": _cells(document, endpoint, chosen, now), "object": _included(document, include)}
+        for document in documents
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": META_VERSION,
+        "metadata": dict(list_meta or {}),
+        "columnDefinitions": [column.definition for column in chosen] if with_columns else None,
+        "rows": rows,
+    }
+
+
+def _cells(
+    document: Json, endpoint: Endpoint, chosen: Iterable[TableColumn], now: datetime
+) -> list[str | int]:
+    subject = Subject(document, _spec(document, endpoint), now)
+    return [_cell(column, subject) for column in chosen]
+
+
+def _cell(column: TableColumn, subject: Subject) -> str | int:
+    # What is stored may be of older shapes, or of none that anybody foresaw.
+    try:
+        value = column.cell(subject)
+    except _UNREADABLE:
+        return ""
+    return "" if value is None else value
+
+
+def _spec(document: Json, endpoint: Endpoint) -> Json:
+    """What columns read: the stored version, of our own kinds in one spelling."""
+    kind = endpoint.kind
+    if kind.at_root:
+        return endpoint.conversion.written({n: value for n, value in document.items() if n not in _OUTER})
+    try:
+        spec = endpoint.conversion.written(document.get("spec") or {})
+        return spec if places.is_native(kind) else kind.clean(spec)
+    except _UNREADABLE:
+        return {}
+
+
+def _included(document: Json, include: Include) -> Json:
+    match include:
+        case "Metadata":
+            return partial(document)
+        case "Object":
+            return document
+        case "None":
+            return None
+
+
+def partial(document: Json) -> dict[str, Json]:
+    """An object without its contents."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": META_VERSION,
+        "metadata": document.get("metadata") or {},
+    }
+
+
+def partial_list(documents: Iterable[Json], list_meta: Mapping[str, Json]) -> dict[str, Json]:
+    """A list of objects without their contents."""
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": META_VERSION,
+        "metadata": dict(list_meta),
+        "items": [partial(document) for document in documents],
+    }
+
+
+def columns(endpoint: Endpoint) -> tuple[TableColumn, ...]:
+    """The columns of an endpoint's tables, from left to right."""
+    kind = endpoint.kind
+    if kind.stored_as == events.EVENT.stored_as:
+        return _EVENT
+    own = [_of_kind(column) for column in kind.columns or ((shared.TARGET,) if kind.policy else ())]
+    return (
+        _NAME,
+        *((_MESH,) if kind.is_mesh_scoped else ()),
+        *(column for column in own if not column.priority),
+        _CREATED if kind.stored_as in _WITHOUT_AGE else _AGE,
+        *(column for column in own if column.priority),
+        *(() if places.is_native(kind) else _WIDE),
+    )
+
+
+def _of_kind(column: Column) -> TableColumn:
+    return TableColumn(
+        name=column.title,
+        cell=lambda subject: column.value(subject.spec, subject.status),
+        doc=column.doc,
+        priority=int(column.is_wide),
+    )
+
+
+def _label(title: str, name: str, doc: str, priority: int = 0) -> TableColumn:
+    def cell(subject: Subject) -> str | None:
+        found: str | None = (subject.metadata.get("labels") or {}).get(name)
+        return found
+
+    return TableColumn(name=title, cell=cell, doc=doc, priority=priority)
+
+
+_NAME: Final = TableColumn(
+    name="Name",
+    cell=lambda subject: subject.metadata.get("name"),
+    format="name",
+    doc="Its name, unique in its namespace.",
+)
+_MESH: Final = _label("Mesh", labels.MESH, "The mesh that it is part of.")
+_AGE: Final = TableColumn(
+    name="Age",
+    cell=lambda subject: times.age(subject.metadata.get("creationTimestamp"), subject.now),
+    type="date",
+    doc="How long ago it was made.",
+)
+_CREATED: Final = TableColumn(
+    name="Created At",
+    cell=lambda subject: times.whole(subject.metadata.get("creationTimestamp")),
+    type="date",
+    doc="When it was made.",
+)
+_WITHOUT_AGE: Final = (rbac.ROLE.stored_as, rbac.CLUSTER_ROLE.stored_as)
+_WIDE: Final = (
+    _label("Zone", labels.ZONE, "The zone that it comes from.", 1),
+    _label("Origin", labels.ORIGIN, "Whether a zone or the Global control plane wrote it.", 1),
+    TableColumn(
+        name="KRI",
+        cell=lambda subject: subject.document.get("kri"),
+        doc="What identifies it everywhere.",
+        priority=1,
+    ),
+)
+
+
+def _first_seen(subject: Subject) -> str:
+    return times.age(subject.spec.get("firstTimestamp") or subject.spec.get("eventTime"), subject.now)
+
+
+def _last_seen(subject: Subject) -> str:
+    spec = subject.spec
+    if spec.get("series"):
+        return times.age(spec["series"].get("lastObservedTime"), subject.now)
+    last = spec.get("lastTimestamp")
+    return times.age(last, subject.now) if last else _first_seen(subject)
+
+
+def _event_count(subject: Subject) -> int:
+    found = (subject.spec.get("series") or subject.spec).get("count")
+    return found if isinstance(found, int) and found else 1
+
+
+def _event_object(subject: Subject) -> str:
+    about = subject.spec.get("involvedObject") or {}
+    kind = (about.get("kind") or "").lower()
+    return f"{kind}/{about['name']}" if about.get("name") else kind
+
+
+def _event_source(subject: Subject) -> str:
+    source = subject.spec.get("source") or {}
+    component = source.get("component") or subject.spec.get("reportingComponent") or ""
+    host = source.get("host") or subject.spec.get("reportingInstance") or ""
+    return ", ".join(word for word in (component, host) if word)
+
+
+def _event_field(title: str, name: str, doc: str) -> TableColumn:
+    return TableColumn(name=title, cell=lambda subject: (subject.spec.get(name) or "").strip(), doc=doc)
+
+
+# Of events people want to know what happened, not what they are called.
+_EVENT: Final = (
+    TableColumn(name="Last Seen", cell=_last_seen, doc="How long ago it last happened."),
+    _event_field("Type", "type", "Normal or Warning."),
+    _event_field("Reason", "reason", "Why, in a word."),
+    TableColumn(name="Object", cell=_event_object, doc="What it happened to."),
+    TableColumn(
+        name="Subobject",
+        cell=lambda subject: (subject.spec.get("involvedObject") or {}).get("fieldPath"),
+        doc="Which part of it.",
+        priority=1,
+    ),
+    TableColumn(name="Source", cell=_event_source, doc="Who saw it.", priority=1),
+    _event_field("Message", "message", "What happened."),
+    TableColumn(name="First Seen", cell=_first_seen, doc="How long ago it first happened.", priority=1),
+    TableColumn(name="Count", cell=_event_count, doc="How often it happened.", priority=1),
+    TableColumn(name="Name", cell=_NAME.cell, format="name", doc="The event's own name.", priority=1),
+)

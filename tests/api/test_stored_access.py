@@ -1,0 +1,119 @@
+"""Stored roles decide together with the settings: at once, in their namespace, and for one alias alone."""
+
+import pytest
+
+from koguma.api.access import Attempt, namespace_of
+from koguma.api.user import ANONYMOUS, LOCAL_ADMIN, User
+from koguma.kube import rbac
+from koguma.model.errors import Forbidden
+from koguma.model.place import Place
+from koguma.model.resource import Resource
+from koguma.store.contract import Op
+from tests.rights import ANN, BOB, KINDS, KUBE, PLAIN_TIMEOUTS, TIMEOUTS, House, bound, role
+
+
+def test_a_stored_binding_acts_at_once_and_its_end_too():
+    house = House(role("reader", TIMEOUTS))
+    given = bound("b", "reader", "ann")
+    assert not house.may(ANN, **KUBE)
+    house.put(given)
+    assert house.may(ANN, **KUBE)
+    assert not house.may(BOB, **KUBE)
+    house.put(role("reader", {**TIMEOUTS, "verbs": ["list"]}), op=Op.UPDATE)
+    assert not house.may(ANN, **KUBE)
+    assert house.may(ANN, "list", **KUBE)
+    house.put(given, op=Op.DELETE)
+    assert not house.may(ANN, "list", **KUBE)
+
+
+def test_what_was_decided_is_kept_until_rules_change():
+    house = House(role("reader", PLAIN_TIMEOUTS), bound("b", "reader", "ann"))
+    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    held = house.access._held
+    other = Resource(kind="MeshTimeout", mesh="red", name="a", core_name="a")
+    house.put(other)
+    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    assert house.access._held is held, "nothing is built anew for what is no rule"
+    house.put(role("another"))
+    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    assert house.access._held is not held
+
+
+def test_no_alias_opens_another():
+    house = House(role("reader", TIMEOUTS), bound("b", "reader", "ann"))
+    assert house.may(ANN, group="kuma.io")
+    assert not house.may(ANN, group="koguma.io")
+    assert not house.may(ANN)
+    assert not house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+
+
+def test_a_role_binding_opens_its_namespace_in_the_plain_form_too():
+    house = House(role("reader", PLAIN_TIMEOUTS), bound("b", "reader", ":devs", "mesh-red"))
+    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "mesh-red")
+    assert not house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "shop")
+    assert not house.access.allows_on(ANN, "list", "meshtimeouts", "", "red"), "a whole mesh is no namespace"
+    house.access.check_any(ANN, ("list",), "meshtimeouts")
+
+
+def test_no_other_forms_rule_makes_the_plain_form_read_a_body():
+    house = House(role("writer", {**TIMEOUTS, "verbs": ["*"]}), bound("b", "writer", "ann"))
+    with pytest.raises(Forbidden, match="cannot create or update anything"):
+        house.access.check_any(ANN, ("create", "update"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mesh", "found", "said", "namespace"),
+    [
+        ("MeshTimeout", "red", {"mesh": "red", "namespace": "shop"}, None, "shop"),
+        ("MeshTimeout", "red", {"mesh": "red"}, None, "mesh-red"),
+        ("MeshTimeout", "red", {"mesh": "red", "zone": "west"}, None, "kuma-system"),
+        ("MeshTimeout", "red", None, None, "mesh-red"),
+        ("MeshTimeout", "red", None, "shop", "shop"),
+        ("GlobalSecret", "", None, None, "mesh-global"),
+        ("Mesh", "", {}, None, ""),
+        ("Mesh", "", None, None, ""),
+    ],
+)
+def test_rules_see_plain_objects_where_the_kubernetes_form_shows_them(kind, mesh, found, said, namespace):
+    resource = None if found is None else Resource(kind=kind, name="a", core_name="a", **found)
+    assert namespace_of(KINDS[kind], Place(zone="east"), mesh, resource, said) == namespace
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "allowed"),
+    [
+        (ANONYMOUS, "/version", True),
+        (ANONYMOUS, "/healthz", True),
+        (ANONYMOUS, "/livez", True),
+        (ANONYMOUS, "/readyz", True),
+        (ANONYMOUS, "/apis", False),
+        (ANONYMOUS, "/openapi.json", False),
+        (BOB, "/version", True),
+        (BOB, "/api", True),
+        (BOB, "/apis/kuma.io/v1alpha1", True),
+        (BOB, "/openapi/v2", True),
+        (BOB, "/_resources", True),
+        (BOB, "/metrics", False),
+        (User("proxy:x"), "/version", False),
+    ],
+)
+def test_paths_that_are_open_without_any_stored_rule(user, path, allowed):
+    assert House().access.allows(user, Attempt("get", path=path)) is allowed
+
+
+def test_groups_have_kubernetes_names_too():
+    house = House(
+        role("reader", TIMEOUTS),
+        bound("known", "reader", ":system:authenticated", "shop"),
+        bound("unknown", "reader", ":system:unauthenticated", "park"),
+    )
+    assert house.may(BOB, **KUBE)
+    assert not house.may(ANONYMOUS, **KUBE)
+    assert house.may(ANONYMOUS, group="kuma.io", namespace="park")
+    assert BOB.groups == ("mesh-system:authenticated",)
+    assert BOB.all_groups == ("mesh-system:authenticated", "system:authenticated")
+
+
+def test_the_admin_cannot_be_locked_out():
+    house = House(role("cluster-admin"), bound("cluster-admin", "cluster-admin", ":mesh-system:admin"))
+    assert house.may(LOCAL_ADMIN, "delete", "clusterrolebindings", group=rbac.GROUP)

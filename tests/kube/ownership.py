@@ -1,0 +1,129 @@
+"""A small kind for tests of ownership, and a document of it that several managers write."""
+
+from collections.abc import Iterable, Mapping
+
+import yaml
+
+from koguma.kube import apply, fields
+from koguma.kube.apply import Writer
+from koguma.kube.fields import FieldSet
+from koguma.kube.shape import Shape, shape_of
+from koguma.model.schema import Json
+
+VERSION = "kuma.io/v1alpha1"
+OTHER_VERSION = "koguma.io/v1"
+TEXT = {"type": "string"}
+PORTS = {
+    "type": "array",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["port", "protocol"],
+    "items": {"$ref": "#/components/schemas/Port"},
+}
+DEFINITIONS = {
+    "#/components/schemas/Port": {
+        "type": "object",
+        "properties": {
+            "port": {"type": "integer"},
+            "protocol": {"type": "string", "default": "tcp"},
+            "name": TEXT,
+            "deep": {"type": "object", "properties": {"note": TEXT}},
+        },
+    }
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "metadata": {"$ref": "#/nowhere"},  # never asked: metadata has a shape of its own
+        "spec": {
+            "type": "object",
+            "properties": {
+                "size": {"type": "integer"},
+                "color": {"anyOf": [TEXT, {"type": "null"}]},
+                "limits": {"type": "object", "properties": {"low": {"type": "integer"}, "high": {}}},
+                "selector": {"type": "object", "x-kubernetes-map-type": "atomic"},
+                "tags": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
+                "steps": {"type": "array", "items": TEXT},
+                "ports": PORTS,
+                "extra": {"type": "object", "additionalProperties": {"type": "object"}},
+                "free": {"x-kubernetes-preserve-unknown-fields": True},
+            },
+        },
+        "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    },
+}
+SHAPE: Shape = shape_of(SCHEMA, DEFINITIONS.__getitem__)
+
+
+def config(spec: Json | str = None, metadata: Json = None, **rest: Json) -> Json:
+    """A document as somebody writes it; `spec` may be YAML."""
+    said = yaml.safe_load(spec) if isinstance(spec, str) else spec
+    found = {"apiVersion": VERSION, "kind": "Thing", "metadata": {"name": "x", **(metadata or {})}, **rest}
+    return found if said is None else {**found, "spec": said}
+
+
+def stored(spec: Json | str = None, metadata: Json = None, **rest: Json) -> Json:
+    """A document as the server has it, which nobody tracks."""
+    kept = {"uid": "u-1", "resourceVersion": "7", "generation": 2, "creationTimestamp": at(0)}
+    return config(spec, {**kept, **(metadata or {})}, kri="kri_thing___x_", **rest)
+
+
+def at(minute: int) -> str:
+    """A moment."""
+    return f"2026-01-01T00:{minute:02}:00Z"
+
+
+class Thing:
+    """One document, and the writes to it, a minute apart."""
+
+    def __init__(self, document: Json | None = None) -> None:
+        self.document = document
+        self.minute = 0
+
+    def writer(self, manager: str, version: str = VERSION, subresource: str = "") -> Writer:
+        self.minute += 1
+        return Writer(manager, version, at(self.minute), subresource)
+
+    def apply(
+        self, manager: str, said: Json | str = None, *, force: bool = False, version: str = VERSION
+    ) -> "Thing":
+        """An apply of a whole document, or of a spec."""
+        whole = said if isinstance(said, dict) and "kind" in said else config(said)
+        writer = self.writer(manager, version)
+        self.document = apply.applied(self.document, whole, writer, SHAPE, force)
+        return self
+
+    def update(
+        self, manager: str, said: Json | str = None, *, version: str = VERSION, subresource: str = ""
+    ) -> "Thing":
+        """Another write, with the whole document or its spec."""
+        whole = said if isinstance(said, dict) and "kind" in said else config(said)
+        listed = apply.updated(self.document, whole, self.writer(manager, version, subresource), SHAPE)
+        metadata = {name: value for name, value in whole["metadata"].items() if name != "managedFields"}
+        self.document = {**whole, "metadata": {**metadata, "managedFields": listed} if listed else metadata}
+        return self
+
+    @property
+    def spec(self) -> Json:
+        return self.document.get("spec")
+
+    @property
+    def entries(self) -> list[Json]:
+        return self.document["metadata"].get("managedFields", [])
+
+    @property
+    def owners(self) -> dict[str, list[str]]:
+        """Who owns which places, as people read them; `name/Apply` where both operations are there."""
+        return {f"{each['manager']}/{each['operation']}": places(each["fieldsV1"]) for each in self.entries}
+
+
+def places(said: Json) -> list[str]:
+    """The places of FieldsV1 for people, those with nothing below them only."""
+    return [fields.shown(path) for path in fields.parsed(said).leaves.paths()]
+
+
+def all_owned(listed: Iterable[Mapping[str, Json]]) -> FieldSet:
+    """What is owned by anybody."""
+    found = fields.EMPTY
+    for each in listed:
+        found |= fields.parsed(each["fieldsV1"])
+    return found

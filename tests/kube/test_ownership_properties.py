@@ -1,0 +1,188 @@
+"""What holds after any sequence of writes by anybody."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from koguma.kube import fields, managed, typed
+from koguma.kube.apply import FieldConflicts
+from koguma.kube.fields import LEAF
+from koguma.kube.shape import shape_of
+from tests.kube.ownership import SHAPE, Thing, all_owned, config
+
+SMALL = st.integers(0, 2)
+NAMES = st.sampled_from(["a", "b"])
+OPEN = st.recursive(
+    st.one_of(SMALL, st.booleans(), st.none(), st.lists(SMALL, max_size=2)),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=4,
+)
+PORT = st.fixed_dictionaries(
+    {"port": SMALL},
+    optional={
+        "protocol": st.just("udp"),  # a key with its default is never taken away
+        "name": NAMES,
+        "deep": st.fixed_dictionaries({}, optional={"note": NAMES}),
+    },
+)
+PORTS = st.lists(PORT, max_size=3, unique_by=lambda port: (port["port"], port.get("protocol", "tcp")))
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "size": SMALL,
+        "color": st.one_of(st.none(), NAMES),
+        "limits": st.fixed_dictionaries({}, optional={"low": SMALL, "high": SMALL}),
+        "selector": st.dictionaries(NAMES, SMALL, max_size=2),
+        "tags": st.lists(NAMES, unique=True),
+        "steps": st.lists(NAMES, max_size=2),
+        "ports": PORTS,
+        "extra": st.dictionaries(NAMES, st.dictionaries(NAMES, SMALL, max_size=2), max_size=2),
+        "free": OPEN,
+    },
+)
+LABELS = st.dictionaries(NAMES, NAMES, max_size=2).map(lambda labels: {"labels": labels} if labels else {})
+CONFIGS = st.builds(config, st.one_of(st.none(), SPECS), LABELS)
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from(["apply", "force", "update"]), st.sampled_from(["one", "two", "three"]), CONFIGS
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+pytestmark = pytest.mark.property
+
+
+def content(document):
+    return managed.tracked(document)
+
+
+def unordered(value, shape=SHAPE):
+    """A value with its lists of named items as mappings, for comparisons in which their order is nothing."""
+    parts = typed.parts(value, shape)
+    if parts is None:
+        return value
+    return {element: unordered(part, shape.child(element)) for element, part in parts.items()}
+
+
+def written(writes) -> Thing:
+    thing = Thing()
+    for how, who, said in writes:
+        try:
+            if how == "update":
+                thing.update(who, said)
+            else:
+                thing.apply(who, said, force=how == "force")
+        except FieldConflicts:
+            pass
+    return thing
+
+
+@given(CONFIGS)
+def test_an_apply_that_creates_stores_what_it_says(said):
+    assert content(Thing().apply("one", said).document) == content(said)
+
+
+@given(WRITES, CONFIGS)
+def test_applying_twice_changes_nothing(writes, said):
+    thing = written(writes)
+    once = thing.apply("one", said, force=True).document
+    assert thing.apply("one", said).document == once
+    assert thing.update("two", once).document == once
+
+
+@given(CONFIGS, CONFIGS)
+def test_what_the_only_applier_says_last_is_all_there_is(first, then):
+    thing = Thing().apply("one", first).apply("one", then)
+    assert content(thing.document) == content(then)
+    assert [each["fieldsV1"] for each in thing.entries] == [
+        each["fieldsV1"] for each in Thing().apply("one", then).entries
+    ]
+
+
+@given(st.data(), CONFIGS)
+def test_two_appliers_of_different_fields_never_conflict_and_their_order_is_nothing(data, whole):
+    every = [
+        path for path in typed.fields_of(content(whole), SHAPE).leaves.paths() if path[-1] != "f:metadata"
+    ]
+    mine = {path for path in every if data.draw(st.booleans())}
+    halves = [
+        {**whole, **typed.extracted(content(whole), fields.FieldSet.of(paths), SHAPE)}
+        for paths in (mine, {*every} - mine)
+    ]
+    halves = [{**half, "metadata": {"name": "x", **half.get("metadata", {})}} for half in halves]
+    there = Thing().apply("one", halves[0]).apply("two", halves[1])
+    back = Thing().apply("two", halves[1]).apply("one", halves[0])
+    assert unordered(content(there.document)) == unordered(content(back.document))
+    assert there.owners == back.owners
+
+
+@given(WRITES, CONFIGS)
+def test_force_gets_all_it_says(writes, said):
+    thing = written(writes).apply("boss", said, force=True)
+    after = content(thing.document)
+    assert typed.compared(after, typed.merged(after, content(said), SHAPE), SHAPE) == typed.NO_CHANGES
+    wanted = Thing().apply("boss", said).entries
+    found = [each for each in thing.entries if each["manager"] == "boss"]
+    assert [each["fieldsV1"] for each in found] == [each["fieldsV1"] for each in wanted]
+
+
+@given(WRITES)
+def test_every_leaf_that_somebody_wrote_has_an_owner(writes):
+    thing = written(writes)
+    if thing.document is None:
+        return
+    leaves, owned = typed.fields_of(content(thing.document), SHAPE).leaves, all_owned(thing.entries)
+    unowned = [path for path in (leaves - owned).paths() if not is_free(content(thing.document), path, owned)]
+    assert [fields.shown(path) for path in unowned] == []
+
+
+def is_free(document, path, owned) -> bool:
+    """Whether nobody needs to own it: a container that was emptied, or a key of an item that is owned."""
+    value, shape = document, SHAPE
+    for element in path:
+        value, shape = typed.parts(value, shape)[element], shape.child(element)
+    if value in ({}, []):
+        return True
+    is_key = ("", *path)[-2].startswith("k:") and path[-1] in ("f:port", "f:protocol")
+    return is_key and any(other[: len(path) - 1] == path[:-1] for other in owned.paths())
+
+
+@given(WRITES)
+def test_every_place_that_is_owned_is_there(writes):
+    thing = written(writes)
+    if thing.document is None:
+        return
+    present = typed.fields_of(content(thing.document), SHAPE, containers=True)
+    owned = all_owned(thing.entries)
+    assert {*owned.paths()} - {*present.paths()} == set()
+
+
+@given(WRITES)
+def test_what_a_manager_owns_can_be_applied_again_without_a_change(writes):
+    thing = written(writes)
+    for each in [each for each in thing.entries if each["operation"] == "Apply"]:
+        owned = fields.parsed(each["fieldsV1"])
+        said = typed.extracted(content(thing.document), owned, SHAPE)
+        before = content(thing.document)
+        again = {**config(), **said, "metadata": {"name": "x", **said.get("metadata", {})}}
+        assert unordered(content(thing.apply(each["manager"], again).document)) == unordered(before)
+
+
+@given(CONFIGS, CONFIGS)
+def test_what_is_compared_says_how_to_get_from_one_to_the_other(old, new):
+    changes = typed.compared(content(old), content(new), SHAPE)
+    assert (changes == typed.NO_CHANGES) == typed.same(unordered(content(old)), unordered(content(new)))
+    after = typed.fields_of(content(old), SHAPE, containers=True) - changes.removed | changes.written
+    assert after == typed.fields_of(content(new), SHAPE, containers=True)
+
+
+@given(OPEN, OPEN)
+@settings(max_examples=200)
+def test_without_a_schema_all_of_it_holds_too(first, then):
+    shape = shape_of(None)
+    old, new = {"spec": first}, {"spec": then}
+    changes = typed.compared(old, new, shape)
+    assert (changes == typed.NO_CHANGES) == typed.same(old, new)
+    assert typed.merged(old, new, shape) == typed.merged(typed.merged(old, new, shape), new, shape)
+    assert typed.pruned(old, fields.FieldSet(under={"f:spec": LEAF}), fields.EMPTY, shape) == {}
