@@ -15,7 +15,9 @@ STRANGER = {"X_Forwarded_For": "192.0.2.1"}  # no local user any more, and no to
 class Room:
     """ConfigMaps of one namespace, unless a plural and a group say otherwise."""
 
-    def __init__(self, plane: Plane, namespace: str, plural: str = "configmaps", root: str = "/api/v1") -> None:
+    def __init__(
+        self, plane: Plane, namespace: str, plural: str = "configmaps", root: str = "/api/v1"
+    ) -> None:
         self.plane = plane
         self.namespace = namespace
         self.root = root

@@ -20,6 +20,13 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str]
     body: bytes
+    warned: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of all Warning headers."""
+        texts = (line.removeprefix('299 - "').removesuffix('"') for line in self.warned)
+        return [text.replace('\\"', '"').replace("\\\\", "\\") for text in texts]
 
     @property
     def json(self) -> Any:
@@ -99,7 +106,8 @@ class Plane:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
             connection.request(method, path, body, sent)
             response = connection.getresponse()
-            return Answer(response.status, dict(response.getheaders()), response.read())
+            warned = tuple(response.headers.get_all("Warning", ()))
+            return Answer(response.status, dict(response.getheaders()), response.read(), warned)
 
     def watch(self, path: str, **headers: str) -> Lines:
         """A watch that stays open until it is left."""

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from koguma.api import transactions
+from koguma.api import namespaces, transactions
 from koguma.api.context import Context
-from koguma.api.kube import admitting
 from koguma.api.tokens import Keys
 from koguma.api.user import SYSTEM
 from koguma.core import defaults, identity
@@ -65,7 +64,7 @@ async def fill_zone(context: Context) -> str:
 async def fill_kubernetes(context: Context) -> None:
     """Every start makes sure of the roles and namespaces that users of the Kubernetes form expect."""
     places = (identity.DEFAULT_NAMESPACE, context.place.system_namespace)
-    wanted = [admitting.namespace_resource(name) for name in places]
+    wanted = [namespaces.resource_of(name) for name in places]
     documents = (*rbac_defaults.default_roles(context.kinds), *rbac_defaults.default_bindings())
     wanted += [_native(document) for document in documents]
     operations = [operation for resource in wanted for operation in _brought(context, resource)]
@@ -129,7 +128,8 @@ async def admin_token(context: Context, keys: Keys, data_dir: Path, now: datetim
     if stored is None:
         await _write_once(context, [secret], "first start")
     elif not _holds(keys, str(stored.spec.get("data", "")), now):
-        await context.store.write(Transaction((Put(secret),), SYSTEM, "the admin's token no longer held"))
+        renewed = msgspec.structs.replace(stored, spec=secret.spec)
+        await context.store.write(Transaction((Put(renewed),), SYSTEM, "the admin's token no longer held"))
     return token.warning
 
 

@@ -22,7 +22,7 @@ from koguma.model.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key
-from koguma.store.contract import Change, Delete, Op, Operation, Put, Require, Transaction
+from koguma.store.contract import Change, Op, Operation, Put, Require, Transaction
 from koguma.store.store import Store
 
 PAUSE_SECONDS: Final = 0.05  # what changes together is looked at together
@@ -194,7 +194,7 @@ class ServiceGenerator:
             case services.Replace(resource=resource):
                 return (Put(resource, resource.revision),)
             case services.Remove(resource=resource):
-                return (Delete(resource.key, resource.revision),)
+                return tuple(transactions.delete(self.context, resource, resource.revision))
             case unknown:
                 assert_never(unknown)
 

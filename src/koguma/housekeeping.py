@@ -5,26 +5,37 @@ so whoever comes first has done it for all, and the others look again.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
 import msgspec
 import structlog
 
-from koguma.api import transactions
+from koguma.api import namespaces
 from koguma.api.context import Context
 from koguma.api.kube import admitting
+from koguma.api.namespaces import NAMESPACE
 from koguma.api.user import SYSTEM
 from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import places
-from koguma.kube.owners import Disown, Owners, Release, Remove, Step
+from koguma.kube import catalog, places
+from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its content goes before it does
+from koguma.kube.owners import FOREGROUND, Disown, Owners, Release, Remove, Step
 from koguma.model import forms
-from koguma.model.errors import AlreadyExists, Conflict, Gone, Invalid, KogumaError, NotFound, Unavailable
+from koguma.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KogumaError,
+    NotFound,
+    Unavailable,
+)
 from koguma.model.resource import Resource
+from koguma.model.schema import Json
 from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
 
 RETRY_SECONDS: Final = 1.0
-_FINALIZER: Final = "kubernetes"  # ours, on every namespace: its content goes before it does
 _REASON: Final = "housekeeping"
 
 _log = structlog.get_logger("koguma.housekeeping")
@@ -35,7 +46,8 @@ class Housekeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._owners = Owners()
+        self._catalog = catalog.of(context.kinds)
+        self._owners = self._known()
         self._ending: set[str] = set()  # namespaces on their way out
         self._retries = False
 
@@ -44,7 +56,7 @@ class Housekeeper:
         store = self._context.store
         while True:
             news = store.watch(None, store.state.revision)
-            self._owners = Owners(store.state.all())
+            self._owners = self._known(store.state.all())
             try:
                 await self._fill()
                 self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}
@@ -56,8 +68,19 @@ class Housekeeper:
                 _log.warning("everything is looked at again", reason=error.detail)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    def _known(self, resources: Iterable[Resource] = ()) -> Owners:
+        return Owners(resources, self._namespace_of, self._is_hidden)
+
+    def _namespace_of(self, resource: Resource) -> str:
+        kind = self._catalog.kind(resource.kind)
+        return places.spot(resource, kind, self._context.place).namespace if kind else resource.namespace
+
+    def _is_hidden(self, reference: Json) -> bool:
+        """Whether an object that cannot be read has the name that a reference says."""
+        return any(key.name == reference.get("name") for key in self._context.state.unreadable)
+
     def _namespaces(self) -> Sequence[Resource]:
-        return self._context.state.listed(admitting.NAMESPACE)
+        return self._context.state.listed(NAMESPACE)
 
     async def _fill(self) -> None:
         """Namespaces that are there in any case, and those that stored objects are in."""
@@ -67,7 +90,7 @@ class Housekeeper:
         wanted |= {key.namespace for key in state.stored_keys() if key.namespace}
         missing = sorted(wanted - {each.name for each in self._namespaces()})
         if missing:
-            await self._write([Ensure(admitting.namespace_resource(name)) for name in missing])
+            await self._write([Ensure(namespaces.resource_of(name)) for name in missing])
         for namespace in self._namespaces():
             if self._is_forsaken(namespace):
                 await self._end(namespace)
@@ -91,58 +114,70 @@ class Housekeeper:
             self._owners.drop(resource)
         else:
             self._owners.take(resource)
-        if resource.kind == admitting.NAMESPACE:
+        if resource.kind == NAMESPACE:
             ends = change.op is not Op.DELETE and bool(resource.meta.deletion_timestamp)
             (self._ending.add if ends else self._ending.discard)(resource.name)
+            mesh = places.mesh_of(resource.name)
+            if change.op is Op.DELETE and mesh is not None:  # its mesh may be there again
+                await self._follow_mesh(mesh)
         elif resource.kind == "Mesh":
             await self._follow_mesh(resource.name)
 
     async def _follow_mesh(self, mesh: str) -> None:
-        namespace = self._context.state.get(admitting.namespace_key(forms.reserved_namespace(mesh)))
+        namespace = self._context.state.get(namespaces.key_of(forms.reserved_namespace(mesh)))
         if namespace is not None and self._is_forsaken(namespace):
             await self._end(namespace)
         elif namespace is None and self._context.state.named("Mesh", "", mesh) is not None:
-            await self._write([Ensure(admitting.namespace_resource(forms.reserved_namespace(mesh)))])
+            await self._write([Ensure(namespaces.resource_of(forms.reserved_namespace(mesh)))])
 
     async def _end(self, namespace: Resource) -> None:
-        ends = msgspec.structs.replace(transactions.ending(namespace), status={"phase": "Terminating"})
-        await self._write([Put(ends, namespace.revision)])
+        await self._write(admitting.removal(self._context, namespace, namespace.revision))
 
     async def _settle(self) -> None:
         """Do what is due; what could not be done is tried again after a moment."""
         self._retries = False
         for step in self._owners.due():
-            if not await self._write(list(self._operations(step))):
+            if not await self._do(step):
                 self._owners.suspect(step.resource)
                 self._retries = True
         for name in sorted(self._ending):
-            namespace = self._context.state.get(admitting.namespace_key(name))
+            namespace = self._context.state.get(namespaces.key_of(name))
             if namespace is not None:
                 self._retries |= not await self._empty(namespace)
 
-    def _operations(self, step: Step) -> Iterator[Operation]:
+    async def _do(self, step: Step) -> bool:
+        try:
+            operations = self._operations(step)
+        except (Forbidden, Invalid) as error:
+            _log.warning("an object cannot be removed", about=str(step.resource.key), reason=str(error))
+            return False
+        return await self._write(operations)
+
+    def _operations(self, step: Step) -> Sequence[Operation]:
         resource = step.resource
+        meta = resource.meta
         match step:
-            case Remove():
-                yield from self._deletion(resource)
+            case Remove(in_foreground=in_foreground):
+                if in_foreground and FOREGROUND not in meta.finalizers:
+                    meta = msgspec.structs.replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
+                return self._removal(msgspec.structs.replace(resource, meta=meta))
             case Release(finalizer=finalizer):
-                left = tuple(each for each in resource.meta.finalizers if each != finalizer)
-                meta = msgspec.structs.replace(resource.meta, finalizers=left)
+                left = tuple(each for each in meta.finalizers if each != finalizer)
+                meta = msgspec.structs.replace(meta, finalizers=left)
                 released = msgspec.structs.replace(resource, meta=meta)
-                yield from self._deletion(released) if not left else (Put(released, resource.revision),)
+                is_last = not left and resource.kind != NAMESPACE
+                return self._removal(released) if is_last else (Put(released, resource.revision),)
             case Disown(owner=owner):
-                kept = tuple(each for each in resource.meta.owner_references if each.get("uid") != owner)
-                meta = msgspec.structs.replace(resource.meta, owner_references=kept)
-                yield Put(msgspec.structs.replace(resource, meta=meta), resource.revision)
+                kept = tuple(each for each in meta.owner_references if each.get("uid") != owner)
+                meta = msgspec.structs.replace(meta, owner_references=kept)
+                return (Put(msgspec.structs.replace(resource, meta=meta), resource.revision),)
             case unknown:
                 assert_never(unknown)
 
-    def _deletion(self, resource: Resource) -> Sequence[Operation]:
-        if resource.kind in self._context.kinds.by_name:
-            return transactions.delete(self._context, resource, resource.revision)
-        if resource.meta.finalizers:
-            return (Put(transactions.ending(resource), resource.revision),)
-        return (Delete(resource.key, resource.revision),)
+    def _removal(self, resource: Resource) -> Sequence[Operation]:
+        if resource.kind == NAMESPACE:
+            namespaces.check_removal(self._context, resource.name)
+        return admitting.removal(self._context, resource, resource.revision)
 
     async def _empty(self, namespace: Resource) -> bool:
         """Delete what is in a namespace, then the namespace; whether all of that is done."""
@@ -150,11 +185,11 @@ class Housekeeper:
         inside = [resource for resource in state.all() if resource.namespace == name]
         for resource in inside:
             if not resource.meta.deletion_timestamp:
-                await self._write(self._deletion(resource))
+                await self._do(Remove(resource))
         inside_broken = [key for key in state.unreadable if key.namespace == name]
         if inside_broken:
             await self._write([Delete(key) for key in inside_broken])
-        held = [each for each in (namespace.spec or {}).get("finalizers") or () if each != _FINALIZER]
+        held = [each for each in (namespace.spec or {}).get("finalizers") or () if each != FINALIZER]
         if held or namespace.meta.finalizers:
             spec = {**(namespace.spec or {}), "finalizers": held}
             return await self._write([Put(msgspec.structs.replace(namespace, spec=spec), namespace.revision)])

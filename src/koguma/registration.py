@@ -21,7 +21,7 @@ from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.contract import Delete, Operation, Put, Transaction
+from koguma.store.contract import Operation, Put, Transaction
 
 PROXY: Final = "proxy"
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
@@ -126,8 +126,8 @@ class Registration:
         if now.annotations.get(CONNECTED_TO) != resource.annotations.get(CONNECTED_TO):
             return
         try:
-            delete = Delete(now.key, now.revision)
-            await self._context.store.write(Transaction((delete,), SYSTEM, "proxy disconnected"))
+            deletion = tuple(transactions.delete(self._context, now, now.revision))
+            await self._context.store.write(Transaction(deletion, SYSTEM, "proxy disconnected"))
         except (Conflict, NotFound):
             return  # it connected again, or is gone already
         _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)

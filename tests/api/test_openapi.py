@@ -48,6 +48,12 @@ def test_every_kind_is_described(described):
         assert kind.name in described.description["components"]["schemas"]
 
 
+def test_patterns_are_written_for_every_reader_and_not_for_python_alone(described):
+    text = json.dumps(described.description)
+    assert '"pattern": "^' in text
+    assert r"\\Z" not in text
+
+
 def test_every_reference_leads_somewhere(described):
     text = json.dumps(described.description)
     schemas = described.description["components"]["schemas"]

@@ -109,6 +109,7 @@ class Apply:
         puts: list[tuple[int, Operation]] = []
         violations: list[Violation] = []
         seen: dict[Key, int] = {}
+        spots: dict[Key, int] = {}
         for index, draft in enumerate(drafts):
             try:
                 admitted, operations = self._one(call, draft, unknown_fields, f"objects[{index}].mesh")
@@ -120,6 +121,11 @@ class Apply:
                 violations.append(
                     Violation(f"objects[{index}]", f"is the same object as objects[{first}]", "duplicate")
                 )
+            elif admitted.resource.namespace:
+                first = spots.setdefault(admitted.resource.key._replace(mesh=""), index)
+                if first != index:
+                    text = f"has the same name in the same namespace as objects[{first}], in another mesh"
+                    violations.append(Violation(f"objects[{index}]", text, "duplicate"))
             made.append(admitted)
             # Meshes first, so that what lives in them finds them.
             puts += [(draft.kind.is_mesh_scoped, operation) for operation in operations]

@@ -102,7 +102,20 @@ def _schemas(kinds: Kinds) -> tuple[dict[str, Json], dict[str, Json]]:
     types = {kind.name: kind.spec for kind in kinds}
     statuses = {f"{kind.name}-status": kind.status for kind in kinds if kind.status is not None}
     refs, components = json_schemas({**types, **statuses}, _REF)
+    components = {name: _portable(schema) for name, schema in components.items()}
     return {kind.name: _object(kind, refs, components) for kind in kinds}, components
+
+
+def _portable(schema: Json) -> Json:
+    """A schema without what only Python reads: its word for the very end of a text."""
+    if isinstance(schema, list):
+        return [_portable(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shown = {name: _portable(value) for name, value in schema.items()}
+    if isinstance(shown.get("pattern"), str):
+        shown["pattern"] = shown["pattern"].replace(r"\Z", "$")
+    return shown
 
 
 def _object(kind: Kind, refs: Mapping[str, Json], components: Mapping[str, Json]) -> Json:

@@ -2,10 +2,12 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
+from koguma.api import namespaces, ownership
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import User
 from koguma.core import admission, defaults, identity
@@ -14,14 +16,16 @@ from koguma.identity import authority
 from koguma.identity.claims import DATAPLANE
 from koguma.kinds import mesh as mesh_kind
 from koguma.model import forms, labels
-from koguma.model.errors import Invalid
+from koguma.model.errors import AlreadyExists, Invalid
 from koguma.model.forms import Draft
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireNone
+from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireAbsent, RequireNone
 from koguma.store.decide import rfc3339
 from koguma.store.store import now
+
+PLAIN_MANAGER: Final = "koguma-rest"  # who owns what the plain form has changed
 
 
 def stored(context: Context, draft: Draft) -> Resource | None:
@@ -39,9 +43,17 @@ def put(
     unknown_fields: FieldValidation,
     mesh_field: str = "mesh",
 ) -> tuple[Admitted, list[Operation]]:
-    """Write one object: over what the writer saw, in a mesh that exists, with what a new mesh brings."""
+    """Write one object: over what the writer saw, in a mesh and a namespace that exist.
+
+    Where fields of it have owners, the plain form owns now what this changes.
+    """
     made = admission.admitted(draft, before, context.place, unknown_fields)
+    if before is not None and before.meta.managed_fields:
+        owned = ownership.moved(context, before, made.resource, PLAIN_MANAGER, now())
+        made = msgspec.structs.replace(made, resource=owned)
     operations: list[Operation] = []
+    if before is None:
+        operations += _room(context, made.resource)
     if draft.kind.is_mesh_scoped:
         missing = context.no_mesh(user, made.resource.mesh, mesh_field)
         operations.append(Require(mesh_key(made.resource.mesh), missing))
@@ -50,6 +62,18 @@ def put(
     expected = draft.revision if draft.revision is not None else seen
     operations.append(Put(made.resource, expected))
     return made, operations
+
+
+def _room(context: Context, resource: Resource) -> Iterator[Operation]:
+    """What a new object needs: its namespace, and that no other mesh has an object of the name in it."""
+    yield from namespaces.needed(context, resource.namespace, str(resource.key))
+    if not resource.namespace or not resource.mesh:
+        return
+    for mesh in context.state.listed("Mesh"):
+        other = resource.key._replace(mesh=mesh.name)
+        if other != resource.key:
+            text = f"{resource.key} cannot be stored: {other} has the same name in the same namespace"
+            yield RequireAbsent(other, AlreadyExists(f"{text}; choose another name or another namespace"))
 
 
 async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
@@ -76,20 +100,18 @@ def delete(context: Context, resource: Resource, expected: int | None) -> Sequen
     One with finalizers is only marked, and goes with the last of them.
     """
     _check_origin(context, resource)
-    if resource.meta.finalizers:
-        return (Put(ending(resource), resource.revision),)
-    if resource.kind == "Mesh":
-        attached = Invalid(
-            [Violation("mesh", "unable to delete mesh, there are still some dataplanes attached", "in-use")]
-        )
-        return (
-            RequireNone("Dataplane", resource.name, attached),
-            DeleteMesh(resource.name),
-            Delete(resource.key, expected),
-        )
     if resource.kind == "Secret":
         _check_secret_unused(context, resource)
-    return (Delete(resource.key, expected),)
+    guard = (_no_dataplanes(resource.name),) if resource.kind == "Mesh" else ()
+    if resource.meta.finalizers:
+        return (*guard, Put(ending(resource), resource.revision))
+    inside = (DeleteMesh(resource.name),) if resource.kind == "Mesh" else ()
+    return (*guard, *inside, Delete(resource.key, expected))
+
+
+def _no_dataplanes(mesh: str) -> RequireNone:
+    text = "unable to delete mesh, there are still some dataplanes attached"
+    return RequireNone("Dataplane", mesh, Invalid([Violation("mesh", text, "in-use")]))
 
 
 def ending(resource: Resource) -> Resource:

@@ -16,9 +16,9 @@ from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import About, Kind
 from koguma.model.place import Place
-from koguma.model.resource import Resource
+from koguma.model.resource import NO_META, Resource
 from koguma.model.schema import UNKNOWN, Json
-from koguma.model.violation import Violation, key
+from koguma.model.violation import Violation, key, under
 
 
 class FieldValidation(Enum):
@@ -35,6 +35,7 @@ class Admitted(msgspec.Struct, frozen=True):
     resource: Resource
     warnings: tuple[str, ...] = ()
     replaces: int = 0  # the revision of what it replaces
+    ignored: tuple[Violation, ...] = ()  # fields that do not exist, and are stored all the same
 
 
 def admitted(
@@ -68,7 +69,8 @@ def admitted(
     )
     warnings += _warnings(draft, about)
     replaces = stored.revision if stored else 0
-    return Admitted(_resource(draft, wanted, computed, stored), tuple(warnings), replaces)
+    made = _resource(draft, wanted, computed, stored)
+    return Admitted(made, tuple(warnings), replaces, tuple(ignorable))
 
 
 def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:
@@ -96,6 +98,7 @@ def _resource(
         annotations=annotations,
         spec=draft.spec,
         status=stored.status if stored else None,
+        meta=stored.meta if stored else NO_META,
     )
 
 
@@ -171,7 +174,10 @@ def _zone_label_violations(
 
 def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
     broken = False
-    for violation in draft.kind.violations(draft.spec, about):
+    found = draft.kind.violations(draft.spec, about)
+    if draft.kind.inline and draft.form is Form.KUBERNETES:  # the fields stand under `spec` there
+        found = under("spec", found)
+    for violation in found:
         broken |= violation.rule != UNKNOWN
         yield violation
     if not broken:

@@ -5,8 +5,9 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import places
-from koguma.kube.registry import Endpoint
+from koguma.kube import faults, places
+from koguma.kube.kinds import parts
+from koguma.kube.registry import KOGUMA, KUMA, Endpoint
 from koguma.model import forms, labels
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft, Form
@@ -35,6 +36,7 @@ _META: Final = (
 )
 _META_TEXTS: Final = ("name", "generateName", "namespace", "resourceVersion", "uid")
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
+_OWNER_FLAGS: Final = ("controller", "blockOwnerDeletion")
 _ANNOTATION_BYTES_MAX: Final = 256 * 1024
 
 
@@ -105,9 +107,7 @@ class Written(msgspec.Struct, frozen=True):
 
 def read(given: Json, endpoint: Endpoint, namespace: str, name: str) -> Written:
     """What a document asks for, at a path; Invalid with all that is wrong outside the spec."""
-    if not isinstance(given, dict):
-        raise BadRequest(f"an object is needed, not a value of type {json_type(given)}")
-    check_type(given, endpoint)
+    given = typed(given, endpoint)
     metadata = given.get("metadata")
     if metadata is None:
         metadata = {}
@@ -144,18 +144,31 @@ def read(given: Json, endpoint: Endpoint, namespace: str, name: str) -> Written:
     return Written(written, meta, given.get("status"), generate, metadata.get("uid") or "")
 
 
+def typed(given: Json, endpoint: Endpoint) -> dict[str, Json]:
+    """A document with its `apiVersion` and `kind`, which documents of Kubernetes' own kinds may leave out."""
+    if not isinstance(given, dict):
+        raise BadRequest(f"an object is needed, not a value of type {json_type(given)}")
+    said = dict(given)
+    if endpoint.group not in (KUMA, KOGUMA):
+        said["apiVersion"] = given.get("apiVersion") or endpoint.api_version
+        said["kind"] = given.get("kind") or endpoint.kind_name
+    check_type(said, endpoint)
+    return said
+
+
 def check_type(given: Mapping[str, Json], endpoint: Endpoint) -> None:
     """Raise where a document's own `apiVersion` or `kind` is not the endpoint's."""
     version, kind = given.get("apiVersion"), given.get("kind")
+    for name, said in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(said, str) or not said:
+            raise BadRequest(f"{name} must be set: the object does not say what it is")
     if version != endpoint.api_version:
         raise BadRequest(
             f"the API version in the data ({version}) does not match the expected API version"
             f" ({endpoint.api_version})"
         )
     if kind != endpoint.kind_name:
-        raise BadRequest(
-            f"the kind in the data ({kind}) does not match the expected kind ({endpoint.kind_name})"
-        )
+        raise Invalid([faults.invalid("kind", kind, f"must be {endpoint.kind_name}", "kind")])
 
 
 def _check_path(metadata: Mapping[str, Json], endpoint: Endpoint, namespace: str, name: str) -> None:
@@ -215,7 +228,8 @@ def _metadata_violations(metadata: Mapping[str, Json]) -> Iterator[Violation]:
         yield from forms.string_map(metadata.get(name), f"metadata.{name}")
     annotations = metadata.get("annotations")
     if isinstance(annotations, dict):
-        size = sum(len(name) + len(value) for name, value in annotations.items() if isinstance(value, str))
+        texts = (text for pair in annotations.items() for text in pair if isinstance(text, str))
+        size = sum(len(text.encode()) for text in texts)
         if size > _ANNOTATION_BYTES_MAX:
             yield Violation(
                 "metadata.annotations",
@@ -236,10 +250,12 @@ def _finalizer_violations(finalizers: Json) -> Iterator[Violation]:
         yield _type("metadata.finalizers", "array", finalizers)
         return
     for index, name in enumerate(finalizers):
+        at = item("metadata.finalizers", index)
         if not isinstance(name, str) or not name:
-            yield Violation(
-                item("metadata.finalizers", index), "must be a name such as example.com/clean-up", "type"
-            )
+            yield Violation(at, "must be a name such as example.com/clean-up", "type")
+            continue
+        for message in parts.qualified_name_messages(name):
+            yield faults.invalid(at, name, message, "name")
 
 
 def _owner_violations(owners: Json) -> Iterator[Violation]:
@@ -257,6 +273,9 @@ def _owner_violations(owners: Json) -> Iterator[Violation]:
         for name in _OWNER:
             if not isinstance(owner.get(name), str) or not owner[name]:
                 yield Violation(child(at, name), "must not be empty", "required")
+        for name in _OWNER_FLAGS:
+            if not isinstance(owner.get(name, False), bool):
+                yield _type(child(at, name), "boolean", owner[name])
         controllers += owner.get("controller") is True
     if controllers > 1:
         text = f"Only one reference can have Controller set to true; {controllers} have"

@@ -86,11 +86,14 @@ def _is_blank(value: Json) -> bool:
 
 
 def _before(live: Json | None, new: Json, writer: Writer) -> list[Json]:
-    """The list to which a write adds: the stored one, or what the writer says instead."""
+    """The list to which a write adds: the stored one, or what the writer says instead.
+
+    An empty list says nothing, so that nobody who has never heard of owners takes them away; `[{}]` does.
+    """
     said, stored = listed(new), listed(live) or []
-    if live is None or writer.subresource or said is None or said == stored:
+    if live is None or writer.subresource or said in (None, [], stored):
         return list(stored)
-    return [] if said in ([], [{}]) else entries.written(entries.judged(said))
+    return [] if said == [{}] else entries.written(entries.judged(said))
 
 
 def _with_writer(owners: Sequence[Entry], changes: Changes, writer: Writer) -> list[Entry]:

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from koguma.kube import faults, places
-from koguma.kube.kinds import core, parts, rbac
+from koguma.kube.kinds import coordination, core, events, parts, rbac
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
+STANDARD_FINALIZERS: Final = (core.FINALIZER, "orphan", "foregroundDeletion")
+_RBAC: Final = (rbac.ROLE, rbac.CLUSTER_ROLE, rbac.ROLE_BINDING, rbac.CLUSTER_ROLE_BINDING)
 _Messages = Callable[[str], Iterator[str]]
 _NAMES: Final[Mapping[str, _Messages]] = {
     core.NAMESPACE.stored_as: parts.label_messages,
-    **{
-        kind.stored_as: parts.segment_messages
-        for kind in (rbac.ROLE, rbac.CLUSTER_ROLE, rbac.ROLE_BINDING, rbac.CLUSTER_ROLE_BINDING)
-    },
+    **{kind.stored_as: parts.segment_messages for kind in _RBAC},
 }
+_MADE_BY_UPDATE: Final = frozenset(kind.stored_as for kind in (coordination.LEASE, events.EVENT, *_RBAC))
 
 
 def prepared(kind: Kind, spec: Json, stored: Json = None) -> Json:
@@ -41,6 +41,11 @@ def prepared(kind: Kind, spec: Json, stored: Json = None) -> Json:
 def added_labels(kind: Kind, name: str) -> Mapping[str, str]:
     """Labels that the server keeps on an object: a namespace can be selected by its own name."""
     return {core.NAME_LABEL: name} if kind.stored_as == core.NAMESPACE.stored_as else {}
+
+
+def made_by_update(kind: Kind) -> bool:
+    """Whether an update of an object that is not there makes it, as Kubernetes has it for a few kinds."""
+    return kind.stored_as in _MADE_BY_UPDATE
 
 
 def first_status(kind: Kind) -> Json:

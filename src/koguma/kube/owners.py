@@ -4,20 +4,23 @@ An object whose owners are all gone goes too. One that is deleted in the foregro
 it; one that is to leave orphans lets go of them first. Pure: it is told of objects, and says what to do.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from koguma.model.resource import Resource
+from koguma.model.schema import Json
 
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
+FOREGROUND: Final = "foregroundDeletion"
+ORPHAN: Final = "orphan"
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Delete this object: nobody who owns it is left, or its owner goes in the foreground."""
+    """Delete this object: nobody who owns it is left, or its owner goes `in_foreground`, and so should it."""
 
     resource: Resource
+    in_foreground: bool = False
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -37,10 +40,29 @@ class Disown(msgspec.Struct, frozen=True):
 Step = Remove | Release | Disown
 
 
-class Owners:
-    """All objects by uid, and who belongs to whom; `due` says what has to be done for those that changed."""
+def _namespace(resource: Resource) -> str:
+    return resource.namespace
 
-    def __init__(self, resources: Iterable[Resource] = ()) -> None:
+
+def _nothing(_reference: Json) -> bool:
+    return False
+
+
+class Owners:
+    """All objects by uid, and who belongs to whom; `due` says what has to be done for those that changed.
+
+    `namespace_of` says where an object appears. `is_hidden` says of a reference whether an object may be
+    there that cannot be read: that one is not gone.
+    """
+
+    def __init__(
+        self,
+        resources: Iterable[Resource] = (),
+        namespace_of: Callable[[Resource], str] = _namespace,
+        is_hidden: Callable[[Json], bool] = _nothing,
+    ) -> None:
+        self._namespace_of = namespace_of
+        self._is_hidden = is_hidden
         self._live: dict[str, Resource] = {}
         self._owned: dict[str, set[str]] = {}  # by the owner's uid, the uids of its dependents
         self._suspects: set[str] = set()
@@ -97,14 +119,21 @@ class Owners:
             if not dependents:
                 yield Release(resource, ORPHAN)
         elif FOREGROUND in meta.finalizers:
-            yield from (Remove(each) for each in dependents if not each.meta.deletion_timestamp)
+            living = (each for each in dependents if not each.meta.deletion_timestamp)
+            yield from (Remove(each, in_foreground=each.uid in self._owned) for each in living)
             if not any(_blocks(each, resource.uid) for each in dependents):
                 yield Release(resource, FOREGROUND)
 
-    def _is_owner(self, reference: dict[str, str], resource: Resource) -> bool:
-        """Whether a reference leads to an object that can own: a living one, not of another namespace."""
+    def _is_owner(self, reference: Json, resource: Resource) -> bool:
+        """Whether a reference leads to an object that can own: one that is there, not of another namespace.
+
+        What lives in no namespace stays where its owner lives in one: that owner was never to be found.
+        """
         owner = self._live.get(str(reference.get("uid", "")))
-        return owner is not None and owner.namespace in ("", resource.namespace)
+        if owner is None:
+            return self._is_hidden(reference)
+        here = self._namespace_of(resource)
+        return not here or self._namespace_of(owner) in ("", here)
 
 
 def _owners(resource: Resource) -> Iterator[str]:

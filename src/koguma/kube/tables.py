@@ -73,16 +73,17 @@ def table(
     list_meta: Mapping[str, Json] | None = None,
     *,
     with_columns: bool = True,
+    version: str = META_VERSION,
 ) -> dict[str, Json]:
     """A Table of documents; later ones in a watch do without columns, which clients then know."""
     chosen = columns(endpoint)
     rows = [
-        {"cells": _cells(document, endpoint, chosen, now), "object": _included(document, include)}
+        {"cells": _cells(document, endpoint, chosen, now), "object": _included(document, include, version)}
         for document in documents
     ]
     return {
         "kind": "Table",
-        "apiVersion": META_VERSION,
+        "apiVersion": version,
         "metadata": dict(list_meta or {}),
         "columnDefinitions": [column.definition for column in chosen] if with_columns else None,
         "rows": rows,
@@ -117,32 +118,34 @@ def _spec(document: Json, endpoint: Endpoint) -> Json:
         return {}
 
 
-def _included(document: Json, include: Include) -> Json:
+def _included(document: Json, include: Include, version: str) -> Json:
     match include:
         case "Metadata":
-            return partial(document)
+            return partial(document, version)
         case "Object":
             return document
         case "None":
             return None
 
 
-def partial(document: Json) -> dict[str, Json]:
+def partial(document: Json, version: str = META_VERSION) -> dict[str, Json]:
     """An object without its contents."""
     return {
         "kind": "PartialObjectMetadata",
-        "apiVersion": META_VERSION,
+        "apiVersion": version,
         "metadata": document.get("metadata") or {},
     }
 
 
-def partial_list(documents: Iterable[Json], list_meta: Mapping[str, Json]) -> dict[str, Json]:
+def partial_list(
+    documents: Iterable[Json], list_meta: Mapping[str, Json], version: str = META_VERSION
+) -> dict[str, Json]:
     """A list of objects without their contents."""
     return {
         "kind": "PartialObjectMetadataList",
-        "apiVersion": META_VERSION,
+        "apiVersion": version,
         "metadata": dict(list_meta),
-        "items": [partial(document) for document in documents],
+        "items": [partial(document, version) for document in documents],
     }
 
 

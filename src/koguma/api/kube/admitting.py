@@ -4,201 +4,192 @@ Objects of a mesh go through the house's admission. Kubernetes' own kinds have n
 our labels; their rules are those of their kind alone.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koguma.api import transactions
+from koguma.api import namespaces, transactions
 from koguma.api.context import Context
 from koguma.api.user import User
 from koguma.core.admission import FieldValidation
-from koguma.kube import native, places
+from koguma.kube import faults, native, places
 from koguma.kube.codec import Written
-from koguma.kube.kinds import core
 from koguma.kube.registry import Endpoint
 from koguma.model import labels
-from koguma.model.errors import Forbidden, Invalid, NotFound
+from koguma.model.errors import Invalid
+from koguma.model.forms import Draft
 from koguma.model.kind import About
-from koguma.model.resource import Key, Meta, Resource
+from koguma.model.resource import NO_META, Key, Resource
 from koguma.model.schema import UNKNOWN
-from koguma.model.violation import Violation
-from koguma.store.contract import Delete, Ensure, Operation, Put
-
-NAMESPACE: Final = core.NAMESPACE.stored_as
+from koguma.model.violation import Violation, key
+from koguma.store.contract import Delete, Operation, Put
 
 
 class Made(msgspec.Struct, frozen=True):
-    """An object that may be stored: the operations that do it, one of which puts it, and what to tell."""
+    """An object that may be stored over a revision, what must hold or be done first, and what to tell."""
 
     resource: Resource
-    operations: tuple[Operation, ...]
+    expect: int | None
+    first: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def with_meta(self, meta: Meta) -> "Made":
-        """The same with other metadata; what has lost its last finalizer on its way out is deleted."""
-        resource = msgspec.structs.replace(self.resource, meta=meta)
-        is_gone = bool(meta.deletion_timestamp) and not meta.finalizers
-        operations = tuple(
-            _stored(each, resource, is_gone=is_gone) if isinstance(each, Put) else each
-            for each in self.operations
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has lost its last finalizer on its way out; namespaces have finalizers of their own."""
+        meta = self.resource.meta
+        is_free = bool(meta.deletion_timestamp) and not meta.finalizers
+        return is_free and self.resource.kind != namespaces.NAMESPACE
+
+    def operations(self, context: Context) -> Sequence[Operation]:
+        """What stores it, or removes it where it is gone by what was written."""
+        if self.is_gone:
+            return removal(context, self.resource, self.expect)
+        return (*self.first, Put(self.resource, self.expect))
+
+
+def removal(context: Context, resource: Resource, expect: int | None) -> Sequence[Operation]:
+    """What deletes an object: at once, or as soon as nothing holds it any more."""
+    if resource.kind in context.kinds.by_name:
+        return transactions.delete(context, resource, expect)
+    if resource.kind == namespaces.NAMESPACE:
+        return (Put(namespaces.ended(transactions.ending(resource)), expect),)
+    if resource.meta.finalizers:
+        return (Put(transactions.ending(resource), expect),)
+    return (Delete(resource.key, expect),)
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What a document is admitted to: an endpoint, over what is stored there, by somebody."""
+
+    context: Context
+    user: User
+    endpoint: Endpoint
+    before: Resource | None
+    validation: FieldValidation
+
+    def made(self, written: Written) -> Made:
+        """What a document stores."""
+        first: tuple[Operation, ...] = ()
+        if self.before is None:
+            first = self._room(written)
+        else:
+            _check_finalizers(self.before, written)
+        made = self._native(written) if places.is_native(self.endpoint.kind) else self._ours(written)
+        warnings = (*made.warnings, *_finalizer_warnings(self.before, written))
+        return msgspec.structs.replace(made, first=(*first, *made.first), warnings=warnings)
+
+    def _room(self, written: Written) -> tuple[Operation, ...]:
+        """The namespace that a new object needs: the first write into one makes it."""
+        draft, endpoint = written.draft, self.endpoint
+        if endpoint.kind.stored_as == namespaces.NAMESPACE:
+            namespaces.check_new(self.context, draft.name)
+        if not endpoint.namespaced:
+            return ()
+        what = f'{endpoint.qualified} "{draft.name}"'
+        return tuple(namespaces.needed(self.context, draft.namespace or "", what))
+
+    def _ours(self, written: Written) -> Made:
+        before, validation = self.before, self.validation
+        if before is not None:  # who owns what is for the writer of this form to say
+            before = msgspec.structs.replace(before, meta=NO_META)
+        if validation is FieldValidation.WARN:
+            validation = FieldValidation.IGNORE  # told below, in Kubernetes' words
+        draft = _in_its_mesh(written, before)
+        try:
+            done, operations = transactions.put(
+                self.context, self.user, draft, before, validation, key("metadata.labels", labels.MESH)
+            )
+        except Invalid as error:
+            raise Invalid(list(self._seen(error.violations)), error.detail) from None
+        warnings = self._told(self._seen(done.ignored))
+        # What is stored may be spelled in ways that its writer did not use.
+        said = (each for each in done.warnings if not self.endpoint.converter or "is deprecated" not in each)
+        *first, put = operations
+        assert isinstance(put, Put), "the object itself comes last"
+        return Made(done.resource, put.expect, tuple(first), (*warnings, *said))
+
+    def _seen(self, violations: Iterable[Violation]) -> list[Violation]:
+        return list(self.endpoint.conversion.seen(violations))
+
+    def _native(self, written: Written) -> Made:
+        draft, kind, before = written.draft, self.endpoint.kind, self.before
+        namespace = (draft.namespace or "") if self.endpoint.namespaced else ""
+        about = About(
+            place=self.context.place,
+            name=draft.name,
+            namespace=namespace,
+            labels=draft.labels,
+            stored=before.spec if before else None,
         )
-        return msgspec.structs.replace(self, resource=resource, operations=operations)
+        spec = native.prepared(kind, draft.spec, about.stored)
+        found = [
+            *native.name_violations(kind, draft.name),
+            *labels.syntax(draft.labels, "metadata.labels"),
+            *draft.unknown,
+            *kind.violations(spec, about),
+        ]
+        ignored = self._sifted(found)
+        resource = Resource(
+            kind=kind.stored_as,
+            namespace=namespace,
+            name=draft.name,
+            core_name=f"{draft.name}.{namespace}" if namespace else draft.name,
+            labels={**draft.labels, **native.added_labels(kind, draft.name)},
+            annotations=draft.annotations or {},
+            spec=spec,
+            status=before.status if before else native.first_status(kind),
+        )
+        seen = before.revision if before else _broken(self.context, resource.key)
+        return Made(resource, seen, (), self._told(ignored))
+
+    def _sifted(self, found: Sequence[Violation]) -> list[Violation]:
+        """Raise Invalid for what may not be; give what is only to be told."""
+        ignorable = [v for v in found if v.rule == UNKNOWN and self.validation is not FieldValidation.STRICT]
+        violations = [v for v in found if v not in ignorable]
+        if violations:
+            raise Invalid(violations)
+        return ignorable
+
+    def _told(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
+        is_told = self.validation is FieldValidation.WARN
+        return tuple(unknown_text(violation) for violation in ignored) if is_told else ()
 
 
-def _stored(put: Put, resource: Resource, *, is_gone: bool) -> Operation:
-    return Delete(resource.key, put.expect) if is_gone else Put(resource, put.expect)
+def unknown_text(violation: Violation) -> str:
+    """What is told of a field that does not exist, in Kubernetes' words."""
+    return f'unknown field "{violation.field}"'
 
 
-def admitted(
-    context: Context,
-    user: User,
-    endpoint: Endpoint,
-    written: Written,
-    before: Resource | None,
-    validation: FieldValidation,
-) -> Made:
-    """What a document stores, over what is stored now."""
-    if places.is_native(endpoint.kind):
-        made = _native(context, endpoint, written, before, validation)
-    else:
-        made = _ours(context, user, endpoint, written, before, validation)
-    if before is not None:
-        _check_finalizers(before, written.meta)
-    space = _space(context, endpoint, written, is_new=before is None)
-    return msgspec.structs.replace(made, operations=(*space, *made.operations))
-
-
-def _ours(
-    context: Context,
-    user: User,
-    endpoint: Endpoint,
-    written: Written,
-    before: Resource | None,
-    validation: FieldValidation,
-) -> Made:
+def _in_its_mesh(written: Written, before: Resource | None) -> Draft:
+    """What is asked for, in the mesh of what is stored where there is something."""
     draft = written.draft
-    if before is not None and draft.kind.is_mesh_scoped:
-        said = draft.mesh or before.mesh
-        if said != before.mesh:
-            text = f'is stored in mesh "{before.mesh}"; delete it there to write it in mesh "{said}"'
-            at = f'metadata.labels["{labels.MESH}"]'
-            raise Invalid([Violation(at, text, "immutable")])
-        draft = msgspec.structs.replace(draft, mesh=before.mesh)
-    try:
-        done, operations = transactions.put(
-            context, user, draft, before, validation, 'metadata.labels["kuma.io/mesh"]'
-        )
-    except Invalid as error:
-        raise Invalid(list(endpoint.conversion.seen(error.violations)), error.detail) from None
-    warnings = done.warnings
-    if endpoint.converter is not None:  # what is stored may be spelled in ways that its writer did not use
-        warnings = tuple(text for text in warnings if "is deprecated" not in text)
-    return Made(done.resource, tuple(operations), warnings)
+    if before is None or not draft.kind.is_mesh_scoped:
+        return draft
+    said = draft.mesh or before.mesh
+    if said != before.mesh:
+        text = f'is stored in mesh "{before.mesh}"; delete it there to write it in mesh "{said}"'
+        raise Invalid([Violation(key("metadata.labels", labels.MESH), text, "immutable")])
+    return msgspec.structs.replace(draft, mesh=before.mesh)
 
 
-def _native(
-    context: Context,
-    endpoint: Endpoint,
-    written: Written,
-    before: Resource | None,
-    validation: FieldValidation,
-) -> Made:
-    draft, kind = written.draft, endpoint.kind
-    namespace = (draft.namespace or "") if endpoint.namespaced else ""
-    about = About(
-        place=context.place,
-        name=draft.name,
-        namespace=namespace,
-        labels=draft.labels,
-        stored=before.spec if before else None,
-    )
-    spec = native.prepared(kind, draft.spec, before.spec if before else None)
-    found = [
-        *native.name_violations(kind, draft.name),
-        *labels.syntax(draft.labels, "metadata.labels"),
-        *draft.unknown,
-        *kind.violations(spec, about),
-    ]
-    warnings = _sifted(found, validation)
-    resource = Resource(
-        kind=kind.stored_as,
-        namespace=namespace,
-        name=draft.name,
-        core_name=f"{draft.name}.{namespace}" if namespace else draft.name,
-        labels={**draft.labels, **native.added_labels(kind, draft.name)},
-        annotations=draft.annotations or {},
-        spec=spec,
-        status=before.status if before else native.first_status(kind),
-    )
-    seen = before.revision if before else _broken(context, resource.key)
-    expected = draft.revision if draft.revision is not None else seen
-    return Made(resource, (Put(resource, expected),), tuple(warnings))
-
-
-def _broken(context: Context, key: Key) -> int:
-    broken = context.state.unreadable.get(key)  # may be overwritten, as it is
+def _broken(context: Context, at: Key) -> int:
+    broken = context.state.unreadable.get(at)  # may be overwritten, as it is
     return broken.revision if broken else 0
 
 
-def _sifted(found: Sequence[Violation], validation: FieldValidation) -> Iterator[str]:
-    """Raise Invalid for what may not be; give what is only to be told."""
-    ignorable = [v for v in found if v.rule == UNKNOWN and validation is not FieldValidation.STRICT]
-    violations = [v for v in found if v not in ignorable]
-    if violations:
-        raise Invalid(violations)
-    told = ignorable if validation is FieldValidation.WARN else []
-    return (f"{v.field}: {v.message}" for v in told)
-
-
-def _check_finalizers(before: Resource, wanted: Meta) -> None:
-    added = set(wanted.finalizers) - set(before.meta.finalizers)
+def _check_finalizers(before: Resource, written: Written) -> None:
+    added = sorted(set(written.meta.finalizers) - set(before.meta.finalizers))
     if before.meta.deletion_timestamp and added:
-        text = (
-            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers"
-        )
-        raise Invalid([Violation("metadata.finalizers", f"{text} {sorted(added)}", "forbidden")])
+        named = ", ".join(f'"{name}"' for name in added)
+        text = "no new finalizers can be added if the object is being deleted, found new finalizers"
+        raise Invalid([faults.forbidden("metadata.finalizers", f"{text} []string{{{named}}}")])
 
 
-def _space(context: Context, endpoint: Endpoint, written: Written, *, is_new: bool) -> Iterator[Operation]:
-    """The namespace that an object needs: the first write into one makes it.
-
-    Into one that is on its way out nothing new comes; what is there can still be written, or nobody could
-    take off the finalizers that hold it.
-    """
-    namespace = written.draft.namespace
-    if not endpoint.namespaced or not namespace:
-        return
-    stored = context.state.get(namespace_key(namespace))
-    if stored is not None:
-        if stored.meta.deletion_timestamp and is_new:
-            text = f"unable to create new content in namespace {namespace} because it is being terminated"
-            cause = Violation("metadata.namespace", text, "terminating")
-            raise Forbidden(text, violations=[cause])
-        return
-    mesh = places.mesh_of(namespace)
-    if mesh is not None and places.is_native(endpoint.kind) and mesh not in _reserved(context):
-        raise NotFound(f'namespaces "{namespace}" not found: there is no mesh "{mesh}"')
-    yield Ensure(namespace_resource(namespace))
-
-
-def _reserved(context: Context) -> set[str]:
-    return {"global", *(mesh.name for mesh in context.state.listed("Mesh"))}
-
-
-def namespace_key(name: str) -> Key:
-    """Where a Namespace is stored."""
-    return Key(NAMESPACE, "", "", "", name)
-
-
-def namespace_resource(name: str) -> Resource:
-    """A Namespace as the first write into it makes it."""
-    kind = core.NAMESPACE
-    return Resource(
-        kind=NAMESPACE,
-        name=name,
-        core_name=name,
-        labels=native.added_labels(kind, name),
-        spec=native.prepared(kind, {}),
-        status=native.first_status(kind),
-    )
+def _finalizer_warnings(before: Resource | None, written: Written) -> list[str]:
+    known = before.meta.finalizers if before else ()
+    return [
+        f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name including a path (/)'
+        " to avoid accidental conflicts with other finalizer writers"
+        for name in written.meta.finalizers
+        if "/" not in name and name not in known and name not in native.STANDARD_FINALIZERS
+    ]

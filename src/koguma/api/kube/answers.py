@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
 from multidict import CIMultiDict
 
 from koguma.api.call import JSON, Call
@@ -20,6 +22,7 @@ from koguma.model.schema import Json
 
 _WARNINGS_MAX: Final = 20
 _WARNING_LENGTH_MAX: Final = 500
+PIECE: Final = 64  # objects that are sent together
 
 
 class Answers:
@@ -49,7 +52,7 @@ class Answers:
             meta = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
             body = self.table(call, endpoint, [document], meta, wanted)
         elif wanted.shape is Shape.PARTIAL:
-            body = tables.partial(document)
+            body = tables.partial(document, wanted.api_version)
         return sent(msgspec.json.encode(body), status, warnings)
 
     def many(
@@ -63,11 +66,11 @@ class Answers:
         if wanted.shape is Shape.TABLE:
             body = self.table(call, endpoint, documents, meta, wanted)
         else:
-            body = tables.partial_list(documents, meta)
+            body = tables.partial_list(documents, meta, wanted.api_version)
         return sent(msgspec.json.encode(body), 200, warnings)
 
-    def _list(self, endpoint: Endpoint, resources: Sequence[Resource], meta: Json) -> bytes:
-        """Joined from ready bytes, which are copied once."""
+    def _list(self, endpoint: Endpoint, resources: Sequence[Resource], meta: Json) -> bytes | Payload:
+        """Put together from ready bytes."""
         said = {"kind": f"{endpoint.kind_name}List", "apiVersion": endpoint.api_version, "metadata": meta}
         head = b'%b,"items":[' % msgspec.json.encode(said)[:-1]
         items = self.shown.many(resources, endpoint)
@@ -75,7 +78,7 @@ class Answers:
             return head + b"]}"
         items[0] = head + items[0]
         items[-1] += b"]}"
-        return b",".join(items)
+        return b",".join(items) if len(items) <= PIECE else Pieces(items)
 
     def table(
         self,
@@ -88,14 +91,38 @@ class Answers:
         with_columns: bool = True,
     ) -> Json:
         """Objects as rows."""
-        made = tables.table(
-            documents, endpoint, self._clock(), negotiation.include(call), meta, with_columns=with_columns
+        return tables.table(
+            documents,
+            endpoint,
+            self._clock(),
+            negotiation.include(call),
+            meta,
+            with_columns=with_columns,
+            version=wanted.api_version,
         )
-        return {**made, "apiVersion": f"meta.k8s.io/{wanted.version}"}
+
+
+class Pieces(Payload):
+    """Items that are joined as they are sent: the memory for a large body costs more than all else does."""
+
+    def __init__(self, items: Sequence[bytes]) -> None:
+        super().__init__(items, content_type=JSON)
+        self._items = items
+        self._size = sum(map(len, items)) + len(items) - 1
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """All of it as text."""
+        return b",".join(self._items).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Send a piece whenever there is room for one."""
+        for start in range(0, len(self._items), PIECE):
+            piece = b",".join(self._items[start : start + PIECE])
+            await writer.write(b"," + piece if start else piece)
 
 
 def sent(
-    body: bytes, status: int = 200, warnings: Iterable[str] = (), content_type: str = JSON
+    body: bytes | Payload, status: int = 200, warnings: Iterable[str] = (), content_type: str = JSON
 ) -> web.Response:
     """An answer made of ready bytes, with what the writer should hear."""
     headers: CIMultiDict[str] = CIMultiDict(

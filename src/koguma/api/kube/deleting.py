@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import plain, tracing, transactions
+from koguma.api import namespaces, plain, tracing
 from koguma.api.call import Call
 from koguma.api.context import Context
 from koguma.api.kube import admitting, bodies, options, status
@@ -14,12 +14,11 @@ from koguma.api.kube.answers import Answers, sent
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
 from koguma.api.kube.reading import Reading
-from koguma.api.kube.target import Target, check
-from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import owners, places
-from koguma.model.errors import Conflict, Forbidden, NotAllowed, NotFound
+from koguma.api.kube.target import Target, check, check_writable
+from koguma.kube import owners
+from koguma.model.errors import Conflict, NotFound
 from koguma.model.resource import Resource
-from koguma.store.contract import Change, Delete, Op, Operation, Put, Transaction, Unreadable
+from koguma.store.contract import Change, Delete, Op, Operation, Transaction, Unreadable
 
 _TRIES: Final = 50
 _FINALIZERS: Final = {"Foreground": owners.FOREGROUND, "Orphan": owners.ORPHAN}
@@ -36,30 +35,20 @@ class Deleting:
 
     async def delete(self, call: Call, target: Target) -> web.StreamResponse:
         """One object: a Status when it is gone, the object itself while something holds it."""
-        self._check_writable(target)
+        check_writable(self._context, target, "delete")
         check(self._context, call.user, target, "delete")
         asked = options.of_delete(call, await bodies.options(call))
-        for _ in range(_TRIES):
-            found = self._finder.find(target.endpoint, target.where, target.name)
-            if found is None:
-                raise NotFound
-            if isinstance(found, Unreadable):
-                return await self._remove_broken(call, target, found, asked)
-            _check_preconditions(found, asked)
-            try:
-                change = await self._delete(call, target, found, asked)
-            except Conflict:
-                if asked.revision is not None:
-                    raise
-                continue
-            if change.op is Op.DELETE:
-                return sent(msgspec.json.encode(status.deleted(target, found)))
-            return self._answers.one(call, target, change.resource)
-        raise Conflict(f'{target.endpoint.qualified} "{target.name}" is being written by others all the time')
+        change = await self._deleted(call, target, asked)
+        if change.op is Op.DELETE:
+            return sent(msgspec.json.encode(status.deleted(target, change.resource)))
+        if asked.is_dry:  # it was never stored like this, so its bytes are not kept
+            document = self._answers.shown.document(change.resource, target.endpoint)
+            return self._answers.document(call, target.endpoint, document)
+        return self._answers.one(call, target, change.resource)
 
     async def delete_many(self, call: Call, target: Target) -> web.StreamResponse:
         """All objects that the selectors fit, each for itself; answers with what they were."""
-        self._check_writable(target)
+        check_writable(self._context, target, "deletecollection")
         fits = self._reading.filter(call, target)
         check(self._context, call.user, target, "deletecollection")
         asked = options.of_delete(call, await bodies.options(call))
@@ -67,43 +56,37 @@ class Deleting:
         done: list[Resource] = []
         for spot, resource in page.objects:
             at = msgspec.structs.replace(target, name=spot.name)
+            just_this = msgspec.structs.replace(asked, uid=asked.uid or resource.uid)
             try:
-                await self._delete(call, at, resource, asked)
+                await self._deleted(call, at, just_this)
             except (Conflict, NotFound):
-                continue  # somebody else wrote or deleted it in between
+                continue  # somebody else deleted it in between, or it is not the one that was meant
             done.append(resource)
         meta = {"resourceVersion": str(self._context.state.revision)}
         return self._answers.many(call, target, done, meta, ())
 
-    async def _delete(self, call: Call, target: Target, found: Resource, asked: DeleteOptions) -> Change:
-        operations = self._operations(target, _held(found, asked.policy))
+    async def _deleted(self, call: Call, target: Target, asked: DeleteOptions) -> Change:
+        """Delete what a target names, whatever is written to it in between, if it is what was meant."""
+        for _ in range(_TRIES):
+            found = self._finder.find(target.endpoint, target.where, target.name)
+            if found is None:
+                raise NotFound
+            if isinstance(found, Resource):
+                _check_preconditions(found, asked)
+            try:
+                return await self._delete(call, found, asked)
+            except Conflict:
+                continue
+        raise Conflict(f'{target.endpoint.qualified} "{target.name}" is being written by others all the time')
+
+    async def _delete(self, call: Call, found: Resource | Unreadable, asked: DeleteOptions) -> Change:
+        operations: Sequence[Operation] = (Delete(found.key, found.revision),)
+        if isinstance(found, Resource):
+            if found.kind == namespaces.NAMESPACE:
+                namespaces.check_removal(self._context, found.name)
+            operations = admitting.removal(self._context, _held(found, asked.policy), found.revision)
         changes = await self._commit(call, operations, asked)
         return next(change for change in changes if change.resource.key == found.key)
-
-    def _operations(self, target: Target, resource: Resource) -> Sequence[Operation]:
-        if not places.is_native(target.endpoint.kind):
-            return transactions.delete(self._context, resource, resource.revision)
-        if resource.kind == admitting.NAMESPACE:
-            self._check_namespace(resource.name)
-            ends = transactions.ending(resource)
-            return (Put(msgspec.structs.replace(ends, status={"phase": "Terminating"}), resource.revision),)
-        if resource.meta.finalizers:
-            return (Put(transactions.ending(resource), resource.revision),)
-        return (Delete(resource.key, resource.revision),)
-
-    def _check_namespace(self, name: str) -> None:
-        place = self._context.place
-        if name in (DEFAULT_NAMESPACE, place.system_namespace):
-            raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-        mesh = places.mesh_of(name)
-        if mesh is not None:
-            raise Forbidden(f'namespaces "{name}" is forbidden: it goes with the mesh "{mesh}"; delete that')
-
-    async def _remove_broken(
-        self, call: Call, target: Target, broken: Unreadable, asked: DeleteOptions
-    ) -> web.StreamResponse:
-        changes = await self._commit(call, (Delete(broken.key, broken.revision),), asked)
-        return sent(msgspec.json.encode(status.deleted(target, changes[0].resource)))
 
     async def _commit(
         self, call: Call, operations: Sequence[Operation], asked: DeleteOptions
@@ -115,11 +98,6 @@ class Deleting:
             if asked.is_dry
             else await tracing.timed("store write", store.write(transaction))
         )
-
-    def _check_writable(self, target: Target) -> None:
-        kind = target.endpoint.kind
-        if not places.is_native(kind) and kind.read_only_at(self._context.place):
-            raise NotAllowed(plain.read_only_reason(kind, self._context))
 
 
 def _held(resource: Resource, policy: str) -> Resource:

@@ -22,12 +22,8 @@ from koguma.api.kube.target import Target, check
 from koguma.api.kube.watching import Watching
 from koguma.api.kube.writing import Writing
 from koguma.api.user import User
-from koguma.kube import clean, codec, endpoints, schemas
-from koguma.kube.kinds import ALIAS_KINDS, REVIEW_KINDS
-from koguma.kube.registry import Converter, Registry
-from koguma.kube.schemas import Schemas
+from koguma.kube import catalog, codec
 from koguma.model.errors import BadRequest, NotAcceptable
-from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json
 
 Verify = Callable[[str], User]
@@ -46,17 +42,17 @@ class KubeForm:
     ) -> None:
         self._context = context
         self._verify = verify
-        self.registry = registry_of(context.kinds)
-        described = schemas_of(self.registry, context.kinds)
+        known = catalog.of(context.kinds)
+        self.registry = known.registry
         answers = Answers(KubeShown(context.place), clock)
         finder = Finder(context)
         reading = Reading(context, finder, answers)
         self._watching = Watching(context, finder, reading, answers)
         handlers = Handlers(
-            Pages(context, self.registry, described, resource_ids=resource_ids),
+            Pages(context, self.registry, known.schemas, resource_ids=resource_ids),
             reading,
             self._watching,
-            Writing(context, finder, answers, described, clock),
+            Writing(context, finder, answers, known, clock),
             Deleting(context, finder, reading, answers),
             self.review,
         )
@@ -72,10 +68,7 @@ class KubeForm:
         check(self._context, call.user, target, "create")
         if negotiation.wanted(call).shape is not Shape.OBJECT:
             raise NotAcceptable("a review is answered as it is, not as a table")
-        given = await bodies.document(call)
-        if not isinstance(given, dict):
-            raise BadRequest("an object is needed")
-        codec.check_type(given, target.endpoint)
+        given = codec.typed((await bodies.document(call)).value, target.endpoint)
         given = _placed(given, target)
         answer = reviews.answer(
             target.endpoint.kind_name, given, call.user, self._context.access, self._verify
@@ -93,25 +86,3 @@ def _placed(given: Json, target: Target) -> Json:
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     return {**given, "metadata": {**metadata, "namespace": target.where}}
-
-
-def registry_of(kinds: Kinds) -> Registry:
-    """All endpoints of a control plane with these kinds."""
-    return Registry((*endpoints.native(), *endpoints.ours(kinds, _converter)))
-
-
-def _converter(kind: Kind) -> Converter:
-    made = clean.converter(kind)
-    return msgspec.structs.replace(
-        made,
-        refused=lambda spec: clean.refusals(kind, spec),
-        seen=lambda violations: clean.seen(kind, violations),
-    )
-
-
-def schemas_of(registry: Registry, kinds: Kinds) -> Schemas:
-    """The schemas of everything that is served."""
-    without = {(clean.VERSION, kind.name): clean.deprecated(kind) for kind in kinds}
-    shapes = {(f"{kind.group}/v1", kind.name): schemas.shape_of_kind(kind) for kind in REVIEW_KINDS.values()}
-    shapes |= {place: schemas.shape_of_kind(kind) for place, kind in ALIAS_KINDS.items()}
-    return Schemas(registry, without, shapes)

@@ -29,9 +29,9 @@ class Wanted(msgspec.Struct, frozen=True):
     version: str = "v1"
 
     @property
-    def content_type(self) -> str:
-        """What the answer says that it is."""
-        return JSON
+    def api_version(self) -> str:
+        """As in the answer's `apiVersion`, where it is not the object itself."""
+        return f"{_META_GROUP}/{self.version}"
 
 
 _OBJECTS: Final = Wanted(Shape.OBJECT)

@@ -102,7 +102,8 @@ def _with_older_form(policy: str, body: Json, query: Mapping[str, str]) -> str:
     if policy:
         text = "orphanDependents and propagationPolicy cannot be both set"
         raise Invalid([Violation("propagationPolicy", text, "forbidden")])
-    return "Orphan" if orphan in (True, "true", "1") else "Background"
+    is_no = orphan is False or (isinstance(orphan, str) and orphan.lower() in ("0", "false"))
+    return "Background" if is_no else "Orphan"
 
 
 def revision(text: Json) -> int | None:

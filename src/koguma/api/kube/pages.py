@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 from koguma import __version__
-from koguma.api.access import Attempt
+from koguma.api.access import Attempt, denied
 from koguma.api.call import JSON, Call
 from koguma.api.context import Context
 from koguma.api.kube import negotiation
@@ -26,18 +27,29 @@ _V2_SAID: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 # Which release of Kubernetes' API this speaks; clients compare their own version with it.
 _MAJOR: Final = "1"
 _MINOR: Final = "36"
+_KEPT_MAX: Final = 1_000
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, frozen=True, dict=True):
     """A document as it is served."""
 
     body: bytes
     etag: str
     content_type: str = JSON
+    by_accept: bool = False  # whether the same path has other documents, for who asks otherwise
+
+    @cached_property
+    def headers(self) -> CIMultiDict[str]:
+        """What is said beside it, also where it is not sent again."""
+        said = {"ETag": self.etag, "Cache-Control": "public"}
+        return CIMultiDict({**said, "Vary": "Accept"} if self.by_accept else said)
 
 
-def _page(body: bytes, content_type: str = JSON) -> Page:
-    return Page(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type)
+def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> Page:
+    return Page(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type, by_accept)
 
 
 class Pages:
@@ -49,6 +61,8 @@ class Pages:
         self._schemas = schemas
         self._resource_ids = resource_ids
         self._made: dict[tuple[str, ...], Page] = {}
+        self._asked: dict[tuple[str, str], Page] = {}  # a root and an Accept header: read once
+        self._attempts: dict[str, Attempt] = {}
 
     def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> Page:
         page = self._made.get(key)
@@ -69,15 +83,23 @@ class Pages:
 
     def _root(self, call: Call, word: str, plain: Callable[[], Json]) -> web.StreamResponse:
         self._check(call)
-        for entry in (call.header("Accept") or "*/*").split(","):
+        accept = call.header("Accept") or "*/*"
+        page = self._asked.get((word, accept))
+        if page is None:
+            page = self._negotiated(word, accept, plain)
+            _remember(self._asked, (word, accept), page)
+        return _sent(call, page)
+
+    def _negotiated(self, word: str, accept: str, plain: Callable[[], Json]) -> Page:
+        for entry in accept.split(","):
             media, said = negotiation.parameters(entry)
             if media not in (JSON, "*/*", "application/*"):
                 continue
             if "as" not in said:
-                return _sent(call, self._kept((word,), plain), vary=True)
+                return msgspec.structs.replace(self._kept((word,), plain), by_accept=True)
             asked, form = (said["as"], said.get("g")), said.get("v", "")
             if asked == ("APIGroupDiscoveryList", _DISCOVERY_GROUP) and form in discovery.AGGREGATED:
-                return _sent(call, self._aggregated(word, form), vary=True)
+                return self._aggregated(word, form)
         raise NotAcceptable(f"only {JSON} is served here, plain or as APIGroupDiscoveryList")
 
     def _aggregated(self, word: str, form: str) -> Page:
@@ -86,7 +108,7 @@ class Pages:
             return discovery.aggregated(self._registry, form, core=core, resource_ids=self._resource_ids)
 
         said = f"{JSON};g={_DISCOVERY_GROUP};v={form};as=APIGroupDiscoveryList"
-        return msgspec.structs.replace(self._kept((word, form), make), content_type=said)
+        return msgspec.structs.replace(self._kept((word, form), make), content_type=said, by_accept=True)
 
     async def group(self, call: Call, name: str) -> web.StreamResponse:
         """`/apis/<group>`."""
@@ -131,9 +153,9 @@ class Pages:
         for entry in (call.header("Accept") or "*/*").split(","):
             media, _ = negotiation.parameters(entry)
             if media in (_V2_ASKED, _V2_SAID):
-                return _sent(call, self._v2_protobuf, vary=True)
+                return _sent(call, self._v2_protobuf)
             if media in (JSON, "*/*", "application/*"):
-                return _sent(call, self._v2_json, vary=True)
+                return _sent(call, self._v2_json)
         raise NotAcceptable(f"only {JSON} and {_V2_ASKED} are served here")
 
     @cached_property
@@ -142,11 +164,11 @@ class Pages:
 
     @cached_property
     def _v2_json(self) -> Page:
-        return _page(msgspec.json.encode(self._v2))
+        return _page(msgspec.json.encode(self._v2), by_accept=True)
 
     @cached_property
     def _v2_protobuf(self) -> Page:
-        return _page(openapi.v2_protobuf(self._v2), _V2_SAID)
+        return _page(openapi.v2_protobuf(self._v2), _V2_SAID, by_accept=True)
 
     async def version(self, _call: Call) -> web.StreamResponse:
         """Which Kubernetes this speaks like, and who it is."""
@@ -164,19 +186,28 @@ class Pages:
         return web.Response(body=msgspec.json.encode(body), headers={"Content-Type": JSON})
 
     def _check(self, call: Call) -> None:
-        path = call.request.path.rstrip("/") or "/"
-        if not self._context.access.allows(call.user, Attempt("get", path=path)):
-            raise Forbidden(f'forbidden: User "{call.user.name}" cannot get path "{path}"')
+        path = call.request.path
+        attempt = self._attempts.get(path)
+        if attempt is None:
+            attempt = Attempt("get", path=path.rstrip("/") or "/")
+            _remember(self._attempts, path, attempt)
+        if not self._context.access.allows(call.user, attempt):
+            raise Forbidden(denied(call.user, attempt))
 
 
-def _sent(call: Call, page: Page, *, vary: bool = False) -> web.Response:
-    headers = {"ETag": page.etag, "Cache-Control": "public"}
-    if vary:
-        headers["Vary"] = "Accept"
+def _sent(call: Call, page: Page) -> web.Response:
+    headers = page.headers.copy()
     if page.etag in (call.header("If-None-Match") or ""):
         return web.Response(status=304, headers=headers)
     headers["Content-Type"] = page.content_type
     return web.Response(body=page.body, headers=headers)
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> None:
+    """Keep what was worked out, and never more of it than clients can make us."""
+    if len(known) >= _KEPT_MAX:
+        known.clear()
+    known[key] = value
 
 
 def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Target | None:

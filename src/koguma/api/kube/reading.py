@@ -45,6 +45,8 @@ class Reading:
         fits = self.filter(call, target)
         check(self._context, call.user, target, "list")
         query = call.query
+        if "sendInitialEvents" in query:
+            raise Invalid([Violation("sendInitialEvents", "is forbidden for list", "forbidden")])
         token = query.get("continue") or ""
         given = options.revision(query.get("resourceVersion"))
         limit = options.limit(call)

@@ -113,9 +113,10 @@ class Objects:
         self._part = _endpoint(
             "item", {"GET": handlers.reading.get, "PUT": writing.replace, "PATCH": writing.patch}
         )
-        many: dict[str, Handler] = {"GET": self._show, "DELETE": deleting.delete_many}
-        self._many = _endpoint("list", {**many, "POST": writing.create})
-        self._everywhere = _endpoint("list", many)
+        self._many = _endpoint(
+            "list", {"GET": self._show, "POST": writing.create, "DELETE": deleting.delete_many}
+        )
+        self._everywhere = _endpoint("list", {"GET": self._show})
         self._review = _endpoint("review", {"POST": handlers.reviewing})
         self._watch = _endpoint("list", {"GET": handlers.watching.watch})
 
@@ -153,8 +154,8 @@ async def _no_resource(_call: Call, why: str) -> web.StreamResponse:
 def _why(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> str:
     """What a path asks for in vain, where it names an object that has no such part; else nothing."""
     whole = addressed(registry, group, version, rest[:-1]) if len(rest) > 1 else None
-    if whole is None or not whole.name or whole.subresource:
-        return ""
+    if whole is None or not whole.name or whole.subresource or whole.endpoint.plural == "namespaces":
+        return ""  # below a namespace may as well be meant what is in it
     endpoint, part = whole.endpoint, rest[-1][:100]
     has = f"only {', '.join(endpoint.subresources)}" if endpoint.subresources else "no subresources"
     return f': {endpoint.qualified} have no "{part}", they have {has}'

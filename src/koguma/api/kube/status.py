@@ -39,7 +39,7 @@ _CAUSES: Final = {
     "forbidden": "FieldValueForbidden",
     "length": "FieldValueTooLong",
     "type": "FieldValueTypeInvalid",
-    "manager": "FieldManagerConflict",
+    "FieldManagerConflict": "FieldManagerConflict",
     "terminating": "NamespaceTerminating",
     "too-new": "ResourceVersionTooLarge",
 }
@@ -109,8 +109,6 @@ def _message(error: KogumaError, target: Target | None, reason: str) -> str:
             return f'{endpoint.qualified} "{name}" not found'
         case "AlreadyExists":
             return f'{endpoint.qualified} "{name}" already exists'
-        case "Forbidden" if error.violations:
-            return f'{endpoint.qualified} "{name}" is forbidden: {error.detail}'
         case "Conflict" if not error.violations:
             return f'Operation cannot be fulfilled on {endpoint.qualified} "{name}": {error.detail}'
     if error.violations and error.detail == errors.NotFound().detail:

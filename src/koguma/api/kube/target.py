@@ -2,12 +2,13 @@
 
 import msgspec
 
+from koguma.api import plain
 from koguma.api.access import Attempt, denied
 from koguma.api.context import Context
 from koguma.api.user import User
 from koguma.kube import places
 from koguma.kube.registry import Endpoint
-from koguma.model.errors import Forbidden
+from koguma.model.errors import Forbidden, NotAllowed
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -34,6 +35,15 @@ class Target(msgspec.Struct, frozen=True):
             namespace=self.where,
             subresource=self.subresource,
         )
+
+
+def check_writable(context: Context, target: Target, verb: str) -> None:
+    """Raise NotAllowed where nobody may do this to objects of an endpoint, or not on this control plane."""
+    endpoint = target.endpoint
+    if not places.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.place):
+        raise NotAllowed(plain.read_only_reason(endpoint.kind, context))
+    if verb not in endpoint.verbs:
+        raise NotAllowed("the server does not allow this method on the requested resource")
 
 
 def check(context: Context, user: User, target: Target, verb: str, name: str | None = None) -> None:

@@ -23,6 +23,7 @@ from koguma.api.kube.negotiation import Shape, Wanted
 from koguma.api.kube.reading import Fits, Reading
 from koguma.api.kube.target import Target, check
 from koguma.kube import places, tables
+from koguma.kube.registry import Endpoint
 from koguma.model.errors import Gone, Invalid, KogumaError, Unavailable
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -34,6 +35,8 @@ LIFE_SECONDS_MIN: Final = 1800
 _LAST_BOOKMARK_SECONDS: Final = 1.0
 _BATCH: Final = 500
 _END_OF_FIRST: Final = "k8s.io/initial-events-end"
+_MADE_MAX: Final = 1_000
+_WORDS: Final = {Op.CREATE: "ADDED", Op.UPDATE: "MODIFIED", Op.DELETE: "DELETED"}
 
 
 class Watching:
@@ -44,6 +47,7 @@ class Watching:
         self._finder = finder
         self._reading = reading
         self._answers = answers
+        self._made: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
         self.open = 0
 
     async def watch(self, call: Call, target: Target) -> web.StreamResponse:
@@ -53,6 +57,7 @@ class Watching:
         given = options.revision(call.query.get("resourceVersion"))
         sends_first = self._sends_first(call)
         wanted = negotiation.wanted(call)
+        negotiation.include(call)  # refused before anything streams
         seconds = _life(call)
         if sends_first:
             await self._reading.reached(given)
@@ -94,7 +99,7 @@ class Watching:
         try:
             while (now := time()) < ends_at:
                 changes = await feed.next_batch(min(ends_at, marks.next_at if marks else ends_at) - now)
-                lines = [line for change in changes for line in self._lines(change, target, teller, fits)]
+                lines = self._told(changes, target, teller, fits)
                 # One that waits for a revision still to come has been told nothing up to it.
                 if marks and marks.due(time()) and feed.position <= self._context.state.revision:
                     lines.append(teller.bookmark(feed.position))
@@ -130,6 +135,26 @@ class Watching:
             return given, (), Gone(f"too old resource version: {given} ({state.compacted})")
         return given, (), None
 
+    def _told(
+        self, changes: Sequence[Change], target: Target, teller: "_Teller", fits: Fits | None
+    ) -> list[bytes]:
+        if fits is not None or not teller.is_whole:
+            return [line for change in changes for line in self._lines(change, target, teller, fits)]
+        namespace = target.namespace if target.endpoint.namespaced else None
+        made = [self._line(change, target.endpoint, teller) for change in changes if not change.error]
+        return [line for where, line in made if namespace is None or where == namespace]
+
+    def _line(self, change: Change, endpoint: Endpoint, teller: "_Teller") -> tuple[str, bytes]:
+        """In which namespace a change is, and its line: made once for all watches that tell it alike."""
+        key = (endpoint.api_version, change.revision)
+        made = self._made.get(key)
+        if made is None:
+            if len(self._made) >= _MADE_MAX:
+                self._made.clear()
+            spot = places.spot(change.resource, endpoint.kind, self._context.place)
+            made = self._made[key] = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
+        return made
+
     def _lines(self, change: Change, target: Target, teller: "_Teller", fits: Fits | None) -> Iterator[bytes]:
         resource = change.resource
         if change.error or not self._is_there(resource, target):
@@ -138,7 +163,7 @@ class Watching:
             if fits is None or fits(resource):
                 yield teller.event("DELETED", resource)
         elif fits is None:
-            yield teller.event("ADDED" if change.op is Op.CREATE else "MODIFIED", resource)
+            yield teller.event(_WORDS[change.op], resource)
         else:
             yield from self._selected(change, teller, fits)
 
@@ -155,7 +180,7 @@ class Watching:
             yield teller.event("MODIFIED" if did_fit else "ADDED", change.resource)
         elif did_fit:
             last = before if before is not None else change.resource
-            yield teller.event("DELETED", msgspec.structs.replace(last, revision=change.revision))
+            yield teller.left(msgspec.structs.replace(last, revision=change.revision))
 
 
 def _life(call: Call) -> float:
@@ -189,9 +214,8 @@ class _Teller:
         self._answers = answers
         self._wanted = wanted
         self._has_columns = False
-        self._show: Callable[[Resource], bytes] = (
-            self._whole if wanted.shape is Shape.OBJECT else self._shaped
-        )
+        self.is_whole = wanted.shape is Shape.OBJECT
+        self._show: Callable[[Resource], bytes] = self._whole if self.is_whole else self._shaped
 
     def added(self, resource: Resource) -> bytes:
         """An object that was there when the watch began."""
@@ -200,6 +224,19 @@ class _Teller:
     def event(self, word: str, resource: Resource) -> bytes:
         """One change."""
         return b'{"type":"%b","object":%b}\n' % (word.encode(), self._show(resource))
+
+    def left(self, last: Resource) -> bytes:
+        """An object that fits no more: what it was, with the revision of the change.
+
+        At that revision it is stored otherwise, so these bytes are not kept for those who ask for it.
+        """
+        endpoint = self._target.endpoint
+        shown = (
+            msgspec.json.encode(self._answers.shown.document(last, endpoint))
+            if self.is_whole
+            else self._shaped(last)
+        )
+        return b'{"type":"DELETED","object":%b}\n' % shown
 
     def bookmark(self, revision: int, *, ends_first: bool = False) -> bytes:
         """Up to which revision everything was told."""
@@ -215,7 +252,7 @@ class _Teller:
         if self._wanted.shape is Shape.TABLE:
             shown = self._table([shown], bookmark=True)
         elif self._wanted.shape is Shape.PARTIAL:
-            shown = tables.partial(shown)
+            shown = tables.partial(shown, self._wanted.api_version)
         return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(shown)
 
     def error(self, error: KogumaError) -> bytes:
@@ -229,7 +266,7 @@ class _Teller:
     def _shaped(self, resource: Resource) -> bytes:
         document = self._answers.shown.document(resource, self._target.endpoint)
         if self._wanted.shape is Shape.PARTIAL:
-            return msgspec.json.encode(tables.partial(document))
+            return msgspec.json.encode(tables.partial(document, self._wanted.api_version))
         return msgspec.json.encode(self._table([document]))
 
     def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:

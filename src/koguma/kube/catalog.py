@@ -1,0 +1,80 @@
+"""Catalog: all endpoints of a control plane with certain kinds, what their objects look like, how they merge.
+
+Made once for a set of kinds; schemas and shapes when somebody asks for them.
+"""
+
+from functools import cached_property, lru_cache
+
+import msgspec
+
+from koguma.kube import clean, endpoints, schemas, shape
+from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS
+from koguma.kube.registry import Converter, Endpoint, Registry
+from koguma.kube.schemas import Schemas
+from koguma.kube.shape import Shape
+from koguma.model.kind import Kind, Kinds
+
+
+class Catalog:
+    """The endpoints over some kinds and Kubernetes' own."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self.registry = registry_of(kinds)
+        self._by_set = {kind.stored_as: kind for kind in (*kinds, *NATIVE_KINDS)}
+        self._stored = {
+            each.set.stored_as: each
+            for each in self.registry
+            if each.set.kind is not None and each.api_version == each.set.version
+        }
+        self._shapes: dict[tuple[str, str], Shape] = {}
+
+    @cached_property
+    def schemas(self) -> Schemas:
+        """The schemas of everything that is served."""
+        return schemas_of(self.registry, self._kinds)
+
+    def kind(self, stored_as: str) -> Kind | None:
+        """The kind of objects that are stored under this word."""
+        return self._by_set.get(stored_as)
+
+    def stored(self, stored_as: str) -> Endpoint:
+        """The endpoint that serves objects in the version in which they are stored."""
+        return self._stored[stored_as]
+
+    def shape(self, endpoint: Endpoint) -> Shape:
+        """How the documents of an endpoint merge."""
+        key = (endpoint.api_version, endpoint.kind_name)
+        found = self._shapes.get(key)
+        if found is None:
+            schema = self.schemas.of(endpoint)
+            found = self._shapes[key] = shape.shape_of(schema, self.schemas.resolve)
+        return found
+
+
+@lru_cache(maxsize=4)
+def of(kinds: Kinds) -> Catalog:
+    """The catalog of these kinds, the same for all who ask."""
+    return Catalog(kinds)
+
+
+def registry_of(kinds: Kinds) -> Registry:
+    """All endpoints of a control plane with these kinds."""
+    return Registry((*endpoints.native(), *endpoints.ours(kinds, _converter)))
+
+
+def _converter(kind: Kind) -> Converter:
+    made = clean.converter(kind)
+    return msgspec.structs.replace(
+        made,
+        refused=lambda spec: clean.refusals(kind, spec),
+        seen=lambda violations: clean.seen(kind, violations),
+    )
+
+
+def schemas_of(registry: Registry, kinds: Kinds) -> Schemas:
+    """The schemas of everything that is served."""
+    without = {(clean.VERSION, kind.name): clean.deprecated(kind) for kind in kinds}
+    shapes = {(f"{kind.group}/v1", kind.name): schemas.shape_of_kind(kind) for kind in REVIEW_KINDS.values()}
+    shapes |= {place: schemas.shape_of_kind(kind) for place, kind in ALIAS_KINDS.items()}
+    return Schemas(registry, without, shapes)

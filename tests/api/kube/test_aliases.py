@@ -1,0 +1,325 @@
+"""Two versions over the same objects: what comes through one is there through the other, meaning the same."""
+
+import itertools
+import json
+import sqlite3
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from koguma.kube import catalog, endpoints
+from koguma.kube.registry import Registry
+from koguma.main import all_kinds
+from tests.kube_door import KOGUMA, KUMA, Door, causes, made, managers, refused, revision, timeout, until
+from tests.plane import Plane
+
+KINDS = all_kinds()
+CONVERTER = catalog.of(KINDS).registry.find("koguma.io", "v1", "meshtimeouts").conversion
+MESH = {"targetRef": {"kind": "Mesh"}}
+OLDER = {"from": [{**MESH, "default": {"idleTimeout": "5s"}}], "targetRef": None}
+CLEAN = {"rules": [{"default": {"idleTimeout": "5s"}}]}
+
+
+@pytest.fixture
+def door(room):
+    return Door(room.plane, room.namespace)
+
+
+@pytest.fixture
+def clean(door):
+    return door.other(KOGUMA)
+
+
+def test_an_older_spelling_is_shown_in_the_clean_shape(door, clean):
+    stored = made(door.create("a", spec=OLDER))
+    shown = clean.get("a")
+    assert (stored["spec"], shown["spec"]) == (OLDER, CLEAN)
+    assert (shown["apiVersion"], stored["apiVersion"]) == (KOGUMA, KUMA)
+    for field in ("uid", "resourceVersion", "labels", "generation", "creationTimestamp"):
+        assert shown["metadata"][field] == stored["metadata"][field]
+
+
+def test_what_is_written_in_one_version_is_read_in_the_other(door, clean):
+    made(clean.create("a", spec=CLEAN))
+    assert door.get("a")["spec"] == CLEAN
+    made(door.replace(door.document("a", spec=OLDER)))
+    assert clean.get("a")["spec"] == CLEAN
+    patched = made(clean.patch("a", {"spec": {"rules": [{"default": {"idleTimeout": "6s"}}]}}))
+    assert patched["spec"] == door.get("a")["spec"] == {"rules": [{"default": {"idleTimeout": "6s"}}]}
+    assert clean.delete("a").status == 200
+    assert not door.exists("a")
+
+
+def test_what_was_not_changed_stays_as_it_was_written(door, clean):
+    """A client of the newer version rewrites nothing that it did not mean to change."""
+    first = made(door.create("a", spec=OLDER))
+    shown = clean.get("a")
+    assert made(clean.replace(shown)) == shown
+    assert door.get("a") == first
+    labelled = made(clean.patch("a", {"metadata": {"labels": {"x": "y"}}}))
+    assert labelled["spec"] == CLEAN
+    now = door.get("a")
+    assert (now["spec"], now["metadata"]["generation"]) == (OLDER, 1)
+    applied = made(clean.apply("a", "one", spec=CLEAN))
+    assert ("one", "Apply") in managers(applied)
+    assert door.get("a")["spec"] == OLDER
+
+
+def test_an_older_spelling_is_refused_where_there_is_a_newer_one(clean):
+    answer = clean.create("a", spec={"from": OLDER["from"]})
+    assert refused(answer) == (422, "Invalid")
+    assert "spec.from" in [field for field, _ in causes(answer)]
+    assert "write its entries in spec.rules" in answer.json["message"]
+
+
+def test_errors_point_to_where_their_writer_finds_them(door, clean):
+    wrong = {"rules": [{"default": {"idleTimeout": "soon"}}]}
+    answer = clean.create("a", spec=wrong)
+    assert [field for field, _ in causes(answer)] == ["spec.rules[0].default.idleTimeout"]
+
+
+def test_a_right_on_one_endpoint_opens_no_other(door, clean):
+    roles, bindings = (door.other("rbac.authorization.k8s.io/v1", kind) for kind in ("Role", "RoleBinding"))
+    rules = [{"apiGroups": ["kuma.io"], "resources": ["meshtimeouts"], "verbs": ["*"]}]
+    made(roles.create("kuma", rules=rules))
+    to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kuma"}
+    made(bindings.create("kuma", roleRef=to, subjects=[{"kind": "User", "name": "kim"}]))
+    document = door.document("a", spec=timeout())
+    assert door.send("POST", "", document, Impersonate_User="kim").status == 201
+    answer = clean.send("POST", "", clean.document("b", spec=timeout()), Impersonate_User="kim")
+    assert refused(answer) == (403, "Forbidden")
+    assert clean.send("DELETE", "a", Impersonate_User="kim").status == 403
+    elsewhere = door.other(namespace="default")
+    assert elsewhere.send("DELETE", "a", Impersonate_User="kim").status == 403
+
+
+@pytest.mark.parametrize("kind", ["Secret", "GlobalSecret"])
+def test_secrets_need_rights_of_their_own(door, kind):
+    secrets = door.other(kind=kind, namespace="mesh-default" if kind == "Secret" else "mesh-global")
+    made(secrets.create(door.namespace, spec={"data": "eA=="}))
+    bindings = door.other("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", namespace="")
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
+    made(
+        bindings.create(
+            f"{door.namespace}-{kind.lower()}", roleRef=role, subjects=[{"kind": "User", "name": "ed"}]
+        )
+    )
+    assert door.send("GET", "", Impersonate_User="ed").status == 200
+    for method, name in (("GET", ""), ("GET", door.namespace), ("DELETE", door.namespace), ("POST", "")):
+        assert refused(secrets.send(method, name, None, Impersonate_User="ed")) == (403, "Forbidden")
+    core = door.other("v1", "Secret", namespace=secrets.namespace)
+    assert not core.exists(door.namespace), "ours and Kubernetes' own never meet"
+    assert secrets.delete(door.namespace).status == 200
+
+
+# Registering.
+
+
+def test_an_alias_without_a_converter_is_refused():
+    alias = next(each for each in endpoints.ours(KINDS, lambda _: CONVERTER) if each.converter is not None)
+    bare = msgspec.structs.replace(alias, converter=None)
+    with pytest.raises(ValueError, match=r"stored as kuma.io/v1alpha1, and there is no converter from it"):
+        Registry().add(bare)
+    registry = Registry([alias])
+    with pytest.raises(ValueError, match="served already"):
+        registry.add(alias)
+    other = msgspec.structs.replace(alias.set, kind_name="Else")
+    with pytest.raises(ValueError, match="stands for other objects"):
+        registry.add(msgspec.structs.replace(alias, plural="others", set=other))
+
+
+# Objects in a version that nobody knows any more.
+
+
+@pytest.fixture(scope="module")
+def aged(tmp_path_factory):
+    """A control plane over a store in which some objects are of a version that is gone."""
+    folder = tmp_path_factory.mktemp("aged")
+    store = f"sqlite:///{folder / 'koguma.db'}"
+    names = ("left", "again", "applied", "owner", "plain")
+    with Plane(folder, store=store) as plane:
+        door = Door(plane, "aged")
+        for name in (*names, "sound"):
+            made(door.create(name, spec=timeout()))
+        maps = door.other("v1", "ConfigMap")
+        owner = {"apiVersion": KUMA, "kind": "MeshTimeout", "name": "owner"}
+        owner["uid"] = door.get("owner")["metadata"]["uid"]
+        made(maps.create("child", metadata={"ownerReferences": [owner]}))
+    with sqlite3.connect(folder / "koguma.db") as database:
+        for name in names:
+            rows = database.execute("SELECT revision, body FROM changes WHERE name = ?", (name,)).fetchall()
+            for at, body in rows:
+                older = json.dumps({**json.loads(body), "storedAs": "kuma.io/v0"}).encode()
+                database.execute("UPDATE changes SET body = ? WHERE revision = ?", (older, at))
+    database.close()
+    with Plane(folder, store=store) as plane:
+        yield Door(plane, "aged")
+
+
+@pytest.mark.parametrize("version", [KUMA, KOGUMA])
+def test_an_object_of_a_removed_version_is_named_and_in_nobody_s_way(aged, version):
+    door = aged.other(version)
+    answer = door.send("GET", "left")
+    assert refused(answer) == (500, "InternalError")
+    for word in ('MeshTimeout "left"', 'version "kuma.io/v0"', "delete it, or write it again"):
+        assert word in answer.json["message"]
+    listed = door.send("GET", "")
+    assert "sound" in [item["metadata"]["name"] for item in listed.json["items"]]
+    assert any('MeshTimeout "left"' in text and "kuma.io/v0" in text for text in listed.warnings)
+    checks = door.plane("GET", "/_check").json["checks"]
+    told = [str(each) for each in checks if each["name"] == "objects" and each["status"] == "error"]
+    assert any('MeshTimeout "left"' in text and "kuma.io/v0" in text for text in told)
+    for change in (door.replace(door.document("left", spec=timeout())), door.patch("left", {"spec": {}})):
+        assert refused(change) == (409, "Conflict")
+        assert "delete it, then create it" in change.json["message"]
+
+
+def test_an_object_of_a_removed_version_can_be_deleted_or_written_again(aged):
+    tried = aged.delete("again", query={"dryRun": "All"})
+    assert tried.status == 200
+    assert aged.send("GET", "again").status == 500
+    assert aged.delete("again").json["status"] == "Success"
+    assert aged.create("again", spec=timeout()).status == 201
+    assert aged.apply("applied", "one", spec=timeout("6s")).status == 201
+    assert aged.get("applied")["spec"] == timeout("6s")
+    path = "/meshes/default/meshtimeouts/plain.aged"
+    document = {"type": "MeshTimeout", "mesh": "default", "name": "plain.aged", "spec": timeout()}
+    document["labels"] = {"k8s.kuma.io/namespace": "aged"}
+    assert aged.plane("PUT", path, document).status in (200, 201)
+    assert aged.get("plain")["spec"] == timeout()
+
+
+def test_what_an_unreadable_object_owns_stays(aged):
+    maps = aged.other("v1", "ConfigMap")
+    gone = {"apiVersion": KUMA, "kind": "MeshTimeout", "name": "nobody", "uid": "nobody"}
+    made(maps.create("orphan", metadata={"ownerReferences": [gone]}))
+    until(lambda: not maps.exists("orphan"))
+    assert maps.exists("child")
+
+
+# Whatever comes, through whichever door.
+
+NAMES = ("a", "b", "c")
+SPECS = (OLDER, CLEAN, timeout("5s"), timeout("6s"), {"rules": [{"default": {"idleTimeout": "7s"}}]})
+_numbers = itertools.count(1)
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("plain", "v1alpha1", "v1")),
+        st.sampled_from(("write", "write", "write", "apply", "label", "delete")),
+        st.sampled_from(NAMES),
+        st.sampled_from(SPECS),
+        st.sampled_from(("x", "y")),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+class Doors:
+    """The three ways to the objects of one namespace, and what they show."""
+
+    def __init__(self, plane):
+        self.plane = plane
+        self.namespace = f"doors{next(_numbers)}"
+        self.alpha = Door(plane, self.namespace)
+        self.clean = self.alpha.other(KOGUMA)
+        self.base = "/meshes/default/meshtimeouts"
+
+    def path(self, name):
+        return f"{self.base}/{name}.{self.namespace}"
+
+    def do(self, through, what, name, spec, word):
+        """One write; refusals are answers too, and change nothing."""
+        if through == "plain":
+            return self._plainly(what, name, spec, word)
+        door, shape = (self.alpha, spec) if through == "v1alpha1" else (self.clean, CONVERTER.shown(spec))
+        match what:
+            case "apply":
+                return door.apply(name, word, force=True, spec=shape)
+            case "label":
+                return door.patch(name, {"metadata": {"labels": {"word": word}}})
+            case "delete":
+                return door.delete(name)
+        created = door.create(name, spec=shape)
+        return created if created.status == 201 else door.replace(door.document(name, spec=shape))
+
+    def _plainly(self, what, name, spec, word):
+        if what == "delete":
+            return self.plane("DELETE", self.path(name))
+        if what == "label":
+            change = {"labels": {"word": word}}
+            return self.plane("PATCH", self.path(name), change, Content_Type="application/merge-patch+json")
+        labels = {"k8s.kuma.io/namespace": self.namespace}
+        document = {
+            "type": "MeshTimeout",
+            "mesh": "default",
+            "name": f"{name}.{self.namespace}",
+            "labels": labels,
+        }
+        if what == "apply":
+            return self.plane("POST", "/_apply", [{**document, "spec": spec}])
+        return self.plane("PUT", self.path(name), {**document, "spec": spec})
+
+    def shown(self):
+        """What all doors show, by name, each as the specs of the three."""
+        plain = self.plane("GET", f"{self.base}?size=1000").json["items"]
+        here = [item for item in plain if item["labels"].get("k8s.kuma.io/namespace") == self.namespace]
+        alpha, clean = (
+            {item["metadata"]["name"]: item for item in door.send("GET", "").json["items"]}
+            for door in (self.alpha, self.clean)
+        )
+        assert set(alpha) == set(clean) == {item["name"].removesuffix(f".{self.namespace}") for item in here}
+        for item in here:
+            one = alpha[item["name"].removesuffix(f".{self.namespace}")]
+            assert item["labels"] == one["metadata"]["labels"]
+            assert item["spec"] == one["spec"]
+        return {name: (alpha[name], clean[name]) for name in alpha}
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps)
+def test_all_doors_show_the_same_whatever_comes_through_which(plane, written):
+    doors = Doors(plane)
+    begin = revision(doors.alpha.send("GET", "").json)
+    newest = begin
+    for step in written:
+        answer = doors.do(*step)
+        # An apply lets fields of others stand, which may not go together with what it says.
+        assert answer.status in (200, 201, 404, *([422] if step[1] == "apply" else [])), answer.body
+        for alpha, clean in doors.shown().values():
+            assert clean["spec"] == CONVERTER.shown(alpha["spec"])
+            assert revision(alpha) == revision(clean)
+        now = revision(doors.alpha.send("GET", "").json)
+        assert now >= newest
+        newest = now
+    made(doors.alpha.create("last", spec=timeout()))
+    assert _seen(doors, begin)
+
+
+def _seen(doors, begin):
+    """The revisions that watches of all doors see; they must be the same."""
+    found = []
+    for door in (doors.alpha, doors.clean):
+        with doors.plane.watch(f"{door.path}?watch=true&resourceVersion={begin}") as events:
+            found.append(list(_until_last(events, lambda each: revision(each["object"]), "last")))
+    query = f"watch=true&revision={begin}&filter[labels.k8s.kuma.io/namespace]={doors.namespace}"
+    with doors.plane.watch(f"{doors.base}?{query}") as events:
+        events.next()  # where it begins
+        found.append(list(_until_last(events, lambda each: each["revision"], f"last.{doors.namespace}")))
+    alpha, clean, plain = found
+    assert alpha == clean == plain
+    revisions = [number for _, number in alpha]
+    assert revisions == sorted(set(revisions))
+    return alpha
+
+
+def _until_last(events, number, last):
+    while True:
+        event = events.next()
+        yield event["type"], number(event)
+        shown = event["object"]
+        if (shown.get("name") or shown["metadata"]["name"]) == last:
+            return
