@@ -2,6 +2,7 @@
 
 `python -m bench.empty MODE FOLDER` serves, by mode:
 constant  every path answers the file `body`
+unchanged every path answers 304 with the ETag in the file `etag`
 pages     `/0`, `/1`, ... answer the files `0`, `1`, ...
 streams   every path is a chunked response that begins with the file `first`, and sends the file `event`
           each time that `/event` is asked for
@@ -26,6 +27,16 @@ def constant(folder: Path) -> Handle:
 
     async def handle(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=body, content_type=_JSON)
+
+    return handle
+
+
+def unchanged(folder: Path) -> Handle:
+    """Nothing new, whatever is asked for."""
+    etag = (folder / "etag").read_text()
+
+    async def handle(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=304, headers={"ETag": etag})
 
     return handle
 
@@ -81,7 +92,7 @@ def main(mode: str, folder: str) -> None:
         import uvloop  # noqa: PLC0415 - only where it is installed
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    modes = {"constant": constant, "pages": pages, "streams": streams}
+    modes = {"constant": constant, "unchanged": unchanged, "pages": pages, "streams": streams}
     asyncio.run(serve(modes[mode](Path(folder))))
 
 

@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What a number should be: the ratio at least so much, or our own number below so much."""
+    """What a number should be: the ratio at least or at most so much, or our own number below so much."""
 
-    of: Literal["ratio", "ours"]
+    of: Literal["ratio", "cost", "ours"]
     limit: float
 
     def __str__(self) -> str:
-        return f"ratio ≥ {self.limit:.2f}" if self.of == "ratio" else f"< {self.limit:g}"
+        sign = {"ratio": "ratio ≥", "cost": "ratio ≤", "ours": "<"}[self.of]
+        return f"{sign} {self.limit:g}" if self.of == "ours" else f"{sign} {self.limit:.2f}"
 
     def met(self, ours: float, ratio: float | None) -> bool:
         """Whether it is."""
-        return (ratio or 0.0) >= self.limit if self.of == "ratio" else ours < self.limit
+        if self.of == "ours":
+            return ours < self.limit
+        return ratio is not None and (ratio >= self.limit if self.of == "ratio" else ratio <= self.limit)
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,7 +27,7 @@ async def measured(*, quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         folder = Path(name)
         with Plane(folder / "plane") as plane:
-            await _seed(plane, objects)
+            await seeded(plane, objects)
         with Plane(folder / "plane") as plane:  # a new process, which has made no bytes yet
             paths = [f"{sample.PATH}?size={PAGE}&offset={start}" for start in range(0, objects, PAGE)]
             first = await _first(plane, paths, folder)
@@ -37,7 +37,7 @@ async def measured(*, quick: bool) -> list[Figure]:
     return [*figures, cold]
 
 
-async def _seed(plane: Plane, objects: int) -> None:
+async def seeded(plane: Plane, objects: int) -> None:
     client = await wire.Client(plane.token).connect(plane.port)
     for start in range(0, objects, PAGE):
         documents = [sample.document(f"timeout-{number:05}") for number in range(start, start + PAGE)]

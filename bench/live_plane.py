@@ -35,10 +35,12 @@ class ObservedLine:
         self._note = note
         self._acked = 0
 
-    async def next_offer(self) -> Offer:
-        offer = await self._line.next_offer()
-        self._note("offer", proxy=self._name, revision=offer.revision)
-        return offer
+    def follow(self, told: Callable[[Offer], None]) -> None:
+        def noted(offer: Offer) -> None:
+            self._note("offer", proxy=self._name, revision=offer.revision)
+            told(offer)
+
+        self._line.follow(noted)
 
     def report(self, status: ProxyStatus) -> None:
         if status.acked > self._acked:

@@ -69,7 +69,8 @@ class Plane(Process):
 
     def __init__(self, data_dir: Path, store: str = "") -> None:
         data_dir.mkdir(exist_ok=True)
-        command = [KOGUMA, "cp", "run", "--data-dir", str(data_dir), "--api-port", "0", "--api-tls-port", "0"]
+        ports = [f"--{name}-port=0" for name in ("api", "api-tls", "dp", "xds")]
+        command = [KOGUMA, "cp", "run", "--data-dir", str(data_dir), *ports]
         super().__init__([*command, "--store", store] if store else command, data_dir)
         self.token = (data_dir / "admin-token").read_text().strip()
 

@@ -1,10 +1,14 @@
 """Scale: what many proxies cost a control plane, beside a bare server that sends the same bytes.
 
-    python -m bench.scale [--proxies N --services S --rounds R --json]
+    python -m bench.scale [--proxies N --services S --rounds R --planes P --json]
 
 The control plane is `koguma cp run` in a process of its own, over TLS as always; the proxies are streams
 that speak delta ADS as Envoy does (`bench.swarm`), each with a Dataplane and a token of its own. The bare
-side is the same gRPC server with ready bytes (`bench.swarm_bare`), and has as many streams of the same swarm.
+side is the same gRPC server with ready bytes (`bench.swarm_bare`), and has as many streams of the same swarm;
+with TLS, and at the end once more without, since a control plane has no port for proxies that has no TLS.
+
+With several planes, each is a process with its share of the proxies, on one PostgreSQL. Figures are then
+those of all planes together, and nothing stands beside them.
 """
 
 import argparse
@@ -22,13 +26,13 @@ from typing import Any, Final
 
 import msgspec
 
+from bench import databases
 from bench import swarm_mesh as mesh
 from bench.figures import percentile
 from bench.processes import Process
-from bench.swarm_parties import Bare, Plane, Swarm, free_ports
+from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
-_SETTLE_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -51,13 +55,28 @@ class Scale:
     def __init__(self, folder: Path, options: argparse.Namespace, rooms: ExitStack) -> None:
         self.folder, self.options, self._rooms = folder, options, rooms
         self.n = options.proxies
-        self._data = folder / "plane"
-        self._ports = free_ports()
+        self._datas = [folder / f"plane-{number}" for number in range(options.planes)]
+        self._data = self._datas[0]
+        self._ports = [free_ports() for _ in self._datas]
         self._values = itertools.count(100)
+        self._store = options.store
+        if options.planes > 1 and not self._store:
+            self._store = rooms.enter_context(databases.postgres()).database()
         self._start()
 
     def _start(self) -> None:
-        self.plane = self._rooms.enter_context(Plane(self._data, self._ports, self.options.store))
+        made = [
+            self._rooms.enter_context(Plane(data, ports, self._store))
+            for data, ports in zip(self._datas, self._ports, strict=True)
+        ]
+        self.plane = Planes(made)
+
+    def _open(self) -> dict[str, Any]:
+        """Let everybody come, each to its plane."""
+        doors = [
+            (ports["xds"], str(data / "ca.pem")) for data, ports in zip(self._datas, self._ports, strict=True)
+        ]
+        return self.swarm.open("ours", doors)
 
     # Before anybody connects.
 
@@ -87,12 +106,12 @@ class Scale:
         """Everybody comes for the first time."""
         plane, before, cpu = self.plane, self.plane.memory_kib, self.plane.cpu_seconds
         self.swarm("ours", "mark", record=_RECORDED)
-        opened = self.swarm.open("ours", self._ports["xds"], str(self._data / "ca.pem"))
+        opened = self._open()
         self.swarm.wait("ours", self.n, quiet=1.0)
-        _until(lambda: plane.api.n_synced() == self.n)
+        _until(lambda: plane.n_synced() == self.n)
         counted = self.swarm.wait("ours", self.n)
         self.first = self.swarm.recorded("ours")
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(self.options.settle)
         return {
             "seconds": max(counted["acked_at"]) - opened["began_at"],
             "cpu_s": plane.cpu_seconds - cpu,
@@ -112,14 +131,19 @@ class Scale:
         self._bare_folder = folder
         before, cpu = self.bare.memory_kib, self.bare.cpu_seconds
         self.swarm("bare", "mark")
-        opened = self.swarm.open("bare", self.bare.port, str(self._data / "ca.pem") if tls else "")
+        opened = self.swarm.open("bare", [(self.bare.port, str(self._data / "ca.pem") if tls else "")])
         counted = self.swarm.wait("bare", self.n, quiet=1.0)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(self.options.settle)
         return {
             "seconds": max(counted["acked_at"]) - opened["began_at"],
             "cpu_s": self.bare.cpu_seconds - cpu,
             "memory_kib": self.bare.memory_kib - before,
         }
+
+    def leave_bare(self) -> None:
+        """Let everybody leave the bare server, and end it."""
+        self.swarm("bare", "close")
+        self.bare.__exit__()
 
     def changed(self, document: Callable[[int], mesh.Document], n_touched: int) -> Change:
         """Write one object, and wait until everybody that it touches has taken what follows."""
@@ -137,7 +161,9 @@ class Scale:
         self.bare.send()
         return self._change("bare", self.bare, cpu, began_at, self.n)
 
-    def _change(self, group: str, process: Process, cpu: float, began_at: float, n_touched: int) -> Change:
+    def _change(
+        self, group: str, process: Process | Planes, cpu: float, began_at: float, n_touched: int
+    ) -> Change:
         counted = self.swarm.wait(group, n_touched)
         times = [at - began_at for at in counted["acked_at"]]
         return Change(
@@ -154,14 +180,14 @@ class Scale:
     def restart(self) -> dict[str, Any]:
         """The control plane goes and comes again, and everybody with it."""
         self.swarm("ours", "mark")
-        self.plane.__exit__()
+        self.plane.stop()
         _until(lambda: not any(each["connected"] for each in self.swarm("ours", "counted")))
         began_at = time.monotonic()
         self._start()
         started_s, cpu = time.monotonic() - began_at, self.plane.cpu_seconds
         self.swarm("ours", "mark")
-        opened = self.swarm.open("ours", self._ports["xds"], str(self._data / "ca.pem"))
-        _until(lambda: self.plane.api.n_synced() == self.n)
+        opened = self._open()
+        _until(lambda: self.plane.n_synced() == self.n)
         seconds = time.monotonic() - opened["began_at"]
         counted = self.swarm.wait("ours", 0)
         return {
@@ -195,11 +221,16 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as rooms:
         scale = Scale(Path(folder), options, rooms)
         scale.fill()
-        connected, bare = scale.connect(), scale.connect_bare(tls=True)
+        connected = scale.connect()
+        bare = scale.connect_bare(tls=True) if options.planes == 1 else {}
         changes = _changes(scale, options)
+        if bare:
+            scale.leave_bare()
+            changes["parts"]["without_tls"] = _without_tls(scale, options.rounds)
         restarted = scale.restart()
-    per_proxy = (connected["memory_kib"] - bare["memory_kib"]) / options.proxies
+    per_proxy = (connected["memory_kib"] - bare.get("memory_kib", 0)) / options.proxies
     return {
+        "planes": options.planes,
         **{name: changes[name] for name in ("all_ratio", "wide_ratio", "ten_cpu_s", "endpoint_cpu_s")},
         "resent_resources": restarted["unchanged"],
         "reconnect_s": restarted["seconds"],
@@ -215,6 +246,14 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _without_tls(scale: Scale, rounds: int) -> dict[str, Any]:
+    """The bare server without TLS: what it is told last, it sends again."""
+    connected = scale.connect_bare(tls=False)
+    found = {"connect": connected, "last_change": _middle([scale.told() for _ in range(rounds)])}
+    scale.leave_bare()
+    return found
+
+
 def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
     everybody = options.proxies
 
@@ -222,20 +261,21 @@ def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
         states = itertools.cycle(("NotReady", "Ready"))
         return lambda _value: mesh.dataplane(number, options.services, next(states))
 
-    made = {
+    made = {  # the last one is what is told once more without TLS
         "ten": (mesh.for_ten, mesh.TEAM, False),
         "endpoint": (endpoint(mesh.OF_HIDDEN), mesh.TEAM, False),
         "endpoint_all": (endpoint(mesh.OF_SHARED), everybody, True),
-        "all": (mesh.for_all, everybody, True),
         "wide": (mesh.wide, everybody, True),
+        "all": (mesh.for_all, everybody, True),
     }
+    is_alone = options.planes == 1
     parts = {
-        name: _rounds(scale, options.rounds, document, n_touched, is_compared=is_compared)
+        name: _rounds(scale, options.rounds, document, n_touched, is_compared=is_compared and is_alone)
         for name, (document, n_touched, is_compared) in made.items()
     }
     return {
-        "all_ratio": parts["all"]["ratio"],
-        "wide_ratio": parts["wide"]["ratio"],
+        "all_ratio": parts["all"].get("ratio"),
+        "wide_ratio": parts["wide"].get("ratio"),
         "ten_cpu_s": parts["ten"]["cpu_s"],
         "endpoint_cpu_s": parts["endpoint"]["cpu_s"],
         "parts": parts,
@@ -280,6 +320,8 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--swarms", type=int, default=2, help="processes that play the proxies")
+    parser.add_argument("--planes", type=int, default=1, help="control planes that share the proxies")
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds before memory is looked at")
     parser.add_argument("--store", default="", help="as of `koguma cp run`; must survive a restart")
     parser.add_argument("--mtls", action="store_true", help="switch mTLS on in the mesh")
     parser.add_argument(

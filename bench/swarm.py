@@ -72,6 +72,8 @@ class Group:
         while (now := time.monotonic()) < end:
             if self._n_touched() >= at_least and now - self.window.heard_at > quiet:
                 break
+            if self.window.n_ended:  # who was sent away does not come back, and is waited for in vain
+                break
             await asyncio.sleep(_LOOK_SECONDS if quiet < 1 else 0.1)
         return self.counted()
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,9 +14,10 @@ from typing import Any, Final, Self
 from bench.processes import KOGUMA, ROOT, Process, environment
 from bench.swarm_mesh import MESH, Document
 
-PATIENCE_SECONDS: Final = 120.0
+PATIENCE_SECONDS: Final = 600.0
 QUIET_SECONDS: Final = 0.4
 _BATCH: Final = 2000  # objects that are written at a time
+_GAUGE: Final = re.compile(r"^koguma_proxies(|_behind|_refusing) (\S+)$", re.MULTILINE)
 _PLURALS: Final = {"MeshTimeout": "meshtimeouts", "Dataplane": "dataplanes"}
 
 Answer = dict[str, Any]
@@ -52,8 +54,9 @@ class Api:
         return self("POST", "/tokens/dataplane", {"mesh": MESH, "name": name, "validFor": "24h"}).decode()
 
     def n_synced(self) -> int:
-        """How many connected proxies have everything that they are to have."""
-        return int(json.loads(self("GET", f"/_proxies?mesh={MESH}&state=synced"))["total"])
+        """How many connected proxies have everything that they are to have; as cheap as it can be asked."""
+        found = dict(_GAUGE.findall(self("GET", "/metrics").decode()))
+        return int(float(found[""])) - int(float(found["_behind"])) - int(float(found["_refusing"]))
 
     def n_addressed(self) -> int:
         """How many services have a virtual address."""
@@ -71,6 +74,33 @@ class Plane(Process):
         command = [KOGUMA, "cp", "run", "--data-dir", str(folder), *flags, "--log-level", "warning"]
         super().__init__([*command, "--store", store] if store else command, folder)
         self.api = Api(self.port, (folder / "admin-token").read_text().strip())
+
+
+class Planes:
+    """Control planes that share a store; an operator talks to the first one."""
+
+    def __init__(self, planes: list[Plane]) -> None:
+        self._planes = planes
+        self.api = planes[0].api
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time so far, of all of them."""
+        return sum(plane.cpu_seconds for plane in self._planes)
+
+    @property
+    def memory_kib(self) -> float:
+        """Memory of all of them."""
+        return sum(plane.memory_kib for plane in self._planes)
+
+    def n_synced(self) -> int:
+        """How many proxies have everything that they are to have."""
+        return sum(plane.api.n_synced() for plane in self._planes)
+
+    def stop(self) -> None:
+        """Let all of them go."""
+        for plane in self._planes:
+            plane.__exit__()
 
 
 def free_ports() -> dict[str, int]:
@@ -122,10 +152,13 @@ class Swarm:
     def __call__(self, group: str, deed: str, **how: Any) -> list[Answer]:
         """Let all processes do something; what each answers."""
         for process in self._processes:
-            assert process.stdin
-            process.stdin.write(json.dumps({"group": group, "do": deed, **how}) + "\n")
-            process.stdin.flush()
+            self._tell(process, {"group": group, "do": deed, **how})
         return self._answers()
+
+    def _tell(self, process: "subprocess.Popen[str]", told: Answer) -> None:
+        assert process.stdin
+        process.stdin.write(json.dumps(told) + "\n")
+        process.stdin.flush()
 
     def _answers(self) -> list[Answer]:
         found = []
@@ -142,12 +175,21 @@ class Swarm:
         share = at_least // len(self._processes)
         found = _joined(self(group, "wait", at_least=share, quiet=quiet, patience=PATIENCE_SECONDS))
         if len(found["acked_at"]) < at_least:
-            raise RuntimeError(f"{len(found['acked_at'])} proxies were answered, and not {at_least}")
+            answered, ended = len(found["acked_at"]), found["ended"]
+            raise RuntimeError(
+                f"{answered} proxies were answered, and not {at_least}; {ended} were sent away"
+            )
         return found
 
-    def open(self, group: str, port: int, ca: str) -> Answer:
-        """Connect everybody; when the first began and when the last had introduced itself."""
-        answers = self(group, "open", port=port, ca=ca)
+    def open(self, group: str, doors: list[tuple[int, str]]) -> Answer:
+        """Connect everybody, each process to one of the ports; when they began and had introduced themselves.
+
+        With a port comes the file of the CA; none means no TLS.
+        """
+        for number, process in enumerate(self._processes):
+            port, ca = doors[number % len(doors)]
+            self._tell(process, {"group": group, "do": "open", "port": port, "ca": ca})
+        answers = self._answers()
         if failed := sum(each["failed"] for each in answers):
             raise RuntimeError(f"{failed} proxies could not connect")
         return {

@@ -46,6 +46,10 @@ class Crowd:
             self._listeners.append(listener)
         await self.all()
 
+    def expect(self, events: int) -> None:
+        """Wait for so many events of each from now on, not for one."""
+        self._left = events * self._size
+
     async def all(self) -> float:
         """When the last one had what all wait for."""
         at = await asyncio.wait_for(self._complete, wire.PATIENCE_SECONDS)

@@ -6,6 +6,7 @@ touch is not looked at.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
@@ -83,6 +84,7 @@ class Fleet:
         self._revision = 0
         self._loads = 0
         self._stopping = False
+        self._connected: frozenset[Key] | None = None
         self._told: set[Failure] = set()
         self._notes: set[asyncio.Task[None]] = set()
         self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
@@ -110,6 +112,7 @@ class Fleet:
         if removal is not None:
             removal.cancel()
         self._lines[proxy.key] = self._joining[proxy.key] = line
+        self._connected = None
         self._leaving.discard(proxy.key)
         self._wake.set()
         self._poke(hello.mesh)
@@ -138,6 +141,7 @@ class Fleet:
         if self._lines.get(line.key) is not line:
             return  # another stream of the same proxy has taken over
         del self._lines[line.key]
+        self._connected = None
         self._joining.pop(line.key, None)
         self._replaced.pop(line.key, None)
         self._leaving.add(line.key)
@@ -152,8 +156,18 @@ class Fleet:
 
     @property
     def connected(self) -> frozenset[Key]:
-        """The proxies that have a stream here."""
-        return frozenset(self._lines)
+        """The proxies that have a stream here; the same set until one comes or goes."""
+        if self._connected is None:
+            self._connected = frozenset(self._lines)
+        return self._connected
+
+    def n_by_state(self) -> Mapping[str, int]:
+        """How many proxies are in each state; as `views` would say, for one who only counts."""
+        found: Counter[str] = Counter()
+        for key, line in self._lines.items():
+            state = "behind" if line.status.state == "synced" and line.behind_since else line.status.state
+            found["nack" if self.quarantine.of(key) else state] += 1
+        return found
 
     def views(self, mesh: str = "") -> Iterator[ProxyView]:
         """How the proxies are, in key order."""
@@ -170,7 +184,7 @@ class Fleet:
                 revision=self._revision if behind is None else line.status.acked,
                 behind_seconds=(now - behind).total_seconds() if behind else 0.0,
                 connected_at=line.connected_at,
-                envoy=line.hello.version,
+                envoy=line.envoy,
                 failures=line.offered.failures,
                 held=held_back,
             )
@@ -322,15 +336,16 @@ class Fleet:
             if line is None or line.compiled is None:
                 continue
             secrets = self._secrets(line)
-            is_other = secrets not in line.offered.bundles
+            is_other = line.secrets_taken and not any(each is secrets for each in line.offered.bundles)
             wanted = Snapshot((*line.compiled.bundles, secrets))
             line.offer(revision, self.quarantine.taken(key, wanted))
-            if is_other and line.secrets_taken:
+            if is_other:
                 # What it still has from before mTLS was switched off and on is not sent, nor answered again.
                 self.secrets_acked(line, line.secrets_taken)
-            self._tell(line)
+            self._tell(line.compiled)
 
     def _secrets(self, line: ProxyLine) -> Bundle:
+        """What a proxy gets of keys and certificates; the very same bundle where nothing changed."""
         found = self._certificates.of(line.key, line.uris)
         if not found:
             return _NO_SECRETS
@@ -345,8 +360,8 @@ class Fleet:
         made = self._encoder.piece(SECRET, secret.name, secret.data())
         return msgspec.structs.replace(made, version=secret.version)
 
-    def _tell(self, line: ProxyLine) -> None:
-        for failure in line.compiled.failures if line.compiled else ():
+    def _tell(self, offered: Snapshot) -> None:
+        for failure in offered.failures:
             if failure not in self._told:
                 self._told.add(failure)
                 _log.error(

@@ -4,7 +4,6 @@ At most one offer is pending, and the newest wins.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final, Protocol
@@ -55,13 +54,35 @@ class ProxyView(msgspec.Struct, frozen=True):
 
 
 class ProxyLine:
-    """One connected proxy."""
+    """One connected proxy. What it said when it came is read, and not kept."""
+
+    __slots__ = (
+        "_can_be_called",
+        "_house",
+        "_is_fresh",
+        "_offer",
+        "_offers",
+        "_told",
+        "behind_since",
+        "compiled",
+        "connected_at",
+        "envoy",
+        "good",
+        "key",
+        "link",
+        "proxy",
+        "registered",
+        "run",
+        "secrets_taken",
+        "status",
+        "uris",
+    )
 
     def __init__(self, house: House, hello: Hello, proxy: Resource, *, registered: bool) -> None:
         self.key = proxy.key
         self.proxy = proxy
         self.registered = registered
-        self.hello = hello
+        self.envoy = hello.version
         self.link = link_of(hello.metadata)
         self.run = run_of(hello, proxy.labels)
         self.connected_at = house.clock()
@@ -73,26 +94,39 @@ class ProxyLine:
         self.secrets_taken: dict[str, str] = {}  # versions by name
         self.good = Snapshot()  # what it took as a whole last
         self._offer: Offer | None = None
-        self._offers: deque[Offer] = deque(maxlen=_OFFERS_KEPT)
-        self._fresh = asyncio.Event()
+        self._offers: tuple[Offer, ...] = ()
+        self._is_fresh = False  # the offer was not told yet
+        self._told: Callable[[Offer], None] | None = None
         self._can_be_called = False
 
+    def follow(self, told: Callable[[Offer], None] | None) -> None:
+        """Tell of offers from now on, first of one that was not told yet."""
+        self._told = told
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._is_fresh and self._told is not None and self._offer is not None:
+            self._is_fresh = False
+            self._told(self._offer)
+
     async def next_offer(self) -> Offer:
-        """The newest offer that was not taken yet."""
-        while True:
-            await self._fresh.wait()
-            self._fresh.clear()
-            if self._offer is not None:
-                return self._offer
+        """The newest offer that was not told yet; waits until there is one."""
+        found: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
+        self.follow(found.set_result)
+        try:
+            return await found
+        finally:
+            self._told = None
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         """Let the proxy have this, unless it is what was offered last."""
         if self._offer is not None and is_same(self._offer.snapshot, snapshot):
             return
         self._offer = Offer(revision, snapshot)
-        self._offers.append(self._offer)
+        self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
         self.behind_since = self.behind_since or self._house.clock()
-        self._fresh.set()
+        self._is_fresh = True
+        self._tell()
 
     @property
     def offered(self) -> Snapshot:
@@ -109,18 +143,18 @@ class ProxyLine:
 
     def report(self, status: ProxyStatus) -> None:
         """Note how far the proxy is."""
+        is_told = status.acked_versions is self.status.acked_versions
         self.status = status
         if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
             self.behind_since = None
             self.good = self._offer.snapshot
-            if len(self._offers) > 1:  # nothing older can be refused any more
-                self._offers = deque((self._offer,), _OFFERS_KEPT)
+            self._offers = (self._offer,)  # nothing older can be refused any more
         if status.rejections:
             self._house.refused(self)
         if not self._can_be_called and self._took_inbounds():
             self._can_be_called = True
             self._house.took_all(self)
-        taken = dict(status.acked_versions.get(SECRET) or {})
+        taken = self.secrets_taken if is_told else dict(status.acked_versions.get(SECRET) or {})
         if taken != self.secrets_taken:
             self.secrets_taken = taken
             self._house.secrets_acked(self, taken)

@@ -176,11 +176,11 @@ class ProxySide:
 
     def numbers(self) -> Iterator[tuple[str, str, str, float]]:
         """Figures for the metrics page."""
-        views = list(self.fleet.views()) if self.fleet else []
-        yield "koguma_proxies", "Proxies that are connected here.", "gauge", len(views)
-        behind = sum(view.status.state in ("behind", "connecting") for view in views)
+        found = self.fleet.n_by_state() if self.fleet else {}
+        yield "koguma_proxies", "Proxies that are connected here.", "gauge", sum(found.values())
+        behind = found.get("behind", 0) + found.get("connecting", 0)
         yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
-        refusing = sum(view.status.state == "nack" for view in views)
+        refusing = found.get("nack", 0)
         yield "koguma_proxies_refusing", "Proxies that refused something.", "gauge", refusing
         if self.prover is not None:
             runs, wrong, failed = self.prover.runs, self.prover.mismatches, self.prover.failures

@@ -6,6 +6,7 @@ again when the proxy has gone: a proxy that moved to another control plane stays
 
 import asyncio
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,13 +18,15 @@ from koguma.api.user import SYSTEM, User
 from koguma.core.admission import FieldValidation
 from koguma.core.build.network import ready_mark
 from koguma.model import forms, labels
-from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound
-from koguma.model.resource import Resource
+from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Operation, Put, Transaction
 
 PROXY: Final = "proxy"
+CLAIM_SECONDS: Final = 1.0  # less than the time after which another control plane removes what it lost
+CLAIMS_AT_ONCE: Final = 200
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
 _WRITER: Final = User(SYSTEM)
@@ -62,6 +65,8 @@ class Registration:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._claims: dict[Key, str] = {}  # proxies that came to us from there, which is still to be written
+        self._claiming: asyncio.Task[None] | None = None
 
     def plan(self, given: Json) -> Plan:
         """What there is to write; Invalid where it may not be."""
@@ -77,6 +82,9 @@ class Registration:
             before, wanted = plan.before, _connected(plan.resource, here)
             if before is not None and _equal(before, wanted):
                 return before
+            if before is not None and _equal(_connected(before, here), wanted):
+                self._claim(before)
+                return _connected(before, here)
             written = tuple(
                 msgspec.structs.replace(each, resource=wanted) if isinstance(each, Put) else each
                 for each in plan.operations
@@ -88,6 +96,31 @@ class Registration:
                 continue
             return self._context.state.get(wanted.key) or wanted
         raise Conflict(f"{plan.resource.key} changes too often to be registered")
+
+    def _claim(self, resource: Resource) -> None:
+        """Note that a known proxy has come to us. When thousands do, that is written with others, later."""
+        self._claims[resource.key] = resource.annotations.get(CONNECTED_TO, "")
+        if self._claiming is None or self._claiming.done():
+            self._claiming = asyncio.create_task(self._write_claims(), name="proxies claimed")
+
+    async def _write_claims(self) -> None:
+        while self._claims:
+            await asyncio.sleep(CLAIM_SECONDS)
+            claims = dict(islice(self._claims.items(), CLAIMS_AT_ONCE))
+            puts = [put for key, seen in claims.items() if (put := self._claimed(key, seen)) is not None]
+            try:
+                await self._context.store.write(Transaction(tuple(puts), SYSTEM, "proxies connected"))
+            except (Conflict, NotFound, Unavailable):
+                continue  # one of them changed in between; look again
+            for key in claims:
+                self._claims.pop(key, None)
+
+    def _claimed(self, key: Key, seen: str) -> Put | None:
+        """The Dataplane with our name on it, unless somebody else has put his there meanwhile."""
+        now = self._context.state.get(key)
+        if now is None or now.annotations.get(CONNECTED_TO, "") != seen:
+            return None
+        return Put(_connected(now, self._context.about.instance_id), now.revision)
 
     async def ready(self, resource: Resource) -> None:
         """Note that a proxy has taken its configuration, so that others may call it."""
@@ -123,7 +156,8 @@ class Registration:
         now = self._context.state.get(resource.key)
         if now is None or not _is_registered(now):
             return
-        if now.annotations.get(CONNECTED_TO) != resource.annotations.get(CONNECTED_TO):
+        owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
+        if now.annotations.get(CONNECTED_TO) != owner:
             return
         try:
             deletion = tuple(transactions.delete(self._context, now, now.revision))

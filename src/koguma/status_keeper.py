@@ -68,6 +68,7 @@ class StatusKeeper:
         self._certified = certified
         self._ranges = ranges
         self._marks: Marks = {}  # none before the first look
+        self._proxies = Proxies(frozenset(), frozenset())
         self._poked = asyncio.Event()
         self._due_at: dict[str, datetime] = {}  # by mesh: when to look, even if nothing changes
         self._looked_at: dict[str, datetime] = {}
@@ -178,13 +179,19 @@ class StatusKeeper:
                 memory.pop(mesh, None)
             return frozenset()
         now = self._looked_at[mesh] = self._clock()
-        seen = Proxies(self._connected(), self._certified())
-        step = statuses.step(db, mesh, seen, self._ranges, self._marks)
+        step = statuses.step(db, mesh, self._seen(), self._ranges, self._marks)
         self._marks = step.marks
         self._note(mesh, step.problems)
         before = {change.key: world.RESOURCES.get(db, change.key) for change in step.changes}
         await self._write(mesh, [c for c in step.changes if self._is_time(mesh, before[c.key], c, now)], now)
         return step.elsewhere
+
+    def _seen(self) -> Proxies:
+        """Which proxies are here; the same value while none came or went, since it remembers its counts."""
+        connected, certified = self._connected(), self._certified()
+        if connected is not self._proxies.connected or certified != self._proxies.certified:
+            self._proxies = Proxies(connected, certified)
+        return self._proxies
 
     def _is_time(self, mesh: str, before: Resource | None, after: Resource, now: datetime) -> bool:
         """Whether to write this now. Proxies are counted at a pace, everything else is told at once."""

@@ -31,7 +31,7 @@ apiVersion: kuma.io/v1alpha1
 kind: MeshTimeout
 metadata:
   name: quick
-  namespace: team-a
+  namespace: team-{mesh}
   labels: {{kuma.io/mesh: {mesh}}}
 spec:
   to:
@@ -68,7 +68,7 @@ def mesh(cli):
 
 def test_both_forms_are_applied_at_once_and_then_unchanged(cli, mesh):
     given = f"{TIMEOUT}---{KUBERNETES}".format(mesh=mesh)
-    lines = [f"meshtimeout/quick (mesh {mesh})", f"meshtimeout/quick.team-a (mesh {mesh})"]
+    lines = [f"meshtimeout/quick (mesh {mesh})", f"meshtimeout/quick.team-{mesh} (mesh {mesh})"]
     tried = cli("apply", "-f", "-", "--dry-run", given=given)
     assert tried.out.splitlines() == [f"{line} created (dry run)" for line in lines]
     for action in ("created", "unchanged"):
@@ -120,11 +120,11 @@ def test_objects_are_listed_filtered_and_shown(cli, mesh):
     assert table[0].split() == ["NAME", "MESH", "TARGET", "AGE"]
     assert [line.split()[:3] for line in table[1:]] == [
         ["quick", mesh, "Mesh"],
-        ["quick.team-a", mesh, "Mesh"],
+        [f"quick.team-{mesh}", mesh, "Mesh"],
     ]
     assert cli("get", "mt", "-m", mesh, "-l", "team=blue", "-o", "name").out == "meshtimeout/quick\n"
-    wide = cli("get", "MeshTimeout", "quick.team-a", "-m", mesh, "-o", "wide").out
-    assert "team-a" in wide.splitlines()[1].split()
+    wide = cli("get", "MeshTimeout", f"quick.team-{mesh}", "-m", mesh, "-o", "wide").out
+    assert f"team-{mesh}" in wide.splitlines()[1].split()
     assert [line.split()[0] for line in cli("get", "meshes").out.splitlines()].count(mesh) == 1
 
 
@@ -139,24 +139,24 @@ def test_what_get_prints_can_be_applied(cli, mesh):
 def test_objects_are_found_by_their_kri(cli, mesh):
     cli("apply", "-f", "-", given=KUBERNETES.format(mesh=mesh))
     kri = cli("get", "mt", "-m", mesh, "-o", "kri").out.strip()
-    assert kri.endswith("_team-a_quick_")
-    assert yaml.safe_load(cli("get", kri, "-o", "yaml").out)["name"] == "quick.team-a"
+    assert kri.endswith(f"_team-{mesh}_quick_")
+    assert yaml.safe_load(cli("get", kri, "-o", "yaml").out)["name"] == f"quick.team-{mesh}"
     assert json.loads(cli("get", kri, "-o", "json").out)["kri"] == kri
     assert f"KRI:        {kri}" in cli("describe", kri).out
-    assert cli("delete", kri).out == f"meshtimeout/quick.team-a (mesh {mesh}) deleted\n"
+    assert cli("delete", kri).out == f"meshtimeout/quick.team-{mesh} (mesh {mesh}) deleted\n"
     assert cli("get", kri).code == 1
 
 
 def test_an_object_is_described(cli, mesh):
     cli("apply", "-f", "-", given=KUBERNETES.format(mesh=mesh))
-    out = cli("describe", "meshtimeout/quick.team-a", "-m", mesh).out
+    out = cli("describe", f"meshtimeout/quick.team-{mesh}", "-m", mesh).out
     said = dict(line.split(": ", 1) for line in out.split("Labels:")[0].splitlines())
     assert {name: said[name].strip() for name in ("Name", "Kind", "Namespace", "Role", "Core name")} == {
         "Name": "quick",
         "Kind": "MeshTimeout (mt)",
-        "Namespace": "team-a",
+        "Namespace": f"team-{mesh}",
         "Role": "consumer",
-        "Core name": "quick.team-a",
+        "Core name": f"quick.team-{mesh}",
     }
     assert said["Revision"].strip().isdigit()
     assert "      connectionTimeout: 2s" in out
@@ -199,7 +199,7 @@ def test_files_are_deleted_in_an_order_that_works(cli, mesh):
     assert (ended.code, ended.out.splitlines()) == (
         0,
         [
-            f"meshtimeout/quick.team-a (mesh {mesh}) deleted",
+            f"meshtimeout/quick.team-{mesh} (mesh {mesh}) deleted",
             f"meshtimeout/quick (mesh {mesh}) deleted",
             f"mesh/{mesh} deleted",
             f"secret/s (mesh {mesh}) deleted with its mesh",

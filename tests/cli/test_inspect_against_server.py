@@ -15,7 +15,7 @@ apiVersion: kuma.io/v1alpha1
 kind: MeshHTTPRoute
 metadata:
   name: route-to-backend
-  namespace: backend-ns
+  namespace: backend-{mesh}
   labels: {{kuma.io/mesh: {mesh}}}
 spec:
   targetRef:
@@ -26,7 +26,7 @@ apiVersion: kuma.io/v1alpha1
 kind: MeshTimeout
 metadata:
   name: timout-for-backend
-  namespace: backend-ns
+  namespace: backend-{mesh}
   labels: {{kuma.io/mesh: {mesh}}}
 spec:
   targetRef:

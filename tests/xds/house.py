@@ -51,18 +51,17 @@ class Room:
         self.statuses: list[ProxyStatus] = []
         self.closed = asyncio.Event()
         self._newest: Offer | None = None
-        self._something = asyncio.Event()
+        self._tell: Callable[[Offer], None] = lambda _offer: None
         self._told = asyncio.Event()
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         self._newest = Offer(revision, snapshot)
-        self._something.set()
+        self._tell(self._newest)
 
-    async def next_offer(self) -> Offer:
-        await self._something.wait()
-        self._something.clear()
-        assert self._newest is not None
-        return self._newest
+    def follow(self, told: Callable[[Offer], None]) -> None:
+        self._tell = told
+        if self._newest is not None:
+            told(self._newest)
 
     def report(self, status: ProxyStatus) -> None:
         self.statuses.append(status)

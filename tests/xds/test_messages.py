@@ -80,3 +80,18 @@ def test_the_node_of_a_request():
     assert read.node is not None
     assert (read.node.id, read.node.version) == ("default.web-1", "1.40.0")
     assert read.node.metadata == {"features": ["a"], "ipv6Enabled": True}
+
+
+@pytest.mark.parametrize("nonce", ["", "1", "12345", "n" * 127, "n" * 128])
+def test_an_answer_that_takes_all_is_read_as_protobuf_reads_it(nonce: str):
+    sent = message("DeltaDiscoveryRequest")(type_url=TYPE_URLS["listener"], response_nonce=nonce)
+    read = DeltaReader(schema()).read(sent.SerializeToString())
+    assert (read.type_url, read.request) == (TYPE_URLS["listener"], DeltaRequest("listener", nonce=nonce))
+
+
+def test_an_answer_that_says_more_is_read_as_a_whole():
+    sent = message("DeltaDiscoveryRequest")(type_url=TYPE_URLS["routes"], response_nonce="3")
+    sent.error_detail.message = "boom"
+    assert DeltaReader(schema()).read(sent.SerializeToString()).request == DeltaRequest(
+        "routes", nonce="3", error="boom"
+    )

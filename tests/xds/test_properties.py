@@ -5,6 +5,7 @@ The versions in these snapshots say what a piece needs, as real ones do, being h
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -45,9 +46,28 @@ def snapshots(draw, versions: Sequence[str] = GOOD, *, failing: bool = False) ->
         needs += [*ids("cluster", draw(some)), *draw(st.sampled_from(([], [("extension", "x")])))]
         pieces.append(made("listener", name, draw(version), needs))
     lost = set(draw(st.lists(st.sampled_from(pieces), max_size=2))) if failing else set()
-    return Snapshot(
-        (bundle([p for p in pieces if p not in lost], [Failure(p.type, p.name, "broken") for p in lost]),)
-    )
+    left = [piece for piece in pieces if piece not in lost]
+    failures = [Failure(piece.type, piece.name, "broken") for piece in lost]
+    apart = bundle(piece for piece in left if piece.type == "endpoints")
+    return Snapshot((bundle((piece for piece in left if piece.type != "endpoints"), failures), apart))
+
+
+class Step(NamedTuple):
+    """Other content of all pieces of one type; what else there is, is in the very same bundles."""
+
+    type: str
+
+    def after(self, snapshot: Snapshot) -> Snapshot:
+        def changed(piece: Piece) -> Piece:
+            version = "1" if piece.version.startswith("2") else "2"
+            return made(piece.type, piece.name, version, piece.needs) if piece.type == self.type else piece
+
+        return Snapshot(
+            tuple(
+                bundle(map(changed, each.pieces.values()), each.failures) if each.count(self.type) else each
+                for each in snapshot.bundles
+            )
+        )
 
 
 def ids(type_: str, names: Sequence[str]) -> list[Id]:
@@ -95,6 +115,8 @@ class World:
         match deed:
             case Snapshot():
                 self.offer(deed)
+            case Step():
+                self.offer(deed.after(self.newest.snapshot if self.newest else Snapshot()))
             case float():
                 self.pass_time(deed)
             case "request":
@@ -141,10 +163,23 @@ def versions(envoy: Envoy) -> dict[str, dict[str, str]]:
 
 WIRE = st.sampled_from(("request", "request", "response", "response", "response"))
 TIME = st.sampled_from((1.0, 20.0, 40.0))
+STEP = st.builds(Step, st.sampled_from(("endpoints", "listener", "routes")))
 
 
 def deeds(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
-    return st.lists(st.one_of(WIRE, WIRE, TIME, *more), max_size=60)
+    return st.lists(st.one_of(WIRE, WIRE, TIME, STEP, *more), max_size=60)
+
+
+@pytest.mark.property
+@given(snapshots(), deeds(st.just("reconnect")), st.sampled_from(("routes", "endpoints")))
+def test_a_proxy_at_peace_that_takes_steps_ends_with_the_last_one(first, history, last):
+    world = World()
+    world.do(first)
+    world.settle()
+    for deed in history:
+        world.do(deed)
+    assert world.newest is not None
+    check_end(world, Step(last).after(world.newest.snapshot))
 
 
 @pytest.mark.property

@@ -208,10 +208,10 @@ async def test_a_house_that_gives_up_a_proxy_ends_its_stream():
         async def connect(self, hello):
             room = await super().connect(hello)
 
-            async def next_offer():
+            def follow(_told):
                 raise KeyError("a mistake of ours")
 
-            room.next_offer = next_offer
+            room.follow = follow
             return room
 
     with structlog.testing.capture_logs() as logs:

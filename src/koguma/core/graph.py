@@ -11,7 +11,7 @@ The graph knows neither questions nor what makes answers equal; incremental.py a
 collections keep the order of arrival, so that equal histories run equally.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -27,13 +27,43 @@ STALE: Final = 2  # something that it read directly has changed
 class Node:
     """What can be read. While anybody needs it, it lies in the dictionary `home`. By itself it is a cell."""
 
-    __slots__ = ("home", "key", "readers")
+    __slots__ = ("_readers", "home", "key")
     height: int = 0  # cells are the ground, and what they hold is always true
 
     def __init__(self, home: dict[Any, Any], key: Any) -> None:
         self.home = home
         self.key = key
-        self.readers: dict[Memo, None] = {}
+        # Most have one reader, and there are many nodes: a dictionary is made only for several.
+        self._readers: Memo | dict[Memo, None] | None = None
+
+    @property
+    def readers(self) -> "Collection[Memo]":
+        """Who read it, in order."""
+        found = self._readers
+        if found is None:
+            return ()
+        return found if isinstance(found, dict) else (found,)
+
+    def gain(self, reader: "Memo") -> None:
+        """Somebody reads it."""
+        found = self._readers
+        if found is None:
+            self._readers = reader
+        elif isinstance(found, dict):
+            found[reader] = None
+        elif found is not reader:
+            self._readers = {found: None, reader: None}
+
+    def lose(self, reader: "Memo") -> None:
+        """Somebody reads it no longer."""
+        found = self._readers
+        if isinstance(found, dict):
+            del found[reader]
+            if not found:
+                self._readers = None
+        else:
+            assert found is reader
+            self._readers = None
 
 
 class Memo(Node):
@@ -55,7 +85,7 @@ class Memo(Node):
         super().__init__(home, key)
         self.number = number  # in order of making
         self.answer: Any = NEVER
-        self.reads: dict[Node, None] = {}
+        self.reads: tuple[Node, ...] = ()
         self.height = 0
         self.doubt = STALE
         self.true_at = -1  # the epoch in which it was last found true
@@ -133,13 +163,14 @@ class Graph:
 
     def link(self, memo: Memo, reads: dict[Node, None]) -> None:
         """Exchange what a memo is known to have read."""
-        old, memo.reads = memo.reads, reads
-        if old.keys() == reads.keys():
+        old, memo.reads = memo.reads, tuple(reads)
+        if old == memo.reads:
             return
-        gained = [node for node in reads if node not in old]
+        before = frozenset(old)
+        gained = [node for node in reads if node not in before]
         lost = [node for node in old if node not in reads]
         for node in gained:
-            node.readers[memo] = None
+            node.gain(memo)
         if memo.n_observers:
             self._observe(gained, 1)
             self._observe(lost, -1)
@@ -186,7 +217,7 @@ class Graph:
                     todo.append(reader)
 
     def _unlink(self, node: Node, memo: Memo) -> None:
-        del node.readers[memo]
+        node.lose(memo)
         if not node.readers:
             self.orphans[node] = None
 

@@ -143,7 +143,7 @@ def ports(db: Db, of: Class) -> tuple[PortRules, ...]:
 class Plain(msgspec.Struct, frozen=True):
     """What holds for calls to all destinations but those about which something of their own is said."""
 
-    entries: ByKind
+    entries: Group[tuple[str, Entries]]
     others: frozenset[Key]
 
 
@@ -153,7 +153,7 @@ def plain(db: Db, of: Class) -> Plain | None:
     found = {kind: applicable(db, chosen) for kind, chosen in of.policies}
     if any(found[kind].everywhere for kind in ROUTE_KINDS if kind in found):
         return None
-    entries = tuple((kind, each.everywhere) for kind, each in found.items() if each.everywhere)
+    entries = Group((kind, each.everywhere) for kind, each in found.items() if each.everywhere)
     return Plain(entries, frozenset(key for each in found.values() for key in each.by_destination))
 
 
@@ -165,7 +165,7 @@ def rules_of(db: Db, of: Class, destination: Key, section: str) -> PortRules:
     most = plain(db, of)
     if most is None or destination in most.others:
         return port_rules(db, of, destination, section)
-    return PortRules(destination, section, most.entries, (), (), ())
+    return PortRules(destination, section, most.entries.members, (), (), ())
 
 
 @question

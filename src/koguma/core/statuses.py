@@ -10,6 +10,7 @@ How many proxies a service has, and whether they have certificates, is told by t
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -42,11 +43,22 @@ _PARTS: Final = frozenset(
 )
 
 
-class Proxies(msgspec.Struct, frozen=True):
+class Proxies(msgspec.Struct, frozen=True, dict=True):
     """What an observer of connections knows: Dataplanes that are connected, and that have a certificate."""
 
     connected: frozenset[Key] = frozenset()
     certified: frozenset[Key] = frozenset()
+
+    @cached_property
+    def _counted(self) -> dict[int, tuple[tuple[Key, ...], int]]:
+        return {}
+
+    def n_connected(self, proxies: tuple[Key, ...]) -> int:
+        """How many of these are connected; counted once, since most services keep their proxies."""
+        known = self._counted.get(id(proxies))
+        if known is None or known[0] is not proxies:
+            known = self._counted[id(proxies)] = (proxies, sum(key in self.connected for key in proxies))
+        return known[1]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -131,7 +143,7 @@ def wanted(resource: Resource, known: Facts, given: Named, seen: Proxies) -> dic
     found = {**_addresses(resource, given), **hostnames.reported(known.names)}
     if known.proxies is not None:
         found["tls"] = {"status": _tls(before, known, seen.certified)}
-        found[COUNTS] = _counts(known, known.proxies, seen.connected)
+        found[COUNTS] = _counts(known, known.proxies, seen.n_connected(known.proxies))
     if resource.kind == "MeshMultiZoneService":
         found["meshServices"] = [_matched(key) for key in known.services]
         found["conditions"] = [_condition(len(known.services))]
@@ -159,8 +171,7 @@ def _tls(before: Json, known: Facts, certified: frozenset[Key]) -> str:
     return READY if was_ready or (known.proxies and certified.issuperset(known.proxies)) else _NOT_READY
 
 
-def _counts(known: Facts, proxies: tuple[Key, ...], connected: frozenset[Key]) -> Json:
-    n_connected = sum(key in connected for key in proxies)
+def _counts(known: Facts, proxies: tuple[Key, ...], n_connected: int) -> Json:
     return {"connected": n_connected, "healthy": known.n_healthy, "total": len(proxies)}
 
 

@@ -6,8 +6,10 @@ that hold the same bundle are equal there without a look inside.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from weakref import ref
 
 import msgspec
 
@@ -77,18 +79,72 @@ class Failure(msgspec.Struct, frozen=True):
         return self.type, self.name
 
 
-class Bundle(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """Pieces that belong together, found by type and name."""
+_PLACES: Final = {type_: place for place, type_ in enumerate(TYPES)}
+_COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # equal ones are one; there are few
 
-    pieces: Mapping[Id, Piece]
-    failures: tuple[Failure, ...] = ()
+
+class Bundle:
+    """Pieces that belong together, found by type and name. It never changes.
+
+    One that was put together from others may say so (`parts`): then only those that differ are looked into.
+    """
+
+    __slots__ = ("__weakref__", "_counts", "_parts", "_unlike", "failures", "pieces")
+
+    def __init__(
+        self,
+        pieces: Mapping[Id, Piece],
+        failures: tuple[Failure, ...] = (),
+        parts: "tuple[Bundle, ...]" = (),
+    ) -> None:
+        self.pieces = pieces
+        self.failures = failures
+        self._parts = parts
+        self._counts: tuple[int, ...] = ()
+        self._unlike: ref[Bundle] | None = None  # the last one that was found to differ
+
+    def count(self, type_: str) -> int:
+        """How many pieces there are of a type; counted once."""
+        if not self._counts:
+            found = Counter(type_ for type_, _ in self.pieces)
+            counts = tuple(found[each] for each in TYPES)
+            self._counts = _COUNTS.setdefault(counts, counts)
+        return self._counts[_PLACES[type_]]
+
+    def count_like(self, other: "Bundle") -> None:
+        """Take over the counts of one that has pieces of the same names."""
+        self._counts = other._counts  # noqa: SLF001 - of the same class
+
+    def __repr__(self) -> str:
+        return f"Bundle({list(self.pieces.values())!r}, {self.failures!r})"
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Bundle):
             return NotImplemented
-        return self.pieces == other.pieces and self.failures == other.failures
+        if self._unlike is not None and self._unlike() is other:
+            return False  # thousands who share two bundles change over from one to the other
+        is_equal = self.failures == other.failures and self._has_equal_pieces(other)
+        if not is_equal:
+            self._unlike = ref(other)
+        return is_equal
+
+    def _has_equal_pieces(self, other: "Bundle") -> bool:
+        if len(self.pieces) != len(other.pieces):
+            return False
+        ids = self.suspects(other)
+        if ids is None:
+            return self.pieces == other.pieces
+        return all(self.pieces.get(id_) == other.pieces.get(id_) for id_ in ids)
+
+    def suspects(self, other: "Bundle") -> Iterable[Id] | None:
+        """All that may differ, where that is known without a look at everything."""
+        mine, others = self._parts, other._parts  # noqa: SLF001 - of the same class
+        if not mine or len(mine) != len(others):
+            return None
+        pairs = [pair for pair in zip(mine, others, strict=True) if pair[0] is not pair[1]]
+        return dict.fromkeys(id_ for pair in pairs for each in pair for id_ in each.pieces)
 
     def __hash__(self) -> int:
         return hash(tuple(self.pieces))
@@ -113,7 +169,15 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def of_type(self, type_: str) -> dict[str, Piece]:
         """The pieces of one type by name."""
-        return {piece.name: piece for piece in self if piece.type == type_}
+        found: dict[str, Piece] = {}
+        for each in self.bundles:
+            if each.count(type_):
+                found |= {p.name: p for p in each.pieces.values() if p.type == type_ and p.name not in found}
+        return found
+
+    def n_of_type(self, type_: str) -> int:
+        """How many pieces of one type the bundles have."""
+        return sum(each.count(type_) for each in self.bundles)
 
     def __iter__(self) -> Iterator[Piece]:
         for each in self.bundles:
@@ -122,4 +186,4 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What could not be made."""
-        return tuple(failure for each in self.bundles for failure in each.failures)
+        return tuple(failure for each in self.bundles if each.failures for failure in each.failures)

@@ -6,6 +6,7 @@ keys keep working here.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -85,6 +86,7 @@ class Purpose(msgspec.Struct, Generic[C], frozen=True):
         return f"{mesh}-" if mesh else ""
 
 
+@cache
 def claim_names(claims: type[Claims]) -> frozenset[str]:
     """The names of a type's claims as they stand in a token."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(claims))

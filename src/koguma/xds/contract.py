@@ -4,7 +4,7 @@ The server carries bytes and knows streams; who a proxy is, whether it may conne
 by a `Door`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -53,8 +53,8 @@ class ProxyStatus(msgspec.Struct, frozen=True):
 class Line(Protocol):
     """One connected proxy, from the house's side."""
 
-    async def next_offer(self) -> Offer:
-        """Wait for an offer that was not taken yet; only the newest counts."""
+    def follow(self, told: Callable[[Offer], None]) -> None:
+        """Tell of offers from now on, first of one that was not told yet; only the newest counts."""
 
     def report(self, status: ProxyStatus) -> None:
         """Note how far the proxy is; called whenever that changes, cheap."""

@@ -51,6 +51,9 @@ class DeltaReader:
 
     def read(self, data: bytes) -> Incoming[DeltaRequest]:
         """What the bytes say; DecodeError where they say nothing."""
+        taken = _taken(data)
+        if taken is not None:
+            return Incoming(TYPE_URLS[taken.type], taken)
         message: Any = self._class.FromString(data)
         return Incoming(message.type_url, self._request(message), _node(message))
 
@@ -62,10 +65,15 @@ class DeltaReader:
             type_,
             subscribe=tuple(map(intern, message.resource_names_subscribe)),
             unsubscribe=tuple(message.resource_names_unsubscribe),
-            initial_versions={intern(name): v for name, v in message.initial_resource_versions.items()},
+            initial_versions=_versions(message.initial_resource_versions),
             nonce=message.response_nonce,
             error=_error(message),
         )
+
+
+def _versions(given: Any) -> dict[str, str]:
+    # A look-up for each name is twice as fast here as `items`, and proxies that come back name a thousand.
+    return {intern(name): given[name] for name in given}
 
 
 class SotwReader:
@@ -92,6 +100,16 @@ class SotwReader:
         )
 
 
+def _taken(data: bytes) -> DeltaRequest | None:
+    """The request that most are: a type, a short nonce and nothing else, in the order of protobuf."""
+    at = data[1] + 2 if len(data) > 1 else 0
+    type_ = _TAKEN.get(data[: at + 1])
+    # The nonces are ours and short, so one byte has the length of what is left.
+    if type_ is None or len(data) < at + 2 or data[at + 1] != len(data) - at - 2 or data[at + 1] > _NONCE_MAX:
+        return None
+    return DeltaRequest(type_, nonce=data[at + 2 :].decode(errors="replace"))
+
+
 def _error(message: Any) -> str:
     if not message.HasField("error_detail"):
         return ""
@@ -109,7 +127,7 @@ def _node(message: Any) -> Node | None:
 
 def delta_bytes(response: Response) -> bytes:
     """A response of the incremental form (`DeltaDiscoveryResponse`)."""
-    head = _text(4, TYPE_URLS[response.type]) + _text(5, response.nonce)
+    head = _DELTA_TYPES[response.type] + _text(5, response.nonce)
     if response.step is not None:
         return head + _delta_step(response.step)
     return b"".join((head, *_delta_parts(response.pieces), *(_text(6, name) for name in response.removed)))
@@ -170,9 +188,17 @@ def _head(field: int, size: int) -> bytes:
 
 
 def _number(value: int) -> bytes:
+    if value <= 0x7F:  # noqa: PLR2004 - as below
+        return bytes((value,))
     found = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte, the eighth says that more follow
         found.append(value & 0x7F | 0x80)
         value >>= 7
     found.append(value)
     return bytes(found)
+
+
+_NONCE_MAX: Final = 0x7F
+_DELTA_TYPES: Final[Mapping[str, bytes]] = {word: _text(4, url) for word, url in TYPE_URLS.items()}
+# How such a request begins: the field of the type, then the tag of the nonce.
+_TAKEN: Final[Mapping[bytes, str]] = {_text(2, url) + b"\x32": word for word, url in TYPE_URLS.items()}

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from koguma.envoy.schema import Schema
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
 from koguma.model.redacted import Redacted
-from koguma.xds.contract import Door, Hello, Line
+from koguma.xds.contract import Door
 from koguma.xds.hello import End, end_of, hello_of, token_in
 from koguma.xds.messages import DeltaReader, Incoming, SotwReader, delta_bytes, sotw_bytes
 from koguma.xds.pace import Pace
@@ -38,10 +38,11 @@ class Limits(msgspec.Struct, frozen=True):
     streams_max: int = 10_000
     message_bytes_max: int = 16 * 1024 * 1024  # of a proxy that names the versions of all that it has
     metadata_bytes_max: int = 32 * 1024
+    row_seconds: int = 600  # that a stream waits for its turn to be heard at all
     hello_seconds: float = 10.0  # for the first request of a stream
     farewell_seconds: float = 1.0  # for a proxy to take a message when its stream is to end
     patience_seconds: float = 1.0  # that a slow proxy keeps others waiting
-    places: int = 32  # streams that write at a time
+    places: int = 128  # streams that write at a time
     places_for_new: int = 16
 
 
@@ -134,18 +135,27 @@ class XdsServer:
     ) -> End | None:
         """Everything between the opening of a stream and its end; None where the end cannot be told."""
         try:
-            token = token_in(context.invocation_metadata() or ())
-            first = await self._first(context, form)
-            hello = hello_of(first.node, token, context.peer())
-            line = await self._door.connect(hello)
+            stream = await self._let_in(context, form)
         except KogumaError as error:
             end = end_of(error)
             _log.info("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
             return end
         try:
-            return await self._attend(context, form, first, hello, line)
+            return await self._attend(stream)
         finally:
-            await line.close()
+            await stream.line.close()
+
+    async def _let_in(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
+    ) -> Stream[Any, Any]:
+        """Hear who it is, and whether it may come in. What it said first lives no longer than this."""
+        token = token_in(context.invocation_metadata() or ())
+        first = await self._first(context, form)
+        hello = hello_of(first.node, token, context.peer())
+        line = await self._door.connect(hello)
+        bound = _log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
+        bound.info("proxy connected", form=form.name, envoy=hello.version)
+        return Stream(form, context, line, hello, first, self._terms, bound)
 
     async def _first(
         self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
@@ -168,39 +178,22 @@ class XdsServer:
             reading.cancel()
             stopping.cancel()
 
-    async def _attend(
-        self,
-        context: grpc.aio.ServicerContext[bytes, bytes],
-        form: Form[Any, Any],
-        first: Incoming[Any],
-        hello: Hello,
-        line: Line,
-    ) -> End | None:
+    async def _attend(self, stream: Stream[Any, Any]) -> End | None:
         """Give the stream its room, in place of an older one of the same proxy."""
-        bound = _log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
-        stream = Stream(
-            form,
-            context,
-            line,
-            f"{hello.mesh}.{hello.name}",
-            self._terms,
-            bound,
-        )
-        key, began = (hello.mesh, hello.name), self._clock()
-        if (older := self._streams.get(key)) is not None:
+        began = self._clock()
+        if (older := self._streams.get(stream.id)) is not None:
             older.end(grpc.StatusCode.ABORTED, "a newer stream of the same proxy took its place")
-        self._streams[key] = stream
+        self._streams[stream.id] = stream
         if self._stopping.is_set():
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
-        bound.info("proxy connected", form=form.name, envoy=hello.version)
         end = End(grpc.StatusCode.CANCELLED)
         try:
-            end = await stream.run(first)
+            end = await stream.run()
         finally:
-            if self._streams.get(key) is stream:
-                del self._streams[key]
+            if self._streams.get(stream.id) is stream:
+                del self._streams[stream.id]
             seconds = round(self._clock() - began, 3)
-            bound.info("proxy disconnected", code=end.code.name, text=end.text, seconds=seconds)
+            stream.log.info("proxy disconnected", code=end.code.name, text=end.text, seconds=seconds)
         return None if stream.is_deaf else end
 
     def _note_unknown_type(self, type_url: str) -> None:
@@ -225,6 +218,10 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.metadata_bytes_max),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
+        # When all proxies come at once, after a restart, they wait in a row; gRPC would send some away.
+        ("grpc.server.max_pending_requests", limits.streams_max),
+        ("grpc.server.max_pending_requests_hard_limit", limits.streams_max),
+        ("grpc.server_max_unrequested_time_in_server", limits.row_seconds),
         # That the machine of an idle proxy was switched off is found out by a ping.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),

@@ -1,14 +1,13 @@
 """Stream: one proxy that is connected, from its hello to its end.
 
-Two tasks listen, one to the proxy and one to the house; a third one does all the talking. What the proxy
-says is taken in at once; mostly it is an answer that needs none. Of what the house offers only the newest
-is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is slow costs
-nothing.
+A task listens to the proxy; another one talks, and is there only while there is something to say. What the
+proxy says is taken in at once; mostly it is an answer that needs none. Of what the house offers only the
+newest is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is slow
+costs nothing.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
@@ -18,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from koguma.logs import masked_text
 from koguma.model.errors import KogumaError
-from koguma.xds.contract import Line, Offer, ProxyStatus, Rejection
+from koguma.xds.contract import Hello, Line, Offer, ProxyStatus, Rejection
 from koguma.xds.hello import End, end_of, id_changed
 from koguma.xds.messages import Incoming
 from koguma.xds.pace import Pace
@@ -86,71 +85,116 @@ class Terms(msgspec.Struct, frozen=True):
 class Stream(Generic[_Q, _R]):
     """One connected proxy. `end` may be called by anybody at any time; the first call counts."""
 
+    __slots__ = (
+        "_end",
+        "_first",
+        "_form",
+        "_is_waiting",
+        "_n_accepted",
+        "_n_heard",
+        "_offer",
+        "_over",
+        "_reported",
+        "_session",
+        "_terms",
+        "_tick",
+        "_to_say",
+        "_wire",
+        "_writer",
+        "id",
+        "is_deaf",
+        "line",
+        "log",
+    )
+
     def __init__(
         self,
         form: Form[_Q, _R],
         wire: Wire,
         line: Line,
-        node_id: str,
+        hello: Hello,
+        first: Incoming[_Q],
         terms: Terms,
         log: FilteringBoundLogger,
     ) -> None:
-        self._form, self._wire, self._line = form, wire, line
-        self._node_id = node_id
+        self._form, self._wire, self.line = form, wire, line
+        self.id = hello.mesh, hello.name
+        self._first: Incoming[_Q] | None = first  # what it came with; not kept, since it may be large
         self._terms = terms
-        self._log = log
+        self.log = log
         self._session = form.session()
         self._to_say: list[_R] = []
         self._n_heard = 0  # since the last turn
         self._offer: Offer | None = None
-        self._wake = asyncio.Event()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._end: End | None = None
-        self._writing: asyncio.Timeout | None = None
+        self._is_waiting = False  # for a turn to talk
+        self._writer: asyncio.Task[None] | None = None  # while it talks
+        self._tick: asyncio.TimerHandle | None = None
         self.is_deaf = False  # it ended in the middle of a message, so nothing can be said to it any more
         self._reported: ProxyStatus | None = None
         self._n_accepted = 0
 
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end as soon as what is being written is written."""
-        if self._end is None:
-            self._end = End(code, text)
-            if self._writing is not None:
-                self._writing.reschedule(asyncio.get_running_loop().time() + self._terms.farewell_seconds)
-        self._wake.set()
+        if self._end is not None:
+            return
+        self._end = End(code, text)
+        if self._writer is None:
+            self._finish_if_ended()
+        else:
+            asyncio.get_running_loop().call_later(self._terms.farewell_seconds, self._cut)
 
-    async def run(self, first: Incoming[_Q]) -> End:
+    def _cut(self) -> None:
+        if self._writer is not None:
+            self.is_deaf = True
+            self._writer.cancel()
+
+    def _finish_if_ended(self) -> None:
+        if self._end is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def run(self) -> End:
         """Talk until somebody ends it; how it ended."""
-        self._hear(first)
-        listeners = [asyncio.create_task(self._guarded(each)) for each in (self._listen, self._follow)]
+        listener = asyncio.get_running_loop().create_task(self._guarded(self._listen()))
         try:
-            while self._end is None:
-                await self._sleep()
-                if self._end is None:
-                    await self._take_turn()
+            await self._over
+            assert self._end is not None
             return self._end
         finally:
-            for task in listeners:
+            self._end = self._end or End(grpc.StatusCode.CANCELLED)
+            if self._tick is not None:
+                self._tick.cancel()
+            tasks = [task for task in (listener, self._writer) if task is not None]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*listeners, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Listening.
-
-    async def _guarded(self, listen: Callable[[], Any]) -> None:
-        """Listen, and end the stream where that fails."""
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something, and end the stream where that fails."""
         try:
-            await listen()
+            await work
         except KogumaError as error:
             end = end_of(error)
             self.end(end.code, end.text)
         except DecodeError as error:
             self.end(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
-        except Exception:  # noqa: BLE001 - a mistake of ours ends this stream, not the others
-            self._log.exception("stream failed")
-            self.end(grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more")
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this stream, not the others
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.log.error("stream failed", exc_info=error)
+        self.end(grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more")
+
+    # Listening.
 
     async def _listen(self) -> None:
+        if self._first is not None:
+            self._hear(self._first)
+            self._first = None
+        self.line.follow(self._take)
         while self._end is None:
-            while self._writing is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
+            while self._writer is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
                 await asyncio.sleep(_DEAF_SECONDS)
             data = await self._wire.read()
             if data is grpc.aio.EOF:
@@ -160,64 +204,70 @@ class Stream(Generic[_Q, _R]):
 
     def _hear(self, incoming: Incoming[_Q]) -> None:
         node = incoming.node
-        if node is not None and node.id not in ("", self._node_id):
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(self._node_id, node.id))
+        own_id = ".".join(self.id)
+        if node is not None and node.id not in ("", own_id):
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(own_id, node.id))
         elif incoming.request is None:
             self._terms.unknown_type(incoming.type_url)
         else:
             self._n_heard += 1
             self._to_say += self._session.receive(incoming.request, self._terms.clock())
             self._report()
-            if self._to_say or self._session.next_tick is not None:
-                self._wake.set()
+            self._go_on()
 
-    async def _follow(self) -> None:
-        while self._end is None:
-            self._offer = await self._line.next_offer()
-            self._wake.set()
+    def _take(self, offer: Offer) -> None:
+        self._offer = offer
+        self._go_on()
 
     # Talking.
 
-    async def _sleep(self) -> None:
-        due = self._session.next_tick
-        if due is None:
-            await self._wake.wait()
-        else:
-            with suppress(TimeoutError):  # then something is due
-                async with asyncio.timeout(max(0.0, due - self._terms.clock())):
-                    await self._wake.wait()
-        self._wake.clear()
+    def _go_on(self) -> None:
+        """Wait for a turn to talk if there is something to say, or until something is due."""
+        if self._is_waiting or self._writer is not None or self._end is not None:
+            return
+        if self._to_say or self._offer is not None:
+            self._is_waiting = True
+            is_new = self._reported is None or self._reported.state == "connecting"
+            self._terms.pace.enter(self._talk, is_new=is_new)
+        elif (due := self._session.next_tick) is not None and self._tick is None:
+            left = max(0.0, due - self._terms.clock())
+            self._tick = asyncio.get_running_loop().call_later(left, self._due)
 
-    async def _take_turn(self) -> None:
-        is_new = self._reported is None or self._reported.state == "connecting"
-        async with self._terms.pace.turn(is_new=is_new):
+    def _due(self) -> None:
+        self._tick = None
+        if self._end is None:
+            self._to_say += self._session.tick(self._terms.clock())
+            self._report()
+            self._go_on()
+
+    async def _talk(self) -> None:
+        """One turn: say what there is to say now."""
+        self._is_waiting = False
+        if self._end is not None:
+            return
+        self._writer = asyncio.current_task()
+        try:
             for response in self._responses():
-                await self._write(self._form.written(response))
+                if self._end is None:
+                    await self._wire.write(self._form.written(response))
+        except grpc.aio.BaseError:  # it has gone; gRPC says so to the one who listens, too
+            self.end(grpc.StatusCode.CANCELLED)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this stream, not the others
+            self._fail(error)
+        finally:
+            self._writer = None
+            self._finish_if_ended()
         self._n_heard = 0
         self._report()
+        self._go_on()
 
     def _responses(self) -> list[_R]:
         """What is to be said since the last turn."""
         responses, self._to_say = self._to_say, []
-        now, due = self._terms.clock(), self._session.next_tick
-        if due is not None and due <= now:
-            responses += self._session.tick(now)
         if self._offer is not None:
-            responses += self._session.offer(self._offer, now)
-            self._offer = None
+            offer, self._offer = self._offer, None
+            responses += self._session.offer(offer, self._terms.clock())
         return responses
-
-    async def _write(self, data: bytes) -> None:
-        """Write as long as it takes; whether a proxy is still there is found out by pings."""
-        if self._end is not None:
-            return
-        try:
-            async with asyncio.timeout(None) as self._writing:
-                await self._wire.write(data)
-        except TimeoutError:
-            self.is_deaf = True
-        finally:
-            self._writing = None
 
     def _report(self) -> None:
         """Tell the house how far the proxy is, if that has changed."""
@@ -226,14 +276,14 @@ class Stream(Generic[_Q, _R]):
         if is_same and before is not None and _shown(before) == _shown(status):
             return
         self._reported, self._n_accepted = status, self._session.n_accepted
-        self._line.report(status)
+        self.line.report(status)
         known = before.rejections if before is not None else ()
         for rejection in status.rejections:
             if rejection not in known:
                 self._log_rejection(rejection)
 
     def _log_rejection(self, rejection: Rejection) -> None:
-        self._log.warning(
+        self.log.warning(
             "proxy refused configuration",
             type=rejection.type,
             names=rejection.names,

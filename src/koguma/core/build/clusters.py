@@ -88,9 +88,9 @@ def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[A
 
 
 @question
-def assignments(db: Db, of: Group[Assigned], zone: str, affinity: Pairs) -> Bundle:
+def assignments(db: Db, of: Group[Group[Assigned]], zone: str, affinity: Pairs) -> Bundle:
     """The endpoints of some ports; apart from all else, so that a moved proxy touches nothing but these."""
-    return encoding.bundled(assignment(db, one, zone, affinity) for one in of)
+    return encoding.bundled(assignment(db, one, zone, affinity) for part in of for one in part)
 
 
 @question

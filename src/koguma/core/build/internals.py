@@ -123,7 +123,13 @@ def _settings(
         # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
         needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
         yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link), needs)
-        yield encoding.encoded(db, snapshot.ROUTES, names.DYNAMIC_CONFIG, _answers(bodies))
+        yield _answering_all(db, tuple(bodies.items()))
+
+
+@question
+def _answering_all(db: Db, bodies: tuple[tuple[str, str], ...]) -> Piece | Failure:
+    """What is told, as a piece that all who are told the same share."""
+    return encoding.own(db, snapshot.ROUTES, names.DYNAMIC_CONFIG, _answers(dict(bodies)))
 
 
 @question

@@ -109,20 +109,17 @@ def net(db: Db, proxy: Key) -> Net | None:
     )
 
 
-@question
 def link(db: Db, proxy: Key) -> Link:
     """What a proxy said of itself; nothing before it connects."""
     return LINKS.get(db, proxy) or Link()
 
 
-@question
 def log_pipe(db: Db, proxy: Key) -> str:
     """Where the agent beside a proxy's Envoy reads lines that it sends on; empty where it does not."""
     known = world.proxy(db, proxy)
     return link(db, proxy).log_pipe(proxy.mesh, known.core_name) if known else ""
 
 
-@question
 def own_service(db: Db, proxy: Key) -> str:
     """The service by which a proxy is known: of its first port, or else what its certificate says."""
     known = world.proxy(db, proxy)

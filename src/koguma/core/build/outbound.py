@@ -33,6 +33,7 @@ Addresses = tuple[tuple[str, int], ...]
 
 _IDLE = "3600s"
 _REQUEST = {"timeout": "15s"}
+_NOTHING: Group[tuple[str, Entries]] = Group(())
 _PARTS = 32  # of what a class calls; the more, the fewer ports are looked at again for a change of one
 
 
@@ -72,33 +73,81 @@ class Wanted(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
 
+class Ruled(msgspec.Struct, frozen=True, cache_hash=True):
+    """What a class says about some ports: alike for most, and of its own for a few."""
+
+    plain: Group[tuple[str, Entries]]
+    others: tuple[PortRules, ...]
+    whole: ByKind  # entries about whole proxies that act on their calls
+
+    def of(self, destination: Key, section: str) -> PortRules:
+        """What holds for calls to one port."""
+        for each in self.others:
+            if each.destination == destination and each.section == section:
+                return each
+        return PortRules(destination, section, self.plain.members, (), (), ())
+
+
 class Called(msgspec.Struct, frozen=True):
-    """Some of what a class calls: listeners with routes, and the clusters that these need, by part."""
+    """Some of what proxies call: listeners with routes, and the clusters that these need, by part."""
 
     bundle: Bundle
     wanted: tuple[tuple[int, Group[Wanted]], ...]
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """Some of what proxies call: clusters, and the ports whose endpoints these need."""
+
+    bundle: Bundle
+    assigned: Group[Assigned]
 
 
 class Outbounds(msgspec.Struct, frozen=True):
     """What proxies of a class get in order to call others; its endpoints come apart, of the ports named."""
 
     bundle: Bundle
-    assigned: Group[Assigned]
+    assigned: Group[Group[Assigned]]
 
 
 @question
 def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Outbounds:  # noqa: FBT001
     """What proxies of a class call; equal proxies share it.
 
-    It is put together from parts, so that a change of one port looks at few others of its class.
+    It is put together from parts, so that a change of one port looks at few others. A part is asked for by
+    what is said about it, not by the class: most of what a class calls is like what another one calls.
     """
-    called = [calls(db, of, part, caller, binds) for part in parts(db, listened)]
+    called = [calls(db, ruled, part, caller, binds) for ruled, part in _ruled_calls(db, of, listened)]
     shares: dict[int, list[Group[Wanted]]] = {}
     for number, wanted in chain.from_iterable(each.wanted for each in called):
         shares.setdefault(number, []).append(wanted)
-    reached = [reaches(db, of, tuple(shares[number]), caller) for number in sorted(shares)]
-    bundles = [*(each.bundle for each in called), *(each.bundle for each in reached)]
-    return Outbounds(_joined(bundles), Group(chain.from_iterable(each.assigned for each in reached)))
+    needed = Group(Group(shares[number]) for number in sorted(shares))
+    reached = [reaches(db, ruled, wanted, caller) for ruled, wanted in _ruled_reach(db, of, needed)]
+    bundles = (*(each.bundle for each in called), *(each.bundle for each in reached))
+    return Outbounds(_joined(bundles, has_parts=True), Group(each.assigned for each in reached))
+
+
+@question
+def _ruled_calls(db: Db, of: Class, listened: Group[Listened]) -> tuple[tuple[Ruled, Group[Listened]], ...]:
+    found = ((part, ((one.destination, one.section) for one in part)) for part in parts(db, listened))
+    return tuple((_ruled(db, of, called), part) for part, called in found)
+
+
+@question
+def _ruled_reach(
+    db: Db, of: Class, needed: Group[Group[Group[Wanted]]]
+) -> tuple[tuple[Ruled, Group[Group[Wanted]]], ...]:
+    found = ((wanted, sorted({(w.destination, w.section) for g in wanted for w in g})) for wanted in needed)
+    return tuple((_ruled(db, of, reached), wanted) for wanted, reached in found)
+
+
+def _ruled(db: Db, of: Class, called: Iterable[tuple[Key, str]]) -> Ruled:
+    most, whole = rules.plain(db, of), overlays.on_outbounds(db, of)
+    others = (
+        rules.port_rules(db, of, destination, section)
+        for destination, section in called
+        if most is None or destination in most.others
+    )
+    return Ruled(most.entries if most else _NOTHING, tuple(others), whole)
 
 
 @question
@@ -115,18 +164,17 @@ def _part(destination: Key) -> int:
 
 
 @question
-def calls(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
+def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
     """The listeners of some ports, with their routes."""
     bundles: list[Bundle] = []
     wanted: dict[int, dict[Wanted, None]] = {}
-    whole = overlays.on_outbounds(db, of)
     for one in listened:
-        port = _port_of(db, rules.rules_of(db, of, one.destination, one.section), whole, caller)
+        port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller)
         bundles.append(listener(db, port, one.addresses, binds))
         for meant in traffic(db, port).clusters:
             needed = Wanted(meant.destination, meant.section, tuple(name for name, _ in meant.subset))
             wanted.setdefault(_part(meant.destination), {})[needed] = None
-    return Called(_joined(bundles), tuple((number, Group(found)) for number, found in wanted.items()))
+    return Called(_joined(tuple(bundles)), tuple((number, Group(found)) for number, found in wanted.items()))
 
 
 def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
@@ -139,17 +187,16 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
 
 
 @question
-def reaches(db: Db, of: Class, wanted: tuple[Group[Wanted], ...], caller: Caller) -> Outbounds:
+def reaches(db: Db, ruled: Ruled, wanted: Group[Group[Wanted]], caller: Caller) -> Reached:
     """The clusters of some ports."""
     bundles: list[Bundle] = []
     assigned: list[Assigned] = []
-    whole = overlays.on_outbounds(db, of)
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
-        entries = (*rules.rules_of(db, of, destination, section).entries, *whole)
+        entries = (*ruled.of(destination, section).entries, *ruled.whole)
         said = overlays.said(db, entries, caller.mesh)
         bundles.append(clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets)))
         assigned += clusters.assigned(db, destination, section, entries)
-    return Outbounds(_joined(bundles), Group(assigned))
+    return Reached(_joined(tuple(bundles)), Group(assigned))
 
 
 def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tuple[str, ...], ...]]:
@@ -162,14 +209,15 @@ def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tup
     return {port: tuple(sorted(subsets)) for port, subsets in found.items()}
 
 
-def _joined(bundles: Iterable[Bundle]) -> Bundle:
+def _joined(parts: tuple[Bundle, ...], *, has_parts: bool = False) -> Bundle:
     found: dict[snapshot.Id, Piece] = {}
     failures: dict[Failure, None] = {}
-    for each in bundles:
+    for each in parts:
         found.update(each.pieces)
         if each.failures:
             failures.update(dict.fromkeys(each.failures))
-    return Bundle(found, tuple(sorted(failures, key=lambda failure: (failure.id, failure.text))))
+    ordered = tuple(sorted(failures, key=lambda failure: (failure.id, failure.text)))
+    return Bundle(found, ordered, parts if has_parts else ())
 
 
 @question

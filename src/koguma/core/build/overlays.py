@@ -32,9 +32,14 @@ class Laid(msgspec.Struct, frozen=True):
         return [overlay[name] for overlay in self.overlays if name in overlay]
 
 
+@question
+def _all_hooks(db: Db) -> Mapping[str, Overlays]:
+    """The hooks of all kinds, as one thing to read: kinds change only when a control plane starts."""
+    return {name: kind.policy.overlays for name, kind in world.KINDS.items(db) if kind.policy}
+
+
 def _hooks(db: Db, kind: str) -> Overlays:
-    policy = world.kind_of(db, kind).policy
-    return policy.overlays if policy else Overlays()
+    return _all_hooks(db).get(kind) or Overlays()
 
 
 Said = Group[tuple[str, bytes]]  # what policies say about calls, by kind, as JSON
@@ -83,7 +88,6 @@ def is_per_service(db: Db, of: Class) -> bool:
     return False
 
 
-@question
 def whole(db: Db, of: Class, where: Where) -> Laid:
     """What policies say about the proxy itself."""
     return _collect(_whole_calls(db, of, where))
@@ -97,7 +101,6 @@ def _whole_calls(db: Db, of: Class, where: Where) -> Iterator[tuple[str, Callabl
             yield kind, partial(hook, conf, where)
 
 
-@question
 def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> Laid:
     """What policies say about calls that arrive at one inbound."""
     return _collect(_inbound_calls(db, seen, section, where))

@@ -28,9 +28,23 @@ def of(db: Db, proxy: Key) -> Snapshot | None:
     place = _place(db, proxy)
     if place is None:
         return None
+    outbounds, endpoints = _shared(db, place)
+    return Snapshot((outbounds, *_own_patched(db, proxy), endpoints))
+
+
+@question
+def _shared(db: Db, place: "_Place") -> tuple[Bundle, Bundle]:
+    """What all proxies of a place get: what they call others with, and where these are."""
     outbounds, caller = place.outbounds(db), place.caller
     endpoints = clusters.assignments(db, outbounds.assigned, caller.zone, caller.affinity)
-    return Snapshot((*patches.over(db, place.mine, _bundles(db, proxy, outbounds)), endpoints))
+    (patched,) = patches.over(db, place.mine, ((patches.OUTBOUND, outbounds.bundle),))
+    return patched, endpoints
+
+
+@question
+def _own_patched(db: Db, proxy: Key) -> tuple[Bundle, ...]:
+    place = _place(db, proxy)
+    return () if place is None else patches.over(db, place.mine, _own(db, proxy))
 
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
@@ -69,7 +83,6 @@ def _bundles(db: Db, proxy: Key, outbounds: Outbounds) -> tuple[tuple[str, Bundl
     return (patches.OUTBOUND, outbounds.bundle), *_own(db, proxy)
 
 
-@question
 def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     place = _place(db, proxy)
     if place is None:

@@ -4,41 +4,30 @@ A proxy may have thousands of resources and its status is told often, so the ver
 asks for one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from koguma.xds.protocol.channel import Channel
-
-
-class _Versions(Mapping[str, str]):
-    """Versions by name."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def __getitem__(self, name: str) -> str:
-        version = self._channel.version(name)
-        if version is None:
-            raise KeyError(name)
-        return version
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._channel.held)
-
-    def __len__(self) -> int:
-        return len(self._channel.held)
+from koguma.envoy.snapshot import TYPES, Piece
+from koguma.xds.protocol.channel import Held
 
 
 class AckedVersions(Mapping[str, Mapping[str, str]]):
-    """Versions by type, of those types of which the proxy has something."""
+    """Versions by type, of those types of which the proxy has something.
 
-    def __init__(self, channels: Mapping[str, Channel]) -> None:
-        self._channels = channels
+    It is another one after each response that the proxy has taken; whoever has seen one need not look again.
+    """
+
+    __slots__ = ("_held", "n_accepted")
+
+    def __init__(self, held: Callable[[str], Mapping[str, Held]], n_accepted: int) -> None:
+        self._held = held
+        self.n_accepted = n_accepted
 
     def __getitem__(self, type_: str) -> Mapping[str, str]:
-        return _Versions(self._channels[type_])
+        found = self._held(type_)
+        return {name: each.version if isinstance(each, Piece) else each for name, each in found.items()}
 
     def __iter__(self) -> Iterator[str]:
-        return (type_ for type_, channel in self._channels.items() if channel.held)
+        return (type_ for type_ in TYPES if self._held(type_))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

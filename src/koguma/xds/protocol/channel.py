@@ -22,6 +22,7 @@ class Flight(msgspec.Struct, frozen=True):
     removed: frozenset[str]
     revision: int
     all_of: Offer | None = None  # it holds all that this offer changed, and nothing else had to be said
+    type: str = ""
 
 
 class Channel:
@@ -138,14 +139,6 @@ class Channel:
         self.again -= flight.pieces.keys() | flight.removed
         if self._suspects:
             self._suspects.pop()
-
-    def shrink(self) -> None:
-        """Give back the room of what is empty: it once held every name, and emptied sets keep theirs."""
-        self.pending = self.pending or set()
-        self.again = self.again or set()
-        self.opaque = self.opaque or set()
-        self.doubted = self.doubted or set()
-        self.absent = self.absent or set()
 
     def refuses(self, name: str, version: str) -> bool:
         """Whether that version was refused on this stream, so that sending it again is of no use."""

@@ -4,7 +4,7 @@ Proxies share bundles, so a change that touches thousands of them is a step betw
 remembered as long as both of its bundles live.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Final
 from weakref import ref
@@ -17,22 +17,22 @@ _EMPTY: Final = Bundle({})
 class Step:
     """From one bundle to another. It has a `type` where only the content of pieces of that type differs."""
 
-    __slots__ = ("_new", "ids", "pieces", "type")
+    __slots__ = ("ids", "pieces", "type")
 
     def __init__(self, before: Bundle, after: Bundle) -> None:
         old, new = before.pieces, after.pieces
-        self.ids: tuple[Id, ...] = tuple(_different(old, new))
-        self._new = {id_: new[id_] for id_ in self.ids if id_ in new}
-        is_plain = len(self._new) == len(self.ids) and all(
-            id_ in old and old[id_].needs == piece.needs for id_, piece in self._new.items()
+        suspects = after.suspects(before)
+        found = _different(old, new) if suspects is None else _different_of(suspects, old, new)
+        self.ids: tuple[Id, ...] = tuple(found)
+        come = {id_: new[id_] for id_ in self.ids if id_ in new}
+        is_plain = len(come) == len(self.ids) and all(
+            id_ in old and old[id_].needs == piece.needs for id_, piece in come.items()
         )
         types = {type_ for type_, _ in self.ids}
         self.type = types.pop() if is_plain and len(types) == 1 else ""
-        self.pieces: Mapping[str, Piece] = {name: piece for (_, name), piece in self._new.items()}
-
-    def is_hidden_by(self, other: Bundle) -> bool:
-        """Whether another bundle has pieces of the same names, so that it is not clear which ones count."""
-        return not self._new.keys().isdisjoint(other.pieces.keys())
+        if is_plain:
+            after.count_like(before)
+        self.pieces: Mapping[str, Piece] = {name: piece for (_, name), piece in come.items()}
 
 
 _known: Final[dict[tuple[int, int], Step]] = {}
@@ -58,10 +58,14 @@ def plain_step(before: Snapshot, after: Snapshot) -> Step | None:
     pairs = [pair for pair in zip(before.bundles, after.bundles, strict=True) if pair[0] is not pair[1]]
     if len(pairs) != 1:
         return None
-    ((_, changed),) = pairs
     step = _step(*pairs[0])
-    others = (each for each in after.bundles if each is not changed)
-    return step if step.type and not any(map(step.is_hidden_by, others)) else None
+    return step if step.type else None
+
+
+def is_hidden(step: Step, after: Snapshot) -> bool:
+    """Whether other bundles have pieces of the same names, so that it is not clear which ones count."""
+    new = step.pieces.values()
+    return any(sum(piece.id in each.pieces for each in after.bundles) > 1 for piece in new)
 
 
 def _step(before: Bundle, after: Bundle) -> Step:
@@ -77,6 +81,12 @@ def _step(before: Bundle, after: Bundle) -> Step:
 def _forget(pair: tuple[int, int]) -> None:
     _known.pop(pair, None)
     _alive.pop(pair, None)
+
+
+def _different_of(ids: Iterable[Id], old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:
+    some_old = {id_: piece for id_ in ids if (piece := old.get(id_)) is not None}
+    some_new = {id_: piece for id_ in ids if (piece := new.get(id_)) is not None}
+    return _different(some_old, some_new)
 
 
 def _different(old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:

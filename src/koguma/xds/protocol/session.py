@@ -8,6 +8,9 @@ A change is made before the old is broken: what is referred to comes first (`out
 any more goes last (`departures`). A refusal holds such departures back, because what was to replace the old
 did not come. A listener is different: two of them cannot have one address, so it goes in the same response in
 which its successors come, and waits only while one of these cannot come.
+
+A proxy that has just what was offered, and asks for just that, is at rest: what it has is then read from the
+offer, which it shares with others, and nothing is kept for it alone (`rest`). Most are, most of the time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +19,7 @@ from typing import Final, Literal
 
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Piece, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus
-from koguma.xds.protocol import differences
+from koguma.xds.protocol import differences, rest
 from koguma.xds.protocol.acked import AckedVersions
 from koguma.xds.protocol.channel import Channel, Flight, Held
 from koguma.xds.protocol.departures import Departures
@@ -24,17 +27,33 @@ from koguma.xds.protocol.differences import Step
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
 from koguma.xds.protocol.outlook import Outlook, State
 from koguma.xds.protocol.refusal import GONE, Refusal, rejections
+from koguma.xds.protocol.rest import Rest
 from koguma.xds.protocol.subscription import Change
 
 # A step of these is told by itself. Endpoints must follow changed clusters, and secrets are shared by nobody.
 _STEP_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES})
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Session:
     """What was said on one stream, and what is still to be said."""
 
+    __slots__ = (
+        "_awake",
+        "_departures",
+        "_failed",
+        "_n_responses",
+        "_newest",
+        "_rest",
+        "_unasked",
+        "_versions",
+        "_whole",
+        "n_accepted",
+    )
+
     def __init__(self, drain_seconds: float) -> None:
-        self._channels: Mapping[str, Channel] = {type_: Channel(type_) for type_ in TYPES}
+        self._awake: Mapping[str, Channel] | None = {type_: Channel(type_) for type_ in TYPES}
+        self._rest: Rest | None = None  # one of the two is there
         self._departures = Departures(drain_seconds)
         self._newest: Offer | None = None
         self._whole: Offer | None = None  # the last one that was acknowledged as a whole
@@ -42,11 +61,24 @@ class Session:
         self._unasked: set[Id] = set()  # wanted, and the proxy is still to ask for them
         self._n_responses = 0
         self.n_accepted = 0  # responses that the proxy has taken
+        self._versions = AckedVersions(self.held, 0)
+
+    @property
+    def _channels(self) -> Mapping[str, Channel]:
+        """The state of each type; whoever looks at it ends a rest."""
+        if self._awake is None:
+            assert self._rest is not None
+            assert self._whole is not None
+            self._awake, self._rest = rest.recalled(self._rest, self._whole.snapshot), None
+        return self._awake
 
     # What comes in.
 
     def receive(self, request: DeltaRequest, now: float) -> list[Response]:
         """The proxy asks for something, or answers."""
+        if self._rest is not None and rest.is_plain(request):
+            self._heard_at_rest(self._rest, request)
+            return []
         channel = self._channels[request.type]
         if request.nonce:
             self._settle(channel, request, now)
@@ -60,6 +92,8 @@ class Session:
         step = self._plain_step(before, offer)
         if step is not None:
             return [self._take(step, offer)]
+        if before is None and self._resume(offer):
+            return []
         failed = self._failed
         ids = (failure.id for failure in offer.snapshot.failures)
         self._failed = frozenset(id_ for id_ in ids if id_[0] in self._channels)  # a policy may fail too
@@ -71,6 +105,21 @@ class Session:
             self._recheck(self._channels[type_], names)
         return self._responses(now)
 
+    def _resume(self, offer: Offer) -> bool:
+        """Go to rest at once where a proxy comes back with all that it is offered; whether it did."""
+        found = None if offer.snapshot.failures else rest.resumed(self._channels, offer.snapshot)
+        if found is None:
+            return False
+        self._awake, self._rest, self._whole = None, found, offer
+        return True
+
+    def _heard_at_rest(self, resting: Rest, request: DeltaRequest) -> None:
+        """The proxy took a step, and has all of it; or it answers something older."""
+        flight = resting.flight
+        if flight is not None and flight.nonce == request.nonce:
+            self.n_accepted += 1
+            self._rest, self._whole = rest.without_flight(resting), flight.all_of
+
     def _plain_step(self, before: Offer | None, offer: Offer) -> Step | None:
         """A step that a proxy can be told at once, because it has all that came before and is at peace."""
         if before is None or before is not self._whole or self._failed or offer.snapshot.failures:
@@ -78,14 +127,21 @@ class Session:
         step = differences.plain_step(before.snapshot, offer.snapshot)
         if step is None or step.type not in _STEP_TYPES:
             return None
+        if self._rest is not None:  # then no two bundles have a piece of one name
+            return step if self._rest.flight is None else None
+        if differences.is_hidden(step, offer.snapshot):
+            return None
         is_at_peace = all(channel.is_idle for channel in self._channels.values())
         return step if is_at_peace and self._channels[step.type].covers_all(step.pieces) else None
 
     def _take(self, step: Step, offer: Offer) -> Response:
         self._n_responses += 1
         nonce = str(self._n_responses)
-        flight = Flight(nonce, step.pieces, frozenset(), offer.revision, offer)
-        self._channels[step.type].send(flight)
+        flight = Flight(nonce, step.pieces, _NOTHING, offer.revision, offer, step.type)
+        if self._rest is not None:
+            self._rest = rest.with_flight(self._rest, flight)
+        else:
+            self._channels[step.type].send(flight)
         return Response(step.type, nonce, tuple(step.pieces.values()), step=step)
 
     def tick(self, now: float) -> list[Response]:
@@ -104,20 +160,29 @@ class Session:
 
     def held(self, type_: str) -> Mapping[str, Held]:
         """What the proxy has of one type, by name."""
-        return self._channels[type_].held
+        if self._awake is not None:
+            return self._awake[type_].held
+        assert self._whole is not None
+        return self._whole.snapshot.of_type(type_)
 
     @property
     def status(self) -> ProxyStatus:
         """How far the proxy is. The versions in it are those of the moment in which they are read."""
-        refusing = [channel for channel in self._channels.values() if channel.refusals]
+        awake = self._awake.values() if self._awake is not None else ()
+        refusing = [channel for channel in awake if channel.refusals]
         found = [each for channel in refusing for each in rejections(channel.type, channel.refusals)]
         return ProxyStatus(
             state="nack" if found else self._progress(),
             offered=self._newest.revision if self._newest else 0,
             acked=self._whole.revision if self._whole else 0,
             rejections=tuple(found),
-            acked_versions=AckedVersions(self._channels),
+            acked_versions=self._acked_versions(),
         )
+
+    def _acked_versions(self) -> AckedVersions:
+        if self._versions.n_accepted != self.n_accepted:
+            self._versions = AckedVersions(self.held, self.n_accepted)
+        return self._versions
 
     def _progress(self) -> Literal["connecting", "synced", "behind"]:
         if self._whole is None:
@@ -283,15 +348,15 @@ class Session:
         talking = (channel for channel in self._channels.values() if channel.has_something_to_say)
         responses = [self._response(channel, outlook, now) for channel in talking]
         if not self._owes_anything():
-            if self._whole is not self._newest:
-                self._shrink()
             self._whole = self._newest
+            self._go_to_rest(self._newest.snapshot)
         return [response for response in responses if response is not None]
 
-    def _shrink(self) -> None:
-        self._unasked = set()
-        for channel in self._channels.values():
-            channel.shrink()
+    def _go_to_rest(self, snapshot: Snapshot) -> None:
+        found = rest.of(self._channels, snapshot) if not self._failed else None
+        if found is not None:
+            self._awake, self._rest = None, found
+            self._unasked = set()
 
     def _response(self, channel: Channel, outlook: Outlook, now: float) -> Response | None:
         pieces, is_waiting = self._additions(channel, outlook)

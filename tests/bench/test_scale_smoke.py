@@ -1,0 +1,29 @@
+"""The measurement with many proxies still runs with a few, and says what it measured; no time is asserted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOALS = ("all_ratio", "wide_ratio", "ten_cpu_s", "endpoint_cpu_s", "reconnect_s")
+
+
+@pytest.mark.slow
+def test_a_few_proxies_are_measured_and_nothing_is_sent_again_after_a_restart():
+    options = ("--proxies", "20", "--services", "12", "--rounds", "1", "--settle", "0.1", "--json")
+    command = [sys.executable, "-m", "bench.scale", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert all(found[name] > 0 for name in GOALS)
+    assert found["resent_resources"] == 0
+    assert "kb_per_proxy" in found  # of so few it means nothing
+    assert {name: found["parts"][name]["proxies"] for name in ("ten", "endpoint", "all")} == {
+        "ten": 10,
+        "endpoint": 10,
+        "all": 20,
+    }
+    assert found["parts"]["without_tls"]["last_change"]["proxies"] == 20

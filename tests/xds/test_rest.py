@@ -1,0 +1,94 @@
+"""A proxy at rest: nothing is kept for it alone, and it is none the worse for that."""
+
+import pytest
+
+from koguma.envoy.snapshot import Piece, Snapshot, bundle
+from koguma.xds.contract import Offer
+from koguma.xds.protocol.exchange import DeltaRequest
+from koguma.xds.protocol.session import Session
+
+CALLS = bundle(
+    [
+        Piece("cluster", "a", "1", b"", (("endpoints", "a"),)),
+        Piece("listener", "l", "1", b"", (("routes", "r"),)),
+        Piece("routes", "r", "1", b"", (("cluster", "a"),)),
+    ]
+)
+ENDPOINTS = {version: bundle([Piece("endpoints", "a", version, b"")]) for version in "123"}
+ASKED = (("cluster", ()), ("endpoints", ("a",)), ("listener", ()), ("routes", ("r",)))
+HAS = {"cluster": {"a": "1"}, "endpoints": {"a": "1"}, "listener": {"l": "1"}, "routes": {"r": "1"}}
+
+
+def offer(revision: int) -> Offer:
+    return Offer(revision, Snapshot((CALLS, ENDPOINTS[str(revision)])))
+
+
+def answered(session: Session, responses: list) -> None:
+    """Take whatever comes."""
+    for response in responses:
+        answered(session, session.receive(DeltaRequest(response.type, nonce=response.nonce), 0.0))
+
+
+@pytest.fixture
+def session() -> Session:
+    found = Session(30.0)
+    answered(found, found.offer(offer(1), 0.0))
+    for type_, names in ASKED:
+        answered(found, found.receive(DeltaRequest(type_, names), 0.0))
+    return found
+
+
+def test_a_proxy_that_has_all_is_at_rest_and_its_versions_are_known(session):
+    assert session._rest is not None
+    assert session.status.state == "synced"
+    assert session.status.acked_versions == HAS
+
+
+def test_a_step_is_taken_at_rest(session):
+    (response,) = session.offer(offer(2), 0.0)
+    assert (response.type, response.step is not None, session.status.state) == ("endpoints", True, "behind")
+    assert session.status.acked_versions == HAS
+    answered(session, [response])
+    assert session._rest is not None
+    assert (session.status.state, session.status.acked) == ("synced", 2)
+    assert session.status.acked_versions["endpoints"] == {"a": "2"}
+
+
+def test_an_answer_to_something_older_changes_nothing(session):
+    session.offer(offer(2), 0.0)
+    assert session.receive(DeltaRequest("endpoints", nonce="0"), 0.0) == []
+    assert session.status.state == "behind"
+
+
+def test_a_step_that_is_refused_is_reported_and_what_the_proxy_has_is_still_known(session):
+    (response,) = session.offer(offer(2), 0.0)
+    session.receive(DeltaRequest("endpoints", nonce=response.nonce, error="a: boom"), 0.0)
+    assert session._rest is None
+    assert [(each.type, each.names) for each in session.status.rejections] == [("endpoints", ("a",))]
+    assert session.status.acked_versions == HAS
+
+
+def test_a_second_step_before_the_first_is_answered_comes_after_it(session):
+    (first,) = session.offer(offer(2), 0.0)
+    assert session.offer(offer(3), 0.0) == []
+    (second,) = session.receive(DeltaRequest("endpoints", nonce=first.nonce), 0.0)
+    assert [piece.version for piece in second.pieces] == ["3"]
+    answered(session, [second])
+    assert (session._rest is not None, session.status.acked) == (True, 3)
+
+
+def test_a_proxy_that_asks_for_more_is_heard(session):
+    (response,) = session.receive(DeltaRequest("routes", ("missing",)), 0.0)
+    assert response.removed == ("missing",)
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_a_proxy_that_comes_back_gets_what_it_lacks_and_nothing_else(revision):
+    session = Session(30.0)
+    for type_, names in ASKED:
+        session.receive(DeltaRequest(type_, names, initial_versions=HAS[type_]), 0.0)
+    sent = session.offer(offer(revision), 0.0)
+    assert [piece.id for each in sent for piece in each.pieces] == [("endpoints", "a")] * (revision - 1)
+    assert (session._rest is not None) == (revision == 1)
+    answered(session, sent)
+    assert (session.status.state, session.status.acked) == ("synced", revision)
