@@ -260,9 +260,13 @@ def test_namespaces_and_service_accounts(api, namespace):
     with pytest.raises(ApiException) as refused:
         core.create_namespace(client.V1Namespace(metadata=meta(namespace)))
     assert refused.value.status == 409
+    seen = core.read_namespace(namespace).metadata.resource_version
     core.delete_namespace(namespace)
     gone = watch.Watch().stream(
-        core.list_namespace, field_selector=f"metadata.name={namespace}", timeout_seconds=20
+        core.list_namespace,
+        field_selector=f"metadata.name={namespace}",
+        resource_version=seen,
+        timeout_seconds=20,
     )
     with closing(gone):
         assert any(event["type"] == "DELETED" for event in gone)

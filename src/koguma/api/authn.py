@@ -129,12 +129,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 def impersonated(user: User, headers: MultiMapping[str], access: Access) -> User:
     """Whom the request counts as: `user`, or somebody that he may act as and wants to, by its headers."""
-    for name in headers:
-        if name[:1] in "iI" and name.lower().startswith(_IMPERSONATE):
-            break
-    else:
-        return user
-    wanted = _wanted(headers)
+    wanted = _wanted(headers) if any(name[:12].lower() == _IMPERSONATE for name in headers) else None
     if wanted is None:
         return user
     for attempt in wanted.attempts():

@@ -11,7 +11,7 @@ REST_GROUP: Final = "rest.koguma.io"  # the plain form is an endpoint group of i
 ANY: Final = "*"
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, cache_hash=True):
     """What somebody wants to do: a verb on a resource, or on a path.
 
     An empty name means no object in particular, an empty namespace all of them or none; so neither is covered
