@@ -41,6 +41,9 @@ soak: install
 bench: install
 	@$(BIN)/python -m bench && $(BIN)/python -m bench.compile && $(BIN)/python -m bench.incremental && \
 	 $(BIN)/python -m bench.encode && $(BIN)/python -m bench.snapshots && $(BIN)/python -m bench.live
+	@mkdir -p build && for n in 500 1000 2000; do \
+	   $(BIN)/python -m bench.scale --proxies $$n --services 200 --json > build/scale-$$n.json || exit 1; done
+	@$(BIN)/python -m bench.plots docs/images build/scale-*.json
 
 # Regenerate what docs/reference says from the code.
 docs: install

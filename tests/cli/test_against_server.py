@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -293,16 +294,20 @@ def test_a_control_plane_passes_its_check(cli):
     }
 
 
-def started(*words: str) -> subprocess.Popen[str]:
-    """The command in a process of its own, with the environment of the test."""
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, with the environment of the test; it never outlives the test."""
     # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
     code = (
         "import signal, sys; from koguma.cli import main;"
         "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main(sys.argv[1:]))"
     )
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", code, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_watch_prints_changes_until_it_is_interrupted_in_silence(cli, mesh):
