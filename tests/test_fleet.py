@@ -1,16 +1,21 @@
 """The fleet: who is let in, what is registered and removed, what each proxy is offered, and when."""
 
+import asyncio
 import json
 
+import msgspec
 import pytest
 
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
 from koguma.registration import CONNECTED_TO
+from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import Hello, ProxyStatus, Rejection
 from tests.mesh import until
 from tests.plane import Plane
+
+TOLD = {}  # by line, the offers that it told
 
 
 @pytest.fixture
@@ -52,6 +57,14 @@ def stored(plane, name="web-1"):
     return plane.plane.store.state.named("Dataplane", "default", name)
 
 
+async def next_offer(line):
+    """The next offer that was not told yet; waits until there is one."""
+    if line not in TOLD:
+        TOLD[line] = asyncio.Queue()
+        line.follow(TOLD[line].put_nowait)
+    return await TOLD[line].get()
+
+
 def offered(line, type_):
     return sorted(line.offered.of_type(type_))
 
@@ -59,7 +72,7 @@ def offered(line, type_):
 def test_a_proxy_brings_its_dataplane_and_is_offered_what_it_needs(plane):
     line = connect(plane, dataplane())
     assert stored(plane).labels[REGISTERED_BY] == "proxy"
-    offer = plane.run(line.next_offer())
+    offer = plane.run(next_offer(line))
     assert "kri_dp_default_default__web-1_10080" in offer.snapshot.of_type(LISTENER)
     assert offer.snapshot.failures == ()
 
@@ -113,7 +126,7 @@ def test_a_proxy_that_brings_nothing_must_be_known(plane):
     assert 'there is no mesh "nowhere"' in refused.value.detail
     assert plane("PUT", "/meshes/default/dataplanes/web-1", dataplane()).status == 201
     line = connect(plane)
-    assert offered(line, LISTENER) or plane.run(line.next_offer())
+    assert offered(line, LISTENER) or plane.run(next_offer(line))
     plane.run(line.close())
     assert REGISTERED_BY not in stored(plane).labels, "what a user wrote stays as it was"
 
@@ -142,20 +155,56 @@ def test_a_proxy_that_moved_to_another_control_plane_is_not_removed_by_the_first
         line = connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
         assert here == plane.plane._proxies.fleet.context.about.instance_id
-        moved = {**stored(plane).annotations, CONNECTED_TO: "another"}
+        owned_by(plane, "another")
 
-        async def move():
-            import msgspec
-
-            from koguma.store.contract import Put, Transaction
-
-            now = msgspec.structs.replace(stored(plane), annotations=moved)
-            await plane.plane.store.write(Transaction((Put(now, now.revision),), "test", "moved"))
-
-        plane.run(move())
         plane.run(line.close())
         with pytest.raises(AssertionError):
             until(lambda: stored(plane) is None, "", 0.5)
+
+
+def owned_by(plane, owner):
+    """The Dataplane as it is while another control plane has its proxy."""
+
+    async def move():
+        now = stored(plane)
+        other = msgspec.structs.replace(now, annotations={**now.annotations, CONNECTED_TO: owner})
+        await plane.plane.store.write(Transaction((Put(other, now.revision),), "test", "moved"))
+
+    plane.run(move())
+
+
+def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.2)
+    with Plane(tmp_path) as plane:
+        connect(plane, dataplane())
+        here = stored(plane).annotations[CONNECTED_TO]
+        owned_by(plane, "another")
+        line = connect(plane, dataplane())
+        assert line.proxy.annotations[CONNECTED_TO] == here
+        assert stored(plane).annotations[CONNECTED_TO] == "another"
+        until(lambda: stored(plane).annotations[CONNECTED_TO] == here, "it is ours")
+
+
+def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 60)
+    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    with Plane(tmp_path) as plane:
+        connect(plane, dataplane())
+        owned_by(plane, "another")
+        line = connect(plane, dataplane())
+        plane.run(line.close())
+        until(lambda: stored(plane) is None, "it is gone")
+
+
+def test_what_another_claims_first_stays_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.3)
+    with Plane(tmp_path) as plane:
+        connect(plane, dataplane())
+        owned_by(plane, "another")
+        connect(plane, dataplane())
+        owned_by(plane, "a third")
+        until(lambda: not plane.plane._proxies.fleet._registration._claims, "nothing is left to claim")
+        assert stored(plane).annotations[CONNECTED_TO] == "a third"
 
 
 def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
@@ -173,7 +222,7 @@ def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
 
 def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
     line = connect(plane, dataplane())
-    first = plane.run(line.next_offer())
+    first = plane.run(next_offer(line))
     policy = {
         "type": "MeshTimeout",
         "mesh": "default",
@@ -184,7 +233,7 @@ def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
         },
     }
     assert plane("PUT", "/meshes/default/meshtimeouts/slow", policy).status == 201
-    second = plane.run(line.next_offer())
+    second = plane.run(next_offer(line))
     assert second.revision > first.revision
     changed = {piece.id for piece in second.snapshot} - {
         p.id for p in first.snapshot if p in set(second.snapshot)
@@ -214,7 +263,7 @@ def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
         name="job-1",
     )
     line = connect(plane, dataplane())
-    offer = plane.run(line.next_offer())
+    offer = plane.run(next_offer(line))
     name = "kri_msvc_default_default__web_10080"
     until(lambda: name in offered(caller, ENDPOINTS))
     endpoints = lambda: caller.offered.get((ENDPOINTS, name)).body  # noqa: E731
@@ -232,7 +281,7 @@ def proxies(plane, query=""):
 
 def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
     line = connect(plane, dataplane())
-    offer = plane.run(line.next_offer())
+    offer = plane.run(next_offer(line))
     (shown,) = proxies(plane)["items"]
     assert (shown["name"], shown["state"], shown["envoy"]) == ("web-1", "connecting", "1.40.0")
     assert shown["kri"] == "kri_dp_default_default__web-1_"
@@ -261,7 +310,7 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
 
 def test_the_configuration_of_a_proxy_can_be_read(plane):
     line = connect(plane, dataplane())
-    plane.run(line.next_offer())
+    plane.run(next_offer(line))
     answer = plane("GET", "/meshes/default/dataplanes/web-1/_config")
     assert answer.status == 200
     listeners = answer.json["xds"]["type.googleapis.com/envoy.config.listener.v3.Listener"]

@@ -7,7 +7,7 @@ from koguma.envoy.snapshot import Snapshot
 from koguma.model.resource import Key
 from koguma.prover import Prover
 from tests.plane import Plane
-from tests.test_fleet import connect, dataplane
+from tests.test_fleet import connect, dataplane, next_offer
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
 API = Key("Dataplane", "default", "default", "", "api-1")
@@ -18,7 +18,7 @@ def plane(tmp_path):
     with Plane(tmp_path) as running:
         for name in ("web-1", "api-1"):
             line = connect(running, dataplane(name, service=name[:3]), name=name)
-            running.run(line.next_offer())
+            running.run(next_offer(line))
         yield running
 
 

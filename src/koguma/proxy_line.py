@@ -3,7 +3,6 @@
 At most one offer is pending, and the newest wins.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final, Protocol
@@ -99,7 +98,7 @@ class ProxyLine:
         self._told: Callable[[Offer], None] | None = None
         self._can_be_called = False
 
-    def follow(self, told: Callable[[Offer], None] | None) -> None:
+    def follow(self, told: Callable[[Offer], None]) -> None:
         """Tell of offers from now on, first of one that was not told yet."""
         self._told = told
         self._tell()
@@ -108,15 +107,6 @@ class ProxyLine:
         if self._is_fresh and self._told is not None and self._offer is not None:
             self._is_fresh = False
             self._told(self._offer)
-
-    async def next_offer(self) -> Offer:
-        """The newest offer that was not told yet; waits until there is one."""
-        found: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
-        self.follow(found.set_result)
-        try:
-            return await found
-        finally:
-            self._told = None
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         """Let the proxy have this, unless it is what was offered last."""

@@ -157,17 +157,6 @@ def plain(db: Db, of: Class) -> Plain | None:
     return Plain(entries, frozenset(key for each in found.values() for key in each.by_destination))
 
 
-def rules_of(db: Db, of: Class, destination: Key, section: str) -> PortRules:
-    """What holds for calls of proxies of a class to one port; it is asked only for what is not plain.
-
-    Most services are like all others to most classes, and an answer for each pair would be most of memory.
-    """
-    most = plain(db, of)
-    if most is None or destination in most.others:
-        return port_rules(db, of, destination, section)
-    return PortRules(destination, section, most.entries.members, (), (), ())
-
-
 @question
 def port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
     """What holds for calls of proxies of a class to one port."""
