@@ -33,12 +33,21 @@ class Api:
     def __call__(self, method: str, path: str, body: Any = None) -> bytes:
         """One request that must succeed."""
         data = None if body is None else json.dumps(body)
-        self._connection.request(method, path, data, self._headers)
-        response = self._connection.getresponse()
+        response = self._asked(method, path, data)
         answer = response.read()
         if response.status >= 400:
             raise RuntimeError(f"{method} {path}: {response.status} {answer[:1000].decode()}")
         return answer
+
+    def _asked(self, method: str, path: str, data: str | None) -> http.client.HTTPResponse:
+        """The answer; a connection that was idle for a minute has been closed by the server."""
+        try:
+            self._connection.request(method, path, data, self._headers)
+            return self._connection.getresponse()
+        except ConnectionError:
+            self._connection.close()
+            self._connection.request(method, path, data, self._headers)
+            return self._connection.getresponse()
 
     def apply(self, documents: list[Document]) -> None:
         """Write many objects."""
