@@ -23,13 +23,18 @@ CLEAN = {"rules": [{"default": {"idleTimeout": "5s"}}]}
 
 
 @pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
 def clean(door):
     return door.other(KOGUMA)
+
+
+def test_what_the_clean_shape_does_not_take_is_refused_by_name_with_what_to_write(clean):
+    answer = clean.create("a", spec={"from": OLDER["from"]})
+    assert answer.status == 422
+    assert answer.json["message"] == (
+        'MeshTimeout.koguma.io "a" is invalid: spec.from: does not exist in koguma.io/v1;'
+        " write its entries in spec.rules, without targetRef"
+    )
+    assert answer.json["details"]["name"] == "a"
 
 
 def test_an_older_spelling_is_shown_in_the_clean_shape(door, clean):

@@ -20,16 +20,6 @@ from tests.kube_door import (
 HELD = {"finalizers": ["example.com/hold"]}
 
 
-@pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
-def maps(door):
-    return door.other(CORE, "ConfigMap")
-
-
 def test_what_nothing_holds_is_gone_at_once(door, maps):
     uid = made(door.create("a", spec=timeout()))["metadata"]["uid"]
     answer = door.delete("a")

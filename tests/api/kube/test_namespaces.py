@@ -7,7 +7,6 @@ from tests.kube_door import (
     JSON_PATCH,
     KOGUMA,
     PROTOBUF,
-    Door,
     causes,
     made,
     protobuf_body,
@@ -18,16 +17,6 @@ from tests.kube_door import (
 )
 
 HELD = {"finalizers": ["example.com/hold"]}
-
-
-@pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
-def maps(door):
-    return door.other(CORE, "ConfigMap")
 
 
 @pytest.fixture

@@ -10,18 +10,12 @@ from tests.kube_door import (
     KOGUMA,
     MERGE,
     STRATEGIC,
-    Door,
     causes,
     made,
     refused,
     revision,
     timeout,
 )
-
-
-@pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
 
 
 @pytest.fixture

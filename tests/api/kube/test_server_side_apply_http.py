@@ -8,7 +8,6 @@ from tests.kube_door import (
     APPLY,
     CORE,
     KOGUMA,
-    Door,
     causes,
     made,
     managers,
@@ -17,16 +16,6 @@ from tests.kube_door import (
     revision,
     timeout,
 )
-
-
-@pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
-def maps(door):
-    return door.other(CORE, "ConfigMap")
 
 
 def test_an_apply_creates_what_is_not_there(maps, door):
@@ -141,7 +130,7 @@ def test_unknown_fields_of_an_apply_are_told(door):
     strict = door.patch("a", document, APPLY, {"fieldManager": "one", "fieldValidation": "Strict"})
     assert refused(strict) == (422, "Invalid")
     loose = door.patch("a", document, APPLY, {"fieldManager": "one"})
-    assert (loose.status, loose.warnings) == (201, ['unknown field "spec.tos"'])
+    assert (loose.status, loose.warnings) == (201, ['unknown field "spec.tos"; did you mean "to"?'])
 
 
 def test_a_status_is_applied_by_its_own_path(door):

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from tests.kube_door import (
-    CORE,
     KOGUMA,
     PROTOBUF,
     YAML,
@@ -26,18 +25,8 @@ from tests.plane import timeout as plain_timeout
 
 
 @pytest.fixture
-def door(room):
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
 def patches(door):
     return door.other(kind="MeshProxyPatch")
-
-
-@pytest.fixture
-def maps(door):
-    return door.other(CORE, "ConfigMap")
 
 
 def test_a_new_object_has_what_the_server_gives_and_nothing_that_only_it_may_say(door):
@@ -314,13 +303,16 @@ def test_unknown_fields_are_refused_told_or_ignored(door):
         version = each.version.partition("/")[2]
         assert strict.json["message"] == (
             f'MeshTimeout in version "{version}" cannot be handled as a MeshTimeout: strict decoding error:'
-            ' unknown field "metadata.colour", unknown field "spec.tos"'
+            ' unknown field "metadata.colour", unknown field "spec.tos"; did you mean "to"?'
         )
         ignored = each.send("POST", "", document, {"fieldValidation": "Ignore", "dryRun": "All"})
         assert (ignored.status, ignored.headers.get("Warning")) == (201, None)
         warned = each.send("POST", "", document, {"dryRun": "All"})
         assert warned.status == 201
-        assert warned.warnings == ['unknown field "metadata.colour"', 'unknown field "spec.tos"']
+        assert warned.warnings == [
+            'unknown field "metadata.colour"',
+            'unknown field "spec.tos"; did you mean "to"?',
+        ]
         wrong = each.send("POST", "", document, {"fieldValidation": "Loud"})
         assert refused(wrong) == (422, "Invalid")
 

@@ -156,8 +156,9 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 def unknown_text(violation: Violation) -> str:
-    """What is told of a field that does not exist, in Kubernetes' words."""
-    return f'unknown field "{violation.field}"'
+    """What is told of a field that does not exist, in Kubernetes' words, with what was probably meant."""
+    _, mark, meant = violation.message.partition("; did you mean ")
+    return f'unknown field "{violation.field}"{mark}{meant}'
 
 
 def _in_its_mesh(written: Written, before: Resource | None) -> Draft:

@@ -60,7 +60,7 @@ class Writing:
         """A new object."""
         self._check(call, target, "create")
         request = Request(call, target, options.of_write(call), await bodies.document(call))
-        written = codec.read(request.given.value, target.endpoint, target.where, "")
+        written = _read(request)
         if written.draft.revision:
             raise BadRequest("resourceVersion should not be set on objects to be created")
         for attempt in range(_NAME_TRIES):
@@ -204,6 +204,17 @@ def _patch_of(media: str, endpoint: Endpoint) -> Patch:
         return lambda live, change: strategic.merged(live, change, strategic.hints_of(endpoint.kind_name))
     taken = [bodies.JSON_PATCH, bodies.MERGE, bodies.APPLY]
     raise bodies.unknown_media([*taken, bodies.STRATEGIC] if endpoint.strategic else taken)
+
+
+def _read(request: Request) -> Written:
+    """What the document of a new object asks for; a refusal names the object that it is about."""
+    given, target = request.given.value, request.target
+    try:
+        return codec.read(given, target.endpoint, target.where, "")
+    except Invalid as error:
+        metadata = given.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        raise RefusedAt(error, request.named(name if isinstance(name, str) else "").target) from None
 
 
 def _named(written: Written) -> Written:
