@@ -11,6 +11,7 @@ For a spec `c` that v1 takes, `shown(written(c)) == c`. For a spec `s` that v1al
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import inspect as shape
 
 from koguma.kube.registry import Converter
 from koguma.model.kind import Kind, Older
-from koguma.model.schema import Json
+from koguma.model.schema import Json, Spec
 from koguma.model.violation import Violation, child, item
 
 VERSION: Final = "koguma.io/v1"
@@ -42,7 +43,7 @@ _Reading = Callable[[Json], Json]
 
 def converter(kind: Kind) -> Converter:
     """Between a kind's stored specs and those of v1; neither way changes what it is given."""
-    without_nulls = _without_nulls(shape.type_info(kind.spec)) or _same
+    without_nulls = _reading_of(kind.spec)
 
     def shown(spec: Json) -> Json:
         return without_nulls(kind.v1.shown(kind.clean(spec)))
@@ -141,6 +142,12 @@ def _text(value: Json) -> str:
     if isinstance(value, list):
         return "as a list"
     return "as an object" if isinstance(value, Mapping) else json.dumps(value, ensure_ascii=False)
+
+
+@cache
+def _reading_of(spec: type[Spec]) -> _Reading:
+    """How specs of a type lose their nulls; worked out once, since every write through v1 asks."""
+    return _without_nulls(shape.type_info(spec)) or _same
 
 
 def _same(spec: Json) -> Json:

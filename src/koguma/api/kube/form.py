@@ -49,7 +49,7 @@ class KubeForm:
         reading = Reading(context, finder, answers)
         self._watching = Watching(context, finder, reading, answers)
         handlers = Handlers(
-            Pages(context, self.registry, known.schemas, resource_ids=resource_ids),
+            Pages(context, known, resource_ids=resource_ids),
             reading,
             self._watching,
             Writing(context, finder, answers, known, clock),

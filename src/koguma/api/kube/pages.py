@@ -16,8 +16,8 @@ from koguma.api.context import Context
 from koguma.api.kube import negotiation
 from koguma.api.kube.target import Target
 from koguma.kube import discovery, openapi
+from koguma.kube.catalog import Catalog
 from koguma.kube.registry import Registry
-from koguma.kube.schemas import Schemas
 from koguma.model.errors import Forbidden, NotAcceptable, NotFound
 from koguma.model.schema import Json
 
@@ -55,10 +55,10 @@ def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> 
 class Pages:
     """Handlers of what describes the API. Nothing of it changes while the control plane runs."""
 
-    def __init__(self, context: Context, registry: Registry, schemas: Schemas, *, resource_ids: bool) -> None:
+    def __init__(self, context: Context, known: Catalog, *, resource_ids: bool) -> None:
         self._context = context
-        self._registry = registry
-        self._schemas = schemas
+        self._registry = known.registry
+        self._catalog = known  # its schemas are made when somebody asks for a description
         self._resource_ids = resource_ids
         self._made: dict[tuple[str, ...], Page] = {}
         self._asked: dict[tuple[str, str], Page] = {}  # a root and an Accept header: read once
@@ -137,7 +137,7 @@ class Pages:
     @cached_property
     def _v3(self) -> dict[str, Page]:
         made = {
-            root: openapi.v3_document(self._registry, self._schemas, group, version)
+            root: openapi.v3_document(self._registry, self._catalog.schemas, group, version)
             for root, (group, version) in openapi.v3_roots(self._registry).items()
         }
         return {root: _page(msgspec.json.encode(document)) for root, document in made.items()}
@@ -160,7 +160,7 @@ class Pages:
 
     @cached_property
     def _v2(self) -> Json:
-        return openapi.v2_document(self._registry, self._schemas)
+        return openapi.v2_document(self._registry, self._catalog.schemas)
 
     @cached_property
     def _v2_json(self) -> Page:
