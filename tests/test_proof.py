@@ -30,7 +30,7 @@ def plant(plane, key):
     """Let the engine remember something else than it computed, as a bug would."""
 
     def lie(db):
-        memo = db._memos[compiled.of, (key,)]
+        memo = db._memos[compiled.of][key]
         memo.answer = Snapshot(memo.answer.bundles[:1])
 
     plane.run(plane.plane._proxies.fleet._control.beside(lie))

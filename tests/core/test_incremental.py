@@ -286,6 +286,35 @@ def test_arguments_are_given_by_position():
 
 
 @question
+def size(_db: Db, what: object) -> int:
+    return len(str(what))
+
+
+@question
+def sizes(_db: Db, one: object, other: object = "") -> int:
+    return len(str(one)) + len(str(other))
+
+
+def test_one_argument_that_is_a_tuple_is_not_two_arguments():
+    db = Db()
+    assert size(db, ("a", "b")) == 10
+    assert [sizes(db, ("a", "b")), sizes(db, "a", "b")] == [10, 2]
+    with pytest.raises(ValueError, match="too many values"):
+        size(db, "a", "b")
+
+
+def test_an_argument_that_is_a_tuple_is_told_as_it_was_given():
+    @question
+    def row(db: Db, key: tuple[str, str]) -> int | None:
+        return NUMBERS.get(db, "".join(key))
+
+    db = Db()
+    db.watch(row, ("a", "b"))
+    db.set(NUMBERS, "ab", 1)
+    assert db.changed() == [Asked(row, (("a", "b"),))]
+
+
+@question
 def diamond_left(db: Db) -> int:
     return len(PROXIES.keys(db))
 
@@ -680,6 +709,24 @@ def test_answers_that_are_let_go_are_really_freed():
         db.unwatch(big, str(number))
     gc.collect()
     assert not any(isinstance(each, Big) for each in gc.get_objects())
+
+
+def test_who_stood_on_a_circle_is_really_freed():
+    class Place:
+        pass
+
+    @question
+    def around(db: Db, place: Place) -> None:
+        around(db, place)
+
+    db = Db()
+    for _ in range(3):
+        place = Place()
+        db.watch(around, place)
+        db.unwatch(around, place)
+        del place
+    gc.collect()
+    assert not any(isinstance(each, Place) for each in gc.get_objects())
 
 
 def test_who_left_is_not_run_again():

@@ -13,15 +13,18 @@ collections keep the order of arrival, so that equal histories run equally.
 
 from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Final
 
 SETTLED: Final = 1 << 60  # a level above all memos: nothing is stale
 NEVER: Final = object()  # the answer of a question that was never asked; equals no other
 
-# What is known against an answer; where it is nothing, the level decides.
-NOTHING: Final = 0
-MAYBE: Final = 1  # something that it depends on may have changed
-STALE: Final = 2  # something that it read directly has changed
+# What is known against an answer, in place of the epoch in which it was found true.
+MAYBE: Final = -1  # something that it depends on may have changed
+STALE: Final = -2  # something that it read directly has changed
+
+FEW: Final = 16  # among so many readers, one that leaves may be looked for
+HEIGHT: Final = attrgetter("height")
 
 
 class Node:
@@ -33,8 +36,8 @@ class Node:
     def __init__(self, home: dict[Any, Any], key: Any) -> None:
         self.home = home
         self.key = key
-        # Most have one reader, and there are many nodes: a dictionary is made only for several.
-        self._readers: Memo | dict[Memo, None] | None = None
+        # There are many nodes, and most have one reader or a few. A dictionary takes four times the room.
+        self._readers: Memo | tuple[Memo, ...] | dict[Memo, None] | None = None
 
     @property
     def readers(self) -> "Collection[Memo]":
@@ -42,55 +45,49 @@ class Node:
         found = self._readers
         if found is None:
             return ()
-        return found if isinstance(found, dict) else (found,)
+        return (found,) if isinstance(found, Memo) else found
 
     def gain(self, reader: "Memo") -> None:
-        """Somebody reads it."""
+        """Somebody reads it who did not."""
         found = self._readers
         if found is None:
             self._readers = reader
+        elif isinstance(found, tuple):
+            more = found + (reader,)  # noqa: RUF005 - unpacking takes half as long again, and this is frequent
+            self._readers = more if len(more) <= FEW else dict.fromkeys(more)
         elif isinstance(found, dict):
             found[reader] = None
-        elif found is not reader:
-            self._readers = {found: None, reader: None}
+        else:
+            self._readers = (found, reader)
 
     def lose(self, reader: "Memo") -> None:
         """Somebody reads it no longer."""
         found = self._readers
         if isinstance(found, dict):
             del found[reader]
-            if not found:
-                self._readers = None
+            self._readers = found or None
+        elif isinstance(found, tuple):
+            place = found.index(reader)
+            rest = found[:place] + found[place + 1 :]
+            self._readers = rest if len(rest) > 1 else rest[0]
         else:
             assert found is reader
             self._readers = None
 
 
 class Memo(Node):
-    """An answer and what it was made of."""
+    """An answer and what it was made of. There are so many of them that each slot counts."""
 
-    __slots__ = (
-        "answer",
-        "being_made",
-        "doubt",
-        "height",
-        "n_observers",
-        "number",
-        "on_circle",
-        "reads",
-        "true_at",
-    )
+    __slots__ = ("answer", "height", "n_observers", "number", "of", "reads", "true_at")
 
-    def __init__(self, home: dict[Any, Any], key: Any, number: int) -> None:
+    def __init__(self, home: dict[Any, Any], key: Any, of: Any, number: int) -> None:
         super().__init__(home, key)
+        self.of = of  # whose answer it is; the graph does not look at it
         self.number = number  # in order of making
         self.answer: Any = NEVER
         self.reads: tuple[Node, ...] = ()
         self.height = 0
-        self.doubt = STALE
-        self.true_at = -1  # the epoch in which it was last found true
-        self.being_made = False  # its question is running
-        self.on_circle = False  # it was found to need its own answer
+        self.true_at = STALE  # the epoch in which it was last found true, if nothing is known against it
         self.n_observers = 0
 
 
@@ -102,13 +99,14 @@ class Graph:
         self.epoch = 0  # counts edits of inputs; what was found true in this one is still true
         self.held: dict[Node, Any] = {}  # needed from outside, whoever reads them
         self.loose: dict[Node, None] = {}  # first asked from outside; `collect` looks at them
+        self.circled: dict[Node, None] = {}  # were found to need their own answer
         self.orphans: dict[Node, None] = {}  # perhaps useless; `sweep` looks at them
         self._stale: dict[int, dict[Memo, None]] = {}  # by height
         self._heights: list[int] = []  # a heap of these heights
 
     def is_true(self, memo: Memo) -> bool:
         """Whether nothing that a memo was made of can have changed; if not, that is still to be found out."""
-        return not memo.doubt and (memo.height <= self.level or memo.true_at == self.epoch)
+        return memo.true_at >= 0 and (memo.height <= self.level or memo.true_at == self.epoch)
 
     def is_needed(self, node: Node) -> bool:
         """Whether anybody would miss it."""
@@ -117,12 +115,12 @@ class Graph:
     def touch(self, node: Node) -> None:
         """It is different now: its readers are stale. Their readers are not, until their turn has come."""
         for reader in node.readers:
-            if reader.doubt != STALE:
+            if reader.true_at != STALE:
                 self.queue(reader)
 
     def queue(self, memo: Memo) -> None:
         """Count a memo as stale, and let it wait for its turn."""
-        memo.doubt = STALE
+        memo.true_at = STALE
         height = memo.height
         if height not in self._stale:
             self._stale[height] = {}
@@ -132,8 +130,7 @@ class Graph:
 
     def found_true(self, memo: Memo) -> None:
         """Count a memo as true."""
-        if memo.doubt:
-            memo.doubt = NOTHING
+        if memo.true_at < 0:
             self._unqueue(memo)
         memo.true_at = self.epoch
 
@@ -152,6 +149,7 @@ class Graph:
         """Observe a memo that is true, and keep it."""
         if memo not in self.held:
             self.held[memo] = why
+            self.loose.pop(memo, None)
             self._observe([memo], 1)
 
     def release(self, memo: Memo) -> None:
@@ -166,9 +164,9 @@ class Graph:
         old, memo.reads = memo.reads, tuple(reads)
         if old == memo.reads:
             return
-        before = frozenset(old)
-        gained = [node for node in reads if node not in before]
-        lost = [node for node in old if node not in reads]
+        kept = reads.keys() & old
+        gained = [node for node in reads if node not in kept] if kept else memo.reads
+        lost = [node for node in old if node not in kept]
         for node in gained:
             node.gain(memo)
         if memo.n_observers:
@@ -176,7 +174,7 @@ class Graph:
             self._observe(lost, -1)
         for node in lost:
             self._unlink(node, memo)
-        self._lift(memo, 1 + max(node.height for node in reads) if reads else 1)
+        self._lift(memo, 1 + max(map(HEIGHT, reads), default=0))
 
     def collect(self) -> None:
         """Drop what was only asked from outside."""
@@ -191,6 +189,7 @@ class Graph:
             if not self.is_needed(node):
                 del node.home[node.key]
                 self.loose.pop(node, None)
+                self.circled.pop(node, None)
                 if isinstance(node, Memo):
                     self._unqueue(node)
                     for read in node.reads:
@@ -212,8 +211,8 @@ class Graph:
         todo = [memo]
         while todo:
             for reader in todo.pop().readers:
-                if not reader.doubt:
-                    reader.doubt = MAYBE
+                if reader.true_at >= 0:
+                    reader.true_at = MAYBE
                     todo.append(reader)
 
     def _unlink(self, node: Node, memo: Memo) -> None:
@@ -234,8 +233,8 @@ class Graph:
                 todo += [(reader, height + 1) for reader in low.readers]
 
     def _unqueue(self, memo: Memo) -> bool:
-        same_height = self._stale.get(memo.height, {})
-        if memo not in same_height:
+        same_height = self._stale.get(memo.height)
+        if same_height is None or memo not in same_height:
             return False
         del same_height[memo]
         return True

@@ -45,6 +45,7 @@ one answer). A question may be run for a reader that then no longer asks it; bei
 """
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -54,10 +55,10 @@ from koguma.core.answers import Circular, CycleError, Raised, same
 from koguma.core.graph import STALE, Graph, Memo, Node
 from koguma.core.inputs import Change, Input, K, Table, V
 
-DEPTH_MAX: Final = (
-    100  # each takes three calls of Python and those of the question itself; Python allows 1000
-)
+DEPTH_MAX: Final = 100  # each takes three calls of Python and those of the question; Python allows 1000
+ONE: Final = [(inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty)]  # one, always given
 
+_Frame = dict[Node, None]  # what a question has read so far, in order
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -69,6 +70,8 @@ class Question(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        _db, *others = inspect.signature(function).parameters.values()
+        self.takes_one = [(each.kind, each.default) for each in others] == ONE
 
     def __call__(self, db: "Db", /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer."""
@@ -78,6 +81,17 @@ class Question(Generic[P, R]):
 
     def __repr__(self) -> str:
         return self.name
+
+    def key_of(self, args: tuple[Any, ...]) -> Any:
+        """By what a memo is found: most questions' only argument, without the room of a tuple around it."""
+        if not self.takes_one:
+            return args
+        (key,) = args
+        return key
+
+    def args_of(self, key: Any) -> tuple[Any, ...]:
+        """The arguments of a memo that is found by this."""
+        return (key,) if self.takes_one else key
 
     def refuse(self, named: Mapping[str, object]) -> None:
         """Arguments have one spelling, so that an answer has one memo."""
@@ -106,13 +120,13 @@ class Db:
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
         self._tables: dict[Input[Any, Any], Table] = {}
-        self._memos: dict[tuple[Question[..., Any], tuple[Any, ...]], Memo] = {}
+        self._memos: dict[Question[..., Any], dict[Any, Memo]] = {}  # by key
         self._n_made = 0
         self._graph = Graph()
         self._watched = self._graph.held  # with the answer that was last told
         self._to_tell: dict[Memo, None] = {}  # watched, and answered anew since
-        self._stack: list[Memo] = []  # being made, innermost last
-        self._frames: list[dict[Node, None]] = []  # what each of these has read so far
+        self._making: dict[Memo, _Frame] = {}  # whose question runs, innermost last
+        self._frame: _Frame | None = None  # that of the innermost
 
     # What happens from outside.
 
@@ -136,7 +150,7 @@ class Db:
         """Answer this, keep it, and let `changed` tell when the answer is no longer what it is now."""
         self._must_be_outside()
         question.refuse(kwargs)
-        memo = self._memo(question, args)
+        memo = self._memo(question, question.key_of(args))
         try:
             if not self._graph.is_true(memo):
                 self._refresh(memo)
@@ -148,7 +162,7 @@ class Db:
         """Stop watching, and drop what nothing reads any more."""
         self._must_be_outside()
         question.refuse(kwargs)
-        memo = self._memos.get((question, args))
+        memo = self._memos.get(question, {}).get(question.key_of(args))
         if memo is not None:
             self._to_tell.pop(memo, None)
             self._graph.release(memo)
@@ -164,7 +178,7 @@ class Db:
         self._to_tell.clear()
         for memo in news:
             self._watched[memo] = memo.answer
-        return [memo.key for memo in sorted(news, key=lambda memo: memo.number)]
+        return [_asked(memo) for memo in sorted(news, key=lambda memo: memo.number)]
 
     def collect(self) -> None:
         """Drop the answers that were only asked from outside."""
@@ -178,7 +192,7 @@ class Db:
     @property
     def n_memos(self) -> int:
         """How many answers are kept."""
-        return len(self._memos)
+        return sum(map(len, self._memos.values()))
 
     @property
     def n_cells(self) -> int:
@@ -189,21 +203,27 @@ class Db:
 
     def ask(self, question: Question[..., R], args: tuple[Any, ...]) -> R:
         """The answer; from memory where it is true."""
-        memo = self._memos.get((question, args))
+        # Most calls end here, so `key_of` and `Graph.is_true` are written out.
+        key: Any = args
+        if question.takes_one:
+            (key,) = args
+        try:
+            memo = self._memos[question][key]
+        except KeyError:
+            memo = self._memo(question, key)
         graph = self._graph
-        # The test is `Graph.is_true`, written out: most calls end here.
-        if memo is None or memo.doubt or (memo.height > graph.level and memo.true_at != graph.epoch):
-            memo = memo or self._memo(question, args)
+        if memo.true_at < 0 or (memo.height > graph.level and memo.true_at != graph.epoch):
             try:
                 self._refresh(memo)
             finally:
-                if not self._stack:
+                if not self._making:
                     graph.sweep()
-        if self._frames:
-            self._frames[-1][memo] = None
+        frame = self._frame
+        if frame is not None:
+            frame[memo] = None
         answer = memo.answer
         if answer.__class__ is Raised:
-            answer.throw(inside=bool(self._stack))
+            answer.throw(inside=frame is not None)
         return answer  # type: ignore[no-any-return]  # what this question's function returned
 
     def table(self, of: Input[Any, Any]) -> Table:
@@ -215,11 +235,12 @@ class Db:
 
     def record(self, cells: dict[Any, Node], key: Any) -> None:
         """Remember that the running question reads this cell."""
-        if self._frames:
+        frame = self._frame
+        if frame is not None:
             cell = cells.get(key)
             if cell is None:
                 cell = cells[key] = Node(cells, key)
-            self._frames[-1][cell] = None
+            frame[cell] = None
 
     # Inside.
 
@@ -229,40 +250,42 @@ class Db:
         for cell in self.table(table).put(key, row):
             self._graph.touch(cell)
 
-    def _memo(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo:
-        memo = self._memos.get((question, args))
+    def _memo(self, question: Question[..., Any], key: Any) -> Memo:
+        home = self._memos.setdefault(question, {})
+        memo = home.get(key)
         if memo is None:
-            key = Asked(question, args)
-            memo = self._memos[key] = Memo(self._memos, key, self._n_made)
+            memo = home[key] = Memo(home, key, question, self._n_made)
             self._n_made += 1
-            if not self._stack:
+            if not self._making:
                 self._graph.loose[memo] = None
         return memo
 
     def _refresh(self, memo: Memo) -> None:
         """Make an answer true: run the question, unless a replay of its reads finds nothing new."""
-        if memo.being_made:
+        if memo in self._making:
             raise self._circle(memo)
-        frame = self._enter(memo)
+        asker, frame = self._frame, self._enter(memo)
         try:
             try:
                 if self._replay(memo, frame):
                     self._graph.found_true(memo)
                     return
-                self.runs[memo.key.question.name] += 1
-                answer = memo.key.question.function(self, *memo.key.args)
+                question: Question[..., Any] = memo.of
+                self.runs[question.name] += 1
+                answer = question.function(self, *question.args_of(memo.key))
             except Circular as circular:
                 answer = Raised(circular.error)
             except Exception as error:
-                if isinstance(error, RecursionError) and len(self._stack) > 1:
+                if isinstance(error, RecursionError) and asker is not None:
                     raise  # the inner ones are not to blame: asked by themselves, they have an answer
                 answer = Raised(error)
             is_news = not same(answer, memo.answer)
         except BaseException:
-            self._give_up(memo, frame)
+            self._give_up(memo, frame, asker)
             raise
         finally:
-            self._leave()
+            del self._making[memo]
+            self._frame = asker
         self._graph.link(memo, frame)
         self._graph.found_true(memo)
         if is_news:
@@ -271,54 +294,54 @@ class Db:
             if memo in self._watched:
                 self._to_tell[memo] = None
 
-    def _enter(self, memo: Memo) -> dict[Node, None]:
-        if len(self._stack) >= DEPTH_MAX:
+    def _enter(self, memo: Memo) -> _Frame:
+        if len(self._making) >= DEPTH_MAX:
             self._graph.orphans[memo] = None
-            inner = f"{memo.key}, asked by {self._stack[-1].key}"
+            inner = f"{_asked(memo)}, asked by {self._innermost()}"
             raise RecursionError(f"more than {DEPTH_MAX} questions deep: {inner}; ask the inner ones first")
-        frame: dict[Node, None] = {}
-        self._stack.append(memo)
-        self._frames.append(frame)
-        memo.being_made = True
+        frame: _Frame = {}
+        self._making[memo] = self._frame = frame
         return frame
 
-    def _leave(self) -> None:
-        self._stack.pop().being_made = False
-        self._frames.pop()
-
-    def _replay(self, memo: Memo, frame: dict[Node, None]) -> bool:
+    def _replay(self, memo: Memo, frame: _Frame) -> bool:
         """Whether all reads are as they were. One from a circle also has reads of others, so that it runs."""
-        if memo.on_circle:
-            memo.on_circle = False
+        if memo in self._graph.circled:
+            del self._graph.circled[memo]
             return False
         for read in memo.reads:
-            if memo.doubt == STALE:
+            if memo.true_at == STALE:
                 break
             if isinstance(read, Memo) and not self._graph.is_true(read):
                 self._refresh(read)
             frame[read] = None
-        return memo.doubt != STALE
+        return memo.true_at != STALE
 
     def _circle(self, memo: Memo) -> Circular:
         """A memo is asked for while it is being made: all from it inwards fail for what all of them read."""
-        start = self._stack.index(memo)
-        reads = {read: None for frame in self._frames[start:] for read in frame}
-        for frame in self._frames[start:]:
+        circle = [*self._making.items()][[*self._making].index(memo) :]
+        reads = {read: None for _, frame in circle for read in frame}
+        for member, frame in circle:
             frame.update(reads)
-        for member in self._stack[start:]:
-            member.on_circle = True
-        return Circular(CycleError([str(member.key) for member in self._stack[start:]]))
+            self._graph.circled[member] = None
+        return Circular(CycleError([str(_asked(member)) for member, _ in circle]))
 
-    def _give_up(self, memo: Memo, frame: dict[Node, None]) -> None:
+    def _give_up(self, memo: Memo, frame: _Frame, asker: _Frame | None) -> None:
         """A run was broken off: it remains to be done, if anyone needs it. Who asked depends on its reads."""
-        for frame_of_asker in self._frames[-2:-1]:
-            frame_of_asker.update(frame)
+        if asker is not None:
+            asker.update(frame)
         self._graph.orphans |= frame
         self._graph.orphans[memo] = None
-        memo.doubt = STALE
+        memo.true_at = STALE
         if self._graph.is_needed(memo):
             self._graph.queue(memo)
 
     def _must_be_outside(self) -> None:
-        if self._stack:
-            raise RuntimeError(f"{self._stack[-1].key}: a question must not change, watch or collect")
+        if self._making:
+            raise RuntimeError(f"{self._innermost()}: a question must not change, watch or collect")
+
+    def _innermost(self) -> Asked:
+        return _asked(next(reversed(self._making)))
+
+
+def _asked(memo: Memo) -> Asked:
+    return Asked(memo.of, memo.of.args_of(memo.key))

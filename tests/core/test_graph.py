@@ -1,0 +1,33 @@
+"""The nodes of the incremental engine: their readers, in whatever form they are kept."""
+
+from random import Random
+
+import pytest
+
+from koguma.core.graph import FEW, Memo, Node
+
+
+def memos(number: int) -> list[Memo]:
+    return [Memo({}, each, None, each) for each in range(number)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, FEW, FEW + 1, 3 * FEW])
+def test_readers_stand_in_order_of_arrival_while_others_leave(number):
+    node, readers = Node({}, "x"), memos(number)
+    for reader in readers:
+        node.gain(reader)
+    for leaving in Random(number).sample(readers, k=number):
+        assert list(node.readers) == readers
+        node.lose(leaving)
+        readers.remove(leaving)
+    assert not node.readers
+
+
+@pytest.mark.parametrize("number", [2, FEW, 3 * FEW])
+def test_who_comes_back_stands_last(number):
+    node, (first, *others) = Node({}, "x"), memos(number)
+    for reader in (first, *others):
+        node.gain(reader)
+    node.lose(first)
+    node.gain(first)
+    assert list(node.readers) == [*others, first]
