@@ -39,7 +39,7 @@ def session() -> Session:
 
 
 def test_a_proxy_that_has_all_is_at_rest_and_its_versions_are_known(session):
-    assert session._rest is not None
+    assert session.is_at_rest
     assert session.status.state == "synced"
     assert session.status.acked_versions == HAS
 
@@ -49,7 +49,7 @@ def test_a_step_is_taken_at_rest(session):
     assert (response.type, response.step is not None, session.status.state) == ("endpoints", True, "behind")
     assert session.status.acked_versions == HAS
     answered(session, [response])
-    assert session._rest is not None
+    assert session.is_at_rest
     assert (session.status.state, session.status.acked) == ("synced", 2)
     assert session.status.acked_versions["endpoints"] == {"a": "2"}
 
@@ -63,7 +63,7 @@ def test_an_answer_to_something_older_changes_nothing(session):
 def test_a_step_that_is_refused_is_reported_and_what_the_proxy_has_is_still_known(session):
     (response,) = session.offer(offer(2), 0.0)
     session.receive(DeltaRequest("endpoints", nonce=response.nonce, error="a: boom"), 0.0)
-    assert session._rest is None
+    assert not session.is_at_rest
     assert [(each.type, each.names) for each in session.status.rejections] == [("endpoints", ("a",))]
     assert session.status.acked_versions == HAS
 
@@ -74,7 +74,7 @@ def test_a_second_step_before_the_first_is_answered_comes_after_it(session):
     (second,) = session.receive(DeltaRequest("endpoints", nonce=first.nonce), 0.0)
     assert [piece.version for piece in second.pieces] == ["3"]
     answered(session, [second])
-    assert (session._rest is not None, session.status.acked) == (True, 3)
+    assert (session.is_at_rest, session.status.acked) == (True, 3)
 
 
 def test_a_proxy_that_asks_for_more_is_heard(session):
@@ -89,6 +89,6 @@ def test_a_proxy_that_comes_back_gets_what_it_lacks_and_nothing_else(revision):
         session.receive(DeltaRequest(type_, names, initial_versions=HAS[type_]), 0.0)
     sent = session.offer(offer(revision), 0.0)
     assert [piece.id for each in sent for piece in each.pieces] == [("endpoints", "a")] * (revision - 1)
-    assert (session._rest is not None) == (revision == 1)
+    assert (session.is_at_rest) == (revision == 1)
     answered(session, sent)
     assert (session.status.state, session.status.acked) == ("synced", revision)

@@ -7,7 +7,7 @@ import grpc
 import pytest
 import structlog
 
-from koguma.envoy.snapshot import Piece, Snapshot, bundle
+from koguma.envoy.snapshot import TYPE_URLS, Piece, Snapshot, bundle
 from koguma.xds.contract import ProxyStatus
 from koguma.xds.server import Limits, XdsServer
 from tests.xds.house import TOKEN, House, client, schema, server_pair, serving
@@ -109,6 +109,28 @@ async def test_bytes_that_are_no_request_end_the_stream():
         await second.heard()
         await second.write_bytes(b"\xff\xff\xff")
         assert (await second.end())[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_version_that_cannot_be_read_ends_the_stream_when_there_is_something_to_compare_it_with():
+    house = House()
+    async with serving(house) as (_, port), client(port) as proxy:
+        await proxy.say("cluster", node=NODE, initial_resource_versions={"a": "1"})
+        url = TYPE_URLS["routes"].encode()
+        await proxy.write_bytes(b"\x12%c%b\x1a\x01r\x2a\x03\x0a\x05r" % (len(url), url))
+        room = await house.room()
+        room.offer(1, snapshot("cluster:a@1 routes:r@1"))
+        assert (await proxy.end())[0] == "INVALID_ARGUMENT"
+        await asyncio.wait_for(room.closed.wait(), 5)
+
+
+async def test_a_proxy_that_comes_back_with_all_is_synced_without_a_word():
+    house = House(ONE)
+    async with serving(house) as (_, port), client(port) as proxy:
+        await proxy.say("cluster", node=NODE, initial_resource_versions={"a": "1", "b": "1"})
+        room = await house.room()
+        assert facts(await room.until("synced")) == ("synced", 1, 1)
+        room.offer(2, snapshot("cluster:a@2 cluster:b@1"))
+        assert await proxy.heard() == "a"
 
 
 async def test_a_stream_that_says_nothing_is_not_waited_for():
@@ -251,6 +273,17 @@ async def test_a_proxy_that_does_not_read_gives_its_place_to_a_newer_stream():
         assert await newer.heard() == "0"
         await asyncio.wait_for(house.rooms[0].closed.wait(), 5)
         assert not house.rooms[1].closed.is_set()
+
+
+async def test_a_proxy_that_does_not_read_and_says_something_wrong_is_cut_off():
+    names = [str(number) for number in range(200)]
+    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    async with serving(house, Limits(farewell_seconds=0.1)) as (_, port), client(port) as deaf:
+        await deaf.say("endpoints", node=NODE, resource_names_subscribe=names)
+        room = await house.room()
+        await asyncio.sleep(0.1)  # it is being written to by now
+        await deaf.say("endpoints", node="default.other")
+        await asyncio.wait_for(room.closed.wait(), 5)
 
 
 async def test_a_port_that_is_taken_is_an_error():

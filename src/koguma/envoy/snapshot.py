@@ -32,11 +32,33 @@ TYPE_URLS: Final[Mapping[str, str]] = {
 TYPES: Final = tuple(TYPE_URLS)
 
 Id = tuple[str, str]  # type word and name
+Mark = tuple[int, int]  # sums of hashes: of names, and of names with versions
 
 
 def version_of(body: bytes) -> str:
     """The version of a piece with these bytes."""
     return hashlib.blake2b(body, digest_size=12).hexdigest()
+
+
+def entry_of(name: str, version: str) -> bytes:
+    """How a proxy that comes back writes down that it has a version: one entry of a protobuf map."""
+    text = f"\x0a{chr(len(name))}{name}\x12{chr(len(version))}{version}"
+    if text.isascii():  # then characters are bytes, and both lengths need just one
+        return text.encode()
+    key, value = name.encode(), version.encode()
+    return b"\x0a%b%b\x12%b%b" % (number(len(key)), key, number(len(value)), value)
+
+
+def number(value: int) -> bytes:
+    """A number as protobuf writes it: seven bits a byte, the eighth says that more follow."""
+    if value <= 0x7F:  # noqa: PLR2004 - as below
+        return bytes((value,))
+    found = bytearray()
+    while value > 0x7F:  # noqa: PLR2004 - what one byte can say
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +103,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 _PLACES: Final = {type_: place for place, type_ in enumerate(TYPES)}
 _COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # equal ones are one; there are few
+_MARKED: Final = 32  # pieces; a bundle of fewer is most likely one proxy's own, and is summed up when asked
 
 
 class Bundle:
@@ -89,7 +112,7 @@ class Bundle:
     One that was put together from others may say so (`parts`): then only those that differ are looked into.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_parts", "_unlike", "failures", "pieces")
+    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "_unlike", "failures", "pieces")
 
     def __init__(
         self,
@@ -101,6 +124,7 @@ class Bundle:
         self.failures = failures
         self._parts = parts
         self._counts: tuple[int, ...] = ()
+        self._marks: tuple[Mark, ...] = ()
         self._unlike: ref[Bundle] | None = None  # the last one that was found to differ
 
     def count(self, type_: str) -> int:
@@ -110,6 +134,17 @@ class Bundle:
             counts = tuple(found[each] for each in TYPES)
             self._counts = _COUNTS.setdefault(counts, counts)
         return self._counts[_PLACES[type_]]
+
+    def mark(self, type_: str) -> Mark:
+        """What a proxy would name that has all pieces of a type, in whatever order, as sums of hashes.
+
+        Python's hashes are keyed anew in each process, so nobody can make up other names with these sums.
+        """
+        if len(self.pieces) < _MARKED:
+            return _marks(piece for piece in self.pieces.values() if piece.type == type_)[_PLACES[type_]]
+        if not self._marks:
+            self._marks = _marks(self.pieces.values())
+        return self._marks[_PLACES[type_]]
 
     def count_like(self, other: "Bundle") -> None:
         """Take over the counts of one that has pieces of the same names."""
@@ -148,6 +183,15 @@ class Bundle:
 
     def __hash__(self) -> int:
         return hash(tuple(self.pieces))
+
+
+def _marks(pieces: Iterable[Piece]) -> tuple[Mark, ...]:
+    """The sums of each type, in the order of the types."""
+    names, entries = dict.fromkeys(TYPES, 0), dict.fromkeys(TYPES, 0)
+    for piece in pieces:
+        names[piece.type] += hash(piece.name)
+        entries[piece.type] += hash(entry_of(piece.name, piece.version))
+    return tuple(zip(names.values(), entries.values(), strict=True))
 
 
 def bundle(pieces: Iterable[Piece], failures: Iterable[Failure] = ()) -> Bundle:

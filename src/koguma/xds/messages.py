@@ -12,10 +12,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from koguma.envoy.schema import Schema
-from koguma.envoy.snapshot import TYPE_URLS, Piece
+from koguma.envoy.snapshot import TYPE_URLS, Piece, number
 from koguma.model.schema import Json
+from koguma.xds.outline import outline_class
+from koguma.xds.protocol.claims import Unread
 from koguma.xds.protocol.differences import Step
 from koguma.xds.protocol.exchange import DeltaRequest, Response
 from koguma.xds.sotw import SotwRequest, SotwResponse
@@ -44,18 +47,44 @@ class Incoming(msgspec.Struct, Generic[Request], frozen=True):
 
 
 class DeltaReader:
-    """Reads requests of the incremental form; a name is one text, however many proxies ask for it."""
+    """Reads requests of the incremental form; a name is one text, however many proxies ask for it.
+
+    Of a proxy that comes back the versions stay as they are, since it may be that nobody has to read them.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self._class = schema.message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
+        self._node_class = schema.message_class("envoy.config.core.v3.Node")
+        self._outline: Any = outline_class()
 
     def read(self, data: bytes) -> Incoming[DeltaRequest]:
         """What the bytes say; DecodeError where they say nothing."""
         taken = _taken(data)
         if taken is not None:
             return Incoming(TYPE_URLS[taken.type], taken)
+        return self._claimed(data) or self._whole(data)
+
+    def _whole(self, data: bytes) -> Incoming[DeltaRequest]:
         message: Any = self._class.FromString(data)
         return Incoming(message.type_url, self._request(message), _node(message))
+
+    def _claimed(self, data: bytes) -> Incoming[DeltaRequest] | None:
+        """A request that asks for something and names versions, and says nothing else."""
+        try:
+            outline = self._outline.FromString(data)
+            node = self._node_class.FromString(b"".join(outline.node)) if outline.node else None
+        except DecodeError:
+            return None  # what is wrong is said by whoever reads all of it
+        type_, entries = _TYPES.get(outline.type_url), outline.versions[:]
+        if type_ is None or not entries or outline.unsubscribe or outline.nonce or outline.error:
+            return None
+        versions = Unread(entries, lambda: self._versions(data))
+        request = DeltaRequest(type_, subscribe=tuple(outline.subscribe), initial_versions=versions)
+        return Incoming(outline.type_url, request, _read_node(node) if node is not None else None)
+
+    def _versions(self, data: bytes) -> dict[str, str]:
+        message: Any = self._class.FromString(data)
+        return _versions(message.initial_resource_versions)
 
     def _request(self, message: Any) -> DeltaRequest | None:
         type_ = _TYPES.get(message.type_url)
@@ -117,12 +146,14 @@ def _error(message: Any) -> str:
 
 
 def _node(message: Any) -> Node | None:
-    if not message.HasField("node"):
-        return None
-    build = message.node.user_agent_build_version.version
+    return _read_node(message.node) if message.HasField("node") else None
+
+
+def _read_node(node: Any) -> Node:
+    build = node.user_agent_build_version.version
     version = f"{build.major_number}.{build.minor_number}.{build.patch}"
-    metadata: dict[str, Json] = json_format.MessageToDict(message.node.metadata)
-    return Node(message.node.id, "" if version == "0.0.0" else version, metadata)
+    metadata: dict[str, Json] = json_format.MessageToDict(node.metadata)
+    return Node(node.id, "" if version == "0.0.0" else version, metadata)
 
 
 def delta_bytes(response: Response) -> bytes:
@@ -184,18 +215,7 @@ def _text(field: int, text: str) -> bytes:
 
 def _head(field: int, size: int) -> bytes:
     """The tag of a field that has a length, and the length."""
-    return bytes([field << 3 | 2]) + _number(size)
-
-
-def _number(value: int) -> bytes:
-    if value <= 0x7F:  # noqa: PLR2004 - as below
-        return bytes((value,))
-    found = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - seven bits a byte, the eighth says that more follow
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return bytes([field << 3 | 2]) + number(size)
 
 
 _NONCE_MAX: Final = 0x7F

@@ -6,6 +6,7 @@ the session of a stream. So nothing here waits for a compile, and nothing there 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -65,8 +66,9 @@ class XdsServer:
         self._servers: list[grpc.aio.Server] = []
         self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
         self._unknown_types: set[str] = set()
+        self._arriving: set[asyncio.Timeout] = set()  # streams that have not said anything yet
         self._is_started = False
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
 
     async def listen(
         self, host: str, port: int, certificate_pem: str = "", key_pem: Redacted | None = None
@@ -101,15 +103,21 @@ class XdsServer:
 
     async def stop(self, grace: float) -> None:
         """Let nobody in any more and end all streams; their proxies look for another control plane."""
-        self._stopping.set()
+        self._is_stopping = True
+        for waiting in self._arriving:
+            waiting.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _server(self) -> grpc.aio.Server:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "DeltaAggregatedResources": grpc.stream_stream_rpc_method_handler(self._serve_delta),
-            "StreamAggregatedResources": grpc.stream_stream_rpc_method_handler(self._serve_sotw),
+            "DeltaAggregatedResources": grpc.stream_stream_rpc_method_handler(
+                partial(self._serve, self._delta)
+            ),
+            "StreamAggregatedResources": grpc.stream_stream_rpc_method_handler(
+                partial(self._serve, self._sotw)
+            ),
         }
         server = grpc.aio.server(
             options=_options(self._limits), maximum_concurrent_rpcs=self._limits.streams_max
@@ -117,33 +125,20 @@ class XdsServer:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return server
 
-    async def _serve_delta(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        await self._serve(context, self._delta)
-
-    async def _serve_sotw(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        await self._serve(context, self._sotw)
-
-    async def _serve(self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]) -> None:
-        end = await self._whole_stream(context, form)
-        if end is None:
-            raise asyncio.CancelledError  # gRPC cannot say anything while a message is being written
-        if end.code is not grpc.StatusCode.OK:
-            await context.abort(end.code, end.text)
-
-    async def _whole_stream(
-        self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
-    ) -> End | None:
-        """Everything between the opening of a stream and its end; None where the end cannot be told."""
+    async def _serve(
+        self, form: Form[Any, Any], _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> None:
         try:
             stream = await self._let_in(context, form)
         except KogumaError as error:
             end = end_of(error)
             _log.info("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
-            return end
-        try:
-            return await self._attend(stream)
-        finally:
-            await stream.line.close()
+        else:
+            end = await self._attend(stream)
+            if stream.is_deaf:
+                raise asyncio.CancelledError  # gRPC cannot say anything while a message is being written
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.text)
 
     async def _let_in(
         self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
@@ -161,31 +156,25 @@ class XdsServer:
         self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
     ) -> Incoming[Any]:
         """The first request, which says who it is; a stream that says nothing is not waited for."""
-        reading = asyncio.ensure_future(context.read())
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        waiting = asyncio.timeout(0 if self._is_stopping else self._limits.hello_seconds)
+        self._arriving.add(waiting)
         try:
-            await asyncio.wait(
-                (reading, stopping),
-                timeout=self._limits.hello_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if self._stopping.is_set():
-                raise Unavailable(_STOPPING)
-            if not reading.done():
-                raise BadRequest(f"no request within {self._limits.hello_seconds:g} seconds")
-            return _read_first(form, reading.result())
+            async with waiting:
+                data = await context.read()
+        except TimeoutError:
+            data = None
         finally:
-            reading.cancel()
-            stopping.cancel()
+            self._arriving.discard(waiting)
+        if self._is_stopping:
+            raise Unavailable(_STOPPING)
+        if data is None:
+            raise BadRequest(f"no request within {self._limits.hello_seconds:g} seconds")
+        return _read_first(form, data)
 
-    async def _attend(self, stream: Stream[Any, Any]) -> End | None:
-        """Give the stream its room, in place of an older one of the same proxy."""
+    async def _attend(self, stream: Stream[Any, Any]) -> End:
+        """Everything between the first request of a stream and its end."""
         began = self._clock()
-        if (older := self._streams.get(stream.id)) is not None:
-            older.end(grpc.StatusCode.ABORTED, "a newer stream of the same proxy took its place")
-        self._streams[stream.id] = stream
-        if self._stopping.is_set():
-            stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+        self._make_room(stream)
         end = End(grpc.StatusCode.CANCELLED)
         try:
             end = await stream.run()
@@ -194,7 +183,16 @@ class XdsServer:
                 del self._streams[stream.id]
             seconds = round(self._clock() - began, 3)
             stream.log.info("proxy disconnected", code=end.code.name, text=end.text, seconds=seconds)
-        return None if stream.is_deaf else end
+            await stream.line.close()
+        return end
+
+    def _make_room(self, stream: Stream[Any, Any]) -> None:
+        """Give the stream its room, in place of an older one of the same proxy."""
+        if (older := self._streams.get(stream.id)) is not None:
+            older.end(grpc.StatusCode.ABORTED, "a newer stream of the same proxy took its place")
+        self._streams[stream.id] = stream
+        if self._is_stopping:
+            stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
 
     def _note_unknown_type(self, type_url: str) -> None:
         if type_url not in self._unknown_types and len(self._unknown_types) < _UNKNOWN_TYPES_MAX:

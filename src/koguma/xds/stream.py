@@ -1,13 +1,13 @@
 """Stream: one proxy that is connected, from its hello to its end.
 
-A task listens to the proxy; another one talks, and is there only while there is something to say. What the
-proxy says is taken in at once; mostly it is an answer that needs none. Of what the house offers only the
-newest is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is slow
-costs nothing.
+The task of the call listens to the proxy; another one talks, and is there only while there is something to
+say. What the proxy says is taken in at once; mostly it is an answer that needs none. Of what the house offers
+only the newest is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is
+slow costs nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc
@@ -90,10 +90,10 @@ class Stream(Generic[_Q, _R]):
         "_first",
         "_form",
         "_is_waiting",
+        "_listener",
         "_n_accepted",
         "_n_heard",
         "_offer",
-        "_over",
         "_reported",
         "_session",
         "_terms",
@@ -126,8 +126,8 @@ class Stream(Generic[_Q, _R]):
         self._to_say: list[_R] = []
         self._n_heard = 0  # since the last turn
         self._offer: Offer | None = None
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._end: End | None = None
+        self._listener: asyncio.Task[Any] | None = None  # while nobody has told it to stop
         self._is_waiting = False  # for a turn to talk
         self._writer: asyncio.Task[None] | None = None  # while it talks
         self._tick: asyncio.TimerHandle | None = None
@@ -151,62 +151,74 @@ class Stream(Generic[_Q, _R]):
             self._writer.cancel()
 
     def _finish_if_ended(self) -> None:
-        if self._end is not None and not self._over.done():
-            self._over.set_result(None)
+        if self._end is None or self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        if listener is not asyncio.current_task():  # which sees by itself that it is over
+            listener.cancel()
 
     async def run(self) -> End:
-        """Talk until somebody ends it; how it ended."""
-        listener = asyncio.get_running_loop().create_task(self._guarded(self._listen()))
+        """Listen, and talk where there is something to say, until somebody ends it; how it ended."""
+        task = self._listener = asyncio.current_task()
+        assert task is not None
         try:
-            await self._over
-            assert self._end is not None
-            return self._end
+            await self._listen()
+            if self._writer is not None:
+                await asyncio.wait((self._writer,))
+        except asyncio.CancelledError:
+            if self._listener is not None or task.uncancel():  # it was not, or not only, told to stop
+                raise
         finally:
-            self._end = self._end or End(grpc.StatusCode.CANCELLED)
-            if self._tick is not None:
-                self._tick.cancel()
-            tasks = [task for task in (listener, self._writer) if task is not None]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._clean()
+        assert self._end is not None
+        return self._end
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something, and end the stream where that fails."""
-        try:
-            await work
-        except KogumaError as error:
-            end = end_of(error)
-            self.end(end.code, end.text)
-        except DecodeError as error:
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this stream, not the others
-            self._fail(error)
+    async def _clean(self) -> None:
+        self._end = self._end or End(grpc.StatusCode.CANCELLED)
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
-        self.log.error("stream failed", exc_info=error)
-        self.end(grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more")
+        """End the stream after a mistake: of the proxy, or of ours, which does not end other streams."""
+        if isinstance(error, KogumaError):
+            end = end_of(error)
+        elif isinstance(error, DecodeError):
+            end = End(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
+        else:
+            self.log.error("stream failed", exc_info=error)
+            end = End(grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more")
+        self.end(end.code, end.text)
 
     # Listening.
 
     async def _listen(self) -> None:
-        if self._first is not None:
+        """Hear whatever comes, until it is over."""
+        try:
+            self._begin()
+            while self._end is None:
+                while self._writer is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
+                    await asyncio.sleep(_DEAF_SECONDS)
+                data = await self._wire.read()
+                if data is grpc.aio.EOF:
+                    self.end(grpc.StatusCode.OK)
+                else:
+                    self._hear(self._form.read(data))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+            self._fail(error)
+
+    def _begin(self) -> None:
+        if self._first is not None and self._end is None:
             self._hear(self._first)
             self._first = None
-        self.line.follow(self._take)
-        while self._end is None:
-            while self._writer is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
-                await asyncio.sleep(_DEAF_SECONDS)
-            data = await self._wire.read()
-            if data is grpc.aio.EOF:
-                self.end(grpc.StatusCode.OK)
-            else:
-                self._hear(self._form.read(data))
+            self.line.follow(self._take)
 
     def _hear(self, incoming: Incoming[_Q]) -> None:
         node = incoming.node
-        own_id = ".".join(self.id)
-        if node is not None and node.id not in ("", own_id):
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(own_id, node.id))
+        if node is not None and node.id not in ("", ".".join(self.id)):
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(".".join(self.id), node.id))
         elif incoming.request is None:
             self._terms.unknown_type(incoming.type_url)
         else:
@@ -252,7 +264,7 @@ class Stream(Generic[_Q, _R]):
                     await self._wire.write(self._form.written(response))
         except grpc.aio.BaseError:  # it has gone; gRPC says so to the one who listens, too
             self.end(grpc.StatusCode.CANCELLED)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours ends this stream, not the others
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
             self._fail(error)
         finally:
             self._writer = None

@@ -25,6 +25,8 @@ _REFERRERS: Final[Mapping[str, tuple[str, ...]]] = {
 class Departures:
     """Since when nobody refers to things. `next_due` is the time of the next departure that only waits."""
 
+    __slots__ = ("_all_released", "_drain_seconds", "_released", "next_due")
+
     def __init__(self, drain_seconds: float) -> None:
         self.next_due: float | None = None
         self._drain_seconds = drain_seconds

@@ -12,7 +12,8 @@ import msgspec
 
 from koguma.envoy.snapshot import TYPES, Snapshot
 from koguma.xds.protocol.channel import Channel, Flight
-from koguma.xds.protocol.exchange import DeltaRequest
+from koguma.xds.protocol.claims import Claims
+from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -41,24 +42,9 @@ def _rest_of(channels: Mapping[str, Channel]) -> Rest:
     return _rest(frozenset(types), frozenset(type_ for type_, is_whole in types.items() if is_whole))
 
 
-def resumed(channels: Mapping[str, Channel], snapshot: Snapshot) -> Rest | None:
-    """The rest of a proxy that comes back and names, for each type, just what a snapshot has."""
-    for type_, channel in channels.items():
-        held, subscription, n_wanted = channel.held, channel.subscription, snapshot.n_of_type(type_)
-        if len(held) != n_wanted or len(channel.opaque) != n_wanted:
-            return None
-        if channel.flight or channel.greeting or channel.again:
-            return None
-        if not subscription.is_wildcard and subscription.names != held.keys():
-            return None
-    names = {type_: channel.held for type_, channel in channels.items()}
-    n_found = 0
-    for bundle in snapshot.bundles:  # as many as it has, each of them wanted: then it has just these
-        for (type_, name), piece in bundle.pieces.items():
-            if names[type_].get(name) != piece.version:
-                return None
-        n_found += len(bundle.pieces)
-    return _rest_of(channels) if n_found == sum(map(len, names.values())) else None
+def of_claims(claims: Claims) -> Rest:
+    """The rest of a proxy that came back with all of a snapshot, and said so."""
+    return _rest(claims.types, claims.types & WILDCARD_TYPES)
 
 
 @lru_cache(maxsize=1024)

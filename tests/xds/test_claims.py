@@ -1,0 +1,320 @@
+"""A proxy that comes back says what it has, and is answered as if every word of it had been looked at."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+
+from koguma.envoy.snapshot import TYPE_URLS, TYPES, Failure, Piece, Snapshot, bundle, entry_of
+from koguma.xds.contract import Offer
+from koguma.xds.messages import DeltaReader
+from koguma.xds.protocol.claims import Unread
+from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
+from koguma.xds.protocol.session import Session
+from tests.xds.house import schema
+
+Named = Mapping[str, Mapping[str, str]]
+
+CALLS = bundle(
+    [
+        Piece("cluster", "a", "1", b"", (("endpoints", "a"),)),
+        Piece("cluster", "b", "1", b"", (("endpoints", "b"),)),
+        Piece("listener", "l", "1", b"", (("routes", "r"),)),
+        Piece("routes", "r", "1", b"", (("cluster", "a"),)),
+    ]
+)
+OWN = bundle([Piece("listener", "in", "1", b"", (("extension", "x"),)), Piece("extension", "x", "1", b"")])
+ENDS = bundle([Piece("endpoints", "a", "1", b""), Piece("endpoints", "b", "1", b"")])
+HAS: Named = {
+    "cluster": {"a": "1", "b": "1"},
+    "endpoints": {"a": "1", "b": "1"},
+    "extension": {"x": "1"},
+    "listener": {"l": "1", "in": "1"},
+    "routes": {"r": "1"},
+}
+OFFER = Offer(1, Snapshot((CALLS, OWN, ENDS)))
+
+
+def asked(type_: str, versions: Mapping[str, str], names: Iterable[str] | None = None) -> DeltaRequest:
+    """What a proxy says first about a type, having come over the wire."""
+    wanted = versions if names is None else names
+    return read(message(type_, () if type_ in WILDCARD_TYPES else tuple(wanted), versions)).request
+
+
+def message(type_: str, names: Sequence[str] = (), versions: Mapping[str, str] | None = None) -> Any:
+    made = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
+    return made(
+        type_url=TYPE_URLS[type_], resource_names_subscribe=names, initial_resource_versions=versions or {}
+    )
+
+
+def read(sent: Any) -> Any:
+    data = sent if isinstance(sent, bytes) else sent.SerializeToString()
+    return DeltaReader(schema()).read(data)
+
+
+def come_back(session: Session, has: Named) -> list[Response]:
+    return [each for type_, names in has.items() for each in session.receive(asked(type_, names), 0.0)]
+
+
+def told(responses: Iterable[Response]) -> list[tuple[str, list[str], list[str]]]:
+    return [(each.type, [p.name for p in each.pieces], list(each.removed)) for each in responses]
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: int):
+    session, sent = Session(30.0), []
+    types = list(HAS)
+    for number in range(6):
+        if number == place:
+            sent += session.offer(OFFER, 0.0)
+        if number < len(types):
+            assert not session.is_at_rest
+            sent += session.receive(asked(types[number], HAS[types[number]]), 0.0)
+            assert (session.status.state == "synced") == session.is_at_rest
+    assert sent == []
+    assert session.is_at_rest
+    assert (session.status.state, session.status.acked_versions) == ("synced", HAS)
+
+
+@pytest.mark.parametrize(
+    ("type_", "versions", "expected"),
+    [
+        ("routes", {"r": "0"}, [("routes", ["r"], [])]),
+        ("listener", {"l": "1"}, [("listener", ["in"], [])]),
+        ("listener", {"l": "1", "in": "1", "old": "1"}, [("listener", [], ["old"])]),
+        ("cluster", {"a": "1", "b": "0"}, [("cluster", ["b"], []), ("endpoints", ["b"], [])]),
+        ("cluster", {"a": "1", "c": "1"}, [("cluster", ["b"], []), ("endpoints", ["b"], [])]),
+        ("extension", {}, [("extension", ["x"], [])]),
+    ],
+    ids=["one differs", "one is missing", "one is too many", "a cluster differs", "another name", "none"],
+)
+def test_a_proxy_is_told_the_difference(type_, versions, expected):
+    session = Session(30.0)
+    has = {**HAS, type_: versions}
+    for each, names in has.items():
+        assert session.receive(asked(each, names, HAS[each]), 0.0) == []
+    assert told(session.offer(OFFER, 0.0)) == expected
+    assert not session.is_at_rest
+
+
+def test_a_name_that_a_proxy_asks_for_and_has_not_is_answered():
+    session = Session(30.0)
+    session.offer(OFFER, 0.0)
+    come_back(session, {type_: HAS[type_] for type_ in ("cluster", "endpoints", "extension", "listener")})
+    assert told(session.receive(asked("routes", HAS["routes"], ("r", "s")), 0.0)) == [("routes", [], ["s"])]
+
+
+def test_a_version_of_a_name_that_a_proxy_does_not_ask_for_does_not_count():
+    session = Session(30.0)
+    session.receive(asked("routes", {"r": "1", "s": "1"}, ("r",)), 0.0)
+    assert session.status.acked_versions == {"routes": {"r": "1"}}
+
+
+def test_a_piece_that_hides_another_one_is_the_one_that_counts():
+    other = bundle([Piece("endpoints", "a", "2", b"")])
+    session = Session(30.0)
+    come_back(session, HAS)
+    assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, other))), 0.0) == []
+    assert (session.status.state, session.is_at_rest) == ("synced", False)
+    session = Session(30.0)
+    come_back(session, HAS)
+    sent = session.offer(Offer(1, Snapshot((other, CALLS, OWN, ENDS))), 0.0)
+    assert told(sent) == [("endpoints", ["a"], [])]
+
+
+def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
+    names = [f"r-{number}" for number in range(100)]
+    shared = bundle([Piece("routes", name, "1", b"") for name in names])
+    for missed in (None, "r-7", None, "r-99"):
+        session = Session(30.0)
+        has = {name: "0" if name == missed else "1" for name in reversed(names)}
+        session.receive(asked("routes", has), 0.0)
+        sent = session.offer(Offer(1, Snapshot((shared,))), 0.0)
+        assert told(sent) == ([("routes", [missed], [])] if missed else [])
+        assert session.is_at_rest == (missed is None)
+
+
+def test_versions_of_two_names_in_exchange_are_not_the_same():
+    session = Session(30.0)
+    session.receive(asked("routes", {"a": "2", "b": "1"}), 0.0)
+    pieces = bundle([Piece("routes", "a", "1", b""), Piece("routes", "b", "2", b"")])
+    assert told(session.offer(Offer(1, Snapshot((pieces,))), 0.0)) == [("routes", ["a", "b"], [])]
+
+
+def test_an_offer_with_failures_is_looked_at():
+    session = Session(30.0)
+    come_back(session, HAS)
+    failed = bundle([], [Failure("cluster", "c", "broken")])
+    assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, failed))), 0.0) == []
+    assert (session.status.state, session.is_at_rest) == ("synced", False)
+
+
+def test_a_second_offer_before_all_was_said_counts():
+    session = Session(30.0)
+    some = {type_: HAS[type_] for type_ in ("cluster", "endpoints")}
+    come_back(session, some)
+    session.offer(OFFER, 0.0)
+    assert session.status.acked_versions == some
+    changed = bundle([Piece("endpoints", "a", "1", b""), Piece("endpoints", "b", "2", b"")])
+    sent = session.offer(Offer(2, Snapshot((CALLS, OWN, changed))), 0.0)
+    assert told(sent) == [("endpoints", ["b"], [])]
+
+
+def test_what_was_brought_along_is_not_read_where_it_is_what_is_offered(monkeypatch: pytest.MonkeyPatch):
+    def never(_self: Unread) -> Mapping[str, str]:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(Unread, "_all", never)
+    session = Session(30.0)
+    come_back(session, HAS)
+    assert session.offer(OFFER, 0.0) == []
+    assert session.is_at_rest
+
+
+# How it comes over the wire.
+
+NAMES = ("a", "größe", "n" * 127, "n" * 128, "m" * 20_000, "a\nb\x12c", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("version", ["1", "", "v" * 130])
+def test_an_entry_is_written_as_protobuf_writes_it(name: str, version: str):
+    data = message("routes", versions={name: version}).SerializeToString()
+    assert data.endswith(entry_of(name, version))
+
+
+def test_whatever_the_names_they_are_read_and_recognised():
+    pieces = bundle([Piece("routes", name, "1", b"") for name in NAMES])
+    versions = dict.fromkeys(NAMES, "1")
+    sent = message("routes", NAMES, versions)
+    sent.node.id = "default.web"
+    found = read(sent)
+    assert (found.request, found.node.id) == (DeltaRequest("routes", NAMES, (), versions), "default.web")
+    session = Session(30.0)
+    session.receive(found.request, 0.0)
+    assert session.offer(Offer(1, Snapshot((pieces,))), 0.0) == []
+    assert session.is_at_rest
+
+
+A = b"\x2a\x06\x0a\x01a\x12\x011"
+ROUTES = b"\x12" + bytes((len(TYPE_URLS["routes"]),)) + TYPE_URLS["routes"].encode()
+ODD = {
+    "another order": A + b"\x1a\x01a" + ROUTES,
+    "an unknown field": ROUTES + b"\x1a\x01a" + A + b"\xfa\x3e\x03xyz",
+    "a field of later days": ROUTES + b"\x1a\x01a" + A + b"\x42\x03\x0a\x01b",
+    "the value before the key": ROUTES + b"\x1a\x01a" + b"\x2a\x06\x12\x011\x0a\x01a",
+    "no value": ROUTES + b"\x1a\x01a" + b"\x2a\x03\x0a\x01a",
+    "no key": ROUTES + b"\x1a\x01a" + b"\x2a\x00",
+    "more in an entry": ROUTES + b"\x1a\x01a" + b"\x2a\x08\x0a\x01a\x12\x011\x18\x05",
+    "the same twice": ROUTES + b"\x1a\x01a" + A + b"\x2a\x06\x0a\x01a\x12\x012",
+    "a longer number": ROUTES + b"\x1a\x81\x00a" + b"\x2a\x86\x00\x0a\x01a\x12\x011",
+    "two types": b"\x12\x01x" + A + b"\x1a\x01a" + ROUTES,
+    "two nodes": b"\x0a\x03\x0a\x01x" + ROUTES + A + b"\x1a\x01a" + b"\x0a\x03\x12\x01c",
+    "an answer too": ROUTES + b"\x1a\x01a" + A + b"\x32\x011",
+    "a refusal too": ROUTES + b"\x1a\x01a" + A + b"\x3a\x02\x08\x0d",
+    "something left": ROUTES + b"\x1a\x01a\x22\x01b" + A,
+    "a type that is not served": b"\x12\x01x\x1a\x01a" + A,
+}
+
+
+@pytest.mark.parametrize("data", ODD.values(), ids=ODD.keys())
+def test_an_unusual_request_is_read_as_protobuf_reads_it(data: bytes):
+    sent = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest").FromString(data)
+    found = read(data)
+    assert found.type_url == sent.type_url
+    assert (found.node is not None, found.node.id if found.node else "") == (
+        sent.HasField("node"),
+        sent.node.id,
+    )
+    if found.request is None:
+        assert sent.type_url == "x"
+        return
+    assert found.request.subscribe == tuple(sent.resource_names_subscribe)
+    assert found.request.unsubscribe == tuple(sent.resource_names_unsubscribe)
+    assert found.request.initial_versions == dict(sent.initial_resource_versions)
+    assert (found.request.nonce, bool(found.request.error)) == (
+        sent.response_nonce,
+        sent.HasField("error_detail"),
+    )
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x1a\x05a", b"\x1a\x01\xff", b"\x0a\x02\x0a\x05", b"\xff\xff", b"\x2a"],
+    ids=["cut off", "no text", "a node cut off", "no field", "no length"],
+)
+def test_bytes_that_are_no_request_are_refused_at_once(garbage: bytes):
+    with pytest.raises(DecodeError):
+        read(ROUTES + A + garbage)
+
+
+@pytest.mark.parametrize("entry", [b"\x2a\x03\x0a\x05a", b"\x2a\x03\x0a\x01\xff"], ids=["cut off", "no text"])
+def test_a_version_that_cannot_be_read_is_refused_when_it_is_looked_at(entry: bytes):
+    session = Session(30.0)
+    session.receive(read(ROUTES + b"\x1a\x01a" + entry).request, 0.0)
+    with pytest.raises(DecodeError):
+        session.offer(Offer(1, Snapshot((bundle([Piece("routes", "a", "1", b"")]),))), 0.0)
+
+
+# Whatever is said in whatever order.
+
+VERSION = st.sampled_from(("1", "1", "1", "2"))
+SOME = st.dictionaries(st.sampled_from("ab"), VERSION, max_size=2)
+
+
+@st.composite
+def offers(draw) -> Offer:
+    found = {(type_, name): version for type_ in TYPES for name, version in draw(SOME).items()}
+
+    def made(type_: str, name: str, version: str) -> Piece:
+        needs = {"cluster": "endpoints", "listener": "routes", "routes": "cluster"}.get(type_)
+        wanted = ((needs, name),) if needs and (needs, name) in found else ()
+        return Piece(type_, name, f"{version}{len(wanted)}", b"", wanted)
+
+    pieces = [made(*id_, version) for id_, version in found.items()]
+    cut = draw(st.integers(0, len(pieces)))
+    again = pieces[:1] if draw(st.integers(0, 9)) == 0 else []
+    return Offer(draw(st.integers(1, 9)), Snapshot((bundle(pieces[:cut]), bundle([*pieces[cut:], *again]))))
+
+
+@st.composite
+def stories(draw) -> list[Offer | DeltaRequest]:
+    """Offers, and what a proxy says that has mostly what the first one has."""
+    first = draw(offers())
+    said: list[Offer | DeltaRequest] = []
+    for type_ in draw(st.permutations(TYPES)):
+        versions = {name: piece.version for name, piece in first.snapshot.of_type(type_).items()}
+        if draw(st.integers(0, 5)) == 0:
+            versions = draw(SOME)
+        names = () if type_ in WILDCARD_TYPES else tuple(versions)
+        if draw(st.integers(0, 9)) == 0:
+            names = draw(st.sampled_from((("*",), ("a",), ("a", "b"), ("c", *names))))
+        if versions or draw(st.booleans()):
+            said.append(DeltaRequest(type_, names, initial_versions=versions))
+    for offer in [first, *draw(st.lists(offers(), max_size=1))]:
+        said.insert(draw(st.integers(0, len(said))), offer)
+    again = draw(st.lists(st.sampled_from(said), max_size=2))
+    return [*said, *again]
+
+
+@pytest.mark.property
+@given(stories())
+def test_claims_are_answered_as_if_every_word_had_been_looked_at(story):
+    quick, thorough = Session(30.0), Session(30.0)
+    thorough._awake()
+    for now, deed in enumerate(story):
+        if isinstance(deed, Offer):
+            mine, others = quick.offer(deed, now), thorough.offer(deed, now)
+        else:
+            sent = message(deed.type, deed.subscribe, deed.initial_versions)
+            mine, others = quick.receive(read(sent).request, now), thorough.receive(deed, now)
+        assert mine == others
+        assert quick.status == thorough.status
+        assert quick.tick(now) == thorough.tick(now)
+        assert quick.next_tick == thorough.next_tick
+    mine, others = quick.tick(100.0), thorough.tick(100.0)
+    assert mine == others
