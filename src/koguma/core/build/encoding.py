@@ -4,6 +4,7 @@ The encoder is an input, since its schema comes out of the Envoy that will read 
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -20,7 +21,8 @@ ENCODER: Input[str, Encoder] = Input("encoder")
 
 
 @question
-def _encoder(db: Db) -> Encoder:
+def encoder(db: Db) -> Encoder:
+    """The encoder for the Envoy that will read what we send."""
     found = ENCODER.get(db, "envoy")
     if found is None:
         raise LookupError("no Envoy schema is loaded")
@@ -61,7 +63,7 @@ def _encoded(
     db: Db, type_: str, name: str, data: Json, needs: tuple[Id, ...], origin: str
 ) -> Piece | Failure:
     try:
-        return _encoder(db).piece(type_, name, data, needs)
+        return encoder(db).piece(type_, name, data, needs)
     except Unencodable as error:
         text = "; ".join(f"{each.field}: {each.message}" for each in error.violations)
         return Failure(type_, name, text, origin or name)
@@ -82,10 +84,14 @@ def bundled(found: Iterable[Piece | Failure]) -> Bundle:
     )
 
 
-@question
 def kri(db: Db, key: Key, section: str) -> str:
     """The identifier by which Envoy knows a resource; empty where the stored names cannot make one."""
+    return _kri(world.kind_of(db, key.kind).short, key, section)
+
+
+@lru_cache(maxsize=16384)  # a class names all that it calls
+def _kri(short: str, key: Key, section: str) -> str:
     try:
-        return str(Kri(world.kind_of(db, key.kind).short, *key[1:], section))
+        return str(Kri(short, *key[1:], section))
     except InvalidKri:
         return ""

@@ -11,7 +11,19 @@ from collections.abc import Iterator
 import msgspec
 
 from koguma.core import match, world
-from koguma.core.build import added, clusters, encoding, endpoints, lay, logs, network, overlays, shape, tls
+from koguma.core.build import (
+    added,
+    cast,
+    clusters,
+    encoding,
+    endpoints,
+    lay,
+    logs,
+    network,
+    overlays,
+    shape,
+    tls,
+)
 from koguma.core.build.network import InboundNet, Net
 from koguma.core.incremental import Db, question
 from koguma.envoy import by_caller, filters, names, rbac, snapshot, words
@@ -33,6 +45,7 @@ _TLS_INSPECTOR = words.extension(
     "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
 )
 _SOURCE_OF_TRANSPARENT = {4: "127.0.0.6", 6: "::6"}
+_written = msgspec.json.Encoder()
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -42,6 +55,7 @@ class Inbound(msgspec.Struct, frozen=True):
     where: InboundNet
     name: str
     is_transparent: bool
+    source: str = ""  # the address that the service is called from, where that matters
 
     @property
     def is_http(self) -> bool:
@@ -59,9 +73,17 @@ def everything(db: Db, proxy: Key) -> Bundle:
 
 
 def _inbounds(db: Db, proxy: Key, net: Net) -> Iterator[Inbound]:
+    is_transparent = bool(net.redirect_inbound)
     for where in net.inbounds:
         name = encoding.kri(db, proxy, where.section)
-        yield Inbound(proxy, where, name, bool(net.redirect_inbound))
+        source = _source(where.service_address) if is_transparent else ""
+        yield Inbound(proxy, where, name, is_transparent, source)
+
+
+def _source(service_address: str) -> str:
+    if service_address in ("127.0.0.1", "::1"):
+        return ""
+    return _SOURCE_OF_TRANSPARENT[6 if ":" in service_address else 4]
 
 
 def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
@@ -71,15 +93,63 @@ def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
         return
     where = _told(db, of)
     said = overlays.inbound_of(db, seen, of.where.section, where)
-    parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield from said.failures
-    yield from added.clusters(db, parts, str(of.proxy))
+    yield from added.clusters(db, lay.over_parts({}, said.overlays), str(of.proxy))
+    yield from _from_cast(db, of, where, said) or _pieces(db, of, said)
+
+
+def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[Piece | Failure]:
+    parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield encoding.own(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
         config = _route_configuration(of, said)
         needs = ((snapshot.CLUSTER, of.name),)
         yield encoding.own(db, snapshot.ROUTES, of.name, config, needs, str(of.proxy))
     yield from _listener(db, of, parts)
+
+
+def _from_cast(db: Db, of: Inbound, where: Where, said: overlays.Laid) -> tuple[Piece, ...] | None:
+    """The same out of a cast; None where it is not worth one, or cannot be."""
+    texts = of.name, of.where.address, of.where.service_address, *(value for _, value in of.where.tags)
+    marked = cast.marks(texts)
+    try:
+        written = _written.encode(said.overlays)
+    except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
+        return None
+    if marked is None or cast.has_marks(written) or _is_own(where, written):
+        return None
+    found = _cast(db, _with_texts(of, marked), written)
+    return found.filled(texts) if found else None
+
+
+def _is_own(where: Where, written: bytes) -> bool:
+    """Whether policies say what they hardly say for another proxy."""
+    own = where.name, where.service, where.log_pipe
+    return any(text and text.encode(errors="replace") in written for text in own)
+
+
+@question
+def _cast(db: Db, of: Inbound, written: bytes) -> cast.Cast | None:
+    """What all proxies have for an inbound of this shape about which policies say the same."""
+    said = overlays.Laid(tuple(msgspec.json.decode(written)))
+    n_texts = 3 + len(of.where.tags)
+    return cast.made(encoding.encoder(db), lambda texts: _pieces(db, _with_texts(of, texts), said), n_texts)
+
+
+def _with_texts(of: Inbound, texts: cast.Texts) -> Inbound:
+    """An inbound that has nothing of its proxy but these texts."""
+    name, address, service_address, *values = texts
+    where = msgspec.structs.replace(
+        of.where,
+        name="",
+        address=address,
+        reached_at="",
+        service_address=service_address,
+        tags=tuple((tag, value) for (tag, _), value in zip(of.where.tags, values, strict=True)),
+        is_ready=True,
+    )
+    nobody = Key(of.proxy.kind, of.proxy.mesh, "", "", "")
+    return msgspec.structs.replace(of, proxy=nobody, where=where, name=name)
 
 
 def _told(db: Db, of: Inbound) -> Where:
@@ -111,9 +181,8 @@ def _skeleton(of: Inbound) -> lay.Parts:
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _service(of.where)}}]}],
         },
     }
-    if of.is_transparent and of.where.service_address not in ("127.0.0.1", "::1"):
-        source = _SOURCE_OF_TRANSPARENT[6 if ":" in of.where.service_address else 4]
-        cluster["upstream_bind_config"] = {"source_address": {"address": source, "port_value": 0}}
+    if of.source:
+        cluster["upstream_bind_config"] = {"source_address": {"address": of.source, "port_value": 0}}
     if not of.is_http:
         return {"cluster": cluster, "tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2

@@ -5,11 +5,25 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from koguma.core import rules
-from koguma.core.build import added, encoding, endpoints, lay, network, overlays, passthrough, shape, tls
+from koguma.core.build import (
+    added,
+    cast,
+    encoding,
+    endpoints,
+    lay,
+    network,
+    overlays,
+    passthrough,
+    shape,
+    tls,
+)
 from koguma.core.build.network import Link, Net
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
+from koguma.core.rules import Class
 from koguma.envoy import names, snapshot, words
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
@@ -25,25 +39,38 @@ CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
 _DNS_TYPE: Final = "envoy.extensions.filters.udp.dns_filter.v3.DnsFilterConfig"
 
 
+class _Side(msgspec.Struct, frozen=True):
+    """What of a proxy decides what Envoy has for whoever is beside it."""
+
+    workdir: str
+    address: str
+    port: int  # where it is asked whether it is ready; 0: nowhere
+    is_told: bool  # whether there is anything to tell to the agent
+
+
 @question
 def everything(db: Db, proxy: Key, records: Records) -> Bundle:
     """What a proxy has for itself."""
     net, link, mine = network.net(db, proxy), network.link(db, proxy), rules.class_of(db, proxy)
     if net is None or mine is None:
         return encoding.bundled(())
-    said = overlays.whole(db, mine, _told(db, proxy, net, link))
+    said = overlays.whole(db, mine, _told(db, proxy, net, link)) if _is_ruled(db, mine) else overlays.Laid()
     parts, origin = lay.over_parts({}, said.overlays), str(proxy)
     return encoding.bundled(
         (
-            *_readiness(db, net, link),
-            *_names(db, link, records),
-            *_settings(db, link, records, parts.get("settings") or {}),
+            *_beside(db, net, link, records, parts.get("settings") or {}),
             *passthrough.pieces(db, proxy, net, link),
             *added.clusters(db, parts, origin),
             *added.listeners(db, parts, origin),
             *said.failures,
         )
     )
+
+
+@question
+def _is_ruled(db: Db, mine: Class) -> bool:
+    """Whether policies say anything about proxies of a class themselves; one thing to read for each."""
+    return bool(rules.whole(db, mine))
 
 
 def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
@@ -60,23 +87,65 @@ def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
     )
 
 
-def _readiness(db: Db, net: Net, link: Link) -> Iterator[Piece | Failure]:
-    """A port that says whether the proxy is ready, to whoever asks."""
-    port = net.admin_port or link.admin_port
-    if not port or not link.workdir:
-        return
-    if not endpoints.is_ip(net.address):
+def _beside(
+    db: Db, net: Net, link: Link, records: Records, settings: Mapping[str, Json]
+) -> Iterator[Piece | Failure]:
+    """What there is for whoever is beside Envoy: whether it is ready, names of the mesh, and settings."""
+    port = (net.admin_port or link.admin_port) if link.workdir else 0
+    if port and not endpoints.is_ip(net.address):
         text = f'it is asked on "{net.address}", which is no IP; write an IP as networking.address'
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
-        return
-    path = f"{link.workdir}/{READINESS_SOCKET}"
+        port = 0
+    is_told = bool(link.workdir) and (link.has_own_dns or bool(settings))
+    of = _Side(link.workdir, net.address, port, is_told)
+    made: tuple[Piece | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
+    yield from made[:2] if port else ()
+    if link.dns_port and not (link.has_own_dns and link.workdir):
+        # Names of the mesh, answered by Envoy itself where the agent beside it does not.
+        yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
+    if is_told:
+        yield made[-1]
+        yield _told_of_names(db, records) if not settings else _told_all(db, link, records, settings)
+
+
+def _from_cast(db: Db, of: _Side) -> tuple[Piece, ...] | None:
+    """The pieces of a proxy out of a cast; None where there is none."""
+    texts = of.workdir, of.address
+    marked = cast.marks(texts)
+    found = _cast(db, msgspec.structs.replace(of, workdir=marked[0], address=marked[1])) if marked else None
+    return found.filled(texts) if found else None
+
+
+@question
+def _cast(db: Db, of: _Side) -> cast.Cast | None:
+    """What proxies have that differ in their addresses only."""
+
+    def make(texts: cast.Texts) -> Iterator[Piece | Failure]:
+        workdir, address = texts
+        return _pieces(db, msgspec.structs.replace(of, workdir=workdir, address=address))
+
+    return cast.made(encoding.encoder(db), make, 2)
+
+
+def _pieces(db: Db, of: _Side) -> Iterator[Piece | Failure]:
+    if of.port:
+        yield from _readiness(db, of)
+    if of.is_told:
+        # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
+        needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
+        yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(of), needs)
+
+
+def _readiness(db: Db, of: _Side) -> Iterator[Piece | Failure]:
+    """A port that says whether the proxy is ready, to whoever asks."""
+    path = f"{of.workdir}/{READINESS_SOCKET}"
     yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _to_socket(names.READINESS, path))
     route = {"match": {"path": "/ready"}, "route": {"cluster": names.READINESS}}
     config = _route_configuration(names.ADMIN, [route])
     data = {
         "name": names.ADMIN,
         "stat_prefix": names.ADMIN,
-        "address": words.address(net.address, port),
+        "address": words.address(of.address, of.port),
         "filter_chains": [{"filters": _answering(names.ADMIN, route_config=config)}],
     }
     needs = ((snapshot.CLUSTER, names.READINESS),)
@@ -104,26 +173,18 @@ def _route_configuration(name: str, routes: list[Data]) -> Data:
     return {"name": name, "virtual_hosts": [host], "validate_clusters": False}
 
 
-def _names(db: Db, link: Link, records: Records) -> Iterator[Piece | Failure]:
-    """Names of the mesh, answered by Envoy itself where the agent beside it does not."""
-    if link.dns_port and not (link.has_own_dns and link.workdir):
-        yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
-
-
-def _settings(
-    db: Db, link: Link, records: Records, settings: Mapping[str, Json]
-) -> Iterator[Piece | Failure]:
+def _told_all(db: Db, link: Link, records: Records, settings: Mapping[str, Json]) -> Piece | Failure:
     """What the agent beside Envoy is told, by path: names of the mesh, and what policies want of it."""
-    if not link.workdir:
-        return
     bodies = {path: _body(settings[path]) for path in sorted(settings)}
     if link.has_own_dns:
         bodies["/dns"] = answer(db, records)
-    if bodies:
-        # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
-        needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
-        yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(link), needs)
-        yield _answering_all(db, tuple(bodies.items()))
+    return _answering_all(db, tuple(bodies.items()))
+
+
+@question
+def _told_of_names(db: Db, records: Records) -> Piece | Failure:
+    """The same where policies want nothing, which is one thing to read for most proxies."""
+    return _answering_all(db, (("/dns", answer(db, records)),))
 
 
 @question
@@ -143,12 +204,12 @@ def _body(told: Json) -> str:
     return json.dumps(told, separators=(",", ":"))
 
 
-def _dynamic_config(link: Link) -> Data:
+def _dynamic_config(of: _Side) -> Data:
     name = names.DYNAMIC_CONFIG
     return {
         "name": name,
         "stat_prefix": name,
-        "address": words.pipe(f"{link.workdir}/{CONFIG_SOCKET}"),
+        "address": words.pipe(f"{of.workdir}/{CONFIG_SOCKET}"),
         "filter_chains": [{"filters": _answering(name, rds=shape.rds(name))}],
     }
 

@@ -32,6 +32,10 @@ class Laid(msgspec.Struct, frozen=True):
         return [overlay[name] for overlay in self.overlays if name in overlay]
 
 
+# The kind, its hook, what holds for everybody, and all entries.
+_Arriving = tuple[str, Callable[..., Overlay], Json, tuple[Ruled, ...]]
+
+
 @question
 def _all_hooks(db: Db) -> Mapping[str, Overlays]:
     """The hooks of all kinds, as one thing to read: kinds change only when a control plane starts."""
@@ -103,23 +107,28 @@ def _whole_calls(db: Db, of: Class, where: Where) -> Iterator[tuple[str, Callabl
 
 def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> Laid:
     """What policies say about calls that arrive at one inbound."""
-    return _collect(_inbound_calls(db, seen, section, where))
+    found = _arriving(db, seen, section)
+    return _collect((kind, partial(hook, conf, ruled, where)) for kind, hook, conf, ruled in found)
 
 
-def _inbound_calls(
-    db: Db, seen: match.Traits, section: str, where: Where
-) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+@question
+def _arriving(db: Db, seen: match.Traits, section: str) -> tuple[_Arriving, ...]:
+    """The hooks about calls that arrive at one inbound, with what they are told; one thing to read."""
+    return tuple(_hooks_of_inbound(db, seen, section))
+
+
+def _hooks_of_inbound(db: Db, seen: match.Traits, section: str) -> Iterator[_Arriving]:
     for kind, found in inbound.of(db, seen, section):
         hook = _hooks(db, kind).inbound
         if hook:
             ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
             ruled = tuple(_ruled(db, kind, rule) for rule in ascending)
-            yield kind, partial(hook, _for_everybody(db, kind, found), ruled, where)
+            yield kind, hook, _for_everybody(db, kind, found), ruled
     for kind, chosen in rules.policies_of(db, seen):
         hook = _hooks(db, kind).inbound
         entries = rules.whole_proxy(db, chosen) if hook else ()
         if hook and entries:
-            yield kind, partial(hook, _conf(db, kind, entries, where.mesh), (), where)
+            yield kind, hook, _conf(db, kind, entries, seen.mesh), ()
 
 
 def _for_everybody(db: Db, kind: str, found: tuple[inbound.InboundRule, ...]) -> Json:

@@ -52,7 +52,8 @@ def origin_of(which: str, id_: Id) -> str:
 
 def entries(db: Db, mine: Class) -> Entries:
     """The patches of a class, the least important first."""
-    return rules.whole_proxy(db, mine.of(KIND))
+    chosen = mine.of(KIND)
+    return rules.whole_proxy(db, chosen) if chosen else ()
 
 
 @question
