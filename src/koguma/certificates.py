@@ -29,6 +29,7 @@ from koguma.store.state import State
 FILES_LOOK: Final = timedelta(seconds=30)  # nobody tells when a file with a CA changes
 CHANGED_MAX: Final = 128  # told at a time, since a certificate takes half a millisecond to make
 BUNDLES_MAX: Final = 32  # an answer about a bundle that is older than this is not understood
+_NO_CAS: Final[frozenset[str]] = frozenset()  # Python makes a new one each time, of 200 bytes
 
 _log = structlog.get_logger("koguma.certificates")
 
@@ -122,7 +123,7 @@ class _Proxy:
         self.secrets: Secrets | None = None
         self.renewal: datetime | None = None
         self.is_told = False  # that there is something new for it
-        self.trusts: frozenset[str] = frozenset()
+        self.trusts = _NO_CAS
         self.leaf = ""  # the version that it said it has taken
         self.leaves: dict[str, tuple[str, datetime]] = {}  # those that it may show: CA and end, by version
 
@@ -226,7 +227,7 @@ class _Mesh:
         self._n_trusting.clear()
         self._n_showing.clear()
         for proxy in self._proxies.values():
-            proxy.secrets, proxy.trusts, proxy.leaf, proxy.leaves = None, frozenset(), "", {}
+            proxy.secrets, proxy.trusts, proxy.leaf, proxy.leaves = None, _NO_CAS, "", {}
 
     def _log(self, problems: frozenset[Problem]) -> None:
         for problem in sorted(problems - self._logged):
@@ -302,7 +303,7 @@ class _Mesh:
         proxy = self._proxies.pop(key, None)
         if proxy is None:
             return False
-        self._trusts(proxy, frozenset())
+        self._trusts(proxy, _NO_CAS)
         self._shows_no_longer(proxy, list(proxy.leaves))
         return self._is_undecided or self.is_gone
 
@@ -342,6 +343,8 @@ class _Mesh:
 
     def certified(self, now: datetime) -> Iterator[Key]:
         """The proxies that have taken a certificate which still holds."""
+        if not any(self._n_showing.values()):  # as in a mesh without mTLS
+            return
         for key, proxy in self._proxies.items():
             if proxy.leaf in proxy.leaves and proxy.leaves[proxy.leaf][1] > now:
                 yield key

@@ -5,6 +5,8 @@ At most one offer is pending, and the newest wins.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
+from sys import intern
 from typing import Final, Protocol
 
 import msgspec
@@ -18,6 +20,7 @@ from koguma.quarantine import Held
 from koguma.xds.contract import Hello, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older one is not understood
+_NONE_TAKEN: Final[Mapping[str, str]] = {}
 
 
 class House(Protocol):
@@ -81,7 +84,7 @@ class ProxyLine:
         self.key = proxy.key
         self.proxy = proxy
         self.registered = registered
-        self.envoy = hello.version
+        self.envoy = intern(hello.version)
         self.link = link_of(hello.metadata)
         self.run = run_of(hello, proxy.labels)
         self.connected_at = house.clock()
@@ -90,7 +93,7 @@ class ProxyLine:
         self.status = ProxyStatus("connecting", 0, 0)
         self.behind_since: datetime | None = self.connected_at
         self._house = house
-        self.secrets_taken: dict[str, str] = {}  # versions by name
+        self.secrets_taken = _NONE_TAKEN  # versions by name
         self.good = Snapshot()  # what it took as a whole last
         self._offer: Offer | None = None
         self._offers: tuple[Offer, ...] = ()
@@ -182,12 +185,18 @@ def link_of(metadata: Mapping[str, Json]) -> Link:
     """What a proxy's metadata says of it; what does not fit is as good as absent."""
     features = metadata.get("features")
     return Link(
-        features=tuple(sorted(str(each) for each in features)) if isinstance(features, list) else (),
+        features=_alike(tuple(sorted(map(str, features)))) if isinstance(features, list) else (),
         workdir=str(metadata.get("workdir") or ""),
         admin_port=_port(metadata.get("dataplane.admin.port")),
         dns_port=_port(metadata.get("dataplane.dns.port")),
         has_ipv6=metadata.get("ipv6Enabled") is True,
     )
+
+
+@lru_cache(maxsize=64)
+def _alike(features: tuple[str, ...]) -> tuple[str, ...]:
+    """Equal features as one value: proxies of a version have the same ones."""
+    return features
 
 
 def run_of(hello: Hello, own: Mapping[str, str]) -> str:

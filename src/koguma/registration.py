@@ -6,7 +6,9 @@ again when the proxy has gone: a proxy that moved to another control plane stays
 
 import asyncio
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import islice
+from sys import intern
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,7 +17,7 @@ import structlog
 from koguma.api import transactions
 from koguma.api.context import Context
 from koguma.api.user import SYSTEM, User
-from koguma.core.admission import FieldValidation
+from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
 from koguma.model import forms, labels
 from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
@@ -29,6 +31,7 @@ CLAIM_SECONDS: Final = 1.0  # less than the time after which another control pla
 CLAIMS_AT_ONCE: Final = 200
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
+_ALIKE_MAX: Final = 1024
 _WRITER: Final = User(SYSTEM)
 
 _log = structlog.get_logger("koguma.fleet")
@@ -48,7 +51,7 @@ def document(text: str, mesh: str, name: str) -> Json:
             text = f'is "{said}", but the proxy connected as "{wanted}"'
             raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
     marked = {**(found.get("labels") or {}), labels.REGISTERED_BY: PROXY}
-    return {**found, "type": "Dataplane", "labels": marked}
+    return {**found, "type": "Dataplane", "mesh": intern(mesh), "labels": marked}
 
 
 class Plan(NamedTuple):
@@ -72,8 +75,11 @@ class Registration:
         """What there is to write; Invalid where it may not be."""
         draft = forms.read_plain(given, self._context.kinds["Dataplane"])
         before = transactions.stored(self._context, draft)
+        if before is not None and is_stored(draft, before, self._context.place):
+            return Plan(given, before, before, ())  # most proxies that come back bring what they brought
         made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
-        return Plan(given, before, made.resource, tuple(operations))
+        wanted = msgspec.structs.replace(made.resource, spec=_sharing(made.resource.spec))
+        return Plan(given, before, wanted, tuple(operations))
 
     async def register(self, plan: Plan) -> Resource:
         """Store the Dataplane as it is now; nothing is written where nothing differs."""
@@ -122,15 +128,20 @@ class Registration:
             return None
         return Put(_connected(now, self._context.about.instance_id), now.revision)
 
+    def is_ready(self, resource: Resource) -> bool:
+        """Whether there is nothing to note: it is known to be ready, has gone, or a later run took over."""
+        now = self._context.state.get(resource.key)
+        if now is None or now.labels.get(labels.INSTANCE) != resource.labels.get(labels.INSTANCE):
+            return True
+        return now.annotations.get(labels.READY) == ready_mark(now)
+
     async def ready(self, resource: Resource) -> None:
         """Note that a proxy has taken its configuration, so that others may call it."""
         for _ in range(_ATTEMPTS):
             now = self._context.state.get(resource.key)
-            if now is None or now.labels.get(labels.INSTANCE) != resource.labels.get(labels.INSTANCE):
-                return  # it has gone, or a later run has taken over
-            annotations = {**now.annotations, labels.READY: ready_mark(now)}
-            if annotations == now.annotations:
+            if now is None or self.is_ready(resource):
                 return
+            annotations = _annotated(now, labels.READY, ready_mark(now))
             put = Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
             try:
                 await self._context.store.write(Transaction((put,), SYSTEM, "proxy ready"))
@@ -172,8 +183,17 @@ def _is_registered(resource: Resource) -> bool:
 
 
 def _connected(resource: Resource, instance: str) -> Resource:
-    annotations: Mapping[str, str] = {**resource.annotations, CONNECTED_TO: instance}
-    return msgspec.structs.replace(resource, annotations=annotations)
+    return msgspec.structs.replace(resource, annotations=_annotated(resource, CONNECTED_TO, instance))
+
+
+def _annotated(resource: Resource, name: str, value: str) -> Mapping[str, str]:
+    return _annotations(tuple({**resource.annotations, name: value}.items()))
+
+
+@lru_cache(maxsize=64)
+def _annotations(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Equal annotations as one value: all that proxies bring here begin with the same ones."""
+    return dict(pairs)
 
 
 def _equal(before: Resource, wanted: Resource) -> bool:
@@ -182,3 +202,32 @@ def _equal(before: Resource, wanted: Resource) -> bool:
         wanted.labels,
         wanted.annotations,
     )
+
+
+def _sharing(spec: Json) -> Json:
+    """A Dataplane's spec in which what many have alike, as the tags of a service, is one value for all."""
+    networking = spec.get("networking")
+    if not isinstance(networking, dict):
+        return spec
+    return {**spec, "networking": {name: _sharing_parts(part) for name, part in networking.items()}}
+
+
+def _sharing_parts(part: Json) -> Json:
+    if isinstance(part, list):  # inbounds, each of which has a port or an address of its own
+        return [
+            {name: _alike(value) for name, value in each.items()} if isinstance(each, dict) else each
+            for each in part
+        ]
+    return _alike(part)
+
+
+def _alike(value: Json) -> Json:
+    """The same value as others have, where it is equal; nobody changes what is stored."""
+    if isinstance(value, str):
+        return intern(value)
+    return _known(msgspec.json.encode(value)) if isinstance(value, dict) else value
+
+
+@lru_cache(maxsize=_ALIKE_MAX)
+def _known(text: bytes) -> Json:
+    return msgspec.json.decode(text)

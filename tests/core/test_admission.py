@@ -219,3 +219,38 @@ def test_a_mesh_can_skip_default_policies():
         d["type"] for d in defaults.mesh_policies("demo", {"skipCreatingInitialPolicies": ["MeshTimeout"]})
     }
     assert left == {"MeshCircuitBreaker", "MeshRetry"}
+
+
+def as_stored(document, place=ZONE):
+    return admission.is_stored(
+        forms.read(document, ALL), admit(timeout(labels={"team": "a"})).resource, place
+    )
+
+
+def test_what_was_admitted_is_known_again():
+    stored = admit(timeout(labels={"team": "a"})).resource
+    assert as_stored(timeout(labels={"team": "a"}))
+    assert as_stored(timeout(labels=dict(stored.labels)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        timeout(labels={"team": "b"}),
+        timeout(labels={}),
+        timeout(labels={"team": "a", "tier": "web"}),
+        timeout(labels={"team": "a", labels.ORIGIN: "global"}),
+        timeout(labels={"team": "a", labels.ZONE: "west"}),
+        timeout(labels={"team": "a"}, name="slower"),
+        timeout(labels={"team": "a"}, mesh="other"),
+        timeout(labels={"team": "a"}, fantasy=1),
+        timeout(labels={"team": "a"}, spec={**timeout()["spec"], "targetRef": {"kind": "Mesh"}}),
+    ],
+)
+def test_what_differs_from_what_is_stored_is_admitted_anew(other):
+    assert not as_stored(other)
+
+
+def test_what_a_federated_zone_would_refuse_is_not_known_again():
+    assert not as_stored(timeout(labels={"team": "a"}), FEDERATED)
+    assert as_stored(timeout(labels={"team": "a", labels.ORIGIN: "zone"}), FEDERATED)

@@ -154,3 +154,16 @@ def test_everything_that_manuals_show_can_be_asked_about_together():
     found = problems.of_mesh(db, MESH)
     assert {problem.code for problem in found} <= {"KG002", "KG005", "KG006", "KG007", "KG010", "KG012"}
     assert all(problem.message and problem.objects for problem in found)
+
+
+def test_writing_a_policy_again_compares_it_with_its_rivals_and_no_others():
+    apart = TIED.replace("kind: Mesh}", "kind: MeshService, name: web}").replace("name: ", "name: other-")
+    db = database(f"{TIED}---{apart}")
+    written = resources(TIED)[1].key
+    problems.keep(db, [written])
+    db.reset_counts()
+    pipeline.take(db, resources(TIED.replace("2s", "3s")))
+    problems.keep(db, [written])
+    assert db.runs["ties.among"] == 1
+    assert db.runs["ties.tied"] == 0
+    assert [problem.code for problem in problems.of_policy(db, written)] == ["KG010"]

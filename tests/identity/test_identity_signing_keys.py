@@ -177,3 +177,16 @@ def test_equal_keys_of_other_purposes_are_other_generations(key_data) -> None:
         key_ring(DATAPLANE, {DATAPLANE.key_name(1, "b"): key_data}, "b"),
     )
     assert len({ring.generation for ring in rings}) == 4
+
+
+def test_a_key_whose_parts_are_of_two_keys_is_reported(key_data, other_key_data) -> None:
+    mine, other = _private(key_data), _private(other_key_data)
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    der = mine.private_bytes(serialization.Encoding.DER, form, _CLEAR)
+    moduli = [each.public_key().public_numbers().n.to_bytes(256, "big") for each in (mine, other)]
+    mixed = der.replace(*moduli)
+    assert mixed != der
+    ring = key_ring(USER, {"user-token-signing-key-1": _encoded(mixed)})
+    assert ring.signer is None
+    assert not ring.verifiers
+    assert len(ring.problems) == 1

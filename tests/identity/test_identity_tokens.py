@@ -353,3 +353,19 @@ def test_any_signed_body_is_read_or_refused(user_ring, key_data, now, body) -> N
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     for ring in _rings(key_data).values():
         _never_raises_anything_else(ring, _signed(key_data, raw), now)
+
+
+def test_a_token_has_one_spelling(user_ring, key_data, now) -> None:
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    token = _signed(key_data, _user(now))
+    assert tokens.verify(user_ring, token, now).name == "alice"
+    last = letters.index(token[-1])
+    assert last % 16 == 0, "256 bytes leave four bits that say nothing"
+    for other in range(last + 1, last + 16):
+        assert "could not parse token" in _refusal(user_ring, token[:-1] + letters[other], now)
+
+
+@pytest.mark.parametrize("more", [{"crit": ["exp"]}, {"crit": []}, {"b64": False, "crit": ["b64"]}])
+def test_a_header_that_asks_for_more_than_is_known_here_is_refused(more, user_ring, now) -> None:
+    reason = "could not parse token: its header cannot be read"
+    assert _refusal(user_ring, _forged({"alg": "RS256", "kid": "1", **more}), now) == reason

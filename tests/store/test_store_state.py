@@ -1,6 +1,7 @@
 """The state in memory: lookups, listings in order, and drafts that leave no trace."""
 
 import asyncio
+import json
 import random
 
 import pytest
@@ -108,4 +109,55 @@ async def test_watchers_that_never_read_hold_nothing() -> None:
     feed = store._mirror.feed
     assert len(feed._all) == sum(len(some) for some in feed._by_kind.values()) == 100
     assert [one.position for one in idle] == [0] * 100
+    await store.close()
+
+
+async def test_the_next_revision_shares_what_it_says_alike() -> None:
+    store = await opened()
+    status = {"vips": [{"ip": "241.0.0.1"}], "count": {"total": 1}}
+    await store.write(puts(thing("a", {"deep": [1]}, labels={"team": "a"}, status=status)))
+    before = store.state.get(key("a"))
+    changed = {"vips": [{"ip": "241.0.0.1"}], "count": {"total": 2}}
+    await store.write(puts(thing("a", {"deep": [1]}, labels={"team": "a"}, status=changed)))
+    after = store.state.get(key("a"))
+    assert (after.status, after.revision) == (changed, 2)
+    assert after.spec is before.spec
+    assert after.labels is before.labels
+    assert after.status["vips"] is before.status["vips"]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([1], [True]), ({"a": 1}, {"a": 1.0})],
+)
+async def test_what_is_only_equal_to_python_is_stored_as_it_was_written(first, then) -> None:
+    store = await opened()
+    await store.write(puts(thing("a", first, annotations={"n": "1"})))
+    await store.write(puts(thing("a", then, annotations={"n": "2"})))
+    stored = store.state.get(key("a")).spec["value"]
+    assert json.dumps(stored) == json.dumps(then)
+    await store.close()
+
+
+async def test_what_a_change_replaced_is_known_as_long_as_the_change() -> None:
+    store = await opened(changes_in_memory=3)
+    for value in range(1, 6):
+        await store.write(puts(thing("a", value)))
+    await store.write(puts(thing("b")))
+    replaced = {revision: store.replaced(revision) for revision in range(8)}
+    known = {revision: each.spec["value"] for revision, each in replaced.items() if each is not None}
+    assert known == {4: 3, 5: 4}
+    await store.close()
+
+
+async def test_a_core_name_that_went_is_free_again() -> None:
+    store = await opened()
+    await store.write(puts(thing("a"), thing("b")))
+    await store.write(puts(thing("a", core_name="renamed")))
+    assert store.state.named("MeshTimeout", "default", "a") is None
+    assert store.state.named("MeshTimeout", "default", "renamed").key == key("a")
+    await store.write(does(Delete(key("a")), Delete(key("b"))))
+    assert store.state.holder("MeshTimeout", "default", "renamed") is None
+    assert store.state.holder("MeshTimeout", "default", "b") is None
     await store.close()

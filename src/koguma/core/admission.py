@@ -16,7 +16,7 @@ from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import About, Kind
 from koguma.model.place import Place
-from koguma.model.resource import NO_META, Resource
+from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, under
 
@@ -71,6 +71,20 @@ def admitted(
     replaces = stored.revision if stored else 0
     made = _resource(draft, wanted, computed, stored)
     return Admitted(made, tuple(warnings), replaces, tuple(ignorable))
+
+
+def is_stored(draft: Draft, stored: Resource, place: Place) -> bool:
+    """Whether a draft says what is stored and nothing else; that was admitted when it was written."""
+    kept = _with_kept_labels(draft, stored)
+    wanted = identity.of(kept, place)
+    return (
+        (wanted.key, wanted.core_name) == (stored.key, stored.core_name)
+        and not draft.unknown
+        and draft.labels.items() <= stored.labels.items()
+        and not any(_origin_violations(kept, wanted, place))
+        and is_same(draft.spec, stored.spec)
+        and computed_labels(kept, wanted, place) == stored.labels
+    )
 
 
 def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:
@@ -143,6 +157,11 @@ def _is_kri_part(kind: Kind) -> bool:
 
 
 def _label_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
+    yield from _origin_violations(draft, wanted, place)
+    yield from labels.syntax(draft.labels, "labels" if draft.form is Form.PLAIN else "metadata.labels")
+
+
+def _origin_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
     written = draft.labels
     field = "labels" if draft.form is Form.PLAIN else "metadata.labels"
     origin = written.get(labels.ORIGIN)
@@ -155,7 +174,6 @@ def _label_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[
         yield Violation(at, "the origin label must be set to 'zone'", "origin")
     if not place.is_global:
         yield from _zone_label_violations(written, wanted, place, field)
-    yield from labels.syntax(written, field)
 
 
 def _zone_label_violations(

@@ -50,9 +50,13 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
     """Keep up to date what is compared between policies of these kinds, so that the next one costs little.
 
     Answers grow with the number of policies of a kind and are the dearest part; they change with policies and
-    destinations only, never with proxies.
+    destinations only, never with proxies. These policies are looked at first: then what has changed is known
+    before anybody asks what could have.
     """
-    for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in policies):
+    known = list(policies)
+    for policy in known:
+        ties.look_at(db, policy)
+    for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in known):
         db.watch(ties.tied, kind, mesh)
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Generic
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 from koguma.identity.claims import C, Purpose
@@ -25,6 +25,8 @@ from koguma.model.redacted import Redacted
 
 KEY_BITS: Final = 2048
 FIRST_SERIAL: Final = 1
+PADDING: Final = padding.PKCS1v15()  # this and the hash are RS256
+HASH: Final = hashes.SHA256()
 
 _SERIAL = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -127,20 +129,26 @@ def _decoded(data: str) -> bytes | None:
         return None
 
 
-# Reading a private key checks its primes, which takes 35 ms, and rings are made anew with every change of
-# a revocation list.
+# Rings are made anew with every change of a revocation list, and the first proxy after a start waits for one.
 @functools.lru_cache(maxsize=1024)
 def _private(data: bytes | None) -> RSAPrivateKey | None:
-    """A private key from PEM, or from bare DER as early Kumas stored it."""
+    """A private key from PEM, or from bare DER as early Kumas stored it; only one that can sign.
+
+    Whether its primes are primes is not looked at: that would take 40 ms and protect nobody, since whoever
+    can write this secret can sign what he likes. A key whose parts do not fit together shows when it signs.
+    """
     try:
         if data is None:
             return None
         is_pem = data.lstrip().startswith(b"-----")
         load = serialization.load_pem_private_key if is_pem else serialization.load_der_private_key
-        key = load(data, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = load(data, password=None, unsafe_skip_rsa_key_validation=True)
+        if not isinstance(key, RSAPrivateKey):
+            return None
+        key.public_key().verify(key.sign(b"", PADDING, HASH), b"", PADDING, HASH)
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return None
-    return key if isinstance(key, RSAPrivateKey) else None
+    return key
 
 
 def _public(data: bytes | None) -> RSAPublicKey | None:

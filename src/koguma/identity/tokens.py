@@ -4,19 +4,24 @@ RS256 and nothing else, whatever a token's header asks for; the header's `kid` i
 A token of one purpose never passes for another's, even where keys were mixed up, because the shape of
 its claims is checked too. Whatever is wrong with a token is `Unauthenticated` with a reason that
 repeats nothing of the token.
+
+Tokens are read here, in three steps, since every proxy shows one when it comes: a library that knows all
+of JWS takes several times as long as the signature itself.
 """
 
+import base64
 import re
 import uuid
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jwt
 import msgspec
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from koguma.identity.claims import PURPOSE_CLAIMS, C, DataplaneClaims, Purpose, UserClaims
-from koguma.identity.signing_keys import FIRST_SERIAL, KeyRing, is_serial
+from koguma.identity.signing_keys import FIRST_SERIAL, HASH, PADDING, KeyRing, is_serial
 from koguma.model.errors import NotFound, Unauthenticated
 from koguma.model.redacted import Redacted
 
@@ -50,26 +55,55 @@ def issue(ring: KeyRing[C], claims: C, valid_for: timedelta, now: datetime) -> R
 
 def verify(ring: KeyRing[C], token: str, now: datetime) -> C:
     """The claims of a token that holds; Unauthenticated where it does not."""
-    key = _key(ring, token)
+    parts = _parts(token)
     try:
-        body = _JWS.decode_complete(token, key, algorithms=[_ALGORITHM])["payload"]
-    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        _key(ring, parts.header).verify(parts.signature, parts.signed, PADDING, HASH)
+    except InvalidSignature as error:
         raise Unauthenticated("could not parse token: signature is invalid") from error
-    claims = _claims(ring.purpose, body)
+    claims = _claims(ring.purpose, parts.body)
     _check(ring, claims, now.timestamp())
     return claims
 
 
-def _key(ring: KeyRing[C], token: str) -> RSAPublicKey:
-    """The key that the token says it was signed with. Nothing here is verified yet."""
+class _Parts(NamedTuple):
+    """What a token consists of. Nothing of it is verified yet."""
+
+    header: dict[str, Any]
+    body: bytes
+    signature: bytes
+    signed: bytes
+
+
+def _parts(token: str) -> _Parts:
     if len(token) > TOKEN_BYTES_MAX:
         raise Unauthenticated(f"could not parse token: it is longer than {TOKEN_BYTES_MAX} bytes")
     if not _COMPACT.fullmatch(token):
         raise Unauthenticated("could not parse token: it is not a signed JWT")
+    signed, _, signature = token.rpartition(".")
+    head, _, body = signed.partition(".")
     try:
-        header = _JWS.get_unverified_header(token)
-    except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        return _Parts(_header(_decoded(head)), _decoded(body), _decoded(signature), signed.encode())
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Unauthenticated("could not parse token: its header cannot be read") from error
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    found = msgspec.json.decode(text, type=dict[str, Any])
+    if "crit" in found or found.get("b64") is False:
+        raise ValueError("extensions that change how a token is read are not known here")
+    return found
+
+
+def _decoded(part: str) -> bytes:
+    """The bytes of a part; ValueError where another spelling is the one for them."""
+    found = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    if base64.urlsafe_b64encode(found).rstrip(b"=") != part.encode():
+        raise ValueError("bits are set that say nothing")
+    return found
+
+
+def _key(ring: KeyRing[C], header: dict[str, Any]) -> RSAPublicKey:
+    """The key that the token says it was signed with."""
     if header.get("alg") != _ALGORITHM:
         raise Unauthenticated(f"unknown token alg. Allowed alg is {_ALGORITHM}")
     serial = header.get("kid")

@@ -43,6 +43,13 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=F
 
 NO_META: Final = Meta()
 
+_sorted_json = msgspec.json.Encoder(order="sorted").encode
+
+
+def is_same(one: Json, other: Json) -> bool:
+    """Whether two values are the same JSON. Python alone would take 1, 1.0 and True for equal."""
+    return one is other or (bool(one == other) and _sorted_json(one) == _sorted_json(other))
+
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One object as it is stored. Times are RFC 3339 text; `revision` is the one that wrote it."""

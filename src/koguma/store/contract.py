@@ -100,7 +100,7 @@ class Op(Enum):
     UNCHANGED = "unchanged"
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """One revision. `resource` is the object after it; for DELETE its last state, with this revision.
 
     `error` is set where the stored object cannot be read: then `resource` has its names only.

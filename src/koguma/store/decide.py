@@ -10,12 +10,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol, assert_never
 
-import msgspec
 from msgspec.structs import replace
 
 from koguma.model.errors import AlreadyExists, Conflict, NotFound
-from koguma.model.resource import Key, Resource
-from koguma.model.schema import Json
+from koguma.model.resource import Key, Resource, is_same
 from koguma.store.contract import (
     Change,
     Delete,
@@ -197,7 +195,7 @@ class _Decision:
 def _is_new_generation(stored: Resource, wanted: Resource) -> bool:
     """Whether what is wanted of the object differs; that it is to go counts too."""
     ends = bool(wanted.meta.deletion_timestamp) and not stored.meta.deletion_timestamp
-    return ends or not _equal(stored.spec, wanted.spec)
+    return ends or not is_same(stored.spec, wanted.spec)
 
 
 def _check_expected(key: Key, stored: Entry | None, expect: int | None) -> None:
@@ -224,18 +222,10 @@ def _same(stored: Resource, wanted: Resource) -> bool:
         stored.core_name == wanted.core_name
         and stored.labels == wanted.labels
         and stored.annotations == wanted.annotations
-        and _equal(stored.spec, wanted.spec)
-        and _equal(stored.status, wanted.status)
+        and is_same(stored.spec, wanted.spec)
+        and is_same(stored.status, wanted.status)
         and stored.meta == wanted.meta
     )
-
-
-_sorted_json = msgspec.json.Encoder(order="sorted").encode
-
-
-def _equal(stored: Json, wanted: Json) -> bool:
-    """Whether two values are the same JSON. Python alone would take 1, 1.0 and True for equal."""
-    return bool(stored == wanted) and _sorted_json(stored) == _sorted_json(wanted)
 
 
 def _names(broken: Unreadable) -> Resource:

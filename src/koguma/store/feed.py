@@ -40,14 +40,14 @@ class Feed:
         self._all: deque[Change] = deque()
         self._by_kind: dict[str, deque[Change]] = {}
         self._dropped: dict[str, int] = {}  # per kind, the newest revision that left the memory
-        self._replaced: dict[int, Resource] = {}  # by revision, what it replaced
+        self._replaced: deque[Resource | None] = deque()  # what each of all changes replaced
         self._wake(tuple(self._waiters))
 
     def publish(self, changes: Sequence[Change], replaced: Mapping[int, Resource] = _NOTHING) -> None:
         """Add the next changes, with what they replaced, and wake who waits for their kinds."""
-        self._replaced.update(replaced)
         for change in changes:
             self._all.append(change)
+            self._replaced.append(replaced.get(change.revision))
             self._by_kind.setdefault(change.resource.kind, deque()).append(change)
             self.revision = change.revision
         while len(self._all) > self._size:
@@ -55,13 +55,14 @@ class Feed:
             kind = oldest.resource.kind
             self._by_kind[kind].popleft()
             self._dropped[kind] = oldest.revision
-            self._replaced.pop(oldest.revision, None)
+            self._replaced.popleft()
         if changes and self._waiters:
             self._wake({None, *(change.resource.kind for change in changes)})
 
     def replaced(self, revision: int) -> Resource | None:
         """What a change replaced, where it did and that is still in memory."""
-        return self._replaced.get(revision)
+        place = revision - self._all[0].revision if self._all else -1  # there is none between two revisions
+        return self._replaced[place] if 0 <= place < len(self._replaced) else None
 
     def close(self) -> None:
         """Wake everybody for the last time."""

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
+from msgspec.structs import replace
 
 from koguma.model.errors import Gone
 from koguma.model.resource import Resource
+from koguma.store import sharing
 from koguma.store.contract import Change
 from koguma.store.feed import Feed
 from koguma.store.log import Log, LogLost
@@ -44,12 +46,16 @@ class Mirror:
 
     def take(self, changes: Sequence[Change]) -> None:
         """Apply those changes that are new, and publish them."""
-        news = [change for change in changes if change.revision > self.state.revision]
+        news: list[Change] = []
         replaced: dict[int, Resource] = {}
-        for change in news:
-            before = self.state.get(change.resource.key)
+        for given in changes:
+            if given.revision <= self.state.revision:
+                continue
+            change, before = given, self.state.get(given.resource.key)
             if before is not None:
                 replaced[change.revision] = before
+                change = _on_top(before, change)
+            news.append(change)
             self.state.apply(change)
             if change.transaction in self.awaited:
                 self.awaited[change.transaction].append(change)
@@ -81,6 +87,11 @@ class Mirror:
                 if pause:
                     _logger.info("store is back", revision=self.state.revision)
                 pause, refresh = 0.0, self.catch_up
+
+
+def _on_top(before: Resource, change: Change) -> Change:
+    resource = sharing.built_on(before, change.resource)
+    return change if resource is change.resource else replace(change, resource=resource)
 
 
 @contextmanager

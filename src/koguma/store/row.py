@@ -4,6 +4,7 @@ The names stand in columns, so that a body which cannot be read still says whose
 """
 
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -114,13 +115,14 @@ def _resource(of: Row) -> Resource:
     body = _decode(of.body)
     if body.stored_as:
         raise ValueError(f'it was written in version "{body.stored_as}", which is not known here any more')
+    name = of.name
     return Resource(
-        kind=of.kind,
-        mesh=of.mesh,
-        zone=of.zone,
-        namespace=of.namespace,
-        name=of.name,
-        core_name=of.core_name,
+        kind=intern(of.kind),  # thousands of objects share these words
+        mesh=intern(of.mesh),
+        zone=intern(of.zone),
+        namespace=intern(of.namespace),
+        name=name,
+        core_name=name if of.core_name == name else of.core_name,
         uid=body.uid,
         labels=body.labels,
         annotations=body.annotations,

@@ -27,13 +27,14 @@ class State:
         self.compacted = loaded.compacted
         self._shelves: dict[str, _Shelf] = {}
         self._unreadable: dict[Key, Unreadable] = {}
-        self._names: dict[tuple[str, str, str], Key] = {}
+        self._names: dict[tuple[str, str], dict[str, Key]] = {}  # by kind and mesh, then by core name
         for resource in loaded.resources:
-            self._shelf(resource.kind).put(resource)
-            self._names[resource.kind, resource.mesh, resource.core_name] = resource.key
+            key = resource.key
+            self._shelf(resource.kind).put(key, resource)
+            self._name(key, resource.core_name)
         for broken in loaded.unreadable:
             self._unreadable[broken.key] = broken
-            self._names[broken.key.kind, broken.key.mesh, broken.core_name] = broken.key
+            self._name(broken.key, broken.core_name)
 
     def get(self, key: Key) -> Resource | None:
         """The object under a key."""
@@ -42,7 +43,7 @@ class State:
 
     def named(self, kind: str, mesh: str, core_name: str) -> Resource | None:
         """The object with a core name."""
-        key = self._names.get((kind, mesh, core_name))
+        key = self.holder(kind, mesh, core_name)
         return self.get(key) if key else None
 
     def listed(self, kind: str, mesh: str | None = None) -> tuple[Resource, ...]:
@@ -74,7 +75,8 @@ class State:
 
     def holder(self, kind: str, mesh: str, core_name: str) -> Key | None:
         """Who has a core name."""
-        return self._names.get((kind, mesh, core_name))
+        names = self._names.get((kind, mesh))
+        return names.get(core_name) if names else None
 
     def stored_keys(self) -> Iterator[Key]:
         """The keys of everything that is stored, readable or not."""
@@ -89,18 +91,29 @@ class State:
         key = resource.key
         before = self.entry(key)
         if before is not None and (change.op is Op.DELETE or before.core_name != resource.core_name):
-            self._names.pop((key.kind, key.mesh, before.core_name), None)
+            self._unname(key, before.core_name)
         self._unreadable.pop(key, None)
         if change.op is Op.DELETE:
             self._shelf(key.kind).drop(key)
         else:
-            self._names[key.kind, key.mesh, resource.core_name] = key
+            self._name(key, resource.core_name)
             if change.error:
                 self._shelf(key.kind).drop(key)
                 self._unreadable[key] = Unreadable(key, resource.core_name, change.revision, change.error)
             else:
-                self._shelf(key.kind).put(resource)
+                self._shelf(key.kind).put(key, resource)
         self.revision = change.revision
+
+    def _name(self, key: Key, core_name: str) -> None:
+        names = self._names.setdefault((key.kind, key.mesh), {})
+        if names.get(core_name) != key:  # else it stays as it is, one with the key on the shelf
+            names[core_name] = key
+
+    def _unname(self, key: Key, core_name: str) -> None:
+        names = self._names.get((key.kind, key.mesh), {})
+        names.pop(core_name, None)
+        if not names:
+            self._names.pop((key.kind, key.mesh), None)
 
     def _shelf(self, kind: str) -> "_Shelf":
         shelf = self._shelves.get(kind)
@@ -129,9 +142,8 @@ class _Shelf:
             self._listed = tuple(self.objects[key] for _, _, key in self._order)
         return self._listed
 
-    def put(self, resource: Resource) -> None:
+    def put(self, key: Key, resource: Resource) -> None:
         """Add or replace one."""
-        key = resource.key
         before = self.objects.get(key)
         if self._order is not None and (before is None or before.core_name != resource.core_name):
             if before is not None:

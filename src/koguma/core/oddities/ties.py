@@ -66,11 +66,13 @@ def tied(db: Db, kind: str, mesh: str) -> Mapping[Subject, Tied]:
     for policy in world.BY_KIND.keys(db, (kind, mesh)):
         for subject, entry in subjects(db, policy):
             found.setdefault(subject, []).append(entry)
-    made = {subject: _tied(db, entries) for subject, entries in found.items() if len(entries) > 1}
+    made = {subject: among(db, tuple(entries)) for subject, entries in found.items() if len(entries) > 1}
     return {subject: each for subject, each in made.items() if each.contested}
 
 
-def _tied(db: Db, entries: list[ItemId]) -> Tied:
+@question
+def among(db: Db, entries: tuple[ItemId, ...]) -> Tied:
+    """What these entries about one subject do not say alike; a question, so that one group costs no other."""
     said: dict[str, set[str]] = {}
     for entry in entries:
         for at, (_, value) in leaves(db, entry).items():
@@ -80,6 +82,13 @@ def _tied(db: Db, entries: list[ItemId]) -> Tied:
         sorted(entries, key=lambda each: order.key(items.rank(db, each)), reverse=True) if contested else ()
     )
     return Tied(tuple(ordered), contested)
+
+
+def look_at(db: Db, policy: Key) -> None:
+    """Find out what a policy says now. Who then asks about all of them need not look through the others."""
+    for _, entry in subjects(db, policy):
+        leaves(db, entry)
+    match.mentioned(db, policy.mesh)  # where a policy is new, all others would wait for this
 
 
 def ties(db: Db, policy: Key) -> Iterator[Problem]:
