@@ -34,6 +34,7 @@ from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
 _LOOK_SECONDS: Final = 0.1
+_REST_SECONDS: Final = 2.0
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -42,7 +43,8 @@ class Change(msgspec.Struct, frozen=True):
     last_s: float
     p50_s: float
     p99_s: float
-    cpu_s: float
+    cpu_s: float  # beyond `idle_cpu_s`, for the seconds that it took
+    idle_cpu_s: float  # of a second in which nothing changes: streams are kept alive
     proxies: int
     messages: int
     resources: int
@@ -145,6 +147,18 @@ class Scale:
         self.swarm("bare", "close")
         self.bare.__exit__()
 
+    def rest(self) -> None:
+        """Let things settle, and look what a second without changes costs."""
+        time.sleep(_REST_SECONDS)
+        servers: list[Process | Planes] = [self.plane]
+        if self.options.planes == 1:
+            servers.append(self.bare)
+        before, began_at = [server.cpu_seconds for server in servers], time.monotonic()
+        time.sleep(_REST_SECONDS)
+        seconds = time.monotonic() - began_at
+        pairs = zip(servers, before, strict=True)
+        self._idle = {id(server): (server.cpu_seconds - cpu) / seconds for server, cpu in pairs}
+
     def changed(self, document: Callable[[int], mesh.Document], n_touched: int) -> Change:
         """Write one object, and wait until everybody that it touches has taken what follows."""
         written = document(next(self._values))
@@ -166,11 +180,13 @@ class Scale:
     ) -> Change:
         counted = self.swarm.wait(group, n_touched)
         times = [at - began_at for at in counted["acked_at"]]
+        idle, used = self._idle[id(process)], process.cpu_seconds - cpu
         return Change(
             last_s=max(times),
             p50_s=percentile(times, 0.5),
             p99_s=percentile(times, 0.99),
-            cpu_s=process.cpu_seconds - cpu,
+            cpu_s=used - idle * (time.monotonic() - began_at),
+            idle_cpu_s=idle,
             proxies=len(times),
             messages=counted["messages"],
             resources=counted["resources"],
@@ -249,6 +265,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 def _without_tls(scale: Scale, rounds: int) -> dict[str, Any]:
     """The bare server without TLS: what it is told last, it sends again."""
     connected = scale.connect_bare(tls=False)
+    scale.rest()
     found = {"connect": connected, "last_change": _middle([scale.told() for _ in range(rounds)])}
     scale.leave_bare()
     return found
@@ -287,6 +304,7 @@ def _rounds(
 ) -> dict[str, Any]:
     """A change several times, each time beside the bare server where everybody gets the same."""
     ours, bare = [], []
+    scale.rest()
     for _ in range(rounds):
         ours.append(scale.changed(document, n_touched))
         if is_compared:
@@ -321,7 +339,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--swarms", type=int, default=2, help="processes that play the proxies")
     parser.add_argument("--planes", type=int, default=1, help="control planes that share the proxies")
-    parser.add_argument("--settle", type=float, default=2.0, help="seconds before memory is looked at")
+    parser.add_argument("--settle", type=float, default=6.0, help="seconds before memory is looked at")
     parser.add_argument("--store", default="", help="as of `koguma cp run`; must survive a restart")
     parser.add_argument("--mtls", action="store_true", help="switch mTLS on in the mesh")
     parser.add_argument(

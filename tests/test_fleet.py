@@ -85,6 +85,32 @@ def test_connecting_again_writes_nothing(plane):
     assert stored(plane).revision == before
 
 
+def test_proxies_of_a_service_share_what_they_have_alike(plane):
+    refs = {"reachableBackends": {"refs": [{"kind": "MeshService", "name": "web"}]}}
+    for name in ("web-1", "web-2"):
+        connect(plane, dataplane(name, transparentProxying=refs), name=name)
+    one, other = (stored(plane, name).spec["networking"] for name in ("web-1", "web-2"))
+    assert one["inbound"][0]["tags"] is other["inbound"][0]["tags"]
+    assert one["transparentProxying"] is other["transparentProxying"]
+    assert one == dataplane(transparentProxying=refs)["networking"]
+
+
+def test_a_known_proxy_that_brings_something_else_is_looked_at_again(plane):
+    connect(plane, dataplane())
+    with pytest.raises(Invalid):
+        connect(plane, dataplane(port=0))
+    connect(plane, dataplane(port=10081))
+    assert stored(plane).spec["networking"]["inbound"][0]["port"] == 10081
+
+
+def test_a_known_proxy_needs_its_token_all_the_same(plane):
+    connect(plane, dataplane())
+    with pytest.raises(Unauthenticated):
+        connect(plane, dataplane(), shown="rubbish")
+    with pytest.raises(Forbidden):
+        connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["backend"]}))
+
+
 @pytest.mark.parametrize(
     ("brings", "words", "refusal"),
     [

@@ -21,7 +21,7 @@ from koguma.core.services import Problem
 from koguma.model.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, Unavailable
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op, Operation, Put, Require, Transaction
 from koguma.store.store import Store
 
@@ -106,6 +106,8 @@ class ServiceGenerator:
         self._grace = grace
         self._due_at: dict[str, datetime] = {}  # by mesh: when to look, even if nothing changes
         self._problems: dict[str, tuple[Problem, ...]] = {}
+        # By mesh: what was wanted and stored when there was nothing to do, now or later.
+        self._settled: dict[str, tuple[services.Wanted, tuple[Resource, ...]]] = {}
 
     @property
     def problems(self) -> list[Problem]:
@@ -159,11 +161,19 @@ class ServiceGenerator:
         db = await self.context.database()
         self._due_at.pop(mesh, None)
         if self.context.state.get(mesh_key(mesh)) is None:  # all that was in it has gone with it
-            self._problems.pop(mesh, None)
+            for memory in (self._problems, self._settled):
+                memory.pop(mesh, None)
             return
-        step = services.step(services.wanted(db, mesh), services.stored(db, mesh), self._clock(), self._grace)
+        wanted, stored = services.wanted(db, mesh), services.stored(db, mesh)
+        settled = self._settled.pop(mesh, None)
+        if settled is not None and settled[0] is wanted and services.are_alike(settled[1], stored):
+            self._settled[mesh] = wanted, stored
+            return
+        step = services.step(wanted, stored, self._clock(), self._grace)
         if step.due_at is not None:
             self._due_at[mesh] = step.due_at
+        elif not step.changes:
+            self._settled[mesh] = wanted, stored
         self._note(mesh, (*step.problems, *await self._write(mesh, step.changes)))
 
     async def _write(self, mesh: str, changes: Iterable[services.Change]) -> list[Problem]:

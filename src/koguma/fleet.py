@@ -9,6 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -108,12 +109,12 @@ class Fleet:
             self._refuse_replaced(hello, proxy)
         line = ProxyLine(self, hello, proxy, registered=bool(brought))
         self._replace(line)
-        removal = self._removals.pop(proxy.key, None)
+        removal = self._removals.pop(line.key, None)
         if removal is not None:
             removal.cancel()
-        self._lines[proxy.key] = self._joining[proxy.key] = line
+        self._lines[line.key] = self._joining[line.key] = line
         self._connected = None
-        self._leaving.discard(proxy.key)
+        self._leaving.discard(line.key)
         self._wake.set()
         self._poke(hello.mesh)
         return line
@@ -281,7 +282,7 @@ class Fleet:
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
             if line.key in changed:
                 line.compiled, line.uris = changed[line.key]
-        self._offer(revision, {line.key for line in joining} | set(changed) | suspects)
+        await self._offer(revision, {line.key for line in joining} | set(changed) | suspects)
 
     def _rest(self, n_changed: int) -> None:
         """Do not look at changes for a while; then there is another round, which does."""
@@ -330,19 +331,31 @@ class Fleet:
             for key, policies in blamed.items():
                 self.quarantine.blame(key, policies)
 
-    def _offer(self, revision: int, keys: Iterable[Key]) -> None:
-        for key in (*keys, *self._certificates.changed()):
+    async def _offer(self, revision: int, keys: Iterable[Key]) -> None:
+        for number, key in enumerate(self._in_turn((*keys, *self._certificates.changed()))):
+            if number % BATCH == 0:  # the first ones are being told while the others are still to come
+                await asyncio.sleep(0)
             line = self._lines.get(key)
-            if line is None or line.compiled is None:
-                continue
-            secrets = self._secrets(line)
-            is_other = line.secrets_taken and not any(each is secrets for each in line.offered.bundles)
-            wanted = Snapshot((*line.compiled.bundles, secrets))
-            line.offer(revision, self.quarantine.taken(key, wanted))
-            if is_other:
-                # What it still has from before mTLS was switched off and on is not sent, nor answered again.
-                self.secrets_acked(line, line.secrets_taken)
-            self._tell(line.compiled)
+            if line is not None and line.compiled is not None:
+                self._offer_one(revision, line, line.compiled)
+
+    def _in_turn(self, keys: Iterable[Key]) -> Iterator[Key]:
+        """These proxies, those together that share what they call, since they are told the same."""
+        found: dict[int, list[Key]] = {}
+        for key in sorted(keys):
+            line = self._lines.get(key)
+            if line is not None and line.compiled is not None:
+                found.setdefault(id(line.compiled.bundles[0]), []).append(key)
+        return chain.from_iterable(found.values())
+
+    def _offer_one(self, revision: int, line: ProxyLine, made: Snapshot) -> None:
+        secrets = self._secrets(line)
+        is_other = line.secrets_taken and not any(each is secrets for each in line.offered.bundles)
+        line.offer(revision, self.quarantine.taken(line.key, Snapshot((*made.bundles, secrets))))
+        if is_other:
+            # What it still has from before mTLS was switched off and on is not sent, nor answered again.
+            self.secrets_acked(line, line.secrets_taken)
+        self._tell(made)
 
     def _secrets(self, line: ProxyLine) -> Bundle:
         """What a proxy gets of keys and certificates; the very same bundle where nothing changed."""
@@ -385,7 +398,7 @@ class Fleet:
 
     def took_all(self, line: ProxyLine) -> None:
         """A proxy can be called now; who brought its own Dataplane is waited for until then."""
-        if line.registered and not self._stopping:
+        if line.registered and not self._stopping and not self._registration.is_ready(line.proxy):
             task = asyncio.create_task(self._registration.ready(line.proxy), name=f"ready {line.key.name}")
             self._notes.add(task)
             task.add_done_callback(self._noted)

@@ -1,18 +1,27 @@
-"""Garbage: how often Python looks for circles among objects that nobody needs.
+"""Garbage: how often Python looks for circles of objects that nobody needs, and what becomes of free memory.
 
 Nearly all that a control plane has lives until it is dropped for a reason, and then goes at once. Looking
 through all of it for circles finds next to nothing, and takes seconds with thousands of proxies, in which
 nothing else happens. So what has been looked through once is not looked at again, except now and then.
+
+Thousands of proxies that come at once need memory for a moment: messages on their way, requests being read.
+The C library keeps what is free again for the next time, which may never come; so it is told to give it back.
 """
 
+import asyncio
+import ctypes
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 _YOUNG: Final = 5_000  # objects that are made before the youngest are looked through
 _MIDDLE: Final = 10
 _OLDEST: Final = 2
 _ALL_EVERY: Final = 100  # of so many full rounds one looks at everything
+_GROWN_PAGES: Final = 2048  # of growth after which it is worth a look: 8 MiB
+_LOOK_SECONDS: Final = 4.0
+_PAGES: Final = Path("/proc/self/statm")
 
 
 class _Rounds:
@@ -36,3 +45,29 @@ def look_seldom() -> None:
     """From now on look only through what is new."""
     gc.set_threshold(_YOUNG, _MIDDLE, *gc.get_threshold()[_OLDEST:])
     gc.callbacks.append(_Rounds().told)
+
+
+async def give_back() -> None:
+    """Return free memory to the system after there was more to do than usual, until cancelled."""
+    trim = _trim()
+    kept = _resident_pages()
+    while trim is not None and kept:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if _resident_pages() > kept + _GROWN_PAGES:
+            await asyncio.to_thread(trim, 0)  # some milliseconds, in which Python goes on
+            kept = _resident_pages()
+        else:
+            kept = min(kept, _resident_pages())
+
+
+def _trim() -> Callable[[int], int] | None:
+    """What the C library of Linux distributions has for this; others have nothing."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def _resident_pages() -> int:
+    """Pages of memory in use; 0 where the system does not tell."""
+    try:
+        return int(_PAGES.read_text().split()[1])
+    except OSError:
+        return 0

@@ -113,6 +113,7 @@ class ControlPlane:
         short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
         self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
         self._tasks.append(asyncio.create_task(Housekeeper(context).run(), name="housekeeping"))
+        self._tasks.append(asyncio.create_task(garbage.give_back(), name="free memory"))
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))

@@ -75,7 +75,12 @@ def outbound(
 
     Without a destination: what holds for everything in the mesh.
     """
-    found = applicable(db, policies)
+    return _relevant(db, applicable(db, policies), destination, section, route)
+
+
+def _relevant(
+    db: Db, found: Applicable, destination: Key | None, section: str, route: Key | None = None
+) -> tuple[ItemId, ...]:
     at = found.by_destination.get(destination, ()) if destination else ()
     more = [entry for entry, narrowed in at if narrowed in ("", section)]
     through = found.by_route.get(route, ()) if route else ()
@@ -141,45 +146,64 @@ def ports(db: Db, of: Class) -> tuple[PortRules, ...]:
 
 
 class Plain(msgspec.Struct, frozen=True):
-    """What holds for calls to all destinations but those about which something of their own is said."""
+    """What holds for calls to most destinations, and to those about which something of their own is said."""
 
     entries: Group[tuple[str, Entries]]
-    others: frozenset[Key]
+    others: Mapping[Key, tuple[PortRules, ...]]  # port by port
 
 
 @question
 def plain(db: Db, of: Class) -> Plain | None:
     """What holds for most calls of proxies of a class; None where routes lead to everything."""
-    found = {kind: applicable(db, chosen) for kind, chosen in of.policies}
+    found = _applicable(db, of)
     if any(found[kind].everywhere for kind in ROUTE_KINDS if kind in found):
         return None
     entries = Group((kind, each.everywhere) for kind, each in found.items() if each.everywhere)
-    return Plain(entries, frozenset(key for each in found.values() for key in each.by_destination))
+    others = sorted({key for each in found.values() for key in each.by_destination})
+    return Plain(entries, {key: _rules_of_ports(db, found, key) for key in others})
+
+
+def _applicable(db: Db, of: Class) -> Mapping[str, Applicable]:
+    return {kind: applicable(db, chosen) for kind, chosen in of.policies}
+
+
+def _rules_of_ports(db: Db, found: Mapping[str, Applicable], destination: Key) -> tuple[PortRules, ...]:
+    target = world.destination(db, destination)
+    ports = target.ports if target else ()
+    return tuple(_port_rules(db, found, destination, port.section) for port in ports)
 
 
 @question
 def port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
     """What holds for calls of proxies of a class to one port."""
-    http = outbound(db, of.of("MeshHTTPRoute"), destination, section)
-    tcp = outbound(db, of.of("MeshTCPRoute"), destination, section)
+    return _port_rules(db, _applicable(db, of), destination, section)
+
+
+def _port_rules(db: Db, found: Mapping[str, Applicable], destination: Key, section: str) -> PortRules:
+    http, tcp = (
+        _relevant(db, found[kind], destination, section) if kind in found else ()
+        for kind in ("MeshHTTPRoute", "MeshTCPRoute")
+    )
     through = sorted({Route(entry.policy.kind, entry.policy) for entry in (*http, *tcp)})
     return PortRules(
         destination,
         section,
-        _by_kind(db, of, destination, section, None),
-        tuple((route, _by_kind(db, of, destination, section, route.key)) for route in through),
+        _by_kind(db, found, destination, section, None),
+        tuple((route, _by_kind(db, found, destination, section, route.key)) for route in through),
         http,
         tcp,
     )
 
 
-def _by_kind(db: Db, of: Class, destination: Key, section: str, route: Key | None) -> ByKind:
-    found = (
-        (kind, outbound(db, chosen, destination, section, route))
-        for kind, chosen in of.policies
+def _by_kind(
+    db: Db, found: Mapping[str, Applicable], destination: Key, section: str, route: Key | None
+) -> ByKind:
+    relevant = (
+        (kind, _relevant(db, each, destination, section, route))
+        for kind, each in found.items()
         if kind not in ROUTE_KINDS
     )
-    return tuple((kind, entries) for kind, entries in found if entries)
+    return tuple((kind, entries) for kind, entries in relevant if entries)
 
 
 class PortConf(msgspec.Struct, frozen=True):

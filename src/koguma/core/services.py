@@ -128,6 +128,14 @@ def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
     return tuple(resource for _, resource in world.BY_KIND.items(db, (_KIND, mesh)))
 
 
+def are_alike(some: tuple[Resource, ...], others: tuple[Resource, ...]) -> bool:
+    """Whether what a step looks at is the very same in both; a status may differ, and often does."""
+    return len(some) == len(others) and all(
+        one is other or (one.spec is other.spec and one.labels is other.labels and one.key == other.key)
+        for one, other in zip(some, others, strict=True)
+    )
+
+
 class Create(msgspec.Struct, frozen=True):
     """Write a new MeshService, from its plain document."""
 

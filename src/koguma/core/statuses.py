@@ -53,6 +53,20 @@ class Proxies(msgspec.Struct, frozen=True, dict=True):
     def _counted(self) -> dict[int, tuple[tuple[Key, ...], int]]:
         return {}
 
+    @cached_property
+    def _told(self) -> dict[Key, tuple[Resource, "Facts", Named]]:
+        return {}
+
+    def is_told(self, resource: Resource, known: "Facts", given: Named) -> bool:
+        """Whether an object says all this already; looked at once, since most stay as they are."""
+        told = self._told.get(resource.key)
+        if told is not None and told[0] is resource and told[1] is known and told[2] is given:
+            return True
+        is_same = wanted(resource, known, given, self) == (resource.status or {})
+        if is_same:
+            self._told[resource.key] = resource, known, given
+        return is_same
+
     def n_connected(self, proxies: tuple[Key, ...]) -> int:
         """How many of these are connected; counted once, since most services keep their proxies."""
         known = self._counted.get(id(proxies))
@@ -69,12 +83,17 @@ class Facts(msgspec.Struct, frozen=True):
     n_healthy: int = 0
     is_mtls_on: bool = False
     services: tuple[Key, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @question
 def facts(db: Db, destination: Key) -> Facts:
     """What there is to report on a destination, but for its addresses and its proxies' connections."""
-    names = hostnames.of(db, destination)
+    found = _facts(db, destination, hostnames.of(db, destination))
+    return msgspec.structs.replace(found, problems=tuple(_untold(destination, found.names)))
+
+
+def _facts(db: Db, destination: Key, names: tuple[Claim, ...]) -> Facts:
     match destination.kind:
         case "MeshService" if destination.zone == world.place(db).zone:
             found = endpoints.selected(db, destination)
@@ -88,14 +107,14 @@ def facts(db: Db, destination: Key) -> Facts:
 
 def _n_healthy(db: Db, found: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
     """How many proxies serve the service with all of its inbounds."""
-    return sum(set(sections) <= ready(db, key) for key, sections in found)
+    return sum(set(sections).issubset(ready(db, key)) for key, sections in found)
 
 
 @question
-def ready(db: Db, dataplane: Key) -> frozenset[str]:
+def ready(db: Db, dataplane: Key) -> tuple[str, ...]:
     """The inbounds of a proxy that are ready for calls."""
     found = network.net(db, dataplane)
-    return frozenset(each.section for each in found.inbounds if each.is_ready) if found else frozenset()
+    return tuple(each.section for each in found.inbounds if each.is_ready) if found else ()
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -115,11 +134,9 @@ def step(db: Db, mesh: str, seen: Proxies, ranges: Ranges, marks: Marks) -> Step
     for key, given in addresses.given.items():
         resource = world.RESOURCES.get(db, key)
         known = facts(db, key)
-        problems += _untold(key, known.names)
-        if resource is not None:
-            status = wanted(resource, known, given, seen)
-            if status != (resource.status or {}):
-                changes.append(msgspec.structs.replace(resource, status=status))
+        problems += known.problems
+        if resource is not None and not seen.is_told(resource, known, given):
+            changes.append(msgspec.structs.replace(resource, status=wanted(resource, known, given, seen)))
     return Step(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
 
 

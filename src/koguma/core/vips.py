@@ -37,7 +37,7 @@ ITSELF: Final = ""  # the name of an address that is for the whole object
 _INTERNAL: Final = "InternalVIP"
 
 
-class Range(msgspec.Struct, frozen=True):
+class Range(msgspec.Struct, frozen=True, cache_hash=True):
     """The addresses of one kind; `setting` is the word with which people change it."""
 
     network: Network
@@ -150,6 +150,27 @@ def wanted(db: Db, destination: Key) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What an object keeps of the addresses that it has, and whether that is all that it needs."""
+
+    given: Named
+    is_all: bool
+    rivals: frozenset[str]  # other meshes in which somebody has one of its addresses too
+
+
+@question
+def kept(db: Db, destination: Key, of: Range) -> Kept:
+    """What an object keeps; asked for each by itself, since most need nothing for years."""
+    have: dict[str, str] = {}
+    for name, address in named(db, destination):
+        if of.place(address) is not None:
+            have.setdefault(name, address)
+    rivals = {rival.mesh for address in have.values() for rival in BY_ADDRESS.keys(db, address)}
+    names = wanted(db, destination)
+    given = tuple((name, have[name]) for name in names if name in have)
+    return Kept(given, len(given) == len(names), frozenset(rivals - {destination.mesh}))
+
+
 class Step(msgspec.Struct, frozen=True):
     """All addresses that objects are to have; the new marks; what is odd; and where else there is work.
 
@@ -190,7 +211,8 @@ def seen(marks: Marks, ranges: Ranges, resource: Resource) -> Marks:
 def step(db: Db, destinations: Iterable[Key], ranges: Ranges, marks: Marks) -> Step:
     """What each of these is to have: what it has, and what it lacks, the oldest first."""
     work = _Work(db, ranges, marks)
-    rows = ((key, world.RESOURCES.get(db, key)) for key in destinations)
+    lacking = [key for key in destinations if not work.keep(key)]
+    rows = ((key, world.RESOURCES.get(db, key)) for key in lacking)
     for _, key in sorted((row.creation_time, key) for key, row in rows if row is not None):
         work.give(key)
     return Step(work.given, work.marks, tuple(sorted(work.problems)), frozenset(work.elsewhere))
@@ -209,23 +231,22 @@ class _Work:
         self.problems: list[Problem] = []
         self.elsewhere: set[str] = set()
 
+    def keep(self, key: Key) -> bool:
+        """Note what an object has; whether that is all that it is to have."""
+        found = kept(self._db, key, self._ranges[key.kind])
+        self.elsewhere |= found.rivals
+        if found.is_all and found.given:
+            self.given[key] = found.given
+        return found.is_all and bool(found.given)
+
     def give(self, key: Key) -> None:
-        """Note what an object is to have."""
+        """Note what an object is to have, with what it lacks."""
         of = self._ranges[key.kind]
-        kept: dict[str, str] = {}
-        for name, address in named(self._db, key):
-            if of.place(address) is not None:
-                kept.setdefault(name, address)
-        self._note_rivals(key, kept.values())
-        names = wanted(self._db, key)
-        found = ((name, kept.get(name) or self._next(key.kind, of)) for name in names)
+        have, names = dict(kept(self._db, key, of).given), wanted(self._db, key)
+        found = ((name, have.get(name) or self._next(key.kind, of)) for name in names)
         self.given[key] = tuple((name, address) for name, address in found if address is not None)
         if len(self.given[key]) < len(names):
             self.problems.append(_used_up(key, of))
-
-    def _note_rivals(self, key: Key, kept: Iterable[str]) -> None:
-        for address in kept:
-            self.elsewhere |= {rival.mesh for rival in BY_ADDRESS.keys(self._db, address)} - {key.mesh}
 
     def _next(self, kind: str, of: Range) -> str | None:
         if kind in self._used_up:

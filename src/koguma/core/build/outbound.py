@@ -5,7 +5,7 @@ gets the rules of MeshHTTPRoutes, or, where only a MeshTCPRoute is about it, tha
 MeshTCPRoutes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from zlib import crc32
 
@@ -128,26 +128,56 @@ def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, bin
 
 @question
 def _ruled_calls(db: Db, of: Class, listened: Group[Listened]) -> tuple[tuple[Ruled, Group[Listened]], ...]:
+    rule = _ruling(db, of)
     found = ((part, ((one.destination, one.section) for one in part)) for part in parts(db, listened))
-    return tuple((_ruled(db, of, called), part) for part, called in found)
+    return tuple((rule(called), part) for part, called in found)
 
 
 @question
 def _ruled_reach(
     db: Db, of: Class, needed: Group[Group[Group[Wanted]]]
 ) -> tuple[tuple[Ruled, Group[Group[Wanted]]], ...]:
-    found = ((wanted, sorted({(w.destination, w.section) for g in wanted for w in g})) for wanted in needed)
-    return tuple((_ruled(db, of, reached), wanted) for wanted, reached in found)
-
-
-def _ruled(db: Db, of: Class, called: Iterable[tuple[Key, str]]) -> Ruled:
-    most, whole = rules.plain(db, of), overlays.on_outbounds(db, of)
-    others = (
-        rules.port_rules(db, of, destination, section)
-        for destination, section in called
-        if most is None or destination in most.others
+    rule = _ruling(db, of)
+    return tuple(
+        (rule(reached), wanted) for wanted, reached in zip(needed, _reached(db, needed), strict=True)
     )
-    return Ruled(most.entries if most else _NOTHING, tuple(others), whole)
+
+
+@question
+def _reached(_db: Db, needed: Group[Group[Group[Wanted]]]) -> tuple[tuple[tuple[Key, str], ...], ...]:
+    """The ports that are wanted, part by part; asked once for all classes that want the same."""
+    found = ({(one.destination, one.section) for group in wanted for one in group} for wanted in needed)
+    return tuple(tuple(sorted(ports)) for ports in found)
+
+
+def _ruling(db: Db, of: Class) -> Callable[[Iterable[tuple[Key, str]]], Ruled]:
+    """How to find what a class says about some ports."""
+    most, whole = rules.plain(db, of), overlays.on_outbounds(db, of)
+    entries, apart = (most.entries, most.others) if most else (_NOTHING, None)
+    like_most = plainly_ruled(db, entries, whole)
+
+    def rule(called: Iterable[tuple[Key, str]]) -> Ruled:
+        others = tuple(
+            _rules_of(db, of, destination, section, apart)
+            for destination, section in called
+            if apart is None or destination in apart
+        )
+        return Ruled(entries, others, whole) if others else like_most
+
+    return rule
+
+
+def _rules_of(
+    db: Db, of: Class, destination: Key, section: str, known: Mapping[Key, tuple[PortRules, ...]] | None
+) -> PortRules:
+    found = (each for each in (known or {}).get(destination, ()) if each.section == section)
+    return next(found, None) or rules.port_rules(db, of, destination, section)
+
+
+@question
+def plainly_ruled(_db: Db, entries: Group[tuple[str, Entries]], whole: ByKind) -> Ruled:
+    """What is said about ports that are like most; one value for all who say so, as it is often a key."""
+    return Ruled(entries, (), whole)
 
 
 @question

@@ -1,0 +1,43 @@
+"""What becomes of memory that was needed for a moment."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from koguma import garbage
+
+
+def _resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
+
+
+async def _resident_after(seconds: float, wanted_mib: float) -> float:
+    for _ in range(int(seconds / 0.05)):
+        if _resident_mib() < wanted_mib:
+            break
+        await asyncio.sleep(0.05)
+    return _resident_mib()
+
+
+async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_LOOK_SECONDS", 0.5)
+    giving = asyncio.create_task(garbage.give_back())
+    await asyncio.sleep(0)
+    blocks = [b"x" * 20_000 for _ in range(5_000)]  # too large for Python's pools, too small to be mapped
+    pins = blocks[49::50]  # the last one among them, so that the heap cannot simply shrink
+    high = _resident_mib()
+    del blocks
+    kept = _resident_mib()
+    left = await _resident_after(10, high - 50)
+    giving.cancel()
+    assert len(pins) == 100
+    assert kept > high - 50
+    assert left < high - 50
+
+
+async def test_where_the_system_does_not_tell_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_PAGES", Path("/nonexistent"))
+    giving = asyncio.create_task(garbage.give_back())
+    await asyncio.wait({giving}, timeout=1)
+    assert giving.done()
