@@ -33,7 +33,7 @@ from bench.processes import Process
 from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
-_LOOK_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 0.2
 _REST_SECONDS: Final = 2.0
 
 

@@ -91,6 +91,7 @@ class Proxy:
 
     __slots__ = (
         "_asked",
+        "_greeting",
         "_held",
         "_is_listening",
         "_node",
@@ -112,6 +113,7 @@ class Proxy:
         self._held: dict[str, dict[str, str]] = {word: {} for word in TYPE_URLS}
         self._asked: dict[str, dict[str, None]] = {word: {} for word in TYPE_URLS}
         self._is_listening = False
+        self._greeting: list[bytes] = []
 
     @property
     def id(self) -> str:
@@ -123,21 +125,30 @@ class Proxy:
         self.call = Call(PATH, self.token, self._hear, self._lose)
         return self.call
 
-    def greet(self) -> None:
-        """Begin to talk: ask for everything, or say what it has from before."""
+    def prepare(self) -> None:
+        """Write down what it will say when it is connected: real proxies do that on machines of their own."""
         is_new = not self._is_listening
-        self._ask(CLUSTER, with_node=True)
+        self._greeting = [self._request(CLUSTER, with_node=True)]
         for word in () if is_new else (SECRET, ENDPOINTS, EXTENSION, LISTENER, ROUTES):
             if self._asked[word] or word == LISTENER:
-                self._ask(word, self._asked[word])
+                self._greeting.append(self._request(word, self._asked[word]))
 
-    def _ask(self, word: str, names: Iterable[str] = (), *, with_node: bool = False) -> None:
+    def greet(self) -> None:
+        """Begin to talk: ask for everything, or say what it has from before."""
+        greeting, self._greeting = self._greeting, []
+        for message in greeting:
+            self._say(message)
+
+    def _ask(self, word: str) -> None:
+        self._say(self._request(word))
+
+    def _request(self, word: str, names: Iterable[str] = (), *, with_node: bool = False) -> bytes:
         request = self._reader.request(type_url=TYPE_URLS[word], resource_names_subscribe=names)
         if with_node:
             request.node.CopyFrom(self._node)
         if self._held[word]:
             request.initial_resource_versions.update(self._held[word])
-        self._say(request.SerializeToString())
+        return bytes(request.SerializeToString())
 
     def _say(self, message: bytes) -> None:
         if self.call is not None:

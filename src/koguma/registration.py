@@ -27,8 +27,10 @@ from koguma.model.violation import Violation
 from koguma.store.contract import Operation, Put, Transaction
 
 PROXY: Final = "proxy"
-CLAIM_SECONDS: Final = 1.0  # less than the time after which another control plane removes what it lost
+CLAIM_SECONDS: Final = 1.0
+CLAIM_WAITS_MAX: Final = 4  # far below the time after which another control plane removes what it lost
 CLAIMS_AT_ONCE: Final = 200
+CLAIM_PAUSE_SECONDS: Final = 0.05
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
 _ALIKE_MAX: Final = 1024
@@ -70,6 +72,7 @@ class Registration:
         self._context = context
         self._claims: dict[Key, str] = {}  # proxies that came to us from there, which is still to be written
         self._claiming: asyncio.Task[None] | None = None
+        self._n_claims = 0  # so far
 
     def plan(self, given: Json) -> Plan:
         """What there is to write; Invalid where it may not be."""
@@ -106,12 +109,22 @@ class Registration:
     def _claim(self, resource: Resource) -> None:
         """Note that a known proxy has come to us. When thousands do, that is written with others, later."""
         self._claims[resource.key] = resource.annotations.get(CONNECTED_TO, "")
+        self._n_claims += 1
         if self._claiming is None or self._claiming.done():
             self._claiming = asyncio.create_task(self._write_claims(), name="proxies claimed")
 
-    async def _write_claims(self) -> None:
-        while self._claims:
+    async def _until_few_come(self) -> None:
+        """Wait while many proxies come, but not for long: to serve them is more urgent."""
+        for _ in range(CLAIM_WAITS_MAX):
+            before = self._n_claims
             await asyncio.sleep(CLAIM_SECONDS)
+            if self._n_claims == before:
+                break
+
+    async def _write_claims(self) -> None:
+        await self._until_few_come()
+        while self._claims:
+            await asyncio.sleep(CLAIM_PAUSE_SECONDS)
             claims = dict(islice(self._claims.items(), CLAIMS_AT_ONCE))
             puts = [put for key, seen in claims.items() if (put := self._claimed(key, seen)) is not None]
             try:

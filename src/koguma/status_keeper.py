@@ -83,8 +83,10 @@ class StatusKeeper:
     def poke(self, mesh: str) -> None:
         """Look at a mesh soon: a proxy came or went, or got a certificate. Cheap; call it on the loop."""
         now = self._clock()
-        self._look_at(mesh, max(now, self._looked_at.get(mesh, now - PACE) + PACE))
-        self._poked.set()
+        at, due = max(now, self._looked_at.get(mesh, now - PACE) + PACE), self._due_at.get(mesh)
+        if due is None or at < due:  # thousands come at once, and are counted together
+            self._look_at(mesh, at)
+            self._poked.set()
 
     async def run(self) -> None:
         """Look at every mesh, and then at those where something changes, until cancelled."""

@@ -5,6 +5,7 @@ users wrote them; nothing is filled in but what follows from the object itself.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -31,8 +32,13 @@ Pairs = tuple[tuple[str, str], ...]  # a map as a value that can be a key: sorte
 
 
 def pairs(mapping: Mapping[str, str] | None) -> Pairs:
-    """A map of texts as sorted pairs."""
-    return tuple(sorted((mapping or {}).items()))
+    """A map of texts as sorted pairs; most pairs are those of thousands of proxies, and are one."""
+    return tuple(sorted(map(_pair, (mapping or {}).items())))
+
+
+@lru_cache(maxsize=4096)
+def _pair(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair
 
 
 class Inbound(msgspec.Struct, frozen=True):

@@ -19,6 +19,14 @@ METRICS_CERTIFICATE: Final = "kuma-metrics-cert.pem"
 METRICS_KEY: Final = "kuma-metrics-key.pem"
 
 
+_OF_ONE: Final = ("kri_dp_", "_kuma_")
+
+
+def is_of_one(name: str) -> bool:
+    """Whether a name is of something that a proxy mostly has for itself: of its Dataplane, or internal."""
+    return name.startswith(_OF_ONE)
+
+
 def passthrough(direction: str, family: int) -> str:
     """The listener and cluster for traffic that nobody described."""
     return f"_kuma_passthrough_{direction}_ipv{family}"

@@ -14,6 +14,7 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from koguma.envoy import names
 from koguma.envoy.schema import Schema
 from koguma.envoy.snapshot import TYPE_URLS, Piece, number
 from koguma.model.schema import Json
@@ -25,7 +26,7 @@ from koguma.xds.sotw import SotwRequest, SotwResponse
 
 _TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
 _NO_REASON: Final = "the proxy gave no reason"
-_STEPS_MAX: Final = 128  # whose bytes are kept; a few change at a time, and all who take one come together
+_STEPS_MAX: Final = 32  # whose bytes are kept; all who take one are told together
 
 Request = TypeVar("Request")
 
@@ -172,7 +173,8 @@ def _delta_step(step: Step) -> bytes:
 
 def _delta_parts(pieces: Iterable[Piece]) -> Iterator[bytes]:
     for piece in pieces:
-        yield _delta_head(piece.type, piece.name, piece.version, len(piece.body))
+        head = _delta_head if names.is_of_one(piece.name) else _kept_head
+        yield head(piece.type, piece.name, piece.version, len(piece.body))
         yield piece.body
 
 
@@ -186,15 +188,17 @@ def sotw_bytes(response: SotwResponse) -> bytes:
 
 # What stands before a resource is the same for every proxy that gets it. The bytes of the resource itself are
 # not kept here, so a head costs little and the number of them is all that has to be limited.
-_HEADS_MAX: Final = 1 << 17
+_HEADS_MAX: Final = 1 << 16
 
 
-@lru_cache(maxsize=_HEADS_MAX)
 def _delta_head(type_: str, name: str, version: str, size: int) -> bytes:
     """The beginning of a `Resource` up to the bytes of the resource itself, which must come last."""
     any_head = _any_head(type_, size)
     inner = _text(3, name) + _text(1, version) + _head(2, len(any_head) + size) + any_head
     return _head(2, len(inner) + size) + inner
+
+
+_kept_head = lru_cache(maxsize=_HEADS_MAX)(_delta_head)
 
 
 @lru_cache(maxsize=_HEADS_MAX)

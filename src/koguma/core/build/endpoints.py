@@ -7,6 +7,7 @@ proxy, and nothing else.
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -129,6 +130,7 @@ def _endpoint(key: Key, inbound: InboundNet) -> Endpoint | None:
     return Endpoint(inbound.reached_at, inbound.port, key.zone, own)
 
 
+@lru_cache(maxsize=4096)
 def is_ip(text: str) -> bool:
     """Whether a text is an address and no name."""
     try:

@@ -34,7 +34,7 @@ Addresses = tuple[tuple[str, int], ...]
 _IDLE = "3600s"
 _REQUEST = {"timeout": "15s"}
 _NOTHING: Group[tuple[str, Entries]] = Group(())
-_PARTS = 32  # of what a class calls; the more, the fewer ports are looked at again for a change of one
+_PARTS = 16  # of what a class calls; the more, the fewer ports are looked at again for a change of one
 
 
 class Listened(msgspec.Struct, frozen=True, cache_hash=True):
@@ -62,6 +62,13 @@ class Traffic(msgspec.Struct, frozen=True):
 
     parts: lay.Parts
     pieces: tuple[Piece | Failure, ...]
+    clusters: tuple[Meant, ...]
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A listener with its routes, and the clusters that they need."""
+
+    bundle: Bundle
     clusters: tuple[Meant, ...]
 
 
@@ -200,8 +207,9 @@ def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds
     wanted: dict[int, dict[Wanted, None]] = {}
     for one in listened:
         port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller)
-        bundles.append(listener(db, port, one.addresses, binds))
-        for meant in traffic(db, port).clusters:
+        heard = listener(db, port, one.addresses, binds)
+        bundles.append(heard.bundle)
+        for meant in heard.clusters:
             needed = Wanted(meant.destination, meant.section, tuple(name for name, _ in meant.subset))
             wanted.setdefault(_part(meant.destination), {})[needed] = None
     return Called(_joined(tuple(bundles)), tuple((number, Group(found)) for number, found in wanted.items()))
@@ -251,18 +259,25 @@ def _joined(parts: tuple[Bundle, ...], *, has_parts: bool = False) -> Bundle:
 
 
 @question
-def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Bundle:  # noqa: FBT001 - a question has no names
+def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Heard:  # noqa: FBT001 - a question has no names
     """The listener of a port on local addresses, with its routes."""
-    what = traffic(db, of)
+    # What it is made of is not kept: most ports are called on one set of addresses only.
+    what = _traffic(db, of)
+    return Heard(encoding.bundled(_heard(db, of, addresses, what, binds=binds)), what.clusters)
+
+
+def _heard(
+    db: Db, of: PortOf, addresses: Addresses, what: Traffic, *, binds: bool
+) -> tuple[Piece | Failure, ...]:
     name = encoding.kri(db, of.destination, of.section)
     if not what.parts:
-        return encoding.bundled(what.pieces)
+        return what.pieces
     data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds=binds)
     data["filter_chains"] = [{"filters": shape.chain(what.parts)}]
     needs = _needs(db, what.clusters) if "tcp" in what.parts else ((snapshot.ROUTES, name),)
     needs = (*needs, *added.needed(what.parts))
     made = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(of.destination))
-    return encoding.bundled((*added.clusters(db, what.parts), *what.pieces, made))
+    return *added.clusters(db, what.parts), *what.pieces, made
 
 
 def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
@@ -270,8 +285,7 @@ def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
     return tuple((snapshot.CLUSTER, name) for name in sorted(named))
 
 
-@question
-def traffic(db: Db, of: PortOf) -> Traffic:
+def _traffic(db: Db, of: PortOf) -> Traffic:
     """What becomes of calls to a port."""
     target = world.destination(db, of.destination)
     port = target.port(of.section) if target else None
