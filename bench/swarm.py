@@ -11,6 +11,7 @@ import asyncio
 import base64
 import gc
 import json
+import os
 import ssl
 import sys
 import time
@@ -149,6 +150,7 @@ def main(path: str, first: str, step: str) -> None:
         import uvloop  # noqa: PLC0415 - only where it is installed
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    os.nice(10)  # real proxies have machines of their own; these must not take the server's
     reader = Reader(schema.load(schema.find_envoy()))
     described = [json.loads(line) for line in Path(path).read_text().splitlines()[int(first) :: int(step)]]
     groups = {name: Group(described, reader) for name in ("ours", "bare")}

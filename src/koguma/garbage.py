@@ -21,6 +21,8 @@ _ALL_EVERY: Final = 1_000  # of so many rounds one looks at everything
 _GROWN_PAGES: Final = 256  # of growth after which it is worth a look: 1 MiB
 _LOOK_SECONDS: Final = 4.0
 _PAGES: Final = Path("/proc/self/statm")
+_MMAP_THRESHOLD: Final = -3  # the name of an option of the C library
+_LARGE_BYTES: Final = 128 * 1024
 
 
 class _Rounds:
@@ -42,6 +44,16 @@ def look_seldom() -> None:
     """From now on look only through what is new."""
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     gc.callbacks.append(_Rounds().told)
+
+
+def keep_no_large() -> None:
+    """Let large blocks, as messages are for which many proxies wait, go back to the system one by one.
+
+    The C library would begin to keep them after the first few, among small ones that stay.
+    """
+    choose = getattr(ctypes.CDLL(None), "mallopt", None)
+    if choose is not None:
+        choose(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 async def give_back() -> None:

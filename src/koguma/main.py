@@ -375,6 +375,7 @@ def run(settings: Settings) -> int:
     """Run a control plane in this process; the exit code says how it ended."""
     logs.configure(settings.log_level, settings.log_format)
     garbage.look_seldom()
+    garbage.keep_no_large()
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 - only where it is installed

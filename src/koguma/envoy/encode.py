@@ -4,9 +4,12 @@ The work is done by tables that are made once per message type; see there. Here 
 becomes a piece with a version, any message becomes bytes. Equal data gives equal bytes everywhere.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
+import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import EncodeError
 
@@ -17,6 +20,8 @@ from koguma.envoy.tables import Tables
 from koguma.model import violation
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
+
+_json: Final = msgspec.json.Encoder()
 
 
 class Unencodable(ValueError):
@@ -35,11 +40,25 @@ class Encoder:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._tables = Tables(schema)
+        self._known: WeakValueDictionary[bytes, Piece] = WeakValueDictionary()  # what somebody still has
 
     def piece(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - the contract's word
         """A resource, encoded; `type` is one of the six words. Raises `Unencodable`."""
         body = self.message(TYPE_URLS[type].rpartition("/")[2], data)
         return Piece(type, name, version_of(body), body, tuple(needs))
+
+    def shared(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - as above
+        """The same, but equal data is encoded once and is one piece, as long as anybody has that."""
+        needed = tuple(needs)
+        try:
+            text = _json.encode((type, name, needed, data))
+        except (TypeError, ValueError, OverflowError):  # to encode it says better what is wrong with it
+            return self.piece(type, name, data, needed)
+        key = hashlib.blake2b(text, digest_size=16).digest()
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.piece(type, name, data, needed)
+        return found
 
     def message(self, full_name: str, data: Json) -> bytes:
         """Any message by its full name, encoded; equal data gives equal bytes."""

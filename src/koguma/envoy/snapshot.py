@@ -61,7 +61,7 @@ def number(value: int) -> bytes:
     return bytes(found)
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class Piece(msgspec.Struct, frozen=True, weakref=True):
     """One resource of an Envoy, encoded."""
 
     type: str
@@ -230,4 +230,5 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What could not be made."""
-        return tuple(failure for each in self.bundles if each.failures for failure in each.failures)
+        failing = [each for each in self.bundles if each.failures]  # mostly none, and asked for each offer
+        return tuple(failure for each in failing for failure in each.failures) if failing else ()

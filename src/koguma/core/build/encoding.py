@@ -3,16 +3,14 @@
 The encoder is an input, since its schema comes out of the Envoy that will read what we send.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-
-import msgspec
 
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Input
 from koguma.envoy.encode import Encoder, Unencodable
-from koguma.envoy.snapshot import SECRET, Bundle, Failure, Id, Piece, bundle
+from koguma.envoy.snapshot import Bundle, Failure, Id, Piece, bundle
 from koguma.model.kri import InvalidKri, Kri
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -33,37 +31,26 @@ def encoded(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
 ) -> Piece | Failure:
     """The piece, or why there is none; equal data is encoded once, whoever asks, and is one piece."""
-    needed = tuple(needs)
-    if type_ == SECRET:  # what is asked may be shown; a key must not
-        return _encoded(db, type_, name, data, needed, origin)
-    try:
-        text = _json.encode(data)
-    except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
-        return _encoded(db, type_, name, data, needed, origin)
-    return shared(db, type_, name, text, needed, origin)
+    return _or_failure(encoder(db).shared, type_, name, data, needs, origin)
 
 
 def own(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
 ) -> Piece | Failure:
-    """The same for what no other proxy has: it is not kept apart from what it is a part of."""
-    return _encoded(db, type_, name, data, tuple(needs), origin)
+    """The same for what no other proxy has."""
+    return _or_failure(encoder(db).piece, type_, name, data, needs, origin)
 
 
-_json = msgspec.json.Encoder()
-
-
-@question
-def shared(db: Db, type_: str, name: str, text: bytes, needs: tuple[Id, ...], origin: str) -> Piece | Failure:
-    """A piece out of plain data written as JSON."""
-    return _encoded(db, type_, name, msgspec.json.decode(text), needs, origin)
-
-
-def _encoded(
-    db: Db, type_: str, name: str, data: Json, needs: tuple[Id, ...], origin: str
+def _or_failure(
+    make: Callable[[str, str, Json, Iterable[Id]], Piece],
+    type_: str,
+    name: str,
+    data: Json,
+    needs: Iterable[Id],
+    origin: str,
 ) -> Piece | Failure:
     try:
-        return encoder(db).piece(type_, name, data, needs)
+        return make(type_, name, data, needs)
     except Unencodable as error:
         text = "; ".join(f"{each.field}: {each.message}" for each in error.violations)
         return Failure(type_, name, text, origin or name)
