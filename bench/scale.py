@@ -35,6 +35,7 @@ from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
 _LOOK_SECONDS: Final = 0.2
 _REST_SECONDS: Final = 2.0
+_NICE: Final = 10
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -91,7 +92,10 @@ class Scale:
         _until(lambda: api.n_addressed() >= options.services)
         path = self.folder / "proxies"
         path.write_text("".join(f"{json.dumps(each)}\n" for each in self._proxies()))
-        self.swarm = self._rooms.enter_context(Swarm(path, options.swarms))
+        # Real proxies have machines of their own, so these let the server go first; several servers would
+        # leave them nothing.
+        nice = _NICE if options.planes == 1 else 0
+        self.swarm = self._rooms.enter_context(Swarm(path, options.swarms, nice))
 
     def _proxies(self) -> Iterator[mesh.Document]:
         for number in range(self.n):
@@ -121,6 +125,7 @@ class Scale:
             "messages": counted["messages"] / self.n,
             "resources": counted["resources"] / self.n,
             "bytes": _size(self.first),
+            "sent_away": counted["ended"],
         }
 
     def connect_bare(self, *, tls: bool) -> dict[str, Any]:
@@ -216,7 +221,7 @@ class Scale:
         }
 
 
-def _until(is_so: Callable[[], bool], patience_seconds: float = 600.0) -> None:
+def _until(is_so: Callable[[], bool], patience_seconds: float = 1800.0) -> None:
     end = time.monotonic() + patience_seconds
     while not is_so():
         if time.monotonic() > end:

@@ -1,10 +1,11 @@
 """Swarm: many proxies in one process, told what to do by lines of JSON, and answering in such lines.
 
-    python -m bench.swarm PROXIES.json FIRST STEP
+    python -m bench.swarm PROXIES.json FIRST STEP NICE
 
 Each line of the file is a proxy: its node id, token and metadata; this process plays every STEP-th of them
-from the FIRST on. There are two groups of the same proxies: `ours` talks to a control plane, `bare` to a
-server that has nothing behind it. Times are of the clock that all processes of a machine share.
+from the FIRST on, and lets others go first by so much (NICE). There are two groups of the same proxies:
+`ours` talks to a control plane, `bare` to a server that has nothing behind it. Times are of the clock that
+all processes of a machine share.
 """
 
 import asyncio
@@ -32,12 +33,15 @@ class Group:
 
     def __init__(self, described: list[dict[str, Any]], reader: Reader) -> None:
         self.window = Window()
+        self._door = (0, "")
         self.proxies = [Proxy(reader, self.window, each["token"], _node(reader, each)) for each in described]
 
     async def open(self, port: int, ca: str) -> dict[str, Any]:
         """Connect whoever is not; answers when everybody has introduced itself."""
         tls = _tls(ca) if ca else None
-        for proxy in self.proxies:
+        self._door = port, ca
+        absent = [proxy for proxy in self.proxies if proxy.call is None]
+        for proxy in absent:
             proxy.prepare()
         turn = asyncio.Semaphore(_AT_ONCE)
         began_at = time.monotonic()
@@ -59,7 +63,7 @@ class Group:
                 proxy.greet()
                 return 0
 
-        failed = await asyncio.gather(*(one(proxy) for proxy in self.proxies if proxy.call is None))
+        failed = await asyncio.gather(*map(one, absent))
         return {"began_at": began_at, "greeted_at": time.monotonic(), "failed": sum(failed)}
 
     def mark(self, record: str = "") -> dict[str, Any]:
@@ -72,11 +76,13 @@ class Group:
     async def wait(self, at_least: int, quiet: float, patience: float) -> dict[str, Any]:
         """Wait until so many were answered and nobody hears anything more; then what was counted."""
         end = time.monotonic() + patience
+        n_back = 0
         while (now := time.monotonic()) < end:
             if self._n_touched() >= at_least and now - self.window.heard_at > quiet:
                 break
-            if self.window.n_ended:  # who was sent away does not come back, and is waited for in vain
-                break
+            if self.window.n_ended > n_back:  # who was sent away comes back, as Envoy does
+                n_back = self.window.n_ended
+                await self.open(*self._door)
             await asyncio.sleep(_LOOK_SECONDS if quiet < 1 else 0.1)
         return self.counted()
 
@@ -144,13 +150,13 @@ async def obey(groups: dict[str, Group]) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def main(path: str, first: str, step: str) -> None:
+def main(path: str, first: str, step: str, nice: str) -> None:
     """Play some of the proxies in a file."""
     with suppress(ImportError):
         import uvloop  # noqa: PLC0415 - only where it is installed
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    os.nice(10)  # real proxies have machines of their own; these must not take the server's
+    os.nice(int(nice))
     reader = Reader(schema.load(schema.find_envoy()))
     described = [json.loads(line) for line in Path(path).read_text().splitlines()[int(first) :: int(step)]]
     groups = {name: Group(described, reader) for name in ("ours", "bare")}

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from bench.processes import KOGUMA, ROOT, Process, environment
 from bench.swarm_mesh import MESH, Document
 
-PATIENCE_SECONDS: Final = 600.0
+PATIENCE_SECONDS: Final = 1800.0
 QUIET_SECONDS: Final = 0.4
 _BATCH: Final = 2000  # objects that are written at a time
 _GAUGE: Final = re.compile(r"^koguma_proxies(|_behind|_refusing) (\S+)$", re.MULTILINE)
@@ -138,12 +138,12 @@ class Bare(Process):
 class Swarm:
     """The proxies, in a few processes."""
 
-    def __init__(self, path: Path, n_processes: int) -> None:
-        self._processes = [self._start(path, number, n_processes) for number in range(n_processes)]
+    def __init__(self, path: Path, n_processes: int, nice: int = 0) -> None:
+        self._processes = [self._start(path, number, n_processes, nice) for number in range(n_processes)]
         self._answers()
 
-    def _start(self, path: Path, first: int, step: int) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "bench.swarm", str(path), str(first), str(step)]
+    def _start(self, path: Path, *numbers: int) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "bench.swarm", str(path), *map(str, numbers)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=environment(), text=True)
 

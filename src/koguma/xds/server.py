@@ -222,7 +222,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.server_max_unrequested_time_in_server", limits.row_seconds),
         # That the machine of an idle proxy was switched off is found out by a ping.
         ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # However often an Envoy pings, which its owner decides, it is not sent away for that.
