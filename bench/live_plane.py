@@ -74,7 +74,8 @@ def observe(plane: ControlPlane, note: Note) -> None:
         note("bytes", type=response.type, names=[piece.name for piece in response.pieces])
         return bytes(written(response))
 
-    server._delta = msgspec.structs.replace(server._delta, written=noted)  # noqa: SLF001
+    # The form is bound to the handlers already, so it is this very value that has to be another one.
+    msgspec.structs.force_setattr(server._delta, "written", noted)  # noqa: SLF001
 
 
 async def serve(flags: dict[str, str]) -> list[dict[str, Any]]:

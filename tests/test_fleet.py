@@ -342,3 +342,28 @@ def test_the_configuration_of_a_proxy_can_be_read(plane):
     listeners = answer.json["xds"]["type.googleapis.com/envoy.config.listener.v3.Listener"]
     assert listeners["kri_dp_default_default__web-1_10080"]["traffic_direction"] == "INBOUND"
     assert plane("GET", "/meshes/default/dataplanes/web-9/_config").status == 404
+
+
+def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
+    fleet, told = plane.plane._proxies.fleet, []
+    lines = [connect(plane, dataplane(name), name=name) for name in ("a", "b", "c")]
+    until(lambda: all(line.offered.bundles for line in lines))
+
+    def noted(offer):
+        waiting = [view for view in fleet.views() if fleet.line(view.key)._offer.revision < offer.revision]
+        told.append((offer.revision, [view.revision for view in waiting]))
+
+    async def settle():
+        for line in lines:
+            line.report(ProxyStatus("synced", line._offer.revision, line._offer.revision))
+            line.follow(noted)
+
+    plane.run(settle())
+    spec = {"targetRef": {"kind": "Mesh"}, "rules": [{"default": {"http": {"requestTimeout": "7s"}}}]}
+    policy = {"type": "MeshTimeout", "mesh": "default", "name": "all", "spec": spec}
+    before = plane.plane.store.state.revision
+    plane("PUT", "/meshes/default/meshtimeouts/all", policy)
+    until(lambda: len([revision for revision, _ in told if revision > before]) >= 3)
+    news = [(revision, waiting) for revision, waiting in told if revision > before]
+    assert any(waiting for _, waiting in news)
+    assert all(seen < revision for revision, waiting in news for seen in waiting)

@@ -274,15 +274,15 @@ class Fleet:
             raise
         if joining:
             self._joined_at = asyncio.get_running_loop().time()
-        if looks:
-            self._revision = revision
-            if changed:
-                self._rest(len(changed))
+        if looks and changed:
+            self._rest(len(changed))
         await self._accuse(suspects)
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
             if line.key in changed:
                 line.compiled, line.uris = changed[line.key]
         await self._offer(revision, {line.key for line in joining} | set(changed) | suspects)
+        if looks:  # not before: who is not behind counts as having this revision
+            self._revision = revision
 
     def _rest(self, n_changed: int) -> None:
         """Do not look at changes for a while; then there is another round, which does."""
