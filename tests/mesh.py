@@ -423,7 +423,10 @@ class Mesh:
             found = self.proxies().values()
             return bool(found) and all(p["state"] == "synced" and p["revision"] >= revision for p in found)
 
-        until(is_settled, f"all proxies have revision {revision}")
+        try:
+            until(is_settled, f"all proxies have revision {revision}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; they are {self.proxies()}") from error
 
     def changed(self, *documents: Mapping[str, Any]) -> None:
         """Write objects and wait until all proxies have them."""

@@ -215,6 +215,11 @@ class Fleet:
                     _log.warning("proxies wait for the store", reason=error.detail)
                     await asyncio.sleep(1)
                     self._wake.set()
+                except Exception:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
+                    _log.exception("proxies could not be served; all are looked at again")
+                    await asyncio.sleep(1)
+                    self._loads = 0  # as if the database knew nobody
+                    self._wake.set()
         finally:
             listener.cancel()
 
@@ -261,7 +266,10 @@ class Fleet:
             self._wake.set()
         leaving, self._leaving = self._leaving, set()
         suspects, self._suspects = self._suspects, set()
-        looks = asyncio.get_running_loop().time() >= self._rest_until
+        loop = asyncio.get_running_loop()
+        looks = loop.time() >= self._rest_until
+        if not looks:  # whoever woke us may have meant a change, which is then looked at
+            loop.call_later(max(self._rest_until - loop.time(), 0) + 0.001, self._wake.set)
         try:
             changed, revision = await self._control.beside(
                 lambda db: self._compile(db, joining, leaving, looks=looks)
