@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_YOUNG: Final = 25_000  # objects that are made before they are looked through
-_YOUNGEST, _OLDEST = 0, 2
-_ALL_EVERY: Final = 1_000  # of so many rounds one looks at everything
+_YOUNG: Final = 5_000  # objects that are made before the youngest are looked through
+_MIDDLE: Final = 10
+_OLDEST: Final = 2
+_ALL_EVERY: Final = 100  # of so many full rounds one looks at everything
 _GROWN_PAGES: Final = 256  # of growth after which it is worth a look: 1 MiB
 _LOOK_SECONDS: Final = 4.0
 _PAGES: Final = Path("/proc/self/statm")
@@ -26,23 +27,25 @@ _LARGE_BYTES: Final = 128 * 1024
 
 
 class _Rounds:
-    """Counts the rounds; `told` is called before and after each."""
+    """Counts the full rounds; `told` is called before and after each."""
 
     def __init__(self) -> None:
         self._n = 0
 
     def told(self, phase: str, info: Mapping[str, Any]) -> None:
+        if info["generation"] != _OLDEST:
+            return
         if phase == "stop":
             gc.freeze()
-            self._n += info["generation"] == _YOUNGEST
-        elif info["generation"] == _OLDEST and self._n >= _ALL_EVERY:
-            self._n = 0
+            return
+        self._n += 1
+        if self._n % _ALL_EVERY == 0:
             gc.unfreeze()
 
 
 def look_seldom() -> None:
     """From now on look only through what is new."""
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+    gc.set_threshold(_YOUNG, _MIDDLE, *gc.get_threshold()[_OLDEST:])
     gc.callbacks.append(_Rounds().told)
 
 
