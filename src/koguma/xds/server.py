@@ -5,6 +5,7 @@ the session of a stream. So nothing here waits for a compile, and nothing there 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -104,8 +105,9 @@ class XdsServer:
     async def stop(self, grace: float) -> None:
         """Let nobody in any more and end all streams; their proxies look for another control plane."""
         self._is_stopping = True
-        for waiting in self._arriving:
-            waiting.reschedule(asyncio.get_running_loop().time())
+        for waiting in list(self._arriving):
+            with contextlib.suppress(RuntimeError):  # it has just come to its end by itself
+                waiting.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
