@@ -367,3 +367,24 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
     news = [(revision, waiting) for revision, waiting in told if revision > before]
     assert any(waiting for _, waiting in news)
     assert all(seen < revision for revision, waiting in news for seen in waiting)
+
+
+def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
+    backend = {"name": "ca-1", "type": "builtin"}
+    mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
+    plane("PUT", "/meshes/default", mesh)
+    fleet = plane.plane._proxies.fleet
+    line = connect(plane, dataplane())
+    until(lambda: offered(line, SECRET))  # from now on certificates are due some time
+
+    async def ends(n_steps):
+        loop = asyncio.create_task(fleet.run())
+        await asyncio.sleep(0.05)
+        fleet.wake()
+        for _ in range(n_steps):
+            await asyncio.sleep(0)
+        loop.cancel()
+        done, _ = await asyncio.wait({loop}, timeout=1)
+        return bool(done)
+
+    assert [plane.run(ends(n_steps)) for n_steps in range(5)] == [True] * 5

@@ -257,7 +257,8 @@ class Fleet:
         due = self._certificates.due()
         left = None if due is None else max((due - self.clock()).total_seconds(), 0.0)
         with contextlib.suppress(TimeoutError):  # then certificates are due
-            await asyncio.wait_for(self._wake.wait(), left)
+            async with asyncio.timeout(left):  # wait_for would not always end when it is cancelled
+                await self._wake.wait()
         self._wake.clear()
 
     async def _round(self) -> None:

@@ -92,7 +92,8 @@ async def version(binary: Path) -> EnvoyVersion:
     except OSError as error:
         raise KogumaError(f"{binary} cannot be run: {error.strerror}; see --envoy-path") from None
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), _VERSION_SECONDS)
+        async with asyncio.timeout(_VERSION_SECONDS):
+            output, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
@@ -153,7 +154,8 @@ class EnvoyProcess:
         """Ask it to end, and make it where it does not."""
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.wait(), _KILL_SECONDS)
+            async with asyncio.timeout(_KILL_SECONDS):
+                await self.wait()
         except TimeoutError:
             _log.warning("Envoy does not end, and is killed", pid=self.pid)
             await self.kill()
