@@ -26,15 +26,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from tests.ports import free_port
+
 BIN = Path(sys.executable).parent
 KOGUMA = str(BIN / "koguma")
 WAIT_SECONDS = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def until(happened: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:

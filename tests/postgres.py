@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
+
+from tests.ports import free_port
 
 _USERS = ("postgres", "nobody", "daemon")
 
@@ -31,7 +32,7 @@ class Server:
         self._as = _other_user()
         self._bin = self._binaries()
         self._data = self.folder / "data"
-        self._port = _free_port()
+        self._port = free_port()
         self._numbers = count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._data.mkdir(mode=0o700)
@@ -152,9 +153,3 @@ def _other_user() -> dict[str, int | list[int]]:
     users = {user.pw_name: user for user in pwd.getpwall()}
     user = next(users[name] for name in _USERS if name in users)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

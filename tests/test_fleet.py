@@ -6,6 +6,7 @@ import json
 import msgspec
 import pytest
 
+from koguma import trials
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
@@ -332,6 +333,32 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
     assert "must be one of" in proxies(plane, "?state=sleepy")["detail"]
     checks = [each for each in plane("GET", "/_check").json["checks"] if each["status"] == "error"]
     assert any(name in str(each) for each in checks)
+
+
+def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(plane, monkeypatch):
+    monkeypatch.setattr(trials, "FIRST_SECONDS", 0.1)
+    line = connect(plane, dataplane())
+    name = "kri_dp_default_default__web-1_10080"
+    offer = plane.run(next_offer(line))
+    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
+    version = lambda: line.offered.get((LISTENER, name)).version  # noqa: E731
+    old = version()
+    rules = [{"default": {"connectionTimeout": "7s", "http": {"requestHeadersTimeout": "3s"}}}]
+    policy = {"type": "MeshTimeout", "mesh": "default", "name": "t", "spec": {"rules": rules}}
+    plane("PUT", "/meshes/default/meshtimeouts/t", policy)
+    until(lambda: version() != old)
+    new, revision = version(), line._offer.revision
+    words = "cannot bind '127.0.0.1:10080': Address already in use"
+    refusal = ProxyStatus("nack", revision, 0, (Rejection(LISTENER, (name,), words, revision),))
+    for _ in range(2):
+        report(plane, line, refusal)
+        until(lambda: version() == old)
+        report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
+        assert proxies(plane)["items"][0]["state"] == "nack"
+        until(lambda: line.is_trying and version() == new)
+    report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
+    assert proxies(plane)["items"][0]["state"] == "synced"
+    assert version() == new
 
 
 def test_the_configuration_of_a_proxy_can_be_read(plane):

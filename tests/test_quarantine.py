@@ -85,6 +85,26 @@ def test_what_was_never_taken_in_any_version_is_offered_as_it_is(plane):
     assert bodies(held.taken(WEB, compiled)) == bodies(compiled)
 
 
+IN_USE = "cannot bind '127.0.0.1:80': Address already in use"
+
+
+def test_what_was_refused_for_a_passing_reason_can_be_tried_again_and_is_held_no_more_once_it_is_taken(plane):
+    held = made(plane)
+    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    assert not held.is_passing(WEB)
+    held.refuse(WEB, [refused(piece(CLUSTER, "b", "new"), piece(CLUSTER, "b", "old"), IN_USE)])
+    assert held.is_passing(WEB)
+    compiled = snapshot(a="bad", b="new")
+    assert bodies(held.taken(WEB, compiled))[CLUSTER, "b"] == "old"
+    tried = held.trial(WEB, compiled)
+    assert (bodies(tried)[CLUSTER, "a"], bodies(tried)[CLUSTER, "b"]) == ("good", "new")
+    held.took(WEB, held.taken(WEB, compiled))
+    assert set(held.of(WEB)) == {(CLUSTER, "a"), (CLUSTER, "b")}
+    held.took(WEB, tried)
+    assert set(held.of(WEB)) == {(CLUSTER, "a")}
+    assert not held.is_passing(WEB)
+
+
 def test_keys_are_never_held(plane):
     held = made(plane)
     assert not held.refuse(WEB, [refused(piece(SECRET, "identity", "key"), piece(SECRET, "identity", "old"))])

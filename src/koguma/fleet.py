@@ -35,6 +35,7 @@ from koguma.model.violation import Violation
 from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
 from koguma.quarantine import Quarantine, held
 from koguma.registration import Registration, document
+from koguma.trials import Trials
 from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
@@ -89,6 +90,7 @@ class Fleet:
         self._told: set[Failure] = set()
         self._notes: set[asyncio.Task[None]] = set()
         self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
+        self._trials = Trials(self._try_again)
 
     # The door.
 
@@ -145,6 +147,7 @@ class Fleet:
         self._connected = None
         self._joining.pop(line.key, None)
         self._replaced.pop(line.key, None)
+        self._trials.forget(line.key)
         self._leaving.add(line.key)
         self._certificates.forget(line.key)
         self._wake.set()
@@ -364,7 +367,20 @@ class Fleet:
         if is_other:
             # What it still has from before mTLS was switched off and on is not sent, nor answered again.
             self.secrets_acked(line, line.secrets_taken)
+        if self.quarantine.is_passing(line.key):
+            self._trials.plan(line.key)
         self._tell(made)
+
+    def _try_again(self, key: Key) -> bool:
+        """Offer a proxy what it refused for a reason that may have passed; whether there is such a thing."""
+        line = self._lines.get(key)
+        if line is None or line.compiled is None or not self.quarantine.is_passing(key):
+            return False
+        if line.status.state in ("synced", "nack"):  # else something is on its way, whose answer is awaited
+            line.offer_again(
+                self.quarantine.trial(key, Snapshot((*line.compiled.bundles, self._secrets(line))))
+            )
+        return True
 
     def _secrets(self, line: ProxyLine) -> Bundle:
         """What a proxy gets of keys and certificates; the very same bundle where nothing changed."""
@@ -401,9 +417,13 @@ class Fleet:
             for rejection in line.status.rejections
             for piece in line.refused(rejection)
         ]
-        if self.quarantine.refuse(line.key, found):
+        if self.quarantine.refuse(line.key, found) or line.is_trying:
             self._suspects.add(line.key)
             self.wake()
+
+    def took(self, line: ProxyLine) -> None:
+        """A proxy has taken all that was offered."""
+        self.quarantine.took(line.key, line.good)
 
     def took_all(self, line: ProxyLine) -> None:
         """A proxy can be called now; who brought its own Dataplane is waited for until then."""

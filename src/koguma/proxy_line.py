@@ -34,6 +34,9 @@ class House(Protocol):
     def refused(self, line: "ProxyLine") -> None:
         """A proxy refused something."""
 
+    def took(self, line: "ProxyLine") -> None:
+        """A proxy has taken all that was offered."""
+
     def took_all(self, line: "ProxyLine") -> None:
         """A proxy has taken all that it can be called with, for the first time."""
 
@@ -113,9 +116,21 @@ class ProxyLine:
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         """Let the proxy have this, unless it is what was offered last."""
-        if self._offer is not None and is_same(self._offer.snapshot, snapshot):
-            return
-        self._offer = Offer(revision, snapshot)
+        if self._offer is None or not is_same(self._offer.snapshot, snapshot):
+            self._let_have(Offer(revision, snapshot))
+
+    def offer_again(self, snapshot: Snapshot) -> None:
+        """Let the proxy have this, also what it refused before."""
+        assert self._offer is not None
+        self._let_have(Offer(self._offer.revision, snapshot, again=True))
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether it was offered last what it had refused before."""
+        return self._offer is not None and self._offer.again
+
+    def _let_have(self, offer: Offer) -> None:
+        self._offer = offer
         self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
         self.behind_since = self.behind_since or self._house.clock()
         self._is_fresh = True
@@ -131,7 +146,8 @@ class ProxyLine:
         for offer in self._offers:
             if offer.revision == rejection.revision:
                 for name in rejection.names:
-                    if (piece := offer.snapshot.get((rejection.type, name))) is not None:
+                    piece, good = (each.get((rejection.type, name)) for each in (offer.snapshot, self.good))
+                    if piece is not None and (good is None or good.version != piece.version):
                         yield piece
 
     def report(self, status: ProxyStatus) -> None:
@@ -142,6 +158,7 @@ class ProxyLine:
             self.behind_since = None
             self.good = self._offer.snapshot
             self._offers = (self._offer,)  # nothing older can be refused any more
+            self._house.took(self)
         if status.rejections:
             self._house.refused(self)
         if not self._can_be_called and self._took_inbounds():

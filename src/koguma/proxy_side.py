@@ -32,6 +32,7 @@ from koguma.model.redacted import Redacted
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.prover import Prover
+from koguma.quarantine import Held
 from koguma.settings import Settings
 from koguma.status_keeper import StatusKeeper
 from koguma.xds.server import XdsServer
@@ -192,19 +193,30 @@ class ProxySide:
         views = list(self.fleet.views()) if self.fleet else []
         refusing = [view for view in views if view.status.state == "nack"]
         for view in refusing:
+            held_back = {held.id for held in view.held}
             for rejection in view.status.rejections:
-                text = f"{view.key} refused {rejection.type} {', '.join(rejection.names)}: {rejection.text}"
-                yield Check("proxies", "error", text, "it keeps its former configuration; correct the object")
+                names = [name for name in rejection.names if (rejection.type, name) not in held_back]
+                if names:
+                    text = f"{view.key} refused {rejection.type} {', '.join(names)}: {rejection.text.strip()}"
+                    hint = "it keeps its former configuration; correct the object"
+                    yield Check("proxies", "error", text, hint)
             for held in view.held:
                 by = f", which {', '.join(held.policies)} changed" if held.policies else ""
-                text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text}"
-                yield Check("proxies", "error", text, "it has the version before; correct the object")
+                text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text.strip()}"
+                yield Check("proxies", "error", text, _hint(held))
         failures = {failure for view in views for failure in view.failures}
         for failure in sorted(failures, key=lambda each: each.id):
             text = f"{failure.type} {failure.name} cannot be made: {failure.text}"
             yield Check("proxies", "error", text, f"proxies keep what they have; look at {failure.origin}")
         if views and not refusing and not failures:
             yield Check("proxies", "ok", f"{len(views)} connected")
+
+
+def _hint(held: Held) -> str:
+    has = "it has the version before" if held.good_version else "it has none"
+    if held.is_passing:
+        return f"{has}, and tries again by itself; stop what uses the address, or change the object"
+    return f"{has}; correct the object"
 
 
 async def _listening(flag: str, host: str, port: int, listen: Callable[[str, int], Awaitable[int]]) -> int:

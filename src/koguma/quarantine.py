@@ -2,7 +2,9 @@
 
 A refused resource is known by its version, the hash of its content. As long as the compile gives that very
 version, the proxy is offered the last one that it took, also after a restart of either side: held resources
-are stored. Whatever changes the content, such as a corrected policy, releases it.
+are stored. Whatever changes the content, such as a corrected policy, releases it. Some reasons pass by
+themselves, such as a port that somebody else had: then the refused version is tried again now and then
+(`trials`), and taking it releases it too.
 """
 
 import asyncio
@@ -26,6 +28,8 @@ from koguma.store.contract import Delete, Operation, Put, Transaction
 PREFIX: Final = "koguma-quarantine-"
 RETRY_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1  # what is refused together is stored together
+# Envoy's words where another program, or the machine, is in the way and not what it was told.
+_PASSING: Final = ("Address already in use", "Cannot assign requested address")
 
 _log = structlog.get_logger("koguma.quarantine")
 
@@ -46,6 +50,11 @@ class Held(msgspec.Struct, frozen=True):
     def id(self) -> Id:
         """Type and name."""
         return self.type, self.name
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the reason may pass without a change of anything that we know of."""
+        return any(words in self.text for words in _PASSING)
 
     @property
     def piece(self) -> Piece | None:
@@ -155,19 +164,38 @@ class Quarantine:
                 mine[id_] = msgspec.structs.replace(each, policies=named)
                 self._note(proxy)
 
+    def took(self, proxy: Key, snapshot: Snapshot) -> None:
+        """A proxy has taken all of this; what it refused of it before is no longer held."""
+        mine = self._holding.get(proxy)
+        if mine:
+            now = {id_: snapshot.get(id_) for id_ in mine}
+            taken = {id_ for id_, each in mine.items() if (has := now[id_]) and has.version == each.version}
+            self._release(proxy, taken, "what was refused before was taken now")
+
+    def is_passing(self, proxy: Key) -> bool:
+        """Whether something is held for a proxy for a reason that may pass by itself."""
+        return any(each.is_passing for each in self.of(proxy).values())
+
+    def trial(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
+        """What a proxy is offered for a trial: only what it refused for a lasting reason is held back."""
+        lasting = {id_: each for id_, each in self.of(proxy).items() if not each.is_passing}
+        return applied(snapshot, lasting) if lasting else snapshot
+
     def taken(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
         """What a proxy is to be offered: what was compiled, with what it refused held back."""
         mine = self._holding.get(proxy)
         if not mine:
             return snapshot
-        for id_ in released(snapshot, mine):
-            gone = mine.pop(id_)
-            _log.info("a refused part has changed and is sent again", proxy=proxy.name, name=gone.name)
+        self._release(proxy, released(snapshot, mine), "a refused part has changed and is sent again")
+        return applied(snapshot, mine) if mine else snapshot
+
+    def _release(self, proxy: Key, ids: Iterable[Id], words: str) -> None:
+        mine = self._holding[proxy]
+        for id_ in ids:
+            _log.info(words, proxy=proxy.name, name=mine.pop(id_).name)
             self._note(proxy)
         if not mine:
             del self._holding[proxy]
-            return snapshot
-        return applied(snapshot, mine)
 
     def _note(self, proxy: Key) -> None:
         self._dirty[proxy] = None

@@ -16,8 +16,8 @@ from koguma.identity import sds
 from koguma.identity.sds import Secret
 from koguma.model.redacted import Redacted
 from koguma.xds.server import Limits
-from tests.envoy.real_envoy import free_ports
 from tests.envoy.some_certificates import certificate, pem
+from tests.ports import free_port
 from tests.xds.house import House, serving
 from tests.xds.real_envoy import RunningEnvoy, envoy
 
@@ -40,7 +40,7 @@ def secrets() -> Bundle:
 
 def snapshots(folder: Path) -> Iterator[tuple[str, Snapshot]]:
     """What every proxy of every case gets, each on addresses of this machine that are its own."""
-    ports = dict(zip(FIXED_PORTS, map(str, free_ports(len(FIXED_PORTS))), strict=True))
+    ports = {name: str(free_port()) for name in FIXED_PORTS}
     known, networks = secrets(), count(os.getpid())
     for case in CASES:
         for key in proxies(case.database()):

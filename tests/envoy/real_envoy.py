@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from tests.ports import free_port
 
 ENVOY = Path(sys.executable).parent / "envoy"
 HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -85,16 +86,6 @@ def services(*names: str) -> Iterator[dict[str, Service]]:
             each.server_close()
         for thread in threads:
             thread.join()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def address(port: int) -> dict[str, Any]:
@@ -170,7 +161,7 @@ class Envoy(msgspec.Struct, frozen=True):
 def envoy(
     listeners: list[Any], clusters: list[Any], folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Envoy]:
-    (admin,) = free_ports(1)
+    admin = free_port()
     config = {
         "admin": {"address": address(admin)},
         "static_resources": {"listeners": listeners, "clusters": clusters},

@@ -8,6 +8,7 @@ from koguma.envoy import access_logs, operators
 from koguma.envoy.callers import Caller, Uri
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, mutual
+from tests.ports import free_port
 
 # Texts and what is wrong with them.
 TEXTS = (
@@ -90,7 +91,7 @@ def test_a_logger_for_some_callers_or_routes_writes_about_no_others(tmp_path) ->
         {"name": "other", "match": {"prefix": "/other"}, **answer},
     ]
     route = {"name": "it", "virtual_hosts": [{"name": "it", "domains": ["*"], "routes": routes}]}
-    (port,) = real_envoy.free_ports(1)
+    port = free_port()
     ca = certificate(())
     note = {"name": access_logs.CALLER_FILTER, "typed_config": access_logs.caller_filter()}
     chain = real_envoy.hcm(route, access_log=logs)

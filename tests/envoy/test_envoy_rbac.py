@@ -11,6 +11,7 @@ from koguma.envoy.callers import Caller, Uri
 from koguma.envoy.rbac import Decision
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import Pair, call_as, certificate, mutual
+from tests.ports import free_port
 
 DOMAIN = "spiffe://default/"
 INSPECTOR = {
@@ -83,7 +84,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    folder, ports, ca = tmp_path_factory.mktemp("rbac"), real_envoy.free_ports(2), certificate(())
+    folder, ports, ca = tmp_path_factory.mktemp("rbac"), (free_port(), free_port()), certificate(())
     tls = mutual(ca)
     with real_envoy.services("a") as services:
         listeners = [http_listener(ports[0], tls), tcp_listener(ports[1], tls)]

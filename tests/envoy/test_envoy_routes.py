@@ -14,6 +14,7 @@ import yaml
 from koguma.envoy import route_filters, routes
 from koguma.envoy.routes import Backend, Split
 from tests.envoy import real_envoy
+from tests.ports import free_port
 
 FOLDER = Path(__file__).parent / "routes"
 TO_A = Split((Backend("a", 1),))
@@ -93,7 +94,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting() -> Iterator[Setting]:
-    (port,) = real_envoy.free_ports(1)
+    port = free_port()
     with tempfile.TemporaryDirectory() as name, real_envoy.services("a", "b", "v1", "v2") as services:
         folder = Path(name)
         (folder / "body").write_text("in a file")

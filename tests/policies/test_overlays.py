@@ -17,6 +17,7 @@ from koguma.model.overlay import Ruled, Where
 from koguma.model.resource import Key
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
+from tests.ports import free_port
 
 FOLDER = Path(__file__).parent / "overlays"
 KEYS = {"case", "side", "protocol", "conf", "ruled", "overlay", "callers", "where"}
@@ -177,7 +178,7 @@ def test_envoy_takes_an_overlay_that_adds_resources(policy: str, document) -> No
 @pytest.mark.slow
 def test_two_proxies_meet_whatever_versions_and_ciphers_the_mesh_asks_for(tmp_path) -> None:
     cases = [case.values[1] for case in CASES if case.values[0] == "mesh_tls"]
-    ports = real_envoy.free_ports(2 * len(cases))
+    ports = [free_port() for _ in range(2 * len(cases))]
     skeleton = {
         "tls": {"common_tls_context": certificates(certificate(("spiffe://default/it",), certificate(())))},
         "upstream_tls": {},
@@ -225,7 +226,7 @@ TRIED = (
 
 @pytest.mark.slow
 def test_envoy_waits_and_tries_again_as_told(tmp_path) -> None:
-    (port,) = real_envoy.free_ports(1)
+    port = free_port()
     routes = [
         {
             "match": {"path": f"/{index}"},
@@ -246,7 +247,7 @@ def test_envoy_waits_and_tries_again_as_told(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_some_callers_have_limits_of_their_own(tmp_path) -> None:
-    (port,) = real_envoy.free_ports(1)
+    port = free_port()
     entry = {"conf": {"http": {"requestTimeout": "100ms"}}, "spiffe_id": ["Exact", "spiffe://default/hasty"]}
     made = overlay("mesh_timeout", {"side": "inbound", "ruled": [entry]})
     ca = certificate(())

@@ -15,6 +15,7 @@ from koguma.model.resource import Key
 from koguma.policies import mesh_fault_injection, mesh_rate_limit
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import Pair, call_as, certificate, mutual
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ INSPECTOR = "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector
 def test_every_caller_meets_the_faults_that_are_for_it(tmp_path: Path):
     ca = certificate(())
     certificates = {name: certificate(uris, ca) for name, uris in CALLERS.items()}
-    ports = iter(real_envoy.free_ports(2 * len(FAULTS)))
+    ports = (free_port() for _ in range(2 * len(FAULTS)))
     calls = {case: Called(next(ports), next(ports), tmp_path, certificates) for case in FAULTS}
     hook = mesh_fault_injection.KIND.policy.overlays.inbound
     made = [
@@ -165,7 +166,7 @@ def rate(num: int) -> Any:
 def test_callers_with_a_rate_of_their_own_share_it_with_nobody_and_the_others_share_one(tmp_path: Path):
     ca = certificate(())
     certificates = {name: certificate(uris, ca) for name, uris in CALLERS.items()}
-    called = Called(*real_envoy.free_ports(2), tmp_path, certificates)
+    called = Called(free_port(), free_port(), tmp_path, certificates)
     # What comes with routes of its own is counted on its own, so those in plain text have another three.
     entries = (ruled(rate(2), 1, **MESH), ruled(rate(1), 2, **exact("web")), ruled(rate(3), 3))
     overlay = mesh_rate_limit.KIND.policy.overlays.inbound(rate(3), entries, WHERE)

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import socket
 
 import pytest
 
-from tests.mesh import Mesh, until
+from tests.mesh import Mesh, call, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +97,22 @@ def test_correcting_it_releases_it(mesh):
     until(lambda: "32768" in mesh.web.admin("/config_dump?resource=dynamic_active_clusters"))
     assert mesh.web.call("backend").status == 200
     until(lambda: condition(mesh) == {})
+
+
+def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(mesh):
+    port, service = free_port(), mesh.backend.service.port
+    inbound = {"port": port, "servicePort": service, "tags": {"kuma.io/service": "late"}}
+    mesh.apply(
+        {"type": "Dataplane", "name": "late", "networking": {"address": "127.0.0.1", "inbound": [inbound]}}
+    )
+    with socket.create_server(("127.0.0.1", port)):
+        mesh.sidecar("late", serves=False)
+        (held,) = until(lambda: mesh.proxies()["late"]["quarantined"])
+        assert (held["type"], held["has"]) == ("listener", "none")
+        assert "Address already in use" in held["text"]
+        checked = mesh.koguma("check", check=False).stdout
+        assert checked.count("Address already in use") == 1
+        assert "stop what uses the address" in checked
+    until(lambda: mesh.proxies()["late"]["state"] == "synced")
+    assert call(port).status == 200
+    until(lambda: "late" not in mesh.koguma("check", check=False).stdout)

@@ -176,9 +176,10 @@ def play(script: Path, make: type[Player]) -> None:
         words = deed.split()
         told: list[str] = []
         match words[0]:
-            case "offer":
+            case "offer" | "again":
                 head, _, body = deed.partition(":")
-                told = player.offer(Offer(int(head.split()[1]), snapshot(body)), now)
+                again = words[0] == "again"
+                told = player.offer(Offer(int(head.split()[1]), snapshot(body), again=again), now)
             case ">":
                 told = player.say(words[1], said(words[2:]), now)
             case "wait":

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -80,12 +79,6 @@ def routes(name: str, to: str) -> Piece:
 
 def whole(pieces: Iterable[Piece]) -> Snapshot:
     return Snapshot((bundle(pieces),))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @asynccontextmanager

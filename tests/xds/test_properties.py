@@ -86,8 +86,8 @@ class World:
         self.was_cut = False
         self.was_bad = False
 
-    def offer(self, snapshot: Snapshot) -> None:
-        self.newest = Offer(next(self.revisions), snapshot)
+    def offer(self, snapshot: Snapshot, *, again: bool = False) -> None:
+        self.newest = Offer(next(self.revisions), snapshot, again=again)
         self.envoy.inbox.extend(self.session.offer(self.newest, self.now))
 
     def deliver_request(self) -> None:
@@ -125,6 +125,8 @@ class World:
                 self.deliver_response()
             case "reconnect":
                 self.reconnect()
+            case "again":
+                self.offer(self.newest.snapshot if self.newest else Snapshot(), again=True)
         assert self.envoy.dangling(strictly=not self.was_cut and not self.envoy.n_impatient) == set()
 
     def settle(self) -> None:
@@ -202,7 +204,7 @@ def test_a_proxy_that_reconnects_and_pieces_that_fail(history, final):
 
 
 @pytest.mark.property
-@given(deeds(snapshots(versions=(*GOOD, *BAD), failing=True)), snapshots())
+@given(deeds(snapshots(versions=(*GOOD, *BAD), failing=True), st.just("again")), snapshots())
 def test_a_proxy_that_refuses_some_of_it(history, final):
     world = World()
     for deed in history:
@@ -211,7 +213,7 @@ def test_a_proxy_that_refuses_some_of_it(history, final):
 
 
 @pytest.mark.property
-@given(deeds(snapshots(versions=(*GOOD, *BAD))), snapshots(versions=(*GOOD, *BAD)))
+@given(deeds(snapshots(versions=(*GOOD, *BAD)), st.just("again")), snapshots(versions=(*GOOD, *BAD)))
 def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
     world = World()
     for deed in [*history, final]:

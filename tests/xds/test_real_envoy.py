@@ -6,6 +6,7 @@ from time import monotonic
 import pytest
 
 from koguma.xds.server import Limits
+from tests.ports import free_port
 from tests.xds.house import House, serving
 from tests.xds.real_envoy import (
     backend,
@@ -15,7 +16,6 @@ from tests.xds.real_envoy import (
     cluster,
     endpoints,
     envoy,
-    free_port,
     listener,
     routes,
     whole,

@@ -29,6 +29,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     revision: int
     snapshot: Snapshot
+    again: bool = False  # also what the proxy refused before: the reason may have passed
 
 
 class Rejection(msgspec.Struct, frozen=True):
