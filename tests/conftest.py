@@ -1,6 +1,7 @@
 """What tests of several rooms share."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -15,6 +16,10 @@ from tests.plane import Plane
 hypothesis.settings.register_profile("test", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("soak", max_examples=2_000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("soak" if os.environ.get("KOGUMA_SOAK") else "test")
+
+
+# Whoever runs the tests in the background has Ctrl-C ignored, and what the tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

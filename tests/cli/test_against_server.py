@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -297,12 +298,7 @@ def test_a_control_plane_passes_its_check(cli):
 @contextlib.contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, with the environment of the test; it never outlives the test."""
-    # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
-    code = (
-        "import signal, sys; from koguma.cli import main;"
-        "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, *words]
+    command = [str(Path(sys.executable).parent / "koguma"), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
