@@ -78,12 +78,11 @@ class Node:
 class Memo(Node):
     """An answer and what it was made of. There are so many of them that each slot counts."""
 
-    __slots__ = ("answer", "height", "n_observers", "number", "of", "reads", "true_at")
+    __slots__ = ("answer", "height", "n_observers", "of", "reads", "true_at")
 
-    def __init__(self, home: dict[Any, Any], key: Any, of: Any, number: int) -> None:
+    def __init__(self, home: dict[Any, Any], key: Any, of: Any) -> None:
         super().__init__(home, key)
         self.of = of  # whose answer it is; the graph does not look at it
-        self.number = number  # in order of making
         self.answer: Any = NEVER
         self.reads: tuple[Node, ...] = ()
         self.height = 0

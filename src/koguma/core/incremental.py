@@ -121,9 +121,9 @@ class Db:
         self.runs: Counter[str] = Counter()
         self._tables: dict[Input[Any, Any], Table] = {}
         self._memos: dict[Question[..., Any], dict[Any, Memo]] = {}  # by key
-        self._n_made = 0
+        self._n_watched = 0
         self._graph = Graph()
-        self._watched = self._graph.held  # with the answer that was last told
+        self._watched = self._graph.held  # in which order, and with which answer that was last told
         self._to_tell: dict[Memo, None] = {}  # watched, and answered anew since
         self._making: dict[Memo, _Frame] = {}  # whose question runs, innermost last
         self._frame: _Frame | None = None  # that of the innermost
@@ -154,7 +154,8 @@ class Db:
         try:
             if not self._graph.is_true(memo):
                 self._refresh(memo)
-            self._graph.hold(memo, memo.answer)
+            self._graph.hold(memo, (self._n_watched, memo.answer))
+            self._n_watched += 1
         finally:
             self._graph.sweep()
 
@@ -169,16 +170,17 @@ class Db:
             self._graph.sweep()
 
     def changed(self) -> list[Asked]:
-        """The watched questions with another answer than was last told, in the order of first asking."""
+        """The watched questions with another answer than was last told, in the order of watching."""
         self._must_be_outside()
         while (memo := self._graph.next_stale()) is not None:
             self._refresh(memo)
         self._graph.sweep()
-        news = [memo for memo in self._to_tell if not same(memo.answer, self._watched[memo])]
+        told = self._watched
+        news = [memo for memo in self._to_tell if not same(memo.answer, told[memo][1])]
         self._to_tell.clear()
         for memo in news:
-            self._watched[memo] = memo.answer
-        return [_asked(memo) for memo in sorted(news, key=lambda memo: memo.number)]
+            told[memo] = told[memo][0], memo.answer
+        return [_asked(memo) for memo in sorted(news, key=lambda memo: told[memo][0])]
 
     def collect(self) -> None:
         """Drop the answers that were only asked from outside."""
@@ -254,8 +256,7 @@ class Db:
         home = self._memos.setdefault(question, {})
         memo = home.get(key)
         if memo is None:
-            memo = home[key] = Memo(home, key, question, self._n_made)
-            self._n_made += 1
+            memo = home[key] = Memo(home, key, question)
             if not self._making:
                 self._graph.loose[memo] = None
         return memo
