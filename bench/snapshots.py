@@ -22,6 +22,7 @@ from bench.compile import PLACE, admitted, canary, dataplane, documents, policy,
 from koguma.core import pipeline, rules
 from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import Link
+from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -52,11 +53,11 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
     yield admitted(kinds, {"type": "HostnameGenerator", "name": "all", "spec": names})
 
 
-def connect(db: Db, key: Key) -> None:
+def connect(db: Db, watching: Watching, key: Key) -> None:
     """Let a proxy come."""
     link = Link(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
     db.set(network.LINKS, key, link)
-    db.watch(snapshot.of, key)
+    watching.add(key)
 
 
 def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict[str, Any]:
@@ -68,9 +69,10 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     before, started = rss_mb(), time.process_time()
     db = pipeline.load(kinds, PLACE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
+    watching = Watching(db)
     for key in proxies:
-        connect(db, key)
-    db.changed()
+        connect(db, watching, key)
+    watching.changed()
     full = time.process_time() - started
     gc.collect()
     gc.freeze()  # as the control plane does once it has loaded
@@ -89,7 +91,7 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
         "pieces": len(distinct),
         "encoding_s": round(_encoded(encoder, distinct), 3),
     }
-    timed = _Timed(db, proxies, full)
+    timed = _Timed(db, watching, proxies, full)
     figures["moves"] = timed.of(lambda turn: [admitted(kinds, _moved(turn, n_services))])
     figures["ten"] = timed.of(lambda turn: [admitted(kinds, canary(100 + turn))])
     figures["route"] = timed.of(lambda turn: [admitted(kinds, _route(turn, n_services))])
@@ -140,8 +142,9 @@ def _everywhere(seconds: int) -> dict[str, Any]:
 class _Timed:
     """Changes, and what follows from each until every offer is known."""
 
-    def __init__(self, db: Db, proxies: list[Key], full: float) -> None:
+    def __init__(self, db: Db, watching: Watching, proxies: list[Key], full: float) -> None:
         self._db = db
+        self._watching = watching
         self._full = full
         self._known = {key: snapshot.of(db, key) for key in proxies}
 
@@ -156,8 +159,8 @@ class _Timed:
             started = time.process_time()
             pipeline.take(db, resources)
             for resource in resources if joins else ():
-                connect(db, resource.key)
-            changed = [asked.args[0] for asked in db.changed()]
+                connect(db, self._watching, resource.key)
+            changed = self._watching.changed()
             times.append(time.process_time() - started)
             ran = sum(db.runs.values())
             touched = self._touched({*changed, *(each.key for each in resources if joins)})

@@ -3,7 +3,6 @@
 import pytest
 
 from koguma.core.build import snapshot as compiled
-from koguma.envoy.snapshot import Snapshot
 from koguma.model.resource import Key
 from koguma.prover import Prover
 from tests.plane import Plane
@@ -30,8 +29,8 @@ def plant(plane, key):
     """Let the engine remember something else than it computed, as a bug would."""
 
     def lie(db):
-        memo = db._memos[compiled.of][key]
-        memo.answer = Snapshot(memo.answer.bundles[:1])
+        memo = db._memos[compiled.own][key]
+        memo.answer = memo.answer._replace(bundles=memo.answer.bundles[:1])
 
     plane.run(plane.plane._proxies.fleet._control.beside(lie))
 

@@ -9,10 +9,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import chain
 from typing import Final
 
-import msgspec
 import structlog
 
 from koguma.api.context import Context, mesh_key
@@ -22,20 +20,20 @@ from koguma.control import Control
 from koguma.core import spiffe
 from koguma.core.build import encoding, network
 from koguma.core.build import snapshot as compiled
+from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import SECRET, Bundle, Failure, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import Snapshot
 from koguma.identity import dataplane_auth
 from koguma.identity.claims import DATAPLANE
-from koguma.identity.sds import Secret
 from koguma.model.errors import Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
+from koguma.offering import Offering
 from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
 from koguma.quarantine import Quarantine, held
 from koguma.registration import Registration, document
-from koguma.trials import Trials
 from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
@@ -48,7 +46,6 @@ REST_SECONDS_EACH_OF_MANY: Final = 0.002
 REST_SECONDS_MAX: Final = 5.0
 MANY_SECONDS: Final = 1.0  # that proxies count as coming in after one did
 
-_NO_SECRETS: Final = bundle(())
 _log = structlog.get_logger("koguma.fleet")
 
 
@@ -85,12 +82,12 @@ class Fleet:
         self._joined_at = 0.0
         self._revision = 0
         self._loads = 0
+        self._watching: Watching | None = None
         self._stopping = False
         self._connected: frozenset[Key] | None = None
-        self._told: set[Failure] = set()
         self._notes: set[asyncio.Task[None]] = set()
         self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
-        self._trials = Trials(self._try_again)
+        self._offering = Offering(self._lines, self.quarantine, certificates, encoder, self.secrets_acked)
 
     # The door.
 
@@ -147,7 +144,7 @@ class Fleet:
         self._connected = None
         self._joining.pop(line.key, None)
         self._replaced.pop(line.key, None)
-        self._trials.forget(line.key)
+        self._offering.forget(line.key)
         self._leaving.add(line.key)
         self._certificates.forget(line.key)
         self._wake.set()
@@ -221,7 +218,7 @@ class Fleet:
                 except Exception:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
                     _log.exception("proxies could not be served; all are looked at again")
                     await asyncio.sleep(1)
-                    self._loads = 0  # as if the database knew nobody
+                    await self._control.renew()
                     self._wake.set()
         finally:
             listener.cancel()
@@ -292,7 +289,8 @@ class Fleet:
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
             if line.key in changed:
                 line.compiled, line.uris = changed[line.key]
-        await self._offer(revision, {line.key for line in joining} | set(changed) | suspects)
+        told = {line.key for line in joining} | changed.keys() | suspects | set(self._certificates.changed())
+        await self._offering.hand_out(revision, told)
         if looks:  # not before: who is not behind counts as having this revision
             self._revision = revision
 
@@ -309,25 +307,28 @@ class Fleet:
     ) -> dict[Key, tuple[Snapshot | None, tuple[str, ...]]]:
         """Beside the loop: what changed for whom, and what those get who join."""
         again: Iterable[ProxyLine] = ()
-        if self._loads != self._control.loads:  # the database began anew, and knows nobody
+        watching = self._watching
+        if (
+            watching is None or self._loads != self._control.loads
+        ):  # the database began anew, and knows nobody
             self._loads = self._control.loads
             db.set(encoding.ENCODER, "envoy", self._encoder)
             again = tuple(self._lines.values())
+            watching = self._watching = Watching(db)
         for key in leaving:
-            db.unwatch(compiled.of, key)
+            watching.remove(key)
             db.remove(network.LINKS, key)
         touched: dict[Key, None] = {}
         for line in (*joining, *again):
             db.set(network.LINKS, line.key, line.link)
             touched[line.key] = None
-        changed = db.changed() if looks else ()
-        news = {asked.args[0] for asked in changed if asked.question is compiled.of}
+        news = watching.changed() if looks else ()
         for key in touched:
-            db.watch(compiled.of, key)
+            watching.add(key)
         found = {}
-        for key in sorted(news | set(touched)):
+        for key in sorted({*news, *touched}):
             try:
-                found[key] = compiled.of(db, key), spiffe.identity(db, key)
+                found[key] = watching.of(key), spiffe.identity(db, key)
             except Exception:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
                 _log.exception(
                     "the configuration of a proxy cannot be made; it keeps what it has", proxy=str(key)
@@ -342,73 +343,6 @@ class Fleet:
             )
             for key, policies in blamed.items():
                 self.quarantine.blame(key, policies)
-
-    async def _offer(self, revision: int, keys: Iterable[Key]) -> None:
-        for number, key in enumerate(self._in_turn((*keys, *self._certificates.changed()))):
-            if number % BATCH == 0:  # the first ones are being told while the others are still to come
-                await asyncio.sleep(0)
-            line = self._lines.get(key)
-            if line is not None and line.compiled is not None:
-                self._offer_one(revision, line, line.compiled)
-
-    def _in_turn(self, keys: Iterable[Key]) -> Iterator[Key]:
-        """These proxies, those together that share what they call, since they are told the same."""
-        found: dict[int, list[Key]] = {}
-        for key in sorted(keys):
-            line = self._lines.get(key)
-            if line is not None and line.compiled is not None:
-                found.setdefault(id(line.compiled.bundles[0]), []).append(key)
-        return chain.from_iterable(found.values())
-
-    def _offer_one(self, revision: int, line: ProxyLine, made: Snapshot) -> None:
-        secrets = self._secrets(line)
-        is_other = line.secrets_taken and not any(each is secrets for each in line.offered.bundles)
-        line.offer(revision, self.quarantine.taken(line.key, Snapshot((*made.bundles, secrets))))
-        if is_other:
-            # What it still has from before mTLS was switched off and on is not sent, nor answered again.
-            self.secrets_acked(line, line.secrets_taken)
-        if self.quarantine.is_passing(line.key):
-            self._trials.plan(line.key)
-        self._tell(made)
-
-    def _try_again(self, key: Key) -> bool:
-        """Offer a proxy what it refused for a reason that may have passed; whether there is such a thing."""
-        line = self._lines.get(key)
-        if line is None or line.compiled is None or not self.quarantine.is_passing(key):
-            return False
-        if line.status.state in ("synced", "nack"):  # else something is on its way, whose answer is awaited
-            line.offer_again(
-                self.quarantine.trial(key, Snapshot((*line.compiled.bundles, self._secrets(line))))
-            )
-        return True
-
-    def _secrets(self, line: ProxyLine) -> Bundle:
-        """What a proxy gets of keys and certificates; the very same bundle where nothing changed."""
-        found = self._certificates.of(line.key, line.uris)
-        if not found:
-            return _NO_SECRETS
-        made = bundle(self._secret(each, line.offered) for each in found)
-        return next((each for each in line.offered.bundles if each == made), made)
-
-    def _secret(self, secret: Secret, before: Snapshot) -> Piece:
-        known = before.get((SECRET, secret.name))
-        if known is not None and known.version == secret.version:
-            return known
-        # A secret's version says what it is for, not what its bytes are: whoever has it needs no other key.
-        made = self._encoder.piece(SECRET, secret.name, secret.data())
-        return msgspec.structs.replace(made, version=secret.version)
-
-    def _tell(self, offered: Snapshot) -> None:
-        for failure in offered.failures:
-            if failure not in self._told:
-                self._told.add(failure)
-                _log.error(
-                    "a part of the configuration cannot be made; proxies keep what they have",
-                    type=failure.type,
-                    name=failure.name,
-                    origin=failure.origin,
-                    reason=failure.text,
-                )
 
     def refused(self, line: ProxyLine) -> None:
         """A proxy refused something: from now on it is offered what it took last."""

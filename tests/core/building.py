@@ -7,7 +7,7 @@ from Global), and `x-name` is a name that was legal once.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 from koguma.core import admission, pipeline, world
 from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import Link
+from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -69,6 +70,12 @@ def proxies(db: Db) -> tuple[Key, ...]:
 def proxy(db: Db, name: str) -> Key:
     (key,) = [key for key in proxies(db) if key.name == name]
     return key
+
+
+@lru_cache(maxsize=2)
+def watching(db: Db) -> Watching:
+    """Who is connected to a database; the same for all who ask in one test."""
+    return Watching(db)
 
 
 def of(db: Db, name: str) -> Snapshot:

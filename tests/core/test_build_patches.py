@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from building import at, case, database, decoded, of, proxies, proxy, stored
+from building import at, case, database, decoded, of, proxies, proxy, stored, watching
 
 from koguma.core import pipeline, rules
 from koguma.core.build import inbound, network, patches, snapshot
@@ -98,8 +98,8 @@ def running(*more: Resource) -> Db:
     db = database(there)
     for key in proxies(db):
         db.set(network.LINKS, key, LINK)
-        db.watch(snapshot.of, key)
-    db.changed()
+        watching(db).add(key)
+    watching(db).changed()
     db.reset_counts()
     return db
 
@@ -111,7 +111,7 @@ def ran(db: Db) -> dict[str, int]:
 def told(db: Db, *written: Resource, gone: tuple[Resource, ...] = ()) -> list[str]:
     db.reset_counts()
     pipeline.take(db, written, [each.key for each in gone])
-    return sorted(asked.args[0].name for asked in db.changed())
+    return sorted(key.name for key in watching(db).changed())
 
 
 def test_without_patches_nothing_is_asked_and_bundles_are_the_same_objects():
@@ -247,7 +247,7 @@ def test_after_any_history_everything_is_as_after_a_fresh_start(seed):
         else:
             there[changed.key] = changed
             pipeline.take(db, [changed])
-        db.changed()
+        watching(db).changed()
         fresh = database(there.values())
         for key in proxies(fresh):
             fresh.set(network.LINKS, key, LINK)

@@ -8,7 +8,7 @@ from koguma.core.graph import FEW, Memo, Node
 
 
 def memos(number: int) -> list[Memo]:
-    return [Memo({}, each, None, each) for each in range(number)]
+    return [Memo({}, each, None) for each in range(number)]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, FEW, FEW + 1, 3 * FEW])

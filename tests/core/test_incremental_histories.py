@@ -21,6 +21,7 @@ from koguma.core import pipeline
 from koguma.core.answers import CycleError
 from koguma.core.build import network, snapshot
 from koguma.core.build.network import Link
+from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
 from koguma.model.resource import Key, Resource
@@ -242,6 +243,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.db = building.database(())
+        self.watching = Watching(self.db)
         self.rows: dict[Key, Resource] = {}
         self.links: dict[Key, Link] = {}
         self.told: dict[Key, object] = {}
@@ -261,14 +263,14 @@ class Fleet:
         key, link = random_meshes.dataplane_key(random), random_meshes.link(random)
         self.links[key] = link
         self.db.set(network.LINKS, key, link)
-        self.db.watch(snapshot.of, key)
-        self.told.setdefault(key, self.fresh(key))
+        self.watching.add(key)
+        self.told[key] = self.fresh(key)
 
     def disconnect(self, random: Random) -> None:
         if self.links:
             key = random.choice(sorted(self.links))
             del self.links[key], self.told[key]
-            self.db.unwatch(snapshot.of, key)
+            self.watching.remove(key)
             self.db.remove(network.LINKS, key)
 
     def ask(self, random: Random) -> None:
@@ -276,9 +278,10 @@ class Fleet:
         assert bodies(snapshot.of(self.db, key)) == self.fresh(key)
 
     def changed(self, _random: Random | None = None) -> None:
-        said = {key for _, (key,) in self.db.changed()}
+        said = set(self.watching.changed())
         now = {key: self.fresh(key) for key in self.told}
         assert {key: bodies(snapshot.of(self.db, key)) for key in self.told} == now
+        assert {key: bodies(self.watching.of(key)) for key in self.told} == now
         assert said == {key for key in now if now[key] != self.told[key]}
         self.told = now
 
@@ -306,6 +309,6 @@ def test_any_history_of_a_mesh_gives_the_bytes_of_a_fresh_start(seed):
         getattr(fleet, verb)(random)
     fleet.changed()
     for key in list(fleet.told):
-        fleet.db.unwatch(snapshot.of, key)
+        fleet.watching.remove(key)
     fleet.db.collect()
     assert fleet.db.n_memos == 0

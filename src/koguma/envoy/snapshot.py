@@ -9,7 +9,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
-from weakref import ref
 
 import msgspec
 
@@ -112,7 +111,7 @@ class Bundle:
     One that was put together from others may say so (`parts`): then only those that differ are looked into.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "_unlike", "failures", "pieces")
+    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "failures", "pieces")
 
     def __init__(
         self,
@@ -125,7 +124,6 @@ class Bundle:
         self._parts = parts
         self._counts: tuple[int, ...] = ()
         self._marks: tuple[Mark, ...] = ()
-        self._unlike: ref[Bundle] | None = None  # the last one that was found to differ
 
     def count(self, type_: str) -> int:
         """How many pieces there are of a type; counted once."""
@@ -158,12 +156,7 @@ class Bundle:
             return True
         if not isinstance(other, Bundle):
             return NotImplemented
-        if self._unlike is not None and self._unlike() is other:
-            return False  # thousands who share two bundles change over from one to the other
-        is_equal = self.failures == other.failures and self._has_equal_pieces(other)
-        if not is_equal:
-            self._unlike = ref(other)
-        return is_equal
+        return self.failures == other.failures and self._has_equal_pieces(other)
 
     def _has_equal_pieces(self, other: "Bundle") -> bool:
         if len(self.pieces) != len(other.pieces):

@@ -2,7 +2,8 @@
 
 Bundles: what the proxy needs to call others, which all proxies of its class with equal addresses share; what
 is its own, its inbounds and internals; and endpoints. Keys and certificates are no business of the compile:
-who serves the snapshot adds them.
+who serves the snapshot adds them. It is put together from two answers, one of the proxy and one that it
+shares, so that a change of what thousands share runs no question of each (`watching`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,18 +23,20 @@ from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
 
 
-@question
 def of(db: Db, proxy: Key) -> Snapshot | None:
     """Everything that a proxy's Envoy gets but secrets; None where there is no such proxy."""
-    place = _place(db, proxy)
-    if place is None:
-        return None
-    outbounds, endpoints = _shared(db, place)
-    return Snapshot((outbounds, *_own_patched(db, proxy), endpoints))
+    mine = own(db, proxy)
+    return None if mine is None else whole(mine, shared(db, mine.place))
+
+
+def whole(mine: "Own", shared_with_others: tuple[Bundle, Bundle]) -> Snapshot:
+    """A snapshot from its two halves."""
+    outbounds, endpoints = shared_with_others
+    return Snapshot((outbounds, *mine.bundles, endpoints))
 
 
 @question
-def _shared(db: Db, place: "_Place") -> tuple[Bundle, Bundle]:
+def shared(db: Db, place: "Place") -> tuple[Bundle, Bundle]:
     """What all proxies of a place get: what they call others with, and where these are."""
     outbounds, caller = place.outbounds(db), place.caller
     endpoints = clusters.assignments(db, outbounds.assigned, caller.zone, caller.affinity)
@@ -42,9 +45,10 @@ def _shared(db: Db, place: "_Place") -> tuple[Bundle, Bundle]:
 
 
 @question
-def _own_patched(db: Db, proxy: Key) -> tuple[Bundle, ...]:
+def own(db: Db, proxy: Key) -> "Own | None":
+    """What a proxy gets that is its own, and with whom it shares the rest; None where there is no such."""
     place = _place(db, proxy)
-    return () if place is None else patches.over(db, place.mine, _own(db, proxy))
+    return None if place is None else Own(place, patches.over(db, place.mine, _own(db, proxy)))
 
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
@@ -55,7 +59,7 @@ def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     return patches.touching_any(db, place.mine, _bundles(db, proxy, place.outbounds(db)))
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """What of a proxy decides what it calls, on which addresses, and how."""
 
     mine: Class
@@ -68,14 +72,21 @@ class _Place(NamedTuple):
         return outbound.everything(db, self.mine, self.listened, self.caller, self.binds)
 
 
+class Own(NamedTuple):
+    """What is a proxy's own."""
+
+    place: Place
+    bundles: tuple[Bundle, ...]
+
+
 @question
-def _place(db: Db, proxy: Key) -> _Place | None:
-    # Apart from what it gets, and so is what it has for itself: a change for thousands asks little of each.
+def _place(db: Db, proxy: Key) -> Place | None:
+    # Apart from what it gets: what is its own is then made again only where something of its own changed.
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
     if mine is None or net is None:
         return None
     listened, binds = _listened(db, proxy, mine, net)
-    return _Place(mine, listened, _caller(db, proxy, mine), binds)
+    return Place(mine, listened, _caller(db, proxy, mine), binds)
 
 
 def _bundles(db: Db, proxy: Key, outbounds: Outbounds) -> tuple[tuple[str, Bundle], ...]:
