@@ -164,15 +164,24 @@ class Bundle:
         ids = self.suspects(other)
         if ids is None:
             return self.pieces == other.pieces
-        return all(self.pieces.get(id_) == other.pieces.get(id_) for id_ in ids)
+        mine, others = self.pieces.get, other.pieces.get
+        for id_ in ids:
+            one, another = mine(id_), others(id_)
+            if one is not another and one != another:  # most are the same, and `==` would ask them
+                return False
+        return True
 
     def suspects(self, other: "Bundle") -> Iterable[Id] | None:
         """All that may differ, where that is known without a look at everything."""
         mine, others = self._parts, other._parts  # noqa: SLF001 - of the same class
         if not mine or len(mine) != len(others):
             return None
-        pairs = [pair for pair in zip(mine, others, strict=True) if pair[0] is not pair[1]]
-        return dict.fromkeys(id_ for pair in pairs for each in pair for id_ in each.pieces)
+        found: dict[Id, Piece] = {}
+        for one, another in zip(mine, others, strict=True):
+            if one is not another:
+                found |= one.pieces
+                found |= another.pieces
+        return found
 
     def __hash__(self) -> int:
         return hash(tuple(self.pieces))

@@ -6,6 +6,7 @@ An error in a hook takes away what that policy says there, and nothing else; it 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -21,7 +22,7 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json
 
 
-class Laid(msgspec.Struct, frozen=True):
+class Laid(msgspec.Struct, frozen=True, weakref=True):
     """Overlays by kind, in the kinds' order, and what went wrong."""
 
     overlays: tuple[Overlay, ...] = ()
@@ -62,7 +63,20 @@ _written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 @question
 def outbound(db: Db, of: Said, where: Where) -> Laid:
     """What policies mean for calls to one port, or through one route to it."""
-    return _collect(_outbound_calls(db, of, where))
+    return _alike(_collect(_outbound_calls(db, of, where)))
+
+
+_packed = msgspec.msgpack.Encoder()
+_known: WeakValueDictionary[bytes, Laid] = WeakValueDictionary()
+
+
+def _alike(laid: Laid) -> Laid:
+    """The same value for all who say the same: most ports that are called have nothing said of their own."""
+    try:
+        text = _packed.encode((laid.overlays, laid.failures))
+    except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
+        return laid
+    return _known.setdefault(text, laid)
 
 
 def _outbound_calls(db: Db, of: Said, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
