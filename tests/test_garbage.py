@@ -36,6 +36,23 @@ async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPat
     assert left < high - 50
 
 
+async def test_memory_that_is_free_only_after_a_look_goes_back_at_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "_LOOK_SECONDS", 0.3)
+    giving = asyncio.create_task(garbage.give_back())
+    await asyncio.sleep(0)
+    blocks = [b"x" * 20_000 for _ in range(5_000)]
+    pins = blocks[49::50]
+    high = _resident_mib()
+    await asyncio.sleep(0.4)
+    del blocks
+    left = await _resident_after(10, high - 50)
+    giving.cancel()
+    assert len(pins) == 100
+    assert left < high - 50
+
+
 async def test_where_the_system_does_not_tell_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "_PAGES", Path("/nonexistent"))
     giving = asyncio.create_task(garbage.give_back())

@@ -63,13 +63,13 @@ async def give_back() -> None:
     """Return free memory to the system after there was more to do than usual, until cancelled."""
     trim = _trim()
     kept = _resident_pages()
+    was_busy = False
     while trim is not None and kept:
         await asyncio.sleep(_LOOK_SECONDS)
-        if _resident_pages() > kept + _GROWN_PAGES:
+        is_busy = _resident_pages() > kept + _GROWN_PAGES
+        if is_busy or was_busy:  # what was in use at the last look may be free by now
             await asyncio.to_thread(trim, 0)  # some milliseconds, in which Python goes on
-            kept = _resident_pages()
-        else:
-            kept = min(kept, _resident_pages())
+        kept, was_busy = _resident_pages() if is_busy else min(kept, _resident_pages()), is_busy
 
 
 def _trim() -> Callable[[int], int] | None:

@@ -187,8 +187,8 @@ def sotw_bytes(response: SotwResponse) -> bytes:
 
 
 # What stands before a resource is the same for every proxy that gets it. The bytes of the resource itself are
-# not kept here, so a head costs little and the number of them is all that has to be limited.
-_HEADS_MAX: Final = 1 << 16
+# not kept here, so a head costs little; more of them than one proxy gets are of little use.
+_HEADS_MAX: Final = 1 << 10
 
 
 def _delta_head(type_: str, name: str, version: str, size: int) -> bytes:

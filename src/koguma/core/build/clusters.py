@@ -51,13 +51,13 @@ class ClusterOf(msgspec.Struct, frozen=True):
 
 
 @question
-def cluster(db: Db, of: ClusterOf) -> Bundle:
-    """The cluster of a port."""
+def cluster(db: Db, of: ClusterOf) -> tuple[Piece | Failure, ...]:
+    """The cluster of a port, and what it needs or lacks."""
     name = encoding.kri(db, of.destination, of.section)
     target = world.destination(db, of.destination)
     port = target.port(of.section) if target else None
     if port is None or not name:
-        return encoding.bundled(())
+        return ()
     where = of.caller.where(port.protocol, name)
     said = overlays.outbound(db, of.said, where)
     if of.destination.kind == "MeshExternalService":
@@ -68,7 +68,7 @@ def cluster(db: Db, of: ClusterOf) -> Bundle:
     data = _finished(parts, is_http=where.is_http, transport=transport)
     needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
     piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return encoding.bundled((piece, *said.failures))
+    return piece, *said.failures
 
 
 class Assigned(NamedTuple):
@@ -178,13 +178,13 @@ def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Dat
     return cluster
 
 
-def _external(db: Db, of: ClusterOf, name: str, said: overlays.Laid) -> Bundle:
+def _external(db: Db, of: ClusterOf, name: str, said: overlays.Laid) -> tuple[Piece | Failure, ...]:
     found = external.of(db, of.destination, of.section)
     if found is None or found.problem:
         text = found.problem if found else "it has no such port"
-        return encoding.bundled([Failure(CLUSTER, name, text, str(of.destination))])
+        return (Failure(CLUSTER, name, text, str(of.destination)),)
     parts = lay.over_parts(found.parts, said.overlays)
     data = _finished(parts, is_http="http_options" in found.parts, transport=None)
     needs = [each.id for each in found.secrets]
     piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return encoding.bundled((piece, *found.secrets, *said.failures))
+    return piece, *found.secrets, *said.failures

@@ -68,7 +68,7 @@ class Traffic(msgspec.Struct, frozen=True):
 class Heard(msgspec.Struct, frozen=True):
     """A listener with its routes, and the clusters that they need."""
 
-    bundle: Bundle
+    pieces: tuple[Piece | Failure, ...]
     clusters: tuple[Meant, ...]
 
 
@@ -130,7 +130,7 @@ def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, bin
     needed = Group(Group(shares[number]) for number in sorted(shares))
     reached = [reaches(db, ruled, wanted, caller) for ruled, wanted in _ruled_reach(db, of, needed)]
     bundles = (*(each.bundle for each in called), *(each.bundle for each in reached))
-    return Outbounds(_joined(bundles, has_parts=True), Group(each.assigned for each in reached))
+    return Outbounds(_joined(bundles), Group(each.assigned for each in reached))
 
 
 @question
@@ -203,16 +203,17 @@ def _part(destination: Key) -> int:
 @question
 def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
     """The listeners of some ports, with their routes."""
-    bundles: list[Bundle] = []
+    found: list[Piece | Failure] = []
     wanted: dict[int, dict[Wanted, None]] = {}
     for one in listened:
         port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller)
         heard = listener(db, port, one.addresses, binds)
-        bundles.append(heard.bundle)
+        found += heard.pieces
         for meant in heard.clusters:
             needed = Wanted(meant.destination, meant.section, tuple(name for name, _ in meant.subset))
             wanted.setdefault(_part(meant.destination), {})[needed] = None
-    return Called(_joined(tuple(bundles)), tuple((number, Group(found)) for number, found in wanted.items()))
+    by_part = tuple((number, Group(needed)) for number, needed in wanted.items())
+    return Called(encoding.bundled(found), by_part)
 
 
 def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
@@ -227,14 +228,14 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
 @question
 def reaches(db: Db, ruled: Ruled, wanted: Group[Group[Wanted]], caller: Caller) -> Reached:
     """The clusters of some ports."""
-    bundles: list[Bundle] = []
+    found: list[Piece | Failure] = []
     assigned: list[Assigned] = []
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
         entries = (*ruled.of(destination, section).entries, *ruled.whole)
         said = overlays.said(db, entries, caller.mesh)
-        bundles.append(clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets)))
+        found += clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets))
         assigned += clusters.assigned(db, destination, section, entries)
-    return Reached(_joined(tuple(bundles)), Group(assigned))
+    return Reached(encoding.bundled(found), Group(assigned))
 
 
 def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tuple[str, ...], ...]]:
@@ -247,7 +248,7 @@ def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tup
     return {port: tuple(sorted(subsets)) for port, subsets in found.items()}
 
 
-def _joined(parts: tuple[Bundle, ...], *, has_parts: bool = False) -> Bundle:
+def _joined(parts: tuple[Bundle, ...]) -> Bundle:
     found: dict[snapshot.Id, Piece] = {}
     failures: dict[Failure, None] = {}
     for each in parts:
@@ -255,7 +256,7 @@ def _joined(parts: tuple[Bundle, ...], *, has_parts: bool = False) -> Bundle:
         if each.failures:
             failures.update(dict.fromkeys(each.failures))
     ordered = tuple(sorted(failures, key=lambda failure: (failure.id, failure.text)))
-    return Bundle(found, ordered, parts if has_parts else ())
+    return Bundle(found, ordered, parts)
 
 
 @question
@@ -263,7 +264,7 @@ def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Heard:  #
     """The listener of a port on local addresses, with its routes."""
     # What it is made of is not kept: most ports are called on one set of addresses only.
     what = _traffic(db, of)
-    return Heard(encoding.bundled(_heard(db, of, addresses, what, binds=binds)), what.clusters)
+    return Heard(_heard(db, of, addresses, what, binds=binds), what.clusters)
 
 
 def _heard(
