@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 
-from koguma.envoy.snapshot import TYPE_URLS, TYPES, Failure, Piece, Snapshot, bundle, entry_of
+from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Piece, Snapshot, bundle, entry_of
 from koguma.xds.contract import Offer
 from koguma.xds.messages import DeltaReader
 from koguma.xds.protocol.claims import Unread
@@ -318,3 +318,16 @@ def test_claims_are_answered_as_if_every_word_had_been_looked_at(story):
         assert quick.next_tick == thorough.next_tick
     mine, others = quick.tick(100.0), thorough.tick(100.0)
     assert mine == others
+
+
+@pytest.mark.parametrize("n_shared", [0, 3])
+def test_the_sums_of_parts_are_those_of_the_whole_also_where_parts_have_one_name(n_shared):
+    pieces = [Piece(type_, f"n{n}", str(n), b"") for n in range(20) for type_ in ("cluster", "routes")]
+    halves = bundle(pieces[: 20 + n_shared]), bundle(pieces[20:])
+    whole = bundle(pieces)
+    joined = Bundle(whole.pieces, (), halves)
+    for type_ in TYPES:
+        assert joined.mark(type_) == whole.mark(type_)
+        assert [half.mark(type_) for half in halves] == [
+            bundle(half.pieces.values()).mark(type_) for half in halves
+        ]

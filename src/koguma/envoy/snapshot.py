@@ -138,11 +138,19 @@ class Bundle:
 
         Python's hashes are keyed anew in each process, so nobody can make up other names with these sums.
         """
-        if len(self.pieces) < _MARKED:
-            return _marks(piece for piece in self.pieces.values() if piece.type == type_)[_PLACES[type_]]
+        if len(self.pieces) < _MARKED and not self._marks:
+            return _mark(piece for piece in self.pieces.values() if piece.type == type_)
+        return self._all_marks()[_PLACES[type_]]
+
+    def _all_marks(self) -> tuple[Mark, ...]:
         if not self._marks:
-            self._marks = _marks(self.pieces.values())
-        return self._marks[_PLACES[type_]]
+            if self._parts and sum(len(each.pieces) for each in self._parts) == len(self.pieces):
+                # What is put together from parts that others share has their sums.
+                by_type = zip(*(each._all_marks() for each in self._parts), strict=True)  # noqa: SLF001 - of the same class
+                self._marks = tuple((sum(a for a, _ in each), sum(b for _, b in each)) for each in by_type)
+            else:
+                self._marks = _marks(self.pieces.values())
+        return self._marks
 
     def count_like(self, other: "Bundle") -> None:
         """Take over the counts of one that has pieces of the same names."""
@@ -189,11 +197,18 @@ class Bundle:
 
 def _marks(pieces: Iterable[Piece]) -> tuple[Mark, ...]:
     """The sums of each type, in the order of the types."""
-    names, entries = dict.fromkeys(TYPES, 0), dict.fromkeys(TYPES, 0)
+    found: dict[str, list[Piece]] = {type_: [] for type_ in TYPES}
     for piece in pieces:
-        names[piece.type] += hash(piece.name)
-        entries[piece.type] += hash(entry_of(piece.name, piece.version))
-    return tuple(zip(names.values(), entries.values(), strict=True))
+        found[piece.type].append(piece)
+    return tuple(map(_mark, found.values()))
+
+
+def _mark(pieces: Iterable[Piece]) -> Mark:
+    names = entries = 0
+    for piece in pieces:
+        names += hash(piece.name)
+        entries += hash(entry_of(piece.name, piece.version))
+    return names, entries
 
 
 def bundle(pieces: Iterable[Piece], failures: Iterable[Failure] = ()) -> Bundle:
