@@ -35,6 +35,8 @@ from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
 _LOOK_SECONDS: Final = 0.2
 _REST_SECONDS: Final = 2.0
+_LOOKS: Final = 5  # in a rest, so that something that happens once in it does not count
+_SMALL_TIMES: Final = 3  # as many rounds of changes that touch few, which are short and so less sure
 _NICE: Final = 10
 
 
@@ -158,11 +160,14 @@ class Scale:
         servers: list[Process | Planes] = [self.plane]
         if self.options.planes == 1:
             servers.append(self.bare)
-        before, began_at = [server.cpu_seconds for server in servers], time.monotonic()
-        time.sleep(_REST_SECONDS)
-        seconds = time.monotonic() - began_at
-        pairs = zip(servers, before, strict=True)
-        self._idle = {id(server): (server.cpu_seconds - cpu) / seconds for server, cpu in pairs}
+        seen: list[list[float]] = [[] for _ in servers]
+        for _ in range(_LOOKS):
+            before, began_at = [server.cpu_seconds for server in servers], time.monotonic()
+            time.sleep(_REST_SECONDS / _LOOKS)
+            seconds = time.monotonic() - began_at
+            for server, cpu, found in zip(servers, before, seen, strict=True):
+                found.append((server.cpu_seconds - cpu) / seconds)
+        self._idle = {id(server): median(found) for server, found in zip(servers, seen, strict=True)}
 
     def changed(self, document: Callable[[int], mesh.Document], n_touched: int) -> Change:
         """Write one object, and wait until everybody that it touches has taken what follows."""
@@ -292,7 +297,13 @@ def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
     }
     is_alone = options.planes == 1
     parts = {
-        name: _rounds(scale, options.rounds, document, n_touched, is_compared=is_compared and is_alone)
+        name: _rounds(
+            scale,
+            options.rounds * (1 if is_compared else _SMALL_TIMES),
+            document,
+            n_touched,
+            is_compared=is_compared and is_alone,
+        )
         for name, (document, n_touched, is_compared) in made.items()
     }
     return {
