@@ -27,8 +27,10 @@ from koguma.model.violation import Violation
 from koguma.store.contract import Operation, Put, Transaction
 
 PROXY: Final = "proxy"
-CLAIM_SECONDS: Final = 1.0
-CLAIM_WAITS_MAX: Final = 4  # far below the time after which another control plane removes what it lost
+CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
+# All are claimed by then. It is below the time after which another control plane removes what it lost.
+CLAIMED_SECONDS_MAX: Final = 8.0
+CLAIMS_A_SECOND: Final = 1_500  # that can be written at least
 CLAIMS_AT_ONCE: Final = 200
 CLAIM_PAUSE_SECONDS: Final = 0.05
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
@@ -115,9 +117,11 @@ class Registration:
 
     async def _until_few_come(self) -> None:
         """Wait while many proxies come, but not for long: to serve them is more urgent."""
-        for _ in range(CLAIM_WAITS_MAX):
+        waited = 0.0
+        while waited < CLAIMED_SECONDS_MAX - len(self._claims) / CLAIMS_A_SECOND:
             before = self._n_claims
             await asyncio.sleep(CLAIM_SECONDS)
+            waited += CLAIM_SECONDS
             if self._n_claims == before:
                 break
 
