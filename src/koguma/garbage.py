@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_YOUNG: Final = 25_000  # objects that are made before the youngest are looked through: some milliseconds
+_YOUNG: Final = 100_000  # objects that are made before the youngest are looked through: tens of milliseconds
 _MIDDLE: Final = 10
 _OLDEST: Final = 2
 _ALL_EVERY: Final = 100  # of so many full rounds one looks at everything
