@@ -36,7 +36,8 @@ _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
 _LOOK_SECONDS: Final = 0.2
 _REST_SECONDS: Final = 2.0
 _LOOKS: Final = 5  # in a rest, so that something that happens once in it does not count
-_SMALL_TIMES: Final = 3  # as many rounds of changes that touch few, which are short and so less sure
+_FEW: Final = 1_000  # proxies; a change that touches no more is short and so less sure
+_FEW_TIMES: Final = 3  # as many rounds of such changes
 _NICE: Final = 10
 
 
@@ -299,7 +300,7 @@ def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
     parts = {
         name: _rounds(
             scale,
-            options.rounds * (1 if is_compared else _SMALL_TIMES),
+            options.rounds * (_FEW_TIMES if n_touched <= _FEW else 1),
             document,
             n_touched,
             is_compared=is_compared and is_alone,
