@@ -45,7 +45,6 @@ class Control:
         self._kinds = kinds
         self._place = place
         self._lock = asyncio.Lock()
-        self.loads = 0  # how often the database began anew; what was watched in an older one is lost
         self._load()
 
     async def database(self) -> Db:
@@ -80,7 +79,6 @@ class Control:
         state = self._store.state
         self._changes = self._store.watch(None, state.revision)
         self._db = pipeline.load(self._kinds, self._place, state.all())
-        self.loads += 1
 
     def _take(self, changes: Sequence[Change]) -> None:
         last = {change.resource.key: change for change in changes}

@@ -81,7 +81,6 @@ class Fleet:
         self._rest_until = 0.0
         self._joined_at = 0.0
         self._revision = 0
-        self._loads = 0
         self._watching: Watching | None = None
         self._stopping = False
         self._connected: frozenset[Key] | None = None
@@ -282,7 +281,7 @@ class Fleet:
             self._suspects |= suspects
             raise
         if joining:
-            self._joined_at = asyncio.get_running_loop().time()
+            self._joined_at = loop.time()
         if looks and changed:
             self._rest(len(changed))
         await self._accuse(suspects)
@@ -308,10 +307,7 @@ class Fleet:
         """Beside the loop: what changed for whom, and what those get who join."""
         again: Iterable[ProxyLine] = ()
         watching = self._watching
-        if (
-            watching is None or self._loads != self._control.loads
-        ):  # the database began anew, and knows nobody
-            self._loads = self._control.loads
+        if watching is None or watching.db is not db:  # it began anew, and knows nobody
             db.set(encoding.ENCODER, "envoy", self._encoder)
             again = tuple(self._lines.values())
             watching = self._watching = Watching(db)

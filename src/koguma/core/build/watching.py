@@ -27,19 +27,19 @@ class Watching:
     """The proxies that somebody waits for, and what each gets."""
 
     def __init__(self, db: Db) -> None:
-        self._db = db
+        self.db = db
         self._found: dict[Key, _Found] = {}
         self._places: dict[Place, dict[Key, None]] = {}
         self._mixed: dict[Place, None] = {}  # who came last has something newer there than the others
 
     def add(self, proxy: Key) -> None:
         """Let `changed` tell from now on when a proxy gets something else than now."""
-        self._db.watch(snapshot.own, proxy)
+        self.db.watch(snapshot.own, proxy)
         self._look(proxy)
 
     def remove(self, proxy: Key) -> None:
         """Stop that."""
-        self._db.unwatch(snapshot.own, proxy)
+        self.db.unwatch(snapshot.own, proxy)
         found = self._found.pop(proxy, None)
         if found is not None and found.own is not None:
             self._leave(proxy, found.own.place)
@@ -47,11 +47,11 @@ class Watching:
     def of(self, proxy: Key) -> Snapshot | None:
         """What a proxy gets, as of the last `add` or `changed`; raises what its questions raise."""
         made = self._found[proxy].made
-        return snapshot.of(self._db, proxy) if made is _UNMADE else made
+        return snapshot.of(self.db, proxy) if made is _UNMADE else made
 
     def changed(self) -> list[Key]:
         """The proxies that get something else than when they were added, or last told."""
-        said = self._db.changed()
+        said = self.db.changed()
         moved = {about: None for question, (about,) in said if question is snapshot.own}
         news = [proxy for proxy in moved if self._look(proxy)]
         mixed, self._mixed = self._mixed, {}
@@ -75,8 +75,8 @@ class Watching:
     def _made(self, proxy: Key) -> _Found:
         mine: Own | None = None
         try:
-            mine = snapshot.own(self._db, proxy)
-            return _Found(mine, mine and snapshot.whole(mine, snapshot.shared(self._db, mine.place)))
+            mine = snapshot.own(self.db, proxy)
+            return _Found(mine, mine and snapshot.whole(mine, snapshot.shared(self.db, mine.place)))
         except Exception:  # noqa: BLE001 - whoever asks for it is told; the others are not to wait for that
             return _Found(mine, _UNMADE)
 
@@ -86,7 +86,7 @@ class Watching:
         If they were alike, that is all of them.
         """
         try:
-            now = snapshot.shared(self._db, place)
+            now = snapshot.shared(self.db, place)
         except Exception:  # noqa: BLE001 - as above
             yield from filter(self._look, proxies)
             return
@@ -102,7 +102,7 @@ class Watching:
         there = self._places.get(place)
         if there is None:
             there = self._places[place] = {}
-            self._db.watch(snapshot.shared, place)
+            self.db.watch(snapshot.shared, place)
         elif not self._are_alike(proxy, next(iter(there))):
             self._mixed[place] = None
         there[proxy] = None
@@ -119,4 +119,4 @@ class Watching:
         if not self._places[place]:
             del self._places[place]
             self._mixed.pop(place, None)
-            self._db.unwatch(snapshot.shared, place)
+            self.db.unwatch(snapshot.shared, place)
