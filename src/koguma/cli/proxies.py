@@ -57,17 +57,13 @@ def _row(each: Json, *, wide: bool) -> tuple[str, ...]:
 def refusals(found: Sequence[Json]) -> Iterator[str]:
     """What proxies refused and what could not be made, in full, below the table."""
     for each in found:
-        quarantined = each.get("quarantined") or ()
-        held_back = {(held["type"], held["name"]) for held in quarantined}  # said below, with what it has
         for rejection in each["rejections"]:
-            names = [name for name in rejection["names"] if (rejection["type"], name) not in held_back]
-            if names:
-                yield f"\n{each['name']} refused {rejection['type']} {', '.join(names)}:"
-                yield f"  {rejection['text'].strip()}"
-        for held in quarantined:
+            yield f"\n{each['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
+            yield f"  {rejection['text']}"
+        for held in each.get("quarantined") or ():
             by = f" (changed by {', '.join(held['policies'])})" if held["policies"] else ""
             yield f"\n{each['name']} has {held['has']} of {held['type']} {held['name']}{by}:"
-            yield f"  {held['text'].strip()}"
+            yield f"  {held['text']}"
         for failure in each["failures"]:
             yield f"\n{each['name']} keeps its former {failure['type']} {failure['name']}:"
             yield f"  {failure['text']} (asked for by {failure['origin']})"
