@@ -283,6 +283,34 @@ def report(plane, line, status):
     plane.run(tell())
 
 
+def test_certificates_from_before_count_again_only_when_inbounds_use_them(plane):
+    backends = [{"name": "ca-1", "type": "builtin", "mode": "PERMISSIVE"}]
+    mtls = {"enabledBackend": "ca-1", "backends": backends}
+
+    def switch(**spec):
+        assert plane("PUT", "/meshes/default", {"type": "Mesh", "name": "default", **spec}).status == 200
+        until(lambda: bool(offered(line, SECRET)) == bool(spec))
+
+    def take():
+        new = {name: piece.version for name, piece in line.offered.of_type(SECRET).items()}
+        secrets = new or line.secrets_taken  # Envoy drops them only when what used them is drained
+        revision = line._offer.revision
+        report(plane, line, ProxyStatus("synced", revision, revision, acked_versions={SECRET: secrets}))
+
+    certified = plane.plane._proxies._certificates.certified
+    line = connect(plane, dataplane())
+    switch(mtls=mtls)
+    take()
+    assert certified() == {line.key}
+    switch()
+    take()
+    assert not certified()
+    switch(mtls=mtls)
+    assert not certified(), "callers would come with TLS to an inbound that does not have it yet"
+    take()
+    assert certified() == {line.key}
+
+
 def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
     caller = connect(
         plane,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from koguma import settings
+from koguma.api import transactions
 from koguma.api.access import Access
 from koguma.api.context import About, Context
 from koguma.api.shown import Shown
@@ -188,6 +189,28 @@ def test_users_cannot_write_a_status():
     draft = forms.read_plain(document, kind)
     assert admission.admitted(draft, None, HERE).resource.status is None
     assert admission.admitted(draft, web, HERE).resource.status == web.status
+
+
+MTLS = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin", "mode": "PERMISSIVE"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({}, {"mtls": MTLS}, "NotReady"),  # callers must not take the status of then for one of now
+        ({"mtls": MTLS}, {"mtls": MTLS}, "Ready"),
+        ({"mtls": MTLS}, {}, "Ready"),  # the keeper tells
+    ],
+)
+async def test_no_service_is_ready_in_the_moment_when_mtls_comes_on(plane, before, after, told):
+    web = msgspec.structs.replace(service("web", "241.0.0.1"), status={"tls": {"status": "Ready"}, "x": 1})
+    await plane.write(mesh(**before), web, service("new"))
+    changed = mesh(**after)
+    puts = await transactions.new_meshes(plane.context, [changed])
+    await plane.store.write(Transaction((Put(changed), *puts), "somebody"))
+    assert plane.status(web) == {"tls": {"status": told}, "x": 1}
+    assert plane.store.state.get(web.key).spec == web.spec
+    assert plane.status(service("new")) is None
 
 
 # Addresses.

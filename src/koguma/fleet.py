@@ -86,7 +86,7 @@ class Fleet:
         self._connected: frozenset[Key] | None = None
         self._notes: set[asyncio.Task[None]] = set()
         self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
-        self._offering = Offering(self._lines, self.quarantine, certificates, encoder, self.secrets_acked)
+        self._offering = Offering(self._lines, self.quarantine, certificates, encoder)
 
     # The door.
 

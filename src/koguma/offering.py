@@ -5,7 +5,7 @@ it took last. What it refused for a reason that passes by itself is offered agai
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -36,13 +36,11 @@ class Offering:
         quarantine: Quarantine,
         certificates: Certificates,
         encoder: Encoder,
-        secrets_acked: Callable[[ProxyLine, Mapping[str, str]], None],
     ) -> None:
         self._lines = lines
         self._quarantine = quarantine
         self._certificates = certificates
         self._encoder = encoder
-        self._secrets_acked = secrets_acked
         self._trials = Trials(self._try_again)
         self._told: set[Failure] = set()
 
@@ -70,11 +68,9 @@ class Offering:
 
     def _offer(self, revision: int, line: ProxyLine, made: Snapshot) -> None:
         secrets = self._secrets(line)
-        is_other = line.secrets_taken and not any(each is secrets for each in line.offered.bundles)
+        if not any(each is secrets for each in line.offered.bundles):
+            line.keep_secrets()
         line.offer(revision, self._quarantine.taken(line.key, Snapshot((*made.bundles, secrets))))
-        if is_other:
-            # What it still has from before mTLS was switched off and on is not sent, nor answered again.
-            self._secrets_acked(line, line.secrets_taken)
         if self._quarantine.is_passing(line.key):
             self._trials.plan(line.key)
         self._log_failures(made)

@@ -63,6 +63,7 @@ class ProxyLine:
 
     __slots__ = (
         "_can_be_called",
+        "_has_old_secrets",
         "_house",
         "_is_fresh",
         "_offer",
@@ -103,6 +104,7 @@ class ProxyLine:
         self._is_fresh = False  # the offer was not told yet
         self._told: Callable[[Offer], None] | None = None
         self._can_be_called = False
+        self._has_old_secrets = False  # which count again once its inbounds use them
 
     def follow(self, told: Callable[[Offer], None]) -> None:
         """Tell of offers from now on, first of one that was not told yet."""
@@ -123,6 +125,13 @@ class ProxyLine:
         """Let the proxy have this, also what it refused before."""
         assert self._offer is not None
         self._let_have(Offer(self._offer.revision, snapshot, again=True))
+
+    def keep_secrets(self) -> None:
+        """Let what it has of secrets count again, once it has taken what was offered.
+
+        What it still has from before mTLS was switched off and on is not sent, nor answered again.
+        """
+        self._has_old_secrets = bool(self.secrets_taken)
 
     @property
     def is_trying(self) -> bool:
@@ -165,7 +174,9 @@ class ProxyLine:
             self._can_be_called = True
             self._house.took_all(self)
         taken = self.secrets_taken if is_told else dict(status.acked_versions.get(SECRET) or {})
-        if taken != self.secrets_taken:
+        counts_again = self._has_old_secrets and self._took_inbounds()
+        if counts_again or taken != self.secrets_taken:
+            self._has_old_secrets = self._has_old_secrets and not counts_again
             self.secrets_taken = taken
             self._house.secrets_acked(self, taken)
 
@@ -174,7 +185,7 @@ class ProxyLine:
         if self._offer is None:
             return False
         if self.status.state == "synced":
-            return True
+            return self.status.acked >= self._offer.revision
         taken = self.status.acked_versions
         if not taken.get(LISTENER):
             return False

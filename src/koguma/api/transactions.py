@@ -10,7 +10,7 @@ import msgspec
 from koguma.api import namespaces, ownership
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import User
-from koguma.core import admission, defaults, identity
+from koguma.core import admission, defaults, identity, statuses
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.identity import authority
 from koguma.identity.claims import DATAPLANE
@@ -158,7 +158,7 @@ async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Pu
     """What the meshes among these resources bring, less what the same change writes itself.
 
     A new mesh brings its companions; a new or changed one brings the CAs of its builtin backends that are not
-    there yet.
+    there yet. One that switches mTLS on brings that no service has it yet.
     """
     written = {resource.key for resource in resources}
     companions: list[Put] = []
@@ -171,7 +171,27 @@ async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Pu
         secrets = (each for each in resources if (each.kind, each.mesh) == ("Secret", resource.name))
         brought = frozenset(each.core_name for each in secrets)
         companions += await mesh_authorities(context, resource, brought)
+        companions += [put for put in _unready(context, resource) if put.resource.key not in written]
     return companions
+
+
+def _unready(context: Context, mesh: Resource) -> Iterator[Put]:
+    """Services that were ready for mTLS when it was last on, where a mesh switches it on again.
+
+    Statuses follow a mesh a moment later. Callers would take an old one for a new one, and come with TLS to
+    proxies that do not have it yet.
+    """
+    before = context.state.get(mesh.key)
+    if not _enabled(mesh) or (before is not None and _enabled(before)):
+        return
+    for service in context.state.listed("MeshService", mesh.name):
+        unready = statuses.unready(service)
+        if unready is not service:
+            yield Put(unready, service.revision)
+
+
+def _enabled(mesh: Resource) -> str:
+    return mesh_kind.mtls_of(mesh.spec).enabled_backend or ""
 
 
 async def mesh_authorities(context: Context, mesh: Resource, brought: frozenset[str]) -> list[Put]:

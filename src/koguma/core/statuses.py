@@ -184,8 +184,20 @@ def _tls(before: Json, known: Facts, certified: frozenset[Key]) -> str:
     """Ready once all proxies have certificates; from then on new ones begin with one, so it stays."""
     if not known.is_mtls_on:
         return _NOT_READY
-    was_ready = (before.get("tls") or {}).get("status") == READY
-    return READY if was_ready or (known.proxies and certified.issuperset(known.proxies)) else _NOT_READY
+    is_ready = _is_ready(before) or (known.proxies and certified.issuperset(known.proxies))
+    return READY if is_ready else _NOT_READY
+
+
+def unready(service: Resource) -> Resource:
+    """A service as it is where its proxies have yet to get certificates."""
+    status = service.status or {}
+    if not _is_ready(status):
+        return service
+    return msgspec.structs.replace(service, status={**status, "tls": {"status": _NOT_READY}})
+
+
+def _is_ready(status: Json) -> bool:
+    return bool((status.get("tls") or {}).get("status") == READY)
 
 
 def _counts(known: Facts, proxies: tuple[Key, ...], n_connected: int) -> Json:
