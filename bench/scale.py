@@ -79,10 +79,7 @@ class Scale:
 
     def _open(self) -> dict[str, Any]:
         """Let everybody come, each to its plane."""
-        doors = [
-            (ports["xds"], str(data / "ca.pem")) for data, ports in zip(self._datas, self._ports, strict=True)
-        ]
-        return self.swarm.open("ours", doors)
+        return self.swarm.open("ours", [ports["xds"] for ports in self._ports], tls=True)
 
     # Before anybody connects.
 
@@ -141,7 +138,7 @@ class Scale:
         self._bare_folder = folder
         before, cpu = self.bare.memory_kib, self.bare.cpu_seconds
         self.swarm("bare", "mark")
-        opened = self.swarm.open("bare", [(self.bare.port, str(self._data / "ca.pem") if tls else "")])
+        opened = self.swarm.open("bare", [self.bare.port], tls=tls)
         counted = self.swarm.wait("bare", self.n, quiet=1.0)
         time.sleep(self.options.settle)
         return {
@@ -209,6 +206,7 @@ class Scale:
         self.swarm("ours", "mark")
         self.plane.stop()
         _until(lambda: not any(each["connected"] for each in self.swarm("ours", "counted")))
+        self.swarm("ours", "prepare")
         began_at = time.monotonic()
         self._start()
         started_s, cpu = time.monotonic() - began_at, self.plane.cpu_seconds

@@ -33,16 +33,24 @@ class Group:
 
     def __init__(self, described: list[dict[str, Any]], reader: Reader) -> None:
         self.window = Window()
-        self._door = (0, "")
+        self._door = (0, False)
         self.proxies = [Proxy(reader, self.window, each["token"], _node(reader, each)) for each in described]
 
-    async def open(self, port: int, ca: str) -> dict[str, Any]:
-        """Connect whoever is not; answers when everybody has introduced itself."""
-        tls = _tls(ca) if ca else None
-        self._door = port, ca
-        absent = [proxy for proxy in self.proxies if proxy.call is None]
-        for proxy in absent:
+    def prepare(self) -> dict[str, Any]:
+        """Let whoever is not connected write down what it will say."""
+        for proxy in self._absent():
             proxy.prepare()
+        return {}
+
+    def _absent(self) -> list[Proxy]:
+        return [proxy for proxy in self.proxies if proxy.call is None]
+
+    async def open(self, port: int, tls: bool) -> dict[str, Any]:  # noqa: FBT001 - said by its name, in JSON
+        """Connect whoever is not; answers when everybody has introduced itself."""
+        context = _tls() if tls else None
+        self._door = port, tls
+        self.prepare()
+        absent = self._absent()
         turn = asyncio.Semaphore(_AT_ONCE)
         began_at = time.monotonic()
 
@@ -54,7 +62,7 @@ class Group:
                         proxy.connection,
                         "127.0.0.1",
                         port,
-                        ssl=tls,
+                        ssl=context,
                         server_hostname="localhost" if tls else None,
                     )
                 except OSError:
@@ -127,8 +135,8 @@ def _node(reader: Reader, described: dict[str, Any]) -> Any:
     return node
 
 
-def _tls(ca: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=ca)
+def _tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whose certificate it is, is checked by real proxies too, on machines of their own; here it would be paid
     # for with the server's processor.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -190,14 +190,11 @@ class Swarm:
             )
         return found
 
-    def open(self, group: str, doors: list[tuple[int, str]]) -> Answer:
-        """Connect everybody, each process to one of the ports; when they began and had introduced themselves.
-
-        With a port comes the file of the CA; none means no TLS.
-        """
+    def open(self, group: str, ports: list[int], *, tls: bool) -> Answer:
+        """Connect everybody, each process to one port; when they began and had introduced themselves."""
         for number, process in enumerate(self._processes):
-            port, ca = doors[number % len(doors)]
-            self._tell(process, {"group": group, "do": "open", "port": port, "ca": ca})
+            port = ports[number % len(ports)]
+            self._tell(process, {"group": group, "do": "open", "port": port, "tls": tls})
         answers = self._answers()
         if failed := sum(each["failed"] for each in answers):
             raise RuntimeError(f"{failed} proxies could not connect")

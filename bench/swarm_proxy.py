@@ -127,6 +127,8 @@ class Proxy:
 
     def prepare(self) -> None:
         """Write down what it will say when it is connected: real proxies do that on machines of their own."""
+        if self._greeting:
+            return
         is_new = not self._is_listening
         self._greeting = [self._request(CLUSTER, with_node=True)]
         for word in () if is_new else (SECRET, ENDPOINTS, EXTENSION, LISTENER, ROUTES):
@@ -136,8 +138,8 @@ class Proxy:
     def greet(self) -> None:
         """Begin to talk: ask for everything, or say what it has from before."""
         greeting, self._greeting = self._greeting, []
-        for message in greeting:
-            self._say(message)
+        if self.call is not None:
+            self.call.say(*greeting)
 
     def _ask(self, word: str) -> None:
         self._say(self._request(word))

@@ -82,9 +82,9 @@ class Call(asyncio.Protocol):
             + frame(HEADERS, _END_HEADERS, 1, _headers(fields))
         )
 
-    def say(self, message: bytes) -> None:
-        """Send a message, as soon as the server's windows let it through."""
-        self._unsent += b"\0" + len(message).to_bytes(4) + message
+    def say(self, *messages: bytes) -> None:
+        """Send messages, as soon as the server's windows let them through."""
+        self._unsent += b"".join(b"\0" + len(message).to_bytes(4) + message for message in messages)
         self._flush()
 
     def close(self) -> None:
