@@ -102,6 +102,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 _PLACES: Final = {type_: place for place, type_ in enumerate(TYPES)}
 _COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # equal ones are one; there are few
+_NO_MARK: Final[Mark] = (0, 0)
 _MARKED: Final = 32  # pieces; a bundle of fewer is most likely one proxy's own, and is summed up when asked
 
 
@@ -126,28 +127,34 @@ class Bundle:
         self._marks: tuple[Mark, ...] = ()
 
     def count(self, type_: str) -> int:
-        """How many pieces there are of a type; counted once."""
-        if not self._counts:
-            found = Counter(type_ for type_, _ in self.pieces)
-            counts = tuple(found[each] for each in TYPES)
-            self._counts = _COUNTS.setdefault(counts, counts)
-        return self._counts[_PLACES[type_]]
+        """How many pieces there are of a type."""
+        return self.counts[_PLACES[type_]]
 
-    def mark(self, type_: str) -> Mark:
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many pieces there are, in the order of the types; counted once."""
+        if not self._counts:
+            found = Counter([type_ for type_, _ in self.pieces])
+            counts = tuple([found[each] for each in TYPES])
+            self._counts = _COUNTS.setdefault(counts, counts)
+        return self._counts
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
         """What a proxy would name that has all pieces of a type, in whatever order, as sums of hashes.
 
-        Python's hashes are keyed anew in each process, so nobody can make up other names with these sums.
+        They are in the order of the types. Python's hashes are keyed anew in each process, so nobody can make
+        up other names with these sums.
         """
         if len(self.pieces) < _MARKED and not self._marks:
-            return _mark(piece for piece in self.pieces.values() if piece.type == type_)
-        return self._all_marks()[_PLACES[type_]]
+            return _marks(self.pieces.values())
+        return self._kept_marks()
 
-    def _all_marks(self) -> tuple[Mark, ...]:
+    def _kept_marks(self) -> tuple[Mark, ...]:
         if not self._marks:
             if self._parts and sum(len(each.pieces) for each in self._parts) == len(self.pieces):
                 # What is put together from parts that others share has their sums.
-                by_type = zip(*(each._all_marks() for each in self._parts), strict=True)  # noqa: SLF001 - of the same class
-                self._marks = tuple((sum(a for a, _ in each), sum(b for _, b in each)) for each in by_type)
+                self._marks = _added(each._kept_marks() for each in self._parts)  # noqa: SLF001 - of the same class
             else:
                 self._marks = _marks(self.pieces.values())
         return self._marks
@@ -197,18 +204,17 @@ class Bundle:
 
 def _marks(pieces: Iterable[Piece]) -> tuple[Mark, ...]:
     """The sums of each type, in the order of the types."""
-    found: dict[str, list[Piece]] = {type_: [] for type_ in TYPES}
+    found = dict.fromkeys(TYPES, _NO_MARK)
     for piece in pieces:
-        found[piece.type].append(piece)
-    return tuple(map(_mark, found.values()))
+        names, entries = found[piece.type]
+        found[piece.type] = names + hash(piece.name), entries + hash(entry_of(piece.name, piece.version))
+    return tuple(found.values())
 
 
-def _mark(pieces: Iterable[Piece]) -> Mark:
-    names = entries = 0
-    for piece in pieces:
-        names += hash(piece.name)
-        entries += hash(entry_of(piece.name, piece.version))
-    return names, entries
+def _added(marks: Iterable[tuple[Mark, ...]]) -> tuple[Mark, ...]:
+    """The sums of things that have nothing in common."""
+    by_type = zip(*marks, strict=True)
+    return tuple((sum([a for a, _ in each]), sum([b for _, b in each])) for each in by_type)
 
 
 def bundle(pieces: Iterable[Piece], failures: Iterable[Failure] = ()) -> Bundle:
@@ -239,6 +245,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     def n_of_type(self, type_: str) -> int:
         """How many pieces of one type the bundles have."""
         return sum(each.count(type_) for each in self.bundles)
+
+    def sums(self) -> dict[str, tuple[int, Mark]]:
+        """By type, how many pieces the bundles have, and what a proxy would name that has them all."""
+        bundles = self.bundles or (bundle(()),)
+        counts = map(sum, zip(*(each.counts for each in bundles), strict=True))
+        marks = _added(each.marks for each in bundles)
+        return dict(zip(TYPES, zip(counts, marks, strict=True), strict=True))
 
     def __iter__(self) -> Iterator[Piece]:
         for each in self.bundles:

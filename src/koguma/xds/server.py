@@ -14,6 +14,7 @@ import grpc
 import msgspec
 import structlog
 from google.protobuf.message import DecodeError
+from structlog.typing import FilteringBoundLogger
 
 from koguma.envoy.schema import Schema
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
@@ -40,6 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
     streams_max: int = 10_000
     message_bytes_max: int = 16 * 1024 * 1024  # of a proxy that names the versions of all that it has
     metadata_bytes_max: int = 32 * 1024
+    ahead_bytes: int = 256 * 1024  # that a proxy may send before they are read
     row_seconds: int = 600  # that a stream waits for its turn to be heard at all
     hello_seconds: float = 10.0  # for the first request of a stream
     farewell_seconds: float = 1.0  # for a proxy to take a message when its stream is to end
@@ -68,6 +70,9 @@ class XdsServer:
         self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
         self._unknown_types: set[str] = set()
         self._arriving: set[asyncio.Timeout] = set()  # streams that have not said anything yet
+        self._log: FilteringBoundLogger = (
+            _log.bind()
+        )  # as it is configured now, so that a stream's costs little
         self._is_started = False
         self._is_stopping = False
 
@@ -150,7 +155,7 @@ class XdsServer:
         first = await self._first(context, form)
         hello = hello_of(first.node, token, context.peer())
         line = await self._door.connect(hello)
-        bound = _log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
+        bound = self._log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
         bound.info("proxy connected", form=form.name, envoy=hello.version)
         return Stream(form, context, line, hello, first, self._terms, bound)
 
@@ -227,6 +232,10 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        # What a proxy says when it comes back, the versions of all that it has, comes without waiting for us;
+        # and nobody measures for each how much that could be.
+        ("grpc.http2.lookahead_bytes", limits.ahead_bytes),
+        ("grpc.http2.bdp_probe", 0),
         # However often an Envoy pings, which its owner decides, it is not sent away for that.
         ("grpc.http2.max_ping_strikes", 0),
     ]

@@ -68,6 +68,10 @@ class SotwSession:
             responses += self.receive(request, now)
         return responses
 
+    def has(self, _offer: Offer) -> bool:
+        """Whether it came back with all of an offer; that is found out with its requests only."""
+        return False
+
     def tick(self, now: float) -> list[SotwResponse]:
         """Time has passed."""
         return self._responses(self._session.tick(now))

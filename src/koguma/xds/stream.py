@@ -38,6 +38,9 @@ class Conversation(Protocol[_Q_contra, _R]):
     def offer(self, offer: Offer, now: float) -> list[_R]:
         """The proxy is to have this."""
 
+    def has(self, offer: Offer) -> bool:
+        """Take an offer that the proxy has already, so that there is nothing to say; whether it was so."""
+
     def tick(self, now: float) -> list[_R]:
         """Time has passed."""
 
@@ -228,7 +231,10 @@ class Stream(Generic[_Q, _R]):
             self._go_on()
 
     def _take(self, offer: Offer) -> None:
-        self._offer = offer
+        if not self._is_waiting and self._writer is None and self._session.has(offer):
+            self._report()  # as with most after a restart; they need no turn
+        else:
+            self._offer = offer
         self._go_on()
 
     # Talking.

@@ -97,7 +97,8 @@ class Claims:
         """Whether of each of these types the proxy has just what a snapshot has, and asks for just that."""
         if snapshot.failures:
             return False
-        return all(_is_true(each, snapshot) for type_, each in self._made.items() if type_ in types)
+        sums = snapshot.sums()
+        return all(_is_true(each, *sums[type_]) for type_, each in self._made.items() if type_ in types)
 
     def left(self, snapshot: Snapshot) -> frozenset[str]:
         """The types of which a snapshot has something, and that the proxy has not asked for."""
@@ -132,11 +133,9 @@ def _unread(request: DeltaRequest) -> Unread:
     return Unread([entry_of(*each) for each in versions.items()], lambda: versions)
 
 
-def _is_true(claim: _Claim, snapshot: Snapshot) -> bool:
-    type_ = claim.request.type
+def _is_true(claim: _Claim, n_pieces: int, mark: Mark) -> bool:
     # As many as the bundles have, so there is none that hides one of another bundle.
-    if claim.n_entries != snapshot.n_of_type(type_):
+    if claim.n_entries != n_pieces:
         return False
-    marks = [each.mark(type_) for each in snapshot.bundles if each.count(type_)]
-    names = 0 if type_ in WILDCARD_TYPES else sum(mark[0] for mark in marks)
-    return claim.mark == (names, sum(mark[1] for mark in marks))
+    names, entries = mark
+    return claim.mark == (0 if claim.request.type in WILDCARD_TYPES else names, entries)

@@ -67,13 +67,20 @@ class Session:
         step = self._plain_step(self._newest, offer)
         if step is not None:
             return [self._take(step, offer)]
-        if isinstance(self._state, Claims) and self._is_content(self._state, offer, self._state.types):
-            self._newest = offer
+        if self.has(offer):
             return []
         ledger = self._awake()
         self._newest = offer
         ledger.take(offer)
         return self._responses(ledger, now)
+
+    def has(self, offer: Offer) -> bool:
+        """Take an offer to a proxy that came back with all of it; whether it was so. Cheap."""
+        state = self._state
+        if not isinstance(state, Claims) or not self._is_content(state, offer, state.types):
+            return False
+        self._newest = offer
+        return True
 
     def tick(self, now: float) -> list[Response]:
         """Time has passed."""
