@@ -10,7 +10,7 @@ import msgspec
 
 from koguma.core import items, world
 from koguma.core.build import encoding, endpoints, external, lay, locality, overlays, tls
-from koguma.core.build.overlays import Said
+from koguma.core.build.overlays import Laid, Said
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
@@ -45,7 +45,7 @@ class ClusterOf(msgspec.Struct, frozen=True):
 
     destination: Key
     section: str
-    said: Said
+    said: Laid
     caller: Caller
     subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
 
@@ -58,17 +58,25 @@ def cluster(db: Db, of: ClusterOf) -> tuple[Piece | Failure, ...]:
     port = target.port(of.section) if target else None
     if port is None or not name:
         return ()
-    where = of.caller.where(port.protocol, name)
-    said = overlays.outbound(db, of.said, where)
     if of.destination.kind == "MeshExternalService":
-        return _external(db, of, name, said)
+        return _external(db, of, name)
     skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
-    parts = _with_localities(lay.over_parts(skeleton, said.overlays))
+    parts = _with_localities(lay.over_parts(skeleton, of.said.overlays))
     transport = _transport(db, of)
-    data = _finished(parts, is_http=where.is_http, transport=transport)
+    data = _finished(parts, is_http=port.protocol in world.HTTP_PROTOCOLS, transport=transport)
     needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
     piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return piece, *said.failures
+    return piece, *of.said.failures
+
+
+def laid(db: Db, destination: Key, section: str, said: Said, caller: Caller) -> Laid:
+    """What policies mean for the cluster of a port."""
+    target = world.destination(db, destination)
+    port = target.port(section) if target else None
+    name = encoding.kri(db, destination, section)
+    if port is None or not name:
+        return overlays.NOTHING
+    return overlays.outbound(db, said, caller.where(port.protocol, name)).cluster
 
 
 class Assigned(NamedTuple):
@@ -178,13 +186,13 @@ def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Dat
     return cluster
 
 
-def _external(db: Db, of: ClusterOf, name: str, said: overlays.Laid) -> tuple[Piece | Failure, ...]:
+def _external(db: Db, of: ClusterOf, name: str) -> tuple[Piece | Failure, ...]:
     found = external.of(db, of.destination, of.section)
     if found is None or found.problem:
         text = found.problem if found else "it has no such port"
         return (Failure(CLUSTER, name, text, str(of.destination)),)
-    parts = lay.over_parts(found.parts, said.overlays)
+    parts = lay.over_parts(found.parts, of.said.overlays)
     data = _finished(parts, is_http="http_options" in found.parts, transport=None)
     needs = [each.id for each in found.secrets]
     piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return piece, *found.secrets, *said.failures
+    return piece, *found.secrets, *of.said.failures

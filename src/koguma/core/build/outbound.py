@@ -15,17 +15,17 @@ from koguma.core import items, routes, rules, world
 from koguma.core.build import added, backends, clusters, encoding, lay, logs, overlays, shape
 from koguma.core.build.backends import Going, Meant
 from koguma.core.build.clusters import Assigned, Caller, ClusterOf
-from koguma.core.build.overlays import Laid, Said
+from koguma.core.build.overlays import Laid
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.routes import Candidate
 from koguma.core.rules import Class, PortRules
-from koguma.core.world import Port
 from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
+from koguma.model.overlay import Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -50,11 +50,11 @@ class PortOf(msgspec.Struct, frozen=True):
 
     destination: Key
     section: str
-    said: Said
-    on_routes: tuple[tuple[Key, Said], ...]
+    protocol: str  # tcp also where a port speaks HTTP and there are rules for its connections only
+    said: Laid
+    on_routes: tuple[tuple[Key, Laid], ...]
     http: Entries
     tcp: Entries
-    caller: Caller
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -218,11 +218,27 @@ def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds
 
 def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
     """A port with what is said about it; `whole` are entries about whole proxies that act on their calls."""
-    said = overlays.said(db, (*found.entries, *whole), caller.mesh)
+    protocol = _protocol(db, found)
+    where = caller.where(protocol, encoding.kri(db, found.destination, found.section))
+    kind = "MeshTCPRoute" if protocol == "tcp" else "MeshHTTPRoute"
     on_routes = tuple(
-        (route.key, overlays.said(db, (*entries, *whole), caller.mesh)) for route, entries in found.routes
+        (route.key, _laid(db, (*entries, *whole), where))
+        for route, entries in found.routes
+        if route.key.kind == kind
     )
-    return PortOf(found.destination, found.section, said, on_routes, found.http, found.tcp, caller)
+    said = _laid(db, (*found.entries, *whole), where)
+    return PortOf(found.destination, found.section, protocol, said, on_routes, found.http, found.tcp)
+
+
+def _protocol(db: Db, found: PortRules) -> str:
+    target = world.destination(db, found.destination)
+    port = target.port(found.section) if target else None
+    speaks_http = port is not None and port.protocol in world.HTTP_PROTOCOLS
+    return port.protocol if port is not None and speaks_http and (found.http or not found.tcp) else "tcp"
+
+
+def _laid(db: Db, entries: ByKind, where: Where) -> Laid:
+    return overlays.outbound(db, overlays.said(db, entries, where.mesh), where).listener
 
 
 @question
@@ -232,7 +248,7 @@ def reaches(db: Db, ruled: Ruled, wanted: Group[Group[Wanted]], caller: Caller) 
     assigned: list[Assigned] = []
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
         entries = (*ruled.of(destination, section).entries, *ruled.whole)
-        said = overlays.said(db, entries, caller.mesh)
+        said = clusters.laid(db, destination, section, overlays.said(db, entries, caller.mesh), caller)
         found += clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets))
         assigned += clusters.assigned(db, destination, section, entries)
     return Reached(encoding.bundled(found), Group(assigned))
@@ -294,19 +310,15 @@ def _traffic(db: Db, of: PortOf) -> Traffic:
     if port is None or not name:
         nameless = (encoding.nameless(snapshot.LISTENER, of.destination),) if port else ()
         return Traffic({}, nameless, ())
-    speaks_http = port.protocol in world.HTTP_PROTOCOLS
-    if speaks_http and (of.http or not of.tcp):
-        return _http(db, of, name, port)
-    return _tcp(db, of, name, port)
+    return _tcp(db, of, name) if of.protocol == "tcp" else _http(db, of, name)
 
 
-def _tcp(db: Db, of: PortOf, name: str, port: Port) -> Traffic:
-    where = of.caller.where("tcp", name)
+def _tcp(db: Db, of: PortOf, name: str) -> Traffic:
     conf = items.conf(db, of.tcp) if of.tcp else {}
     origin = of.tcp[-1].policy if of.tcp else of.destination
-    going = Going(of.destination, port.section, is_http=False)
+    going = Going(of.destination, of.section, is_http=False)
     split, needed = backends.split(db, conf.get("backendRefs"), origin, going)
-    said = overlays.outbound(db, dict(of.on_routes).get(origin, of.said), where)
+    said = dict(of.on_routes).get(origin, of.said)
     skeleton = {"tcp": shape.tcp_proxy(name, _tcp_target(split), _IDLE)}
     parts = logs.with_logs(lay.over_parts(skeleton, said.overlays))
     return Traffic(parts, said.failures, needed)
@@ -329,15 +341,9 @@ def _tcp_subset(backend: envoy_routes.Backend) -> Data:
     return {"metadata_match": {"filter_metadata": {"envoy.lb": dict(backend.subset)}}}
 
 
-def _http(db: Db, of: PortOf, name: str, port: Port) -> Traffic:
-    where = of.caller.where(port.protocol, name)
-    said = overlays.outbound(db, of.said, where)
-    on_routes = {
-        key: overlays.outbound(db, on_route, where)
-        for key, on_route in of.on_routes
-        if key.kind == "MeshHTTPRoute"
-    }
-    skeleton = {"hcm": shape.hcm(name), "http_filters": shape.http_filters(port.protocol)}
+def _http(db: Db, of: PortOf, name: str) -> Traffic:
+    said, on_routes = of.said, dict(of.on_routes)
+    skeleton = {"hcm": shape.hcm(name), "http_filters": shape.http_filters(of.protocol)}
     named = {encoding.kri(db, key, ""): on for key, on in on_routes.items()}
     parts = logs.with_logs(lay.over_parts(skeleton, said.overlays), named)
     made, needed = _routes(db, of, on_routes, said)

@@ -6,6 +6,7 @@ An error in a hook takes away what that policy says there, and nothing else; it 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -22,8 +23,8 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json
 
 
-class Laid(msgspec.Struct, frozen=True, weakref=True):
-    """Overlays by kind, in the kinds' order, and what went wrong."""
+class Laid(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """Overlays by kind, in the kinds' order, and what went wrong. About calls, equal ones are one value."""
 
     overlays: tuple[Overlay, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -60,10 +61,33 @@ def said(db: Db, entries: ByKind, mesh: str) -> Said:
 _written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 
+NOTHING: Final = Laid()
+_OF_CLUSTERS: Final = frozenset({"cluster", "http_options", "locality"})
+
+
+class OnCalls(NamedTuple):
+    """What policies mean for calls to one port: what its listener and routes need to know, and its cluster.
+
+    They are apart, since most policies are about one of them, and what they do not change is made once.
+    """
+
+    listener: Laid
+    cluster: Laid
+
+
 @question
-def outbound(db: Db, of: Said, where: Where) -> Laid:
+def outbound(db: Db, of: Said, where: Where) -> OnCalls:
     """What policies mean for calls to one port, or through one route to it."""
-    return _alike(_collect(_outbound_calls(db, of, where)))
+    found = _collect(_outbound_calls(db, of, where))
+    return OnCalls(_alike(_some(found, of_clusters=False)), _alike(_some(found, of_clusters=True)))
+
+
+def _some(laid: Laid, *, of_clusters: bool) -> Laid:
+    parts = (
+        {name: part for name, part in overlay.items() if (name in _OF_CLUSTERS) == of_clusters}
+        for overlay in laid.overlays
+    )
+    return Laid(tuple(each for each in parts if each), laid.failures)
 
 
 _packed = msgspec.msgpack.Encoder()
