@@ -31,6 +31,8 @@ from koguma.store.feed import Subscription
 
 PACE: Final = timedelta(seconds=1)  # between two counts of the proxies of a service
 SHARE: Final = 4  # we rest so many times longer than we work, however large a mesh is
+SHARE_OF_COUNTS: Final = 60  # the same where only proxies come and go, which thousands may do at once
+COUNT_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS_MAX: Final = 1.0
 REASON: Final = "status"
 
@@ -69,6 +71,7 @@ class StatusKeeper:
         self._ranges = ranges
         self._marks: Marks = {}  # none before the first look
         self._proxies = Proxies(frozenset(), frozenset())
+        self._pace = PACE
         self._poked = asyncio.Event()
         self._due_at: dict[str, datetime] = {}  # by mesh: when to look, even if nothing changes
         self._looked_at: dict[str, datetime] = {}
@@ -83,7 +86,8 @@ class StatusKeeper:
     def poke(self, mesh: str) -> None:
         """Look at a mesh soon: a proxy came or went, or got a certificate. Cheap; call it on the loop."""
         now = self._clock()
-        at, due = max(now, self._looked_at.get(mesh, now - PACE) + PACE), self._due_at.get(mesh)
+        at = max(now, self._looked_at.get(mesh, now - self._pace) + self._pace)
+        due = self._due_at.get(mesh)
         if due is None or at < due:  # thousands come at once, and are counted together
             self._look_at(mesh, at)
             self._poked.set()
@@ -99,7 +103,11 @@ class StatusKeeper:
                 while True:
                     began_at = time.monotonic()
                     await self.settle(touched)
-                    touched = await self._touched(news, SHARE * (time.monotonic() - began_at))
+                    seconds = time.monotonic() - began_at
+                    self._pace = max(
+                        PACE, timedelta(seconds=min(SHARE_OF_COUNTS * seconds, COUNT_SECONDS_MAX))
+                    )
+                    touched = await self._touched(news, SHARE * seconds)
             except (Gone, Unavailable) as error:
                 _log.warning("statuses are looked at again from the start", reason=error.detail)
                 await asyncio.sleep(RETRY_SECONDS)
