@@ -13,7 +13,13 @@ HIDDEN: Final = "svc-hidden"
 SHARED: Final = {"scope": "shared"}
 EVERYBODY: Final = {"fleet": "swarm"}  # a label of all proxies, so that a policy for them beats the defaults
 WIDE_EVERY: Final = 20  # of so many teams one has a policy about every service, the others about one
-FEATURES: Final = ("feature-bind-outbounds", "feature-embedded-dns", "feature-readiness-unix-socket")
+# What `koguma dp run --bind-outbounds` says.
+FEATURES: Final = (
+    "feature-access-log-pipe",
+    "feature-bind-outbounds",
+    "feature-embedded-dns",
+    "feature-readiness-unix-socket",
+)
 
 # These have their Dataplane written by an operator, since its readiness is what changes endpoints.
 OF_HIDDEN: Final = 10

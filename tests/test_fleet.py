@@ -247,6 +247,46 @@ def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
         assert stored(second, "web-2") is None
 
 
+BINDING = ["feature-access-log-pipe", "feature-bind-outbounds"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "features", "explicit", "runs"),
+    [
+        (3, BINDING, False, 0),
+        (3, ["feature-access-log-pipe"], True, 0),
+        (3, [], False, 1),  # it is another agent than ours, and gets what it is to have all the same
+        (0, BINDING, False, 1),
+    ],
+)
+def test_what_known_proxies_share_is_there_before_they_come_back(
+    tmp_path, monkeypatch, seconds, features, explicit, runs
+):
+    monkeypatch.setattr("koguma.fleet.PREPARED_SECONDS_MAX", seconds)
+    store = f"sqlite:///{tmp_path / 'mesh.db'}"
+    outbound = [{"port": 9000, "tags": {"kuma.io/service": "web"}}] if explicit else []
+    brought = {
+        name: dataplane(name, port=port, outbound=outbound) for name, port in (("web-1", 80), ("web-2", 81))
+    }
+
+    def come(plane):
+        lines = [connect(plane, brought[name], name=name, features=features) for name in brought]
+        until(lambda: all(line.compiled is not None for line in lines))
+        return [line.compiled for line in lines]
+
+    with Plane(tmp_path / "a", store=store) as first:
+        come(first)
+        until(
+            lambda: (first.plane.store.state.named("MeshService", "default", "web") or stored(first)).status
+        )
+        settled = come(first)
+    with Plane(tmp_path / "a", store=store) as second:
+        ran = second.plane._proxies.fleet._control._db.runs
+        before = ran["outbound.everything"]
+        assert come(second) == settled
+        assert ran["outbound.everything"] - before == runs
+
+
 def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
     line = connect(plane, dataplane())
     first = plane.run(next_offer(line))

@@ -9,6 +9,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -37,6 +39,7 @@ from koguma.registration import Registration, document
 from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
+PREPARED_SECONDS_MAX: Final = 3.0
 DEREGISTRATION_SECONDS: Final = 10.0
 # A change for many proxies is given some time to reach them before the next one is looked at: one that comes
 # alone does not wait, and what changes together comes together. While proxies come in, each of them changes
@@ -202,6 +205,27 @@ class Fleet:
 
     # The loop.
 
+    async def prepare(self) -> None:
+        """Work out what those proxies share that were here before, while nobody waits for it.
+
+        After a restart they come all at once. It ends after a while: who comes then is served in any case.
+        """
+        end = asyncio.get_running_loop().time() + PREPARED_SECONDS_MAX
+        known = iter([each.key for each in self.context.state.listed("Dataplane")])
+        places: set[compiled.Place] = set()
+        while (batch := list(islice(known, BATCH))) and asyncio.get_running_loop().time() < end:
+            await self._control.beside(partial(self._prepare, batch, places))
+
+    def _prepare(self, proxies: Iterable[Key], places: set[compiled.Place], db: Db) -> None:
+        """Beside the loop: ask what some proxies will ask for."""
+        self._watched(db)
+        for key in proxies:
+            with contextlib.suppress(Exception):  # whoever needs it asks again, and is told
+                place = compiled.likely_place(db, key)
+                if place is not None and place not in places:
+                    places.add(place)
+                    compiled.shared(db, place)
+
     async def run(self) -> None:
         """Keep every connected proxy's offer as new as the store, until cancelled."""
         listener = asyncio.create_task(self._listen(), name="fleet news")
@@ -305,12 +329,9 @@ class Fleet:
         self, db: Db, joining: Iterable[ProxyLine], leaving: Iterable[Key], *, looks: bool
     ) -> dict[Key, tuple[Snapshot | None, tuple[str, ...]]]:
         """Beside the loop: what changed for whom, and what those get who join."""
-        again: Iterable[ProxyLine] = ()
-        watching = self._watching
-        if watching is None or watching.db is not db:  # it began anew, and knows nobody
-            db.set(encoding.ENCODER, "envoy", self._encoder)
-            again = tuple(self._lines.values())
-            watching = self._watching = Watching(db)
+        before = self._watching
+        watching = self._watched(db)
+        again = tuple(self._lines.values()) if watching is not before else ()
         for key in leaving:
             watching.remove(key)
             db.remove(network.LINKS, key)
@@ -330,6 +351,13 @@ class Fleet:
                     "the configuration of a proxy cannot be made; it keeps what it has", proxy=str(key)
                 )
         return found
+
+    def _watched(self, db: Db) -> Watching:
+        """Who is watched in a database; nobody where it has just begun anew."""
+        if self._watching is None or self._watching.db is not db:
+            db.set(encoding.ENCODER, "envoy", self._encoder)
+            self._watching = Watching(db)
+        return self._watching
 
     async def _accuse(self, suspects: set[Key]) -> None:
         """Name the policies that had changed what proxies refused."""

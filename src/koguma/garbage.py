@@ -44,9 +44,16 @@ class _Rounds:
 
 
 def look_seldom() -> None:
-    """From now on look only through what is new."""
+    """Do not look before `begin`, and then only through what is new."""
+    gc.disable()
     gc.set_threshold(_YOUNG, _MIDDLE, *gc.get_threshold()[_OLDEST:])
     gc.callbacks.append(_Rounds().told)
+
+
+def begin() -> None:
+    """All is set up: what lives from the start lives to the end, and is not looked at."""
+    gc.freeze()
+    gc.enable()
 
 
 def keep_no_large() -> None:

@@ -117,11 +117,11 @@ class ControlPlane:
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
+        gc.collect()
         if self._proxies is not None:
             await self._proxies.start(identity, tls)
             self.ports |= self._proxies.ports
-        gc.collect()
-        gc.freeze()  # what lives from the start lives to the end; later collections need not look at it
+        garbage.begin()
         self._not_ready = ""
 
     async def stop(self) -> None:

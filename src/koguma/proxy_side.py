@@ -121,11 +121,12 @@ class ProxySide:
         )
         self._http = HttpServer(door.handle)
         await self._http.start()
-        await self._xds.start()
         host = self._settings.dp_host
         self.ports["xds"] = await _listening(
             "--xds-port", host, self._settings.xds_port, self._xds_listen(identity)
         )
+        await self.fleet.prepare()  # who connects meanwhile is let in afterwards
+        await self._xds.start()
         http = self._http
         self.ports["dp"] = await _listening(
             "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, tls)

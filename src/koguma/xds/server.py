@@ -70,9 +70,8 @@ class XdsServer:
         self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
         self._unknown_types: set[str] = set()
         self._arriving: set[asyncio.Timeout] = set()  # streams that have not said anything yet
-        self._log: FilteringBoundLogger = (
-            _log.bind()
-        )  # as it is configured now, so that a stream's costs little
+        # As it is configured now, so that the one of a stream costs little.
+        self._log: FilteringBoundLogger = _log.bind()
         self._is_started = False
         self._is_stopping = False
 

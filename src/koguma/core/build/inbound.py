@@ -156,7 +156,7 @@ def _told(db: Db, of: Inbound) -> Where:
     """What is told to policies about an inbound."""
     own, key = dict(of.where.tags), of.proxy
     service = own.get(tags.SERVICE) or network.own_service(db, key)
-    pipe = network.log_pipe(db, key)
+    pipe = network.log_pipe(db, key, network.link(db, key))
     return Where(of.where.protocol, key.mesh, key.zone, of.name, of.where.tags, service, pipe)
 
 

@@ -20,6 +20,7 @@ from koguma.model.schema import Json
 LOOPBACK = "127.0.0.1"
 
 _OWN_PIPE = "feature-access-log-pipe"
+_BINDS_OUTBOUNDS = "feature-bind-outbounds"
 _KUMA_PIPE = "feature-tcp-accesslog-via-named-pipe"
 _KUMA_PIPE_LENGTH_MAX = 98
 
@@ -36,7 +37,7 @@ class Link(msgspec.Struct, frozen=True):
     @property
     def binds_outbounds(self) -> bool:
         """Whether its Envoy listens on the virtual addresses themselves."""
-        return "feature-bind-outbounds" in self.features
+        return _BINDS_OUTBOUNDS in self.features
 
     @property
     def has_own_dns(self) -> bool:
@@ -114,10 +115,19 @@ def link(db: Db, proxy: Key) -> Link:
     return LINKS.get(db, proxy) or Link()
 
 
-def log_pipe(db: Db, proxy: Key) -> str:
+def likely_link(net: "Net") -> Link:
+    """What a proxy most likely says of itself, as far as others share what follows from it.
+
+    It has the agent of this project, which binds the addresses of what is called where the Dataplane names
+    nothing.
+    """
+    return Link((_OWN_PIPE,) if net.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS))
+
+
+def log_pipe(db: Db, proxy: Key, of: Link) -> str:
     """Where the agent beside a proxy's Envoy reads lines that it sends on; empty where it does not."""
     known = world.proxy(db, proxy)
-    return link(db, proxy).log_pipe(proxy.mesh, known.core_name) if known else ""
+    return of.log_pipe(proxy.mesh, known.core_name) if known else ""
 
 
 def own_service(db: Db, proxy: Key) -> str:

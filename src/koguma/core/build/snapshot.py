@@ -13,7 +13,7 @@ from koguma.core import hostnames, items, match, order, rules, vips, world
 from koguma.core.build import clusters, inbound, internals, locality, network, outbound, overlays, patches
 from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
-from koguma.core.build.network import Net
+from koguma.core.build.network import Link, Net
 from koguma.core.build.outbound import Listened, Outbounds
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -83,10 +83,18 @@ class Own(NamedTuple):
 def _place(db: Db, proxy: Key) -> Place | None:
     # Apart from what it gets: what is its own is then made again only where something of its own changed.
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
-    if mine is None or net is None:
-        return None
-    listened, binds = _listened(db, proxy, mine, net)
-    return Place(mine, listened, _caller(db, proxy, mine), binds)
+    return None if mine is None or net is None else _placed(db, proxy, mine, net, network.link(db, proxy))
+
+
+def likely_place(db: Db, proxy: Key) -> Place | None:
+    """The place that a proxy will most likely have when it has come."""
+    mine, net = rules.class_of(db, proxy), network.net(db, proxy)
+    return None if mine is None or net is None else _placed(db, proxy, mine, net, network.likely_link(net))
+
+
+def _placed(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> Place:
+    listened, binds = _listened(db, proxy, mine, net, link)
+    return Place(mine, listened, _caller(db, proxy, mine, link), binds)
 
 
 def _bundles(db: Db, proxy: Key, outbounds: Outbounds) -> tuple[tuple[str, Bundle], ...]:
@@ -102,9 +110,8 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     return (patches.INBOUND, inbound.everything(db, proxy)), (patches.INTERNAL, own)
 
 
-def _listened(db: Db, proxy: Key, mine: Class, net: Net) -> tuple[Group[Listened], bool]:
+def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], bool]:
     """The ports that a proxy can call and where, and whether Envoy itself binds these addresses."""
-    link = network.link(db, proxy)
     if net.redirect_outbound or link.binds_outbounds:
         return virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach), not net.redirect_outbound
     return Group(_explicit(db, proxy, net)), True
@@ -149,9 +156,9 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
         yield Listened(key, section, tuple(sorted(set(addresses))))
 
 
-def _caller(db: Db, proxy: Key, mine: Class) -> Caller:
+def _caller(db: Db, proxy: Key, mine: Class, link: Link) -> Caller:
     whole_mesh = rules_of_tls(db, mine)
-    log_pipe = network.log_pipe(db, proxy)
+    log_pipe = network.log_pipe(db, proxy, link)
     service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
     return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service)
 
