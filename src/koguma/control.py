@@ -6,6 +6,7 @@ the revision that the store had when it was asked, never for an older one.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, TypeVar, assert_never
@@ -45,6 +46,8 @@ class Control:
         self._kinds = kinds
         self._place = place
         self._lock = asyncio.Lock()
+        # One thread, always the same: each has its own memory, of which some is left over.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._load()
 
     async def database(self) -> Db:
@@ -61,7 +64,8 @@ class Control:
         async with self._lock:
             await self._catch_up()
             seen = self._changes.position
-            return await asyncio.to_thread(work, self._db), seen
+            running = asyncio.get_running_loop().run_in_executor(self._thread, work, self._db)
+            return await running, seen
 
     async def renew(self) -> None:
         """Begin anew with an empty memory."""

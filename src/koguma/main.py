@@ -117,10 +117,12 @@ class ControlPlane:
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
-        gc.collect()
         if self._proxies is not None:
             await self._proxies.start(identity, tls)
             self.ports |= self._proxies.ports
+        gc.collect()
+        if self._proxies is not None:
+            await self._proxies.let_in()
         garbage.begin()
         self._not_ready = ""
 

@@ -86,7 +86,7 @@ class ProxySide:
         return self.fleet.connected if self.fleet else frozenset()
 
     async def start(self, identity: ServerIdentity, tls: ssl.SSLContext) -> None:
-        """Load Envoy's schema, and let proxies in."""
+        """Load Envoy's schema, and listen."""
         self._tasks.append(asyncio.create_task(self._statuses.run(), name="status keeper"))
         try:
             binary = schema.find_envoy()
@@ -125,12 +125,16 @@ class ProxySide:
         self.ports["xds"] = await _listening(
             "--xds-port", host, self._settings.xds_port, self._xds_listen(identity)
         )
-        await self.fleet.prepare()  # who connects meanwhile is let in afterwards
-        await self._xds.start()
         http = self._http
         self.ports["dp"] = await _listening(
             "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, tls)
         )
+
+    async def let_in(self) -> None:
+        """Let proxies in, once there is what known ones share; who connects meanwhile waits for that."""
+        if self.fleet is not None and self._xds is not None:
+            await self.fleet.prepare()
+            await self._xds.start()
 
     def _prove(self, binary: str) -> None:
         """Check the engine now and then against a compile from scratch."""

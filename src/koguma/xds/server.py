@@ -14,7 +14,6 @@ import grpc
 import msgspec
 import structlog
 from google.protobuf.message import DecodeError
-from structlog.typing import FilteringBoundLogger
 
 from koguma.envoy.schema import Schema
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
@@ -65,13 +64,13 @@ class XdsServer:
             "sotw", SotwReader(schema).read, lambda: SotwSession(Session(drain_seconds)), sotw_bytes
         )
         pace = Pace(self._limits.places, self._limits.places_for_new, self._limits.patience_seconds)
-        self._terms = Terms(pace, clock, self._limits.farewell_seconds, self._note_unknown_type)
+        # The log as it is configured now, so that the one of a stream costs little.
+        log = _log.bind()
+        self._terms = Terms(pace, clock, self._limits.farewell_seconds, self._note_unknown_type, log)
         self._servers: list[grpc.aio.Server] = []
         self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
         self._unknown_types: set[str] = set()
         self._arriving: set[asyncio.Timeout] = set()  # streams that have not said anything yet
-        # As it is configured now, so that the one of a stream costs little.
-        self._log: FilteringBoundLogger = _log.bind()
         self._is_started = False
         self._is_stopping = False
 
@@ -154,9 +153,9 @@ class XdsServer:
         first = await self._first(context, form)
         hello = hello_of(first.node, token, context.peer())
         line = await self._door.connect(hello)
-        bound = self._log.bind(mesh=hello.mesh, proxy=hello.name, peer=hello.peer)
-        bound.info("proxy connected", form=form.name, envoy=hello.version)
-        return Stream(form, context, line, hello, first, self._terms, bound)
+        stream = Stream(form, context, line, hello, first, self._terms)
+        stream.log.info("proxy connected", form=form.name, envoy=hello.version)
+        return stream
 
     async def _first(
         self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]

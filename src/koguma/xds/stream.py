@@ -75,6 +75,9 @@ class Wire(Protocol):
     async def write(self, message: bytes) -> None:
         """Send a message."""
 
+    def peer(self) -> str:
+        """Who is at the other end."""
+
 
 class Terms(msgspec.Struct, frozen=True):
     """What all streams of a server have in common."""
@@ -83,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     farewell_seconds: float  # for a proxy to take a message when its stream is to end
     unknown_type: Callable[[str], None]  # told about a type that is not served
+    log: FilteringBoundLogger
 
 
 class Stream(Generic[_Q, _R]):
@@ -107,7 +111,6 @@ class Stream(Generic[_Q, _R]):
         "id",
         "is_deaf",
         "line",
-        "log",
     )
 
     def __init__(
@@ -118,13 +121,11 @@ class Stream(Generic[_Q, _R]):
         hello: Hello,
         first: Incoming[_Q],
         terms: Terms,
-        log: FilteringBoundLogger,
     ) -> None:
         self._form, self._wire, self.line = form, wire, line
         self.id = hello.mesh, hello.name
         self._first: Incoming[_Q] | None = first  # what it came with; not kept, since it may be large
         self._terms = terms
-        self.log = log
         self._session = form.session()
         self._to_say: list[_R] = []
         self._n_heard = 0  # since the last turn
@@ -137,6 +138,12 @@ class Stream(Generic[_Q, _R]):
         self.is_deaf = False  # it ended in the middle of a message, so nothing can be said to it any more
         self._reported: ProxyStatus | None = None
         self._n_accepted = 0
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        """Where it says what happens, with who it is about; made when something does."""
+        mesh, name = self.id
+        return self._terms.log.bind(mesh=mesh, proxy=name, peer=self._wire.peer())
 
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end as soon as what is being written is written."""
