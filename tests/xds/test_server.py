@@ -184,6 +184,9 @@ async def test_when_the_server_stops_streams_end_in_order():
         await proxy.say("cluster", node=NODE)
         await proxy.heard()
         await silent.open()
+        async with asyncio.timeout(10):
+            while not server._arriving:  # noqa: ASYNC110 - it is connected before the server hears of it
+                await asyncio.sleep(0.01)
         began = monotonic()
         await server.stop(5)
         assert monotonic() - began < 2
