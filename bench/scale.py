@@ -362,6 +362,15 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on one line")
     options = parser.parse_args()
+    for name, least in (
+        ("proxies", 2 * mesh.TEAM),
+        ("services", 2),
+        ("rounds", 1),
+        ("swarms", 1),
+        ("planes", 1),
+    ):
+        if getattr(options, name) < least:
+            parser.error(f"--{name} must be at least {least}")
     print(json.dumps(shown(measured(options)), indent=None if options.json else 2))
 
 

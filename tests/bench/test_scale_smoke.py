@@ -11,6 +11,15 @@ ROOT = Path(__file__).parents[2]
 GOALS = ("all_ratio", "wide_ratio", "ten_cpu_s", "endpoint_cpu_s", "reconnect_s")
 
 
+def test_too_few_are_refused_before_anything_starts():
+    command = [sys.executable, "-m", "bench.scale", "--proxies", "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1].partition("error: ")[2]) == (
+        2,
+        "--proxies must be at least 20",
+    )
+
+
 @pytest.mark.slow
 def test_a_few_proxies_are_measured_and_nothing_is_sent_again_after_a_restart():
     options = ("--proxies", "20", "--services", "12", "--rounds", "1", "--settle", "0.1", "--json")

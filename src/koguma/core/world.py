@@ -193,6 +193,12 @@ def destination(db: Db, key: Key) -> Destination | None:
     return Destination(resource.key, resource.core_name, pairs(resource.labels), tuple(_ports(resource)))
 
 
+def port(db: Db, key: Key, section: str) -> Port | None:
+    """A port of a destination; None where there is no such destination or port."""
+    target = destination(db, key)
+    return target.port(section) if target else None
+
+
 def _ports(resource: Resource) -> Iterator[Port]:
     spec = resource.spec
     if resource.kind == "MeshExternalService":

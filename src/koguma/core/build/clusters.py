@@ -54,8 +54,7 @@ class ClusterOf(msgspec.Struct, frozen=True):
 def cluster(db: Db, of: ClusterOf) -> tuple[Piece | Failure, ...]:
     """The cluster of a port, and what it needs or lacks."""
     name = encoding.kri(db, of.destination, of.section)
-    target = world.destination(db, of.destination)
-    port = target.port(of.section) if target else None
+    port = world.port(db, of.destination, of.section)
     if port is None or not name:
         return ()
     if of.destination.kind == "MeshExternalService":
@@ -71,9 +70,7 @@ def cluster(db: Db, of: ClusterOf) -> tuple[Piece | Failure, ...]:
 
 def laid(db: Db, destination: Key, section: str, said: Said, caller: Caller) -> Laid:
     """What policies mean for the cluster of a port."""
-    target = world.destination(db, destination)
-    port = target.port(section) if target else None
-    name = encoding.kri(db, destination, section)
+    port, name = world.port(db, destination, section), encoding.kri(db, destination, section)
     if port is None or not name:
         return overlays.NOTHING
     return overlays.outbound(db, said, caller.where(port.protocol, name)).cluster

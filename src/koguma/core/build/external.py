@@ -76,8 +76,7 @@ class _Going(msgspec.Struct, frozen=True):
 @question
 def of(db: Db, service: Key, section: str) -> External | None:
     """How a port of a MeshExternalService is called; None where there is no such port."""
-    resource, target = world.RESOURCES.get(db, service), world.destination(db, service)
-    port = target.port(section) if target else None
+    resource, port = world.RESOURCES.get(db, service), world.port(db, service, section)
     if resource is None or port is None:
         return None
     name = encoding.kri(db, service, port.section)

@@ -231,10 +231,10 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
 
 
 def _protocol(db: Db, found: PortRules) -> str:
-    target = world.destination(db, found.destination)
-    port = target.port(found.section) if target else None
-    speaks_http = port is not None and port.protocol in world.HTTP_PROTOCOLS
-    return port.protocol if port is not None and speaks_http and (found.http or not found.tcp) else "tcp"
+    port = world.port(db, found.destination, found.section)
+    if port is None or port.protocol not in world.HTTP_PROTOCOLS:
+        return "tcp"
+    return port.protocol if found.http or not found.tcp else "tcp"
 
 
 def _laid(db: Db, entries: ByKind, where: Where) -> Laid:
@@ -304,8 +304,7 @@ def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
 
 def _traffic(db: Db, of: PortOf) -> Traffic:
     """What becomes of calls to a port."""
-    target = world.destination(db, of.destination)
-    port = target.port(of.section) if target else None
+    port = world.port(db, of.destination, of.section)
     name = encoding.kri(db, of.destination, of.section)
     if port is None or not name:
         nameless = (encoding.nameless(snapshot.LISTENER, of.destination),) if port else ()

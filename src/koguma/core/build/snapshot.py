@@ -122,8 +122,7 @@ def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> Group
     """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
     found = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
-        target = world.destination(db, destination)
-        port = target.port(section) if target else None
+        port = world.port(db, destination, section)
         addresses = tuple((ip, port.number) for ip in vips.of(db, destination)) if port else ()
         if addresses:
             found.append(Listened(destination, section, addresses))
