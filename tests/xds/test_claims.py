@@ -175,6 +175,19 @@ def test_what_was_brought_along_is_not_read_where_it_is_what_is_offered(monkeypa
     assert session.is_at_rest
 
 
+def test_nothing_is_written_down_of_a_proxy_that_has_nothing_before_it_is_offered_something(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def never(*_arguments: object) -> None:
+        raise AssertionError("it was written down")
+
+    session = Session(30.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_written_down", never)
+        assert come_back(session, {type_: {} for type_ in WILDCARD_TYPES}) == []
+    assert told(session.offer(OFFER, 0.0)) == [("cluster", ["a", "b"], []), ("listener", ["in"], [])]
+
+
 # How it comes over the wire.
 
 NAMES = ("a", "größe", "n" * 127, "n" * 128, "m" * 20_000, "a\nb\x12c", "")

@@ -265,6 +265,36 @@ async def test_proxies_that_do_not_read_keep_nobody_waiting():
         deaf.leave()
 
 
+@pytest.mark.parametrize("how", ["has everything", "refuses", "leaves"])
+async def test_a_new_proxy_is_not_begun_with_before_the_one_before_it(how):
+    house, limits = House(ONE), Limits(places_for_new=1, answer_seconds=60)
+    async with serving(house, limits) as (_, port), client(port) as first, client(port) as second:
+        await first.say("cluster", node="default.first")
+        nonce = (await first.hear()).nonce
+        await second.say("cluster", node="default.second")
+        room = await house.room(1)
+        await asyncio.sleep(0.1)
+        assert {status.offered for status in room.statuses} == {0}
+        if how == "leaves":
+            first.leave()
+        else:
+            error = {"error_detail": {"message": "cluster a is bad"}} if how == "refuses" else {}
+            await first.say("cluster", response_nonce=nonce, **error)
+        assert await second.heard() == "a b"
+        assert facts(await room.until("synced")) == ("synced", 1, 1)
+
+
+async def test_a_new_proxy_that_does_not_answer_keeps_nobody_waiting():
+    house, limits = House(ONE), Limits(places_for_new=1, answer_seconds=0.05)
+    async with serving(house, limits) as (_, port), client(port) as first, client(port) as second:
+        await first.say("cluster", node="default.first")
+        nonce = (await first.hear()).nonce
+        await second.say("cluster", node="default.second")
+        assert await second.heard() == "a b"
+        await first.say("cluster", response_nonce=nonce)
+        assert facts(await (await house.room()).until("synced")) == ("synced", 1, 1)
+
+
 async def test_a_proxy_that_does_not_read_gives_its_place_to_a_newer_stream():
     names = [str(number) for number in range(200)]
     house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))

@@ -45,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
     hello_seconds: float = 10.0  # for the first request of a stream
     farewell_seconds: float = 1.0  # for a proxy to take a message when its stream is to end
     patience_seconds: float = 1.0  # that a slow proxy keeps others waiting
+    answer_seconds: float = 0.25  # that a new one does, which has yet to answer
     places: int = 128  # streams that write at a time
     places_for_new: int = 16
 
@@ -63,7 +64,12 @@ class XdsServer:
         self._sotw = Form(
             "sotw", SotwReader(schema).read, lambda: SotwSession(Session(drain_seconds)), sotw_bytes
         )
-        pace = Pace(self._limits.places, self._limits.places_for_new, self._limits.patience_seconds)
+        pace = Pace(
+            self._limits.places,
+            self._limits.places_for_new,
+            self._limits.patience_seconds,
+            self._limits.answer_seconds,
+        )
         # The log as it is configured now, so that the one of a stream costs little.
         log = _log.bind()
         self._terms = Terms(pace, clock, self._limits.farewell_seconds, self._note_unknown_type, log)

@@ -185,6 +185,7 @@ class Stream(Generic[_Q, _R]):
 
     async def _clean(self) -> None:
         self._end = self._end or End(grpc.StatusCode.CANCELLED)
+        self._terms.pace.leave(self)
         if self._tick is not None:
             self._tick.cancel()
         if self._writer is not None:
@@ -235,25 +236,24 @@ class Stream(Generic[_Q, _R]):
             self._n_heard += 1
             self._to_say += self._session.receive(incoming.request, self._terms.clock())
             self._report()
-            self._go_on()
+            self.go_on()
 
     def _take(self, offer: Offer) -> None:
         if not self._is_waiting and self._writer is None and self._session.has(offer):
             self._report()  # as with most after a restart; they need no turn
         else:
             self._offer = offer
-        self._go_on()
+        self.go_on()
 
     # Talking.
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Wait for a turn to talk if there is something to say, or until something is due."""
         if self._is_waiting or self._writer is not None or self._end is not None:
             return
         if self._to_say or self._offer is not None:
             self._is_waiting = True
-            is_new = self._reported is None or self._reported.state == "connecting"
-            self._terms.pace.enter(self._talk, is_new=is_new)
+            self._terms.pace.enter(self, is_new=self._is_new)
         elif (due := self._session.next_tick) is not None and self._tick is None:
             left = max(0.0, due - self._terms.clock())
             self._tick = asyncio.get_running_loop().call_later(left, self._due)
@@ -263,13 +263,13 @@ class Stream(Generic[_Q, _R]):
         if self._end is None:
             self._to_say += self._session.tick(self._terms.clock())
             self._report()
-            self._go_on()
+            self.go_on()
 
-    async def _talk(self) -> None:
-        """One turn: say what there is to say now."""
+    async def talk(self) -> bool:
+        """One turn: say what there is to say now; whether the proxy is not yet where it is to be."""
         self._is_waiting = False
         if self._end is not None:
-            return
+            return False
         self._writer = asyncio.current_task()
         try:
             for response in self._responses():
@@ -284,7 +284,12 @@ class Stream(Generic[_Q, _R]):
             self._finish_if_ended()
         self._n_heard = 0
         self._report()
-        self._go_on()
+        return self._end is None and self._is_new
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether it has never had all that it is to have."""
+        return self._reported is None or self._reported.state == "connecting"
 
     def _responses(self) -> list[_R]:
         """What is to be said since the last turn."""
@@ -301,6 +306,8 @@ class Stream(Generic[_Q, _R]):
         if is_same and before is not None and _shown(before) == _shown(status):
             return
         self._reported, self._n_accepted = status, self._session.n_accepted
+        if not self._is_new:
+            self._terms.pace.leave(self)
         self.line.report(status)
         known = before.rejections if before is not None else ()
         for rejection in status.rejections:

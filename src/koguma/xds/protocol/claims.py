@@ -1,9 +1,9 @@
-"""Claims: what a proxy that comes back says it has, compared with an offer without being read.
+"""Claims: what a proxy that begins says it has, compared with an offer without being read.
 
 After a restart all proxies come back, each names the versions of a thousand resources, and mostly these are
 just what it is offered. So what it says is added up as it comes and the sums are compared with those of the
 bundles, which are found once for all who share one. Only where they differ is anything read, and tables are
-made of it.
+made of it. So, too, one that has nothing yet costs little until it is its turn to be told.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ class Claims:
 
 
 def _is_claim(request: DeltaRequest) -> bool:
-    if request.nonce or request.error or request.unsubscribe or not request.initial_versions:
+    if request.nonce or request.error or request.unsubscribe:
         return False
     if request.type in WILDCARD_TYPES:
         return request.subscribe in _EVERYTHING
@@ -134,8 +134,9 @@ def _unread(request: DeltaRequest) -> Unread:
 
 
 def _is_true(claim: _Claim, n_pieces: int, mark: Mark) -> bool:
-    # As many as the bundles have, so there is none that hides one of another bundle.
-    if claim.n_entries != n_pieces:
+    # As many as the bundles have, so there is none that hides one of another bundle. One that has nothing
+    # waits for an answer even if there is nothing for it.
+    if not claim.n_entries or claim.n_entries != n_pieces:
         return False
     names, entries = mark
     return claim.mark == (0 if claim.request.type in WILDCARD_TYPES else names, entries)

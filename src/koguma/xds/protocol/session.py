@@ -112,8 +112,8 @@ class Session:
         more = claims.and_of(request, now)
         if more is None or not self._is_content(more, self._newest, {request.type}):
             return False
-        # What referred to the rest may have gone just before this stream began.
-        self._course.departures.release_all(now)
+        if request.initial_versions:  # what referred to the rest may have gone just before this stream began
+            self._course.departures.release_all(now)
         return True
 
     def _is_content(self, claims: Claims, offer: Offer | None, types: AbstractSet[str]) -> bool:
