@@ -312,7 +312,7 @@ class Fleet:
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
             if line.key in changed:
                 line.compiled, line.uris = changed[line.key]
-        told = {line.key for line in joining} | changed.keys() | suspects | set(self._certificates.changed())
+        told = dict.fromkeys((*changed, *suspects, *self._certificates.changed()))
         await self._offering.hand_out(revision, told)
         if looks:  # not before: who is not behind counts as having this revision
             self._revision = revision
@@ -343,7 +343,7 @@ class Fleet:
         for key in touched:
             watching.add(key)
         found = {}
-        for key in sorted({*news, *touched}):
+        for key in dict.fromkeys((*news, *touched)):
             try:
                 found[key] = watching.of(key), spiffe.identity(db, key)
             except Exception:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale

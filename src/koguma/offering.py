@@ -68,7 +68,7 @@ class Offering:
 
     def _offer(self, revision: int, line: ProxyLine, made: Snapshot) -> None:
         secrets = self._secrets(line)
-        if not any(each is secrets for each in line.offered.bundles):
+        if line.offered.bundles[-1:] != (secrets,):
             line.keep_secrets()
         line.offer(revision, self._quarantine.taken(line.key, Snapshot((*made.bundles, secrets))))
         if self._quarantine.is_passing(line.key):

@@ -204,9 +204,7 @@ def _is_of_inbound(piece: Piece) -> bool:
 
 def is_same(one: Snapshot, other: Snapshot) -> bool:
     """Whether two snapshots hold the very same bundles; equal ones are mostly one, and to compare is dear."""
-    if len(one.bundles) != len(other.bundles):
-        return False
-    return all(a is b for a, b in zip(one.bundles, other.bundles, strict=True))
+    return [*map(id, one.bundles)] == [*map(id, other.bundles)]
 
 
 def link_of(metadata: Mapping[str, Json]) -> Link:

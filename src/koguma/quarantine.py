@@ -174,7 +174,8 @@ class Quarantine:
 
     def is_passing(self, proxy: Key) -> bool:
         """Whether something is held for a proxy for a reason that may pass by itself."""
-        return any(each.is_passing for each in self.of(proxy).values())
+        mine = self._holding.get(proxy)
+        return mine is not None and any(each.is_passing for each in mine.values())
 
     def trial(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
         """What a proxy is offered for a trial: only what it refused for a lasting reason is held back."""

@@ -124,7 +124,8 @@ class Db:
         self._n_watched = 0
         self._graph = Graph()
         self._watched = self._graph.held  # in which order, and with which answer that was last told
-        self._to_tell: dict[Memo, None] = {}  # watched, and answered anew since
+        # Watched, and answered anew since; whether that is known to differ from what was last told.
+        self._to_tell: dict[Memo, bool] = {}
         self._making: dict[Memo, _Frame] = {}  # whose question runs, innermost last
         self._frame: _Frame | None = None  # that of the innermost
 
@@ -176,7 +177,9 @@ class Db:
             self._refresh(memo)
         self._graph.sweep()
         told = self._watched
-        news = [memo for memo in self._to_tell if not same(memo.answer, told[memo][1])]
+        news = [
+            memo for memo, differs in self._to_tell.items() if differs or not same(memo.answer, told[memo][1])
+        ]
         self._to_tell.clear()
         for memo in news:
             told[memo] = told[memo][0], memo.answer
@@ -290,10 +293,10 @@ class Db:
         self._graph.link(memo, frame)
         self._graph.found_true(memo)
         if is_news:
-            memo.answer = answer
+            before, memo.answer = memo.answer, answer
             self._graph.touch(memo)
             if memo in self._watched:
-                self._to_tell[memo] = None
+                self._to_tell[memo] = before is self._watched[memo][1]
 
     def _enter(self, memo: Memo) -> _Frame:
         if len(self._making) >= DEPTH_MAX:

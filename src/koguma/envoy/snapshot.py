@@ -8,6 +8,7 @@ that hold the same bundle are equal there without a look inside.
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -176,11 +177,11 @@ class Bundle:
     def _has_equal_pieces(self, other: "Bundle") -> bool:
         if len(self.pieces) != len(other.pieces):
             return False
-        ids = self.suspects(other)
-        if ids is None:
+        unlike = self._unlike(other)
+        if unlike is None:
             return self.pieces == other.pieces
         mine, others = self.pieces.get, other.pieces.get
-        for id_ in ids:
+        for id_ in chain.from_iterable(each.pieces for each in unlike):
             one, another = mine(id_), others(id_)
             if one is not another and one != another:  # most are the same, and `==` would ask them
                 return False
@@ -188,14 +189,19 @@ class Bundle:
 
     def suspects(self, other: "Bundle") -> Iterable[Id] | None:
         """All that may differ, where that is known without a look at everything."""
+        unlike = self._unlike(other)
+        return None if unlike is None else dict.fromkeys(chain.from_iterable(one.pieces for one in unlike))
+
+    def _unlike(self, other: "Bundle") -> "list[Bundle] | None":
+        """The smallest parts that not both have; None where the parts do not tell."""
         mine, others = self._parts, other._parts  # noqa: SLF001 - of the same class
         if not mine or len(mine) != len(others):
             return None
-        found: dict[Id, Piece] = {}
+        found: list[Bundle] = []
         for one, another in zip(mine, others, strict=True):
             if one is not another:
-                found |= one.pieces
-                found |= another.pieces
+                inner = one._unlike(another)  # noqa: SLF001 - as above
+                found += [one, another] if inner is None else inner
         return found
 
     def __hash__(self) -> int:

@@ -48,7 +48,7 @@ class _Lane:
         self._answer_seconds = answer_seconds  # for one who keeps a place and says nothing
         self._waiting: deque[Writer] = deque()
         self._slow_at: dict[Writer, float] = {}  # who has a place, and when it is to lose it
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turns: dict[Writer, asyncio.Task[None]] = {}
         self._look: asyncio.TimerHandle | None = None
 
     def enter(self, writer: Writer) -> None:
@@ -70,23 +70,20 @@ class _Lane:
             self._free += 1
 
     def _begin(self, writer: Writer) -> None:
-        self._keep(writer, self._patience_seconds)
-        self._turns.add(asyncio.get_running_loop().create_task(self._turn(writer)))
-
-    def _keep(self, writer: Writer, seconds: float) -> None:
-        self._slow_at[writer] = asyncio.get_running_loop().time() + seconds
+        loop = asyncio.get_running_loop()
+        self._slow_at[writer] = loop.time() + self._patience_seconds
+        self._turns[writer] = loop.create_task(self._turn(writer))
 
     async def _turn(self, writer: Writer) -> None:
-        task, is_kept = asyncio.current_task(), False
-        assert task is not None
+        is_kept = False
         try:
             is_kept = await writer.talk()
         finally:
-            self._turns.discard(task)
+            del self._turns[writer]
             if not is_kept:
                 self.leave(writer)
             elif writer in self._slow_at:
-                self._keep(writer, self._answer_seconds)
+                self._slow_at[writer] = asyncio.get_running_loop().time() + self._answer_seconds
         writer.go_on()
 
     def _look_later(self) -> None:

@@ -271,8 +271,10 @@ class Stream(Generic[_Q, _R]):
         if self._end is not None:
             return False
         self._writer = asyncio.current_task()
+        responses: list[_R] = []
         try:
-            for response in self._responses():
+            responses = self._responses()
+            for response in responses:
                 if self._end is None:
                     await self._wire.write(self._form.written(response))
         except grpc.aio.BaseError:  # it has gone; gRPC says so to the one who listens, too
@@ -283,7 +285,8 @@ class Stream(Generic[_Q, _R]):
             self._writer = None
             self._finish_if_ended()
         self._n_heard = 0
-        self._report()
+        if not responses or self._reported is None or self._reported.state != "synced":
+            self._report()  # who had all and was told more is behind, which the house knows
         return self._end is None and self._is_new
 
     @property
@@ -303,7 +306,7 @@ class Stream(Generic[_Q, _R]):
         """Tell the house how far the proxy is, if that has changed."""
         status, before = self._session.status, self._reported
         is_same = self._n_accepted == self._session.n_accepted
-        if is_same and before is not None and _shown(before) == _shown(status):
+        if is_same and before is not None and _are_alike(before, status):
             return
         self._reported, self._n_accepted = status, self._session.n_accepted
         if not self._is_new:
@@ -324,6 +327,11 @@ class Stream(Generic[_Q, _R]):
         )
 
 
-def _shown(status: ProxyStatus) -> tuple[object, ...]:
-    """What makes a status worth telling; the versions are read by whoever needs them."""
-    return status.state, status.offered, status.acked, status.rejections
+def _are_alike(one: ProxyStatus, other: ProxyStatus) -> bool:
+    """Whether there is nothing to tell; the versions are read by whoever needs them."""
+    return (
+        one.acked == other.acked
+        and one.offered == other.offered
+        and one.state == other.state
+        and one.rejections == other.rejections
+    )

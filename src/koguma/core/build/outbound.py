@@ -7,6 +7,7 @@ MeshTCPRoutes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -35,6 +36,8 @@ _IDLE = "3600s"
 _REQUEST = {"timeout": "15s"}
 _NOTHING: Group[tuple[str, Entries]] = Group(())
 _PARTS = 16  # of what a class calls; the more, the fewer ports are looked at again for a change of one
+_FEW = 4  # parts that are put together before all are
+T = TypeVar("T")
 
 
 class Listened(msgspec.Struct, frozen=True, cache_hash=True):
@@ -95,11 +98,14 @@ class Ruled(msgspec.Struct, frozen=True, cache_hash=True):
         return PortRules(destination, section, self.plain.members, (), (), ())
 
 
+Share = tuple[int, Group[Wanted]]  # of a part
+
+
 class Called(msgspec.Struct, frozen=True):
     """Some of what proxies call: listeners with routes, and the clusters that these need, by part."""
 
     bundle: Bundle
-    wanted: tuple[tuple[int, Group[Wanted]], ...]
+    wanted: tuple[Share, ...]
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -120,38 +126,65 @@ class Outbounds(msgspec.Struct, frozen=True):
 def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Outbounds:  # noqa: FBT001
     """What proxies of a class call; equal proxies share it.
 
-    It is put together from parts, so that a change of one port looks at few others. A part is asked for by
-    what is said about it, not by the class: most of what a class calls is like what another one calls.
+    It is put together from parts, and these from smaller ones, so that a change of one port looks at few
+    others. A part is asked for by what is said about it, not by the class: most of what a class calls is like
+    what another one calls.
     """
-    called = [calls(db, ruled, part, caller, binds) for ruled, part in _ruled_calls(db, of, listened)]
-    shares: dict[int, list[Group[Wanted]]] = {}
-    for number, wanted in chain.from_iterable(each.wanted for each in called):
-        shares.setdefault(number, []).append(wanted)
-    needed = Group(Group(shares[number]) for number in sorted(shares))
-    reached = [reaches(db, ruled, wanted, caller) for ruled, wanted in _ruled_reach(db, of, needed)]
+    called = [_called(db, some, caller, binds) for some in _ruled_calls(db, of, listened)]
+    needed = _needed(db, Group([each.wanted for each in called]))
+    reached = [_reached(db, some, caller) for some in _ruled_reach(db, of, needed)]
     bundles = (*(each.bundle for each in called), *(each.bundle for each in reached))
-    return Outbounds(_joined(bundles), Group(each.assigned for each in reached))
+    return Outbounds(_joined(bundles), Group(chain.from_iterable(each.assigned for each in reached)))
 
 
 @question
-def _ruled_calls(db: Db, of: Class, listened: Group[Listened]) -> tuple[tuple[Ruled, Group[Listened]], ...]:
+def _called(db: Db, some: Group[tuple[Ruled, Group[Listened]]], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
+    """What is called of a few parts."""
+    found = [calls(db, ruled, part, caller, binds) for ruled, part in some]
+    wanted = tuple(chain.from_iterable(each.wanted for each in found))
+    return Called(_joined(tuple(each.bundle for each in found)), wanted)
+
+
+@question
+def _reached(db: Db, some: Group[tuple[Ruled, Group[Group[Wanted]]]], caller: Caller) -> Outbounds:
+    """What is reached of a few parts."""
+    found = [reaches(db, ruled, wanted, caller) for ruled, wanted in some]
+    return Outbounds(_joined(tuple(each.bundle for each in found)), Group(each.assigned for each in found))
+
+
+@question
+def _ruled_calls(
+    db: Db, of: Class, listened: Group[Listened]
+) -> tuple[Group[tuple[Ruled, Group[Listened]]], ...]:
     rule = _ruling(db, of)
     found = ((part, ((one.destination, one.section) for one in part)) for part in parts(db, listened))
-    return tuple((rule(called), part) for part, called in found)
+    return _by_few((rule(called), part) for part, called in found)
+
+
+@question
+def _needed(_db: Db, called: Group[tuple[Share, ...]]) -> Group[Group[Group[Wanted]]]:
+    """What is wanted, part by part; mostly as before, and one value for all classes that want the same."""
+    shares: dict[int, list[Group[Wanted]]] = {}
+    for number, wanted in chain.from_iterable(called):
+        shares.setdefault(number, []).append(wanted)
+    return Group(Group(shares[number]) for number in sorted(shares))
 
 
 @question
 def _ruled_reach(
     db: Db, of: Class, needed: Group[Group[Group[Wanted]]]
-) -> tuple[tuple[Ruled, Group[Group[Wanted]]], ...]:
+) -> tuple[Group[tuple[Ruled, Group[Group[Wanted]]]], ...]:
     rule = _ruling(db, of)
-    return tuple(
-        (rule(reached), wanted) for wanted, reached in zip(needed, _reached(db, needed), strict=True)
-    )
+    return _by_few((rule(ports), wanted) for wanted, ports in zip(needed, _ports_of(db, needed), strict=True))
+
+
+def _by_few(parts: Iterable[T]) -> tuple[Group[T], ...]:
+    all_parts = tuple(parts)
+    return tuple(Group(all_parts[at : at + _FEW]) for at in range(0, len(all_parts), _FEW))
 
 
 @question
-def _reached(_db: Db, needed: Group[Group[Group[Wanted]]]) -> tuple[tuple[tuple[Key, str], ...], ...]:
+def _ports_of(_db: Db, needed: Group[Group[Group[Wanted]]]) -> tuple[tuple[tuple[Key, str], ...], ...]:
     """The ports that are wanted, part by part; asked once for all classes that want the same."""
     found = ({(one.destination, one.section) for group in wanted for one in group} for wanted in needed)
     return tuple(tuple(sorted(ports)) for ports in found)

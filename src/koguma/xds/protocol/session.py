@@ -20,7 +20,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
 from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, Snapshot
-from koguma.xds.contract import Offer, ProxyStatus
+from koguma.xds.contract import Offer, ProxyStatus, Rejection
 from koguma.xds.protocol import differences, rest, speech
 from koguma.xds.protocol.acked import AckedVersions
 from koguma.xds.protocol.channel import Flight, Held
@@ -215,16 +215,18 @@ class Session:
     @property
     def status(self) -> ProxyStatus:
         """How far the proxy is. The versions in it are those of the moment in which they are read."""
-        channels = self._state.channels.values() if isinstance(self._state, Ledger) else ()
-        refusing = [channel for channel in channels if channel.refusals]
-        found = [each for channel in refusing for each in rejections(channel.type, channel.refusals)]
+        found = self._rejections(self._state) if isinstance(self._state, Ledger) else ()
         return ProxyStatus(
             state="nack" if found else self._progress(),
             offered=self._newest.revision if self._newest else 0,
             acked=self._whole.revision if self._whole else 0,
-            rejections=tuple(found),
+            rejections=found,
             acked_versions=self._acked_versions(),
         )
+
+    def _rejections(self, ledger: Ledger) -> tuple[Rejection, ...]:
+        refusing = [channel for channel in ledger.channels.values() if channel.refusals]
+        return tuple(each for channel in refusing for each in rejections(channel.type, channel.refusals))
 
     def _acked_versions(self) -> AckedVersions:
         if self._versions.n_accepted != self.n_accepted:
