@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from koguma import garbage
 from koguma.xds.server import SERVICE, Limits, _options
 
 
@@ -59,6 +60,7 @@ class Bare:
 
 async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     """Listen on a free port until killed."""
+    garbage.keep_no_large()
     bare = Bare(folder)
     server = grpc.aio.server(options=_options(Limits()))
     handler = grpc.stream_stream_rpc_method_handler(bare.serve)
@@ -73,7 +75,8 @@ async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     gc.collect()
     gc.freeze()  # as the control plane does
     print(f"ready: http://127.0.0.1:{port}", flush=True)
-    await asyncio.Event().wait()
+    # This as well: what streams need is compared, not what is left over.
+    await asyncio.gather(garbage.give_back(), asyncio.Event().wait())
 
 
 def main(folder: str, certificate: str = "", key: str = "") -> None:
