@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Self
@@ -16,14 +17,15 @@ PORTS = ("API", "API_TLS", "DP", "XDS")
 
 
 class Demo:
-    """Runs while it is entered, on ports of its own."""
+    """Runs while it is entered, on ports of its own and with a folder of its own for what it makes."""
 
     def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="demo-")
         free = {f"KOGUMA_{name}_PORT": "0" for name in PORTS}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "examples.demo"],
             cwd=ROOT,
-            env={**os.environ, **free},
+            env={**os.environ, **free, "TMPDIR": self._folder.name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -60,6 +62,11 @@ class Demo:
         """Wait until the newest line about who answers is like this."""
         until(lambda: re.search(pattern, self.answering), f"{pattern} after {self.answering}", seconds)
 
+    @property
+    def made(self) -> list[str]:
+        """What it keeps in its folder."""
+        return sorted(each.name for each in Path(self._folder.name).iterdir())
+
     def end(self) -> int:
         """Ctrl-C, and how it ended."""
         self._process.send_signal(signal.SIGINT)
@@ -71,3 +78,4 @@ class Demo:
         if self._process.poll() is None:
             self.end()
         self._process.stdout.close()
+        self._folder.cleanup()
