@@ -6,8 +6,8 @@ Each result is what `bench.scale --json` wrote. There is a drawing for each figu
 number of proxies, with the goal as a dashed line; they are written into the folder.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -126,13 +126,19 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333", size
     return f"<text {where}>{escape(text)}</text>"
 
 
-def main(folder: str, *paths: str) -> None:
+def main() -> None:
     """Draw the results in some files."""
-    results = [json.loads(Path(path).read_text()) for path in paths]
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
+    options = parser.parse_args()
+    results = [json.loads(path.read_text()) for path in options.results]
+    options.folder.mkdir(parents=True, exist_ok=True)
     for plot in plots(results):
-        (Path(folder) / f"{plot.name}.svg").write_text(drawn(plot))
+        (options.folder / f"{plot.name}.svg").write_text(drawn(plot))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -74,10 +74,8 @@ async def give_back() -> None:
     while trim is not None and kept:
         await asyncio.sleep(_LOOK_SECONDS)
         is_busy = _resident_pages() > kept + _GROWN_PAGES
-        if was_busy and not is_busy:
-            gc.collect(
-                0
-            )  # circles that were left on the way; tens of milliseconds at most, as otherwise soon
+        if was_busy and not is_busy:  # circles were left on the way
+            gc.collect(0)  # tens of milliseconds at most, as otherwise soon
         if is_busy or was_busy:  # what was in use at the last look may be free by now
             await asyncio.to_thread(trim, 0)  # some milliseconds, in which Python goes on
         kept, was_busy = _resident_pages() if is_busy else min(kept, _resident_pages()), is_busy

@@ -215,7 +215,7 @@ class Session:
     @property
     def status(self) -> ProxyStatus:
         """How far the proxy is. The versions in it are those of the moment in which they are read."""
-        found = self._rejections(self._state) if isinstance(self._state, Ledger) else ()
+        found = _rejections(self._state) if isinstance(self._state, Ledger) else ()
         return ProxyStatus(
             state="nack" if found else self._progress(),
             offered=self._newest.revision if self._newest else 0,
@@ -223,10 +223,6 @@ class Session:
             rejections=found,
             acked_versions=self._acked_versions(),
         )
-
-    def _rejections(self, ledger: Ledger) -> tuple[Rejection, ...]:
-        refusing = [channel for channel in ledger.channels.values() if channel.refusals]
-        return tuple(each for channel in refusing for each in rejections(channel.type, channel.refusals))
 
     def _acked_versions(self) -> AckedVersions:
         if self._versions.n_accepted != self.n_accepted:
@@ -237,3 +233,8 @@ class Session:
         if self._whole is None:
             return "connecting"
         return "synced" if self._whole is self._newest else "behind"
+
+
+def _rejections(ledger: Ledger) -> tuple[Rejection, ...]:
+    refusing = [channel for channel in ledger.channels.values() if channel.refusals]
+    return tuple(each for channel in refusing for each in rejections(channel.type, channel.refusals))
