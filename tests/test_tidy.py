@@ -198,3 +198,17 @@ def test_the_changelog_is_open_for_the_next_line():
     unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     assert unreleased, "the changelog has a section Unreleased"
     assert all(line.startswith(("- ", "  ")) for line in unreleased[1].splitlines() if line)
+
+
+def test_whoever_watches_a_database_has_a_watcher_of_its_own(trees):
+    """News are told once: two parts that asked one watcher for them would take them from each other."""
+    deeds = {"watch", "unwatch", "changed"}
+    shared = [
+        f"{in_house(file)}:{node.lineno}"
+        for file, tree in trees.items()
+        if file.name != "incremental.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in deeds
+        if ast.unparse(node.func.value).rpartition(".")[2].strip("_") == "db"
+    ]
+    assert shared == []

@@ -17,12 +17,12 @@ from building import bodies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koguma.core import pipeline
+from koguma.core import pipeline, problems
 from koguma.core.answers import CycleError
 from koguma.core.build import network, snapshot
 from koguma.core.build.network import Link
 from koguma.core.build.watching import Watching
-from koguma.core.incremental import Db, question
+from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Index, Input
 from koguma.model.resource import Key, Resource
 
@@ -139,12 +139,18 @@ class Scratch(Db):
 
 
 class Follower:
-    """A Db that lives through a history, beside the plain rows that its answers should follow from."""
+    """A Db that lives through a history, beside the plain rows that its answers should follow from.
 
-    def __init__(self, other: type[Db]) -> None:
-        self.db = Db()
+    `beside` is one who follows the same Db, with a watcher of its own.
+    """
+
+    def __init__(self, other: type[Db], beside: "Follower | None" = None) -> None:
+        self.db = beside.db if beside else Db()
+        self.watcher = Watcher(self.db)
+        self.all = beside.all if beside else []
+        self.all.append(self)
         self.other = other
-        self.rows: dict[tuple, object] = {}
+        self.rows: dict[tuple, object] = beside.rows if beside else {}
         self.told: dict[int, object] = {}
 
     def edit(self, several: Iterable[tuple]) -> None:
@@ -161,18 +167,18 @@ class Follower:
         assert outcome(self.db, place) == self.fresh([place])[place]
 
     def watch(self, place: int) -> None:
-        self.db.watch(answer, place)
+        self.watcher.watch(answer, place)
         self.told.setdefault(place, self.fresh([place])[place])
 
     def unwatch(self, place: int) -> None:
-        self.db.unwatch(answer, place)
+        self.watcher.unwatch(answer, place)
         self.told.pop(place, None)
 
     def changed(self) -> None:
         made.clear()
-        said = [place for _, (place,) in self.db.changed()]
+        said = [place for _, (place,) in self.watcher.changed()]
         assert len(made) == len(set(made)), "a question ran twice in one wave"
-        assert not made or self.told, "a question ran for nobody"
+        assert not made or any(each.told for each in self.all), "a question ran for nobody"
         now = self.fresh(self.told)
         assert sorted(said) == sorted(place for place in now if now[place] != self.told[place])
         self.told = now
@@ -183,7 +189,7 @@ class Follower:
         made.clear()
         self.db.set(UNRELATED, "x", 1)
         self.db.remove(UNRELATED, "x")
-        assert self.db.changed() == []
+        assert self.watcher.changed() == []
         assert {place: outcome(self.db, place) for place in self.told} == self.told
         assert made == []
 
@@ -238,10 +244,29 @@ def test_without_asking_from_outside_unwatching_is_enough_to_free_all(history):
     assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
 
 
+@pytest.mark.property
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(histories(with_circles=False), st.integers(0, 2**32))
+def test_watchers_of_one_database_take_no_news_from_each_other(history, seed):
+    random = Random(seed)
+    first = Follower(Scratch)
+    several = [first, Follower(Scratch, first), Follower(Scratch, first)]
+    for verb, *args in history:
+        getattr(random.choice(several), verb)(*args)
+    for each in several:
+        each.changed()
+    for each in several:
+        for place in list(each.told):
+            each.unwatch(place)
+    first.collect()
+    assert (first.db.n_memos, first.db.n_cells) == (0, 0)
+
+
 class Fleet:
     """What connected proxies get while their mesh changes, beside a fresh start with the same objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_advised: bool = False) -> None:
+        self.is_advised = is_advised
         self.db = building.database(())
         self.watching = Watching(self.db)
         self.rows: dict[Key, Resource] = {}
@@ -252,6 +277,15 @@ class Fleet:
         written = [found for _ in range(random.randint(1, 2)) if (found := random_meshes.resource(random))]
         self.rows |= {each.key: each for each in written}
         pipeline.take(self.db, written)
+        if self.is_advised:
+            self.advise([each.key for each in written])
+
+    def advise(self, written: Iterable[Key]) -> None:
+        """Look for what is odd, as the API does after each write: beside the fleet, in the same database."""
+        problems.keep(self.db, [key for key in written if building.KINDS[key.kind].policy is not None])
+        fresh = building.database(reversed(self.rows.values()))
+        for key in written:
+            assert problems.of_object(self.db, key) == problems.of_object(fresh, key)
 
     def remove(self, random: Random) -> None:
         if self.rows:
@@ -296,6 +330,13 @@ class Fleet:
         return bodies(snapshot.of(db, key))
 
 
+def lived_through(fleet: Fleet, random: Random) -> Fleet:
+    for verb in ["write"] * 12 + ["connect"] * 2 + random.choices([*DEEDS], [*DEEDS.values()], k=25):
+        getattr(fleet, verb)(random)
+    fleet.changed()
+    return fleet
+
+
 MESHES = 3_000 if os.environ.get("KOGUMA_SOAK") else 40
 DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "changed": 4, "collect": 1}
 
@@ -304,11 +345,17 @@ DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "cha
 @settings(deadline=None, max_examples=MESHES)
 @given(st.integers(0, 2**32))
 def test_any_history_of_a_mesh_gives_the_bytes_of_a_fresh_start(seed):
-    random, fleet = Random(seed), Fleet()
-    for verb in ["write"] * 12 + ["connect"] * 2 + random.choices([*DEEDS], [*DEEDS.values()], k=25):
-        getattr(fleet, verb)(random)
-    fleet.changed()
+    fleet = lived_through(Fleet(), Random(seed))
     for key in list(fleet.told):
         fleet.watching.remove(key)
     fleet.db.collect()
     assert fleet.db.n_memos == 0
+
+
+@pytest.mark.property
+@settings(deadline=None, max_examples=MESHES // 2)
+@given(st.integers(0, 2**32))
+def test_any_history_of_a_mesh_whose_writers_are_advised_gives_the_bytes_of_a_fresh_start(seed):
+    fleet = lived_through(Fleet(is_advised=True), Random(seed))
+    fresh = building.database(reversed(fleet.rows.values()))
+    assert problems.of_mesh(fleet.db, "default") == problems.of_mesh(fresh, "default")

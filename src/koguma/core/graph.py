@@ -96,7 +96,7 @@ class Graph:
     def __init__(self) -> None:
         self.level = SETTLED  # no stale memo that waits for its turn stands lower
         self.epoch = 0  # counts edits of inputs; what was found true in this one is still true
-        self.held: dict[Node, Any] = {}  # needed from outside, whoever reads them
+        self.held: dict[Node, None] = {}  # needed from outside, whoever reads them
         self.loose: dict[Node, None] = {}  # first asked from outside; `collect` looks at them
         self.circled: dict[Node, None] = {}  # were found to need their own answer
         self.orphans: dict[Node, None] = {}  # perhaps useless; `sweep` looks at them
@@ -144,10 +144,10 @@ class Graph:
             self._find_level()
         return None
 
-    def hold(self, memo: Memo, why: Any) -> None:
+    def hold(self, memo: Memo) -> None:
         """Observe a memo that is true, and keep it."""
         if memo not in self.held:
-            self.held[memo] = why
+            self.held[memo] = None
             self.loose.pop(memo, None)
             self._observe([memo], 1)
 

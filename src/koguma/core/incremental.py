@@ -8,9 +8,14 @@ that it makes, of an input or of another question, is recorded by the engine; no
         proxy = PROXIES.get(db, name)                   # an Input; see inputs.py
         return proxy and proxy.labels
 
-    db.watch(labels, "web")                             # from now on, tell when the answer is another one
+    watcher = Watcher(db)
+    watcher.watch(labels, "web")                        # from now on, tell when the answer is another one
     db.set(PROXIES, "web", Proxy(...))
-    db.changed()                                        # [Asked(labels, ("web",))]
+    watcher.changed()                                   # [Asked(labels, ("web",))]
+
+**Who is told.** Each `Watcher` has its own questions and its own news: what one is told, or does, takes
+nothing from another. `Db.watch` and `Db.changed` are a watcher that the database has itself, for who has the
+database alone. `Db.keep` only keeps an answer up to date, and tells nobody.
 
 **How a change travels.** What can be read of inputs (cells) and memos are nodes of a graph without circles;
 each knows its readers, and a memo stands higher than all that it reads (graph.py). Setting an input marks the
@@ -121,11 +126,10 @@ class Db:
         self.runs: Counter[str] = Counter()
         self._tables: dict[Input[Any, Any], Table] = {}
         self._memos: dict[Question[..., Any], dict[Any, Memo]] = {}  # by key
-        self._n_watched = 0
         self._graph = Graph()
-        self._watched = self._graph.held  # in which order, and with which answer that was last told
-        # Watched, and answered anew since; whether that is known to differ from what was last told.
-        self._to_tell: dict[Memo, bool] = {}
+        self._watchers: dict[Memo, tuple[Watcher, ...]] = {}
+        self._kept: set[Memo] = set()
+        self._own_watcher: Watcher | None = None
         self._making: dict[Memo, _Frame] = {}  # whose question runs, innermost last
         self._frame: _Frame | None = None  # that of the innermost
 
@@ -148,42 +152,62 @@ class Db:
             self._put(table, key, row)
 
     def watch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Answer this, keep it, and let `changed` tell when the answer is no longer what it is now."""
-        self._must_be_outside()
+        """`Watcher.watch`, for who has the database alone."""
+        self._watcher().watch(question, *args, **kwargs)
+
+    def unwatch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """`Watcher.unwatch`, for who has the database alone."""
+        self._watcher().unwatch(question, *args, **kwargs)
+
+    def changed(self) -> list[Asked]:
+        """`Watcher.changed`, for who has the database alone."""
+        return self._watcher().changed()
+
+    def keep(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Answer this, and keep the answer up to date from now on, as a watched one is; nobody is told."""
         question.refuse(kwargs)
+        self._kept.add(self.hold(question, args))
+
+    # For watchers.
+
+    def hold(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo:
+        """Answer this, and keep it up to date."""
+        self._must_be_outside()
         memo = self._memo(question, question.key_of(args))
         try:
             if not self._graph.is_true(memo):
                 self._refresh(memo)
-            self._graph.hold(memo, (self._n_watched, memo.answer))
-            self._n_watched += 1
+            self._graph.hold(memo)
         finally:
             self._graph.sweep()
+        return memo
 
-    def unwatch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Stop watching, and drop what nothing reads any more."""
+    def tell(self, memo: Memo, watcher: "Watcher") -> None:
+        """Let a watcher note when a held answer is another one."""
+        self._watchers[memo] = (*self._watchers.get(memo, ()), watcher)
+
+    def memo_of(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo | None:
+        """What is kept for a question, if anything is."""
         self._must_be_outside()
-        question.refuse(kwargs)
-        memo = self._memos.get(question, {}).get(question.key_of(args))
-        if memo is not None:
-            self._to_tell.pop(memo, None)
+        return self._memos.get(question, {}).get(question.key_of(args))
+
+    def let_go(self, memo: Memo, watcher: "Watcher") -> None:
+        """A watcher stops; what nobody else watches, keeps or reads is dropped."""
+        others = tuple(other for other in self._watchers.pop(memo) if other is not watcher)
+        if others:
+            self._watchers[memo] = others
+        elif memo not in self._kept:
             self._graph.release(memo)
             self._graph.sweep()
 
-    def changed(self) -> list[Asked]:
-        """The watched questions with another answer than was last told, in the order of watching."""
+    def settle(self) -> None:
+        """Make true what is watched or kept, by whomever; each watcher notes its own news."""
         self._must_be_outside()
         while (memo := self._graph.next_stale()) is not None:
             self._refresh(memo)
         self._graph.sweep()
-        told = self._watched
-        news = [
-            memo for memo, differs in self._to_tell.items() if differs or not same(memo.answer, told[memo][1])
-        ]
-        self._to_tell.clear()
-        for memo in news:
-            told[memo] = told[memo][0], memo.answer
-        return [_asked(memo) for memo in sorted(news, key=lambda memo: told[memo][0])]
+
+    # Other things from outside.
 
     def collect(self) -> None:
         """Drop the answers that were only asked from outside."""
@@ -249,6 +273,11 @@ class Db:
 
     # Inside.
 
+    def _watcher(self) -> "Watcher":
+        if self._own_watcher is None:
+            self._own_watcher = Watcher(self)
+        return self._own_watcher
+
     def _put(self, table: Input[Any, Any], key: Any, row: Any) -> None:
         self._must_be_outside()
         self._graph.epoch += 1
@@ -295,8 +324,8 @@ class Db:
         if is_news:
             before, memo.answer = memo.answer, answer
             self._graph.touch(memo)
-            if memo in self._watched:
-                self._to_tell[memo] = before is self._watched[memo][1]
+            for watcher in self._watchers.get(memo, ()):
+                watcher.note(memo, before)
 
     def _enter(self, memo: Memo) -> _Frame:
         if len(self._making) >= DEPTH_MAX:
@@ -345,6 +374,52 @@ class Db:
 
     def _innermost(self) -> Asked:
         return _asked(next(reversed(self._making)))
+
+
+class Watcher:
+    """The questions that one part of the program waits for, and which of them have another answer."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._n_watched = 0
+        # In which order they were watched, and the answer that was last told.
+        self._told: dict[Memo, tuple[int, Any]] = {}
+        # Answered anew since; whether that is known to differ from what was last told.
+        self._to_tell: dict[Memo, bool] = {}
+
+    def watch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Answer this, keep it, and let `changed` tell when the answer is no longer what it is now."""
+        question.refuse(kwargs)
+        memo = self._db.hold(question, args)
+        if memo not in self._told:
+            self._db.tell(memo, self)
+            self._told[memo] = self._n_watched, memo.answer
+            self._n_watched += 1
+
+    def unwatch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Stop watching, and drop what nothing reads any more."""
+        question.refuse(kwargs)
+        memo = self._db.memo_of(question, args)
+        if memo is not None and memo in self._told:
+            self._db.let_go(memo, self)
+            del self._told[memo]
+            self._to_tell.pop(memo, None)
+
+    def changed(self) -> list[Asked]:
+        """The watched questions with another answer than was last told, in the order of watching."""
+        self._db.settle()
+        told = self._told
+        news = [
+            memo for memo, differs in self._to_tell.items() if differs or not same(memo.answer, told[memo][1])
+        ]
+        self._to_tell.clear()
+        for memo in news:
+            told[memo] = told[memo][0], memo.answer
+        return [_asked(memo) for memo in sorted(news, key=lambda memo: told[memo][0])]
+
+    def note(self, memo: Memo, before: Any) -> None:
+        """A watched question has another answer than `before`; the database calls this."""
+        self._to_tell[memo] = before is self._told[memo][1]
 
 
 def _asked(memo: Memo) -> Asked:

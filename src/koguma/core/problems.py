@@ -57,7 +57,7 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
     for policy in known:
         ties.look_at(db, policy)
     for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in known):
-        db.watch(ties.tied, kind, mesh)
+        db.keep(ties.tied, kind, mesh)
 
 
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from koguma.core.build import snapshot
 from koguma.core.build.snapshot import Own, Place
-from koguma.core.incremental import Db
+from koguma.core.incremental import Db, Watcher
 from koguma.envoy.snapshot import Snapshot
 from koguma.model.resource import Key
 
@@ -28,18 +28,19 @@ class Watching:
 
     def __init__(self, db: Db) -> None:
         self.db = db
+        self._watcher = Watcher(db)
         self._found: dict[Key, _Found] = {}
         self._places: dict[Place, dict[Key, None]] = {}
         self._mixed: dict[Place, None] = {}  # who came last has something newer there than the others
 
     def add(self, proxy: Key) -> None:
         """Let `changed` tell from now on when a proxy gets something else than now."""
-        self.db.watch(snapshot.own, proxy)
+        self._watcher.watch(snapshot.own, proxy)
         self._look(proxy)
 
     def remove(self, proxy: Key) -> None:
         """Stop that."""
-        self.db.unwatch(snapshot.own, proxy)
+        self._watcher.unwatch(snapshot.own, proxy)
         found = self._found.pop(proxy, None)
         if found is not None and found.own is not None:
             self._leave(proxy, found.own.place)
@@ -51,7 +52,7 @@ class Watching:
 
     def changed(self) -> list[Key]:
         """The proxies that get something else than when they were added, or last told."""
-        said = self.db.changed()
+        said = self._watcher.changed()
         moved = {about: None for question, (about,) in said if question is snapshot.own}
         news = [proxy for proxy in moved if self._look(proxy)]
         mixed, self._mixed = self._mixed, {}
@@ -102,7 +103,7 @@ class Watching:
         there = self._places.get(place)
         if there is None:
             there = self._places[place] = {}
-            self.db.watch(snapshot.shared, place)
+            self._watcher.watch(snapshot.shared, place)
         elif not self._are_alike(proxy, next(iter(there))):
             self._mixed[place] = None
         there[proxy] = None
@@ -119,4 +120,4 @@ class Watching:
         if not self._places[place]:
             del self._places[place]
             self._mixed.pop(place, None)
-            self.db.unwatch(snapshot.shared, place)
+            self._watcher.unwatch(snapshot.shared, place)
