@@ -9,6 +9,7 @@ import pytest
 from postgres import Server
 
 from koguma import logs
+from tests.error_lines import ERRORS, unexpected
 from tests.plane import Plane
 
 # `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
@@ -20,6 +21,22 @@ hypothesis.settings.load_profile("soak" if os.environ.get("KOGUMA_SOAK") else "t
 
 # Whoever runs the tests in the background has Ctrl-C ignored, and what the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ERRORS.listen()
+
+
+def _no_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    marks = list(request.node.iter_markers("expected_errors"))
+    assert not unexpected(ERRORS.take(), [pattern for mark in marks for pattern in mark.args])
+
+
+# Of each scope, so that also what is logged while a longer fixture ends is read: these are the first to
+# begin, and so the last to end.
+no_errors_of_session = pytest.fixture(scope="session", autouse=True)(_no_errors)
+no_errors_of_module = pytest.fixture(scope="module", autouse=True)(_no_errors)
+no_errors_of_test = pytest.fixture(autouse=True)(_no_errors)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from tests.error_lines import ERRORS
 from tests.mesh import until
 
 ROOT = Path(__file__).parent.parent
@@ -77,5 +78,7 @@ class Demo:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self.end()
+        self._reader.join(5)
         self._process.stdout.close()
         self._folder.cleanup()
+        ERRORS.hear("demo", self.text)

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tests.error_lines import ERRORS
 from tests.ports import free_port
 
 BIN = Path(sys.executable).parent
@@ -205,6 +206,7 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
+        ERRORS.follow(log)
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
                 command,

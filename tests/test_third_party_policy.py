@@ -26,6 +26,7 @@ from koguma.model.kind import Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
+from tests.error_lines import ERRORS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "third_party_policy"
 KOGUMA = str(Path(sys.executable).with_name("koguma"))
@@ -290,9 +291,16 @@ class Running:
     def __init__(self, data, *folders):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
         command = [KOGUMA, "cp", "run", "--data-dir", str(data), "--api-port", "0", "--api-tls-port", "0"]
-        self._process = subprocess.Popen(
-            [*command, "--log-level", "error"], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        log = Path(data).with_suffix(".log")
+        ERRORS.follow(log)
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*command, "--log-level", "error"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         line = self._process.stdout.readline()
         self.address = line.partition("is ready: ")[2].split()[0]
 

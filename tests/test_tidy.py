@@ -212,3 +212,39 @@ def test_whoever_watches_a_database_has_a_watcher_of_its_own(trees):
         if ast.unparse(node.func.value).rpartition(".")[2].strip("_") == "db"
     ]
     assert shared == []
+
+
+# Who starts tasks without the supervisor, and waits for their ends itself; dp ends with its tasks.
+TASK_STARTERS = ("background.py", "dp/", "xds/pace.py", "store/notices.py", "status_keeper.py")
+FORKS = (
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "fork",
+    "forkpty",
+    "preexec_fn",
+    "multiprocessing",
+)
+
+
+def test_every_task_of_a_control_plane_is_started_where_its_failure_is_seen(trees):
+    """A task that nobody waits for ends unseen, and what it did is left undone for ever."""
+    unseen = [
+        f"{in_house(file)}:{node.lineno}"
+        for file, tree in trees.items()
+        if not str(file.relative_to(SOURCE)).startswith(TASK_STARTERS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("create_task", "ensure_future", "TaskGroup")
+    ]
+    assert unseen == []
+
+
+def test_a_control_plane_is_never_forked(trees):
+    """gRPC's threads do not survive it: the child aborts sooner or later. `subprocess` alone uses vfork."""
+    forking = [
+        f"{in_house(file)}:{node.lineno}"
+        for file, tree in trees.items()
+        if not file.is_relative_to(SOURCE / "dp")
+        for node in ast.walk(tree)
+        if {getattr(node, field, None) for field in ("attr", "arg", "id", "module")} & {*FORKS}
+    ]
+    assert forking == []

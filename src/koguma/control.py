@@ -137,8 +137,9 @@ class ServiceGenerator:
                 await self._settle(mesh)
             except Unavailable as error:
                 _log.warning("services wait for the store", mesh=mesh, reason=error.detail)
-            except Exception:  # noqa: BLE001 - the services of one mesh must not wait for those of another
+            except Exception as error:  # noqa: BLE001 - the services of one mesh must not wait for those of another
                 _log.exception("services of a mesh cannot be generated", mesh=mesh)
+                self.context.background.failed("service generator", error)
             else:
                 continue
             self._due_at[mesh] = self._clock() + timedelta(seconds=RETRY_SECONDS)

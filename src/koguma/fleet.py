@@ -35,7 +35,7 @@ from koguma.model.violation import Violation
 from koguma.offering import Offering
 from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
 from koguma.quarantine import Quarantine, held
-from koguma.registration import Registration, document
+from koguma.registration import RETRY_SECONDS, Registration, document
 from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
@@ -88,6 +88,8 @@ class Fleet:
         self._stopping = False
         self._connected: frozenset[Key] | None = None
         self._notes: set[asyncio.Task[None]] = set()
+        self.n_rounds_failed = 0
+        self._begins_anew = False  # after a round that failed
         self._suspects: set[Key] = set()  # proxies that refused something, until it is known who caused it
         self._offering = Offering(self._lines, self.quarantine, certificates, encoder)
 
@@ -153,7 +155,7 @@ class Fleet:
         self._poke(line.key.mesh)
         if line.registered and not self._stopping:
             later = self._registration.remove_later(line.proxy, DEREGISTRATION_SECONDS)
-            task = asyncio.create_task(later, name=f"deregister {line.key.name}")
+            task = self.context.background.once(f"deregistration of {line.key.name}", later)
             self._removals[line.key] = task
             task.add_done_callback(lambda _done: self._removals.pop(line.key, None))
 
@@ -228,20 +230,25 @@ class Fleet:
 
     async def run(self) -> None:
         """Keep every connected proxy's offer as new as the store, until cancelled."""
-        listener = asyncio.create_task(self._listen(), name="fleet news")
+        listener = self.context.background.forever("news for proxies", self._listen)
         try:
             while True:
                 await self._wait()
                 try:
+                    if self._begins_anew:
+                        await self._control.renew()
+                        self._begins_anew = False
                     await self._round()
                 except Unavailable as error:
                     _log.warning("proxies wait for the store", reason=error.detail)
                     await asyncio.sleep(1)
                     self._wake.set()
-                except Exception:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
+                except Exception as error:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
                     _log.exception("proxies could not be served; all are looked at again")
+                    self.n_rounds_failed += 1
+                    self.context.background.failed("push round", error)
+                    self._begins_anew = True
                     await asyncio.sleep(1)
-                    await self._control.renew()
                     self._wake.set()
         finally:
             listener.cancel()
@@ -346,10 +353,11 @@ class Fleet:
         for key in dict.fromkeys((*news, *touched)):
             try:
                 found[key] = watching.of(key), spiffe.identity(db, key)
-            except Exception:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
+            except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
                 _log.exception(
                     "the configuration of a proxy cannot be made; it keeps what it has", proxy=str(key)
                 )
+                self.context.background.failed("configuration of a proxy", error)
         return found
 
     def _watched(self, db: Db) -> Watching:
@@ -386,14 +394,19 @@ class Fleet:
     def took_all(self, line: ProxyLine) -> None:
         """A proxy can be called now; who brought its own Dataplane is waited for until then."""
         if line.registered and not self._stopping and not self._registration.is_ready(line.proxy):
-            task = asyncio.create_task(self._registration.ready(line.proxy), name=f"ready {line.key.name}")
+            task = self.context.background.once(f"readiness of {line.key.name}", self._note_ready(line))
             self._notes.add(task)
-            task.add_done_callback(self._noted)
+            task.add_done_callback(self._notes.discard)
 
-    def _noted(self, task: "asyncio.Task[None]") -> None:
-        self._notes.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.warning("a proxy's readiness could not be stored", reason=str(task.exception()))
+    async def _note_ready(self, line: ProxyLine) -> None:
+        while self._lines.get(line.key) is line:
+            try:
+                await self._registration.ready(line.proxy)
+            except Unavailable as error:
+                _log.warning("a proxy's readiness waits for the store", reason=error.detail)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     def wake(self) -> None:
         """Look again at what there is to do."""

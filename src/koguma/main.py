@@ -9,10 +9,10 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import structlog
 from aiohttp import web
@@ -37,6 +37,7 @@ from koguma.api.system import System
 from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
 from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
+from koguma.background import Background
 from koguma.control import Control, ServiceGenerator
 from koguma.core import services
 from koguma.housekeeping import Housekeeper
@@ -81,7 +82,8 @@ class ControlPlane:
         self._failures: dict[str, str] = {}  # the last one of each policy that a package brought
         self._found = plugins.load(kinds.KINDS, plugins.installed(), self._warn_of_plugin)
         self.kinds = self._found.kinds
-        self.store = Store(log_at(settings.store_url), now)
+        self.background = Background(now)
+        self.store = Store(log_at(settings.store_url), now, background=self.background)
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
@@ -95,6 +97,7 @@ class ControlPlane:
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
         data_dir = _made(Path(self.settings.data_dir))
+        asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
         await self.store.open()
         control = self._control()
         context, keys = self._context(control)
@@ -109,14 +112,7 @@ class ControlPlane:
         self._http = HttpServer(self._dispatch(context, keys).handle)
         await self._http.start()
         await self._listen(self._http, tls)
-        history = _span(self.settings.history)
-        short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
-        self._tasks.append(asyncio.create_task(self.store.compact_forever(short, history)))
-        self._tasks.append(asyncio.create_task(Housekeeper(context).run(), name="housekeeping"))
-        self._tasks.append(asyncio.create_task(garbage.give_back(), name="free memory"))
-        if not context.place.is_global:
-            self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
-            self._tasks.append(asyncio.create_task(self._services.run(), name="service generator"))
+        self._start_tasks(context)
         if self._proxies is not None:
             await self._proxies.start(identity, tls)
             self.ports |= self._proxies.ports
@@ -125,6 +121,20 @@ class ControlPlane:
             await self._proxies.let_in()
         garbage.begin()
         self._not_ready = ""
+
+    def _start_tasks(self, context: Context) -> None:
+        history = _span(self.settings.history)
+        short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
+        self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
+        self._run("housekeeping", Housekeeper(context).run)
+        # It returns at once where the C library has nothing to offer.
+        self._tasks.append(self.background.forever("free memory", garbage.give_back, may_end=True))
+        if not context.place.is_global:
+            self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
+            self._run("service generator", self._services.run)
+
+    def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks.append(self.background.forever(name, work))
 
     async def stop(self) -> None:
         """End watches, finish requests, then close the store."""
@@ -140,6 +150,7 @@ class ControlPlane:
         if self._tracer is not None:
             await self._tracer.stop()
         await self.store.close()
+        await self.background.stop()
 
     def _context(self, control: Control) -> tuple[Context, Keys]:
         settings = self.settings
@@ -163,6 +174,7 @@ class ControlPlane:
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
             database=control.database,
+            background=self.background,
         )
         return context, Keys(lambda: self.store.state)
 
@@ -288,6 +300,8 @@ class ControlPlane:
         if self._proxies is not None:
             yield from self._proxies.numbers()
         yield "koguma_api_watches", "Watches that are open.", "gauge", n_watches
+        failed = self.background.n_failures
+        yield "koguma_background_failures", "Times that work in the background failed.", "counter", failed
 
     async def _checks(self) -> Sequence[Check]:
         return [
@@ -299,6 +313,7 @@ class ControlPlane:
             *self._plugin_checks(),
             *self._service_checks(),
             *(self._proxies.checks() if self._proxies else ()),
+            *self._background_checks(),
         ]
 
     async def _store_check(self) -> Check:
@@ -334,6 +349,14 @@ class ControlPlane:
         for name, failure in sorted(self._failures.items()):
             text = f"objects of {name} have no effect where it cannot read them: {failure}"
             yield Check("policies", "warning", text, "correct the package, or write the objects again")
+
+    def _background_checks(self) -> Iterator[Check]:
+        hint = "it goes on by itself; please report this with the log of the control plane"
+        for failed in self.background.failures:
+            status: Literal["warning", "error"] = "error" if self.background.is_recent(failed) else "warning"
+            times = "once" if failed.count == 1 else f"{failed.count} times"
+            last = f"{failed.last_at:%Y-%m-%dT%H:%M:%SZ}: {failed.reason}"
+            yield Check("background", status, f"{failed.task} failed {times}, last at {last}", hint)
 
     def _service_checks(self) -> Iterator[Check]:
         for problem in self._services.problems if self._services else ():

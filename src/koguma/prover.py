@@ -1,13 +1,16 @@
 """Prover: lets a process of its own compile everything from scratch now and then, and compares.
 
 Every peer that keeps what it computed has served something stale one day. Where that happens here, it is an
-alarm with the proxy's name, and the engine begins anew.
+alarm with the proxy's name, and the engine begins anew. That no proof was made for a while is an alarm too.
 """
 
 import asyncio
+import contextlib
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -20,6 +23,9 @@ from koguma.model.resource import Key
 from koguma.proof import Claim, Difference
 
 _SECONDS_MAX: Final = 600.0
+_OVERDUE_INTERVALS: Final = 3
+_OVERDUE_SECONDS_MIN: Final = 30.0  # a proof itself takes some seconds, however short the interval is
+_REASON_MAX: Final = 1000
 
 _log = structlog.get_logger("koguma.proof")
 
@@ -39,7 +45,11 @@ class Prover:
         self.runs = 0
         self.mismatches = 0
         self.failures = 0  # of the check itself
+        self.failure = ""  # of the last attempt, if it was one
         self.alarm = ""  # what was wrong last, and when
+        self.last_at: datetime | None = None  # when something was last proved or disproved
+        self.every_seconds = 0.0  # 0: only when asked
+        self._owed_since = clock()  # since when proxies wait for a proof
         self._control = control
         self._place = place
         self._envoy = envoy
@@ -48,11 +58,23 @@ class Prover:
         self._renewed = renewed
 
     async def run(self, every_seconds: float) -> None:
-        """Check again and again, until cancelled."""
+        """Check again and again, until cancelled; a check that fails is one that is tried again."""
+        self.every_seconds = every_seconds
+        self._owed_since = self._clock()
         while True:
             await asyncio.sleep(every_seconds)
-            if self._proxies():
+            if not self._proxies():
+                self._owed_since = self._clock()
+                continue
+            try:
                 await self.check()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next proof is still wanted
+                self._fail(f"{type(error).__name__}: {error}", error)
+
+    def is_overdue(self) -> bool:
+        """Whether there was no proof for so long that something must be wrong with the making of them."""
+        longest = max(_OVERDUE_INTERVALS * self.every_seconds, _OVERDUE_SECONDS_MIN)
+        return self._clock() - self._owed_since > timedelta(seconds=longest)
 
     async def check(self) -> list[Difference]:
         """Check once; gives the proxies whose configuration was not what it should be."""
@@ -62,9 +84,10 @@ class Prover:
         )
         found = await self._disproved(made)
         if found is None:
-            self.failures += 1
             return []
         self.runs += 1
+        self.failure = ""
+        self.last_at = self._owed_since = self._clock()
         if found:
             self._sound(found, revision)
             await self._control.renew()
@@ -81,25 +104,59 @@ class Prover:
         )
         _log.error("the engine was wrong", proxies=[str(each.proxy) for each in found], revision=revision)
 
+    def _fail(self, reason: str, error: Exception | None = None) -> None:
+        self.failures += 1
+        self.failure = reason
+        _log.error("the proof could not be made", reason=reason, exc_info=error)
+
     async def _disproved(self, made: Claim) -> list[Difference] | None:
         """What a process of its own finds; None where it cannot tell."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "koguma.proof"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        try:
+            process = _started()
+        except OSError as error:
+            self._fail(f"a process cannot be started: {error}")
+            return None
+        talking = asyncio.get_running_loop().run_in_executor(
+            None, process.communicate, msgspec.msgpack.encode(made), _SECONDS_MAX
         )
         try:
-            async with asyncio.timeout(_SECONDS_MAX):
-                out, said = await process.communicate(msgspec.msgpack.encode(made))
+            out, said = await asyncio.shield(talking)
             if process.returncode:
-                _log.warning("the proof could not be made", reason=said.decode(errors="replace")[-1000:])
+                text = said.decode(errors="replace").strip()[-_REASON_MAX:]
+                self._fail(f"its process ended with {_named(process.returncode)}: {text or 'no words'}")
                 return None
             return msgspec.json.decode(out, type=list[Difference])
-        except TimeoutError:
-            _log.warning("the proof took too long", limit_seconds=_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._fail(f"it took longer than {_SECONDS_MAX:g} s")
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            self._fail(f"its process could not be talked to: {error}", error)
             return None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            process.kill()  # nothing happens to one that has ended
+            with contextlib.suppress(Exception):
+                await talking
+            process.wait()
+
+
+def _started() -> "subprocess.Popen[bytes]":
+    """A process that proves what it is told.
+
+    Not started by the event loop: uvloop forks, and a fork of a process whose threads are inside gRPC may
+    abort in gRPC's fork handlers before it becomes the other program. `subprocess` uses vfork, which runs
+    none of them.
+    """
+    return subprocess.Popen(
+        (sys.executable, "-m", "koguma.proof"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def _named(code: int) -> str:
+    if code >= 0:
+        return f"code {code}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

@@ -7,9 +7,9 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -87,7 +87,7 @@ class ProxySide:
 
     async def start(self, identity: ServerIdentity, tls: ssl.SSLContext) -> None:
         """Load Envoy's schema, and listen."""
-        self._tasks.append(asyncio.create_task(self._statuses.run(), name="status keeper"))
+        self._run("status keeper", self._statuses.run)
         try:
             binary = schema.find_envoy()
             known = await asyncio.to_thread(schema.load, binary)
@@ -105,11 +105,12 @@ class ProxySide:
             self._clock,
             self._statuses.poke,
         )
-        self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
-        self._tasks.append(asyncio.create_task(self.fleet.quarantine.run(), name="quarantine"))
+        self._run("proxies", self.fleet.run)
+        self._run("quarantine", self.fleet.quarantine.run)
         self._prove(str(binary))
         if not self._settings.store_url.startswith("postgres"):
-            self._tasks.append(asyncio.create_task(self.fleet.sweep(_SWEEP_SECONDS), name="sweep"))
+            fleet = self.fleet
+            self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
         self._xds = XdsServer(self.fleet, known, time.monotonic)
         door = ProxiesDoor(
             self._context,
@@ -143,7 +144,13 @@ class ProxySide:
         self.prover = Prover(self._control, place, binary, lambda: fleet.connected, self._clock, fleet.wake)
         every = duration.seconds(self._settings.proof_interval)
         if every > 0:
-            self._tasks.append(asyncio.create_task(self.prover.run(every), name="prover"))
+            prover = self.prover
+            self._run("proof", lambda: prover.run(every))
+
+    def _run(
+        self, name: str, work: Callable[[], Coroutine[Any, Any, None]], *, may_end: bool = False
+    ) -> None:
+        self._tasks.append(self._context.background.forever(name, work, may_end=may_end))
 
     def _xds_listen(self, identity: ServerIdentity) -> Callable[[str, int], Awaitable[int]]:
         server = self._xds
@@ -175,10 +182,27 @@ class ProxySide:
             yield Check("mtls", "warning", str(problem))
         for found in self._statuses.problems:
             yield Check("services", "warning", f"{found.about}: {found.message}")
-        if self.prover is not None and self.prover.alarm:
-            hint = "please report this with the log; proxies have the right configuration again"
-            yield Check("proof", "error", self.prover.alarm, hint)
+        yield from self._proof_checks()
         yield from self._proxy_checks()
+
+    def _proof_checks(self) -> Iterator[Check]:
+        prover = self.prover
+        if prover is None:
+            return
+        if prover.alarm:
+            hint = "please report this with the log; proxies have the right configuration again"
+            yield Check("proof", "error", prover.alarm, hint)
+        if self._connected() and prover.every_seconds:
+            last = f"last made at {prover.last_at:%Y-%m-%dT%H:%M:%SZ}" if prover.last_at else "not made yet"
+            if prover.is_overdue():
+                why = f"; the last attempt failed: {prover.failure}" if prover.failure else ""
+                text = f"{last}, which is longer ago than three times --proof-interval{why}"
+                yield Check("proof", "error", text, "proxies are served; please report this with the log")
+            elif prover.failure:
+                text = f"{last}; the last attempt failed: {prover.failure}"
+                yield Check("proof", "warning", text, "it is tried again; the log says more")
+            else:
+                yield Check("proof", "ok", last)
 
     def numbers(self) -> Iterator[tuple[str, str, str, float]]:
         """Figures for the metrics page."""
@@ -188,11 +212,21 @@ class ProxySide:
         yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
         refusing = found.get("nack", 0)
         yield "koguma_proxies_refusing", "Proxies that refused something.", "gauge", refusing
+        failed = self.fleet.n_rounds_failed if self.fleet else 0
+        yield (
+            "koguma_push_rounds_failed",
+            "Rounds of working out what changed that failed.",
+            "counter",
+            failed,
+        )
         if self.prover is not None:
             runs, wrong, failed = self.prover.runs, self.prover.mismatches, self.prover.failures
             yield "koguma_proof_runs", "Compiles from scratch that were compared.", "counter", runs
             yield "koguma_proof_mismatches", "Proxies for which one gave something else.", "counter", wrong
             yield "koguma_proof_failures", "Compiles from scratch that could not be made.", "counter", failed
+            last = self.prover.last_at.timestamp() if self.prover.last_at else 0.0
+            text = "When a compile from scratch was last compared, in seconds since 1970; 0 for never."
+            yield "koguma_proof_last_timestamp_seconds", text, "gauge", last
 
     def _proxy_checks(self) -> Iterator[Check]:
         views = list(self.fleet.views()) if self.fleet else []

@@ -33,6 +33,7 @@ CLAIMED_SECONDS_MAX: Final = 8.0
 CLAIMS_A_SECOND: Final = 1_500  # that can be written at least
 CLAIMS_AT_ONCE: Final = 200
 CLAIM_PAUSE_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 5.0
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
 _ALIKE_MAX: Final = 1024
@@ -113,7 +114,7 @@ class Registration:
         self._claims[resource.key] = resource.annotations.get(CONNECTED_TO, "")
         self._n_claims += 1
         if self._claiming is None or self._claiming.done():
-            self._claiming = asyncio.create_task(self._write_claims(), name="proxies claimed")
+            self._claiming = self._context.background.once("claims of proxies", self._write_claims())
 
     async def _until_few_come(self) -> None:
         """Wait while many proxies come, but not for long: to serve them is more urgent."""
@@ -133,8 +134,12 @@ class Registration:
             puts = [put for key, seen in claims.items() if (put := self._claimed(key, seen)) is not None]
             try:
                 await self._context.store.write(Transaction(tuple(puts), SYSTEM, "proxies connected"))
-            except (Conflict, NotFound, Unavailable):
+            except (Conflict, NotFound):
                 continue  # one of them changed in between; look again
+            except Unavailable as error:
+                _log.warning("proxies' claims wait for the store", reason=error.detail)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             for key in claims:
                 self._claims.pop(key, None)
 
@@ -169,7 +174,14 @@ class Registration:
     async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
         """Remove it after a while, unless it has connected again, here or elsewhere."""
         await asyncio.sleep(delay_seconds)
-        await self.remove(resource)
+        while True:
+            try:
+                return await self.remove(resource)
+            except Unavailable as error:
+                _log.warning(
+                    "a proxy's removal waits for the store", proxy=resource.core_name, reason=error.detail
+                )
+                await asyncio.sleep(RETRY_SECONDS)
 
     def left_behind(self) -> list[Resource]:
         """What proxies registered with control planes that are not this one."""

@@ -125,8 +125,9 @@ class StatusKeeper:
                 todo |= await self._settle(mesh)
             except Unavailable as error:
                 _log.warning("statuses wait for the store", mesh=mesh, reason=error.detail)
-            except Exception:  # noqa: BLE001 - the statuses of one mesh must not wait for those of another
+            except Exception as error:  # noqa: BLE001 - the statuses of one mesh must not wait for those of another
                 _log.exception("statuses of a mesh cannot be told", mesh=mesh)
+                self.context.background.failed("status keeper", error)
             else:
                 continue
             self._due_at[mesh] = self._clock() + timedelta(seconds=RETRY_SECONDS)

@@ -25,6 +25,7 @@ from aiohttp import web
 
 from koguma.api.server import HttpServer, tls_context
 from koguma.identity import files
+from tests.error_lines import ERRORS
 
 TOKEN = "a-token-that-nobody-sees"
 PATIENCE_SECONDS = 15.0
@@ -176,6 +177,7 @@ class Running:
         self.runtime = Path(self._temporary.name)
         self._log = (directory / "log").open("wb")
         self._path = directory / "log"
+        ERRORS.follow(self._path)
         code = "import sys; from koguma.cli import main; sys.exit(main(sys.argv[1:]))"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KOGUMA_")}
         self.process = subprocess.Popen(

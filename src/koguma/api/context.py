@@ -8,6 +8,7 @@ import msgspec
 from koguma.api.access import Access, Attempt, namespace_of
 from koguma.api.shown import Shown
 from koguma.api.user import User
+from koguma.background import Background
 from koguma.core.incremental import Db
 from koguma.model import kri
 from koguma.model.errors import KogumaError, NotFound
@@ -42,6 +43,7 @@ class Context(msgspec.Struct, frozen=True):
     about: About
     signing_key: Callable[[], str]  # a new private key, as a secret's data
     database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
+    background: Background = msgspec.field(default_factory=Background)
 
     @property
     def state(self) -> State:

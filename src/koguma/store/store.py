@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import structlog
 
+from koguma.background import Background
 from koguma.model.errors import Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.store import feed
@@ -65,12 +66,14 @@ class Store:
         *,
         write_timeout: float = WRITE_TIMEOUT_SECONDS,
         changes_in_memory: int = feed.SIZE,
+        background: Background | None = None,
     ) -> None:
         self.log = log
         self._clock = clock
         self._new_uid = new_uid
         self._mirror = Mirror(log, changes_in_memory)
         self._writer = Writer(log, self._mirror, clock, new_uid, write_timeout)
+        self._background = background or Background(clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -106,9 +109,9 @@ class Store:
         except BaseException:
             await self.log.close()
             raise
-        self._tasks.append(asyncio.create_task(self._writer.run(), name="store writer"))
+        self._tasks.append(self._background.forever("store writer", self._writer.run, may_end=True))
         if self.log.shared:
-            self._tasks.append(asyncio.create_task(self._mirror.follow(), name="store follower"))
+            self._tasks.append(self._background.forever("store follower", self._mirror.follow))
 
     async def close(self) -> None:
         """Finish the writes under way, end the watches, let go of the log."""

@@ -1,0 +1,91 @@
+"""A control plane with real proxies: policies that tie, a proof, and an end without a goodbye."""
+
+import pytest
+
+from tests.mesh import Mesh, until
+
+pytestmark = pytest.mark.slow
+
+TO_BACKEND = {"kind": "MeshService", "name": "backend"}
+TO_ALL = {"kind": "Mesh"}
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    with Mesh(tmp_path_factory.mktemp("real"), proof_interval="1s") as running:
+        running.sidecar("backend-1", "backend", wait=False)
+        running.web = running.sidecar("web-1", "web", serves=False, outbounds=["backend"], wait=False)
+        running.web.says("is ready")
+        until(lambda: running.web.call("backend").status == 200, "backend answers")
+        running.settled(running.revision())
+        yield running
+
+
+def timeout(name, target, seconds):
+    conf = {"connectionTimeout": f"{seconds}s", "http": {"requestTimeout": f"{10 + seconds}s"}}
+    return {
+        "type": "MeshTimeout",
+        "name": name,
+        "spec": {"to": [{"targetRef": target, "default": conf}]},
+    }
+
+
+def route(name, header):
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+        "default": {
+            "filters": [
+                {
+                    "type": "ResponseHeaderModifier",
+                    "responseHeaderModifier": {"set": [{"name": "x", "value": header}]},
+                }
+            ]
+        },
+    }
+    return {
+        "type": "MeshHTTPRoute",
+        "name": name,
+        "spec": {"to": [{"targetRef": TO_BACKEND, "rules": [rule]}]},
+    }
+
+
+def number(mesh, name):
+    page = mesh.request("GET", "/metrics").text
+    return float(next(line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")))
+
+
+def test_policies_that_tie_reach_the_proxies_in_rounds_that_do_not_fail(mesh):
+    for one, other in (
+        (timeout("t1", TO_BACKEND, 1), timeout("t2", TO_BACKEND, 2)),
+        (route("r1", "one"), route("r2", "two")),
+        (timeout("all-1", TO_ALL, 3), timeout("all-2", TO_ALL, 4)),
+    ):
+        mesh.changed(one)
+        mesh.changed(other)
+    assert mesh.web.call("backend").headers["x"] == "one"
+    mesh.gone("meshhttproutes", "r1")
+    assert mesh.web.call("backend").headers["x"] == "two"
+    mesh.gone("meshtimeouts", "all-1")
+    assert number(mesh, "koguma_push_rounds_failed_total") == 0
+    assert number(mesh, "koguma_background_failures_total") == 0
+
+
+def test_proofs_are_made_while_proxies_are_connected_and_nothing_is_forked(mesh):
+    before = number(mesh, "koguma_proof_runs_total")
+    until(lambda: number(mesh, "koguma_proof_runs_total") >= before + 3, "three more proofs", 60)
+    assert number(mesh, "koguma_proof_failures_total") == 0
+    assert "fork_posix" not in mesh.control_plane.output  # gRPC's handlers, which abort sooner or later
+    checked = mesh.koguma("check")
+    assert "server: proof: last made at " in checked.stdout
+    assert " 0 wrong" in checked.stdout
+
+
+def test_a_control_plane_that_is_killed_comes_back_to_its_proxies(mesh):
+    mesh.control_plane.kill()
+    assert mesh.web.call("backend").status == 200
+    mesh.start_control_plane()
+    until(lambda: set(mesh.proxies()) == {"backend-1", "web-1"}, "both are back")
+    mesh.settled(mesh.revision())
+    mesh.changed(route("r2", "after"))
+    assert mesh.web.call("backend").headers["x"] == "after"
+    assert number(mesh, "koguma_push_rounds_failed_total") == 0
