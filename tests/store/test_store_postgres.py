@@ -5,6 +5,7 @@ import statistics
 import time
 from contextlib import suppress
 
+import asyncpg
 import pytest
 from store_cases import InPostgres, all_after, contents, deletes, does, key, puts, thing
 
@@ -150,7 +151,7 @@ async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
         while not stopping.is_set():
             number += 1
             names = [f"{lane}-{number}-{part}" for part in "xyz"]
-            await store.write(puts(*map(thing, names), expect=0))
+            await written(store, puts(*map(thing, names), expect=0))
             acknowledged.update(names)
 
     lanes = [
@@ -179,6 +180,67 @@ async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
         assert store.lost > 0
         await seen(store, third.state.revision)
         assert contents(store) == contents(third)
+
+
+async def written(store: Store, transaction: Transaction) -> None:
+    """Write as a client does who believes the answer: what was not written is written again."""
+    while True:
+        try:
+            await store.write(transaction)
+        except Unavailable as error:
+            if "nothing was written: retry later" not in str(error):
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+@pytest.fixture
+async def stopped(postgres):
+    """Stops the server, which runs again at the end."""
+
+    async def stop() -> None:
+        await asyncio.to_thread(postgres.stop)
+
+    yield stop
+    await asyncio.to_thread(postgres.start)
+
+
+LONG_SECONDS = 3600.0  # nobody waits that long: whoever is answered is answered before
+
+
+async def test_a_write_that_cannot_be_sent_is_refused_at_once_and_was_not_written(
+    postgres, opened, stopped
+) -> None:
+    store = await opened(write_timeout=LONG_SECONDS)
+    await store.write(puts(thing("a")))
+    await stopped()
+    for transaction in (puts(thing("b")), puts(thing("a", 2)), puts(thing("a")), deletes(key("a"))):
+        with pytest.raises(Unavailable, match=r"cannot be reached .*; nothing was written: retry later"):
+            await store.write(transaction)
+    await asyncio.to_thread(postgres.start)
+    await written(store, puts(thing("b"), expect=0))
+    assert [one.name for one in contents(await opened())] == ["a", "b"]
+    await stopped()
+
+
+async def test_a_write_whose_answer_was_lost_may_have_happened(place, opened, stopped) -> None:
+    store = await opened(write_timeout=1)
+    other = await asyncpg.connect(place.url)
+    in_the_way = other.transaction()
+    await in_the_way.start()
+    await other.execute("SELECT revision FROM counter WHERE id = 1 FOR UPDATE")
+    sent = asyncio.create_task(store.write(puts(thing("a"))))
+    while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+        await other.execute("SELECT pg_sleep(0.01)")
+    queued = asyncio.create_task(store.write(puts(thing("b"))))
+    await asyncio.sleep(0)
+    await stopped()
+    with pytest.raises(Unavailable, match="nothing was written: retry later"):
+        await queued
+    with pytest.raises(Unavailable, match="the write may have happened: read before you retry"):
+        await sent
+    other.terminate()
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:

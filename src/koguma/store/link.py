@@ -12,7 +12,7 @@ import asyncpg
 
 from koguma.model.redacted import masked_url
 from koguma.store.contract import StoreUnusable
-from koguma.store.log import LogLost
+from koguma.store.log import LogLost, LogUnreachable
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
@@ -73,15 +73,23 @@ class Link:
     async def use(self) -> AsyncIterator[Connection]:
         """The connection, alone; LogLost if it breaks, and the next use makes a new one."""
         async with self._turn:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._connected()
             try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._url)
                 yield self._connection
             except LOST as error:
                 if isinstance(error, ValueError):  # asyncpg's own check of arguments: a mistake of ours
                     raise
                 self.drop()
                 raise LogLost(words(error)) from error
+
+    async def _connected(self) -> Connection:
+        try:
+            return await connect(self._url)
+        except LOST as error:
+            if isinstance(error, ValueError):
+                raise
+            raise LogUnreachable(words(error)) from error
 
     def drop(self) -> None:
         """Let go of the connection at once."""

@@ -21,6 +21,10 @@ class LogLost(Exception):
     """The log did not answer. Whether it did what was asked is unknown until it is read again."""
 
 
+class LogUnreachable(LogLost):
+    """The log could not even be asked: nothing was sent, so it did nothing."""
+
+
 class Loaded(msgspec.Struct, frozen=True):
     """The current state, all at one revision; changes up to `compacted` may be gone."""
 

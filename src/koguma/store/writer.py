@@ -9,8 +9,7 @@ the batch is decided again on what is now true.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 import structlog
@@ -19,7 +18,7 @@ from koguma.model.errors import Gone, Unavailable
 from koguma.store import row
 from koguma.store.contract import Change, Op, Transaction
 from koguma.store.decide import Draft, NewUid, decide
-from koguma.store.log import Log, LogLost
+from koguma.store.log import Log, LogLost, LogUnreachable
 from koguma.store.mirror import RETRY_SECONDS_MAX, Mirror
 from koguma.store.row import Row
 
@@ -141,8 +140,14 @@ class Writer:
         if not plan.rows:
             self._answer(plan)
             return
+        before = [member for member in plan.accepted if member.sent]
         self._mark_sent(plan)
-        if await self._log.append(plan.revision, plan.rows):
+        try:
+            is_written = await self._log.append(plan.revision, plan.rows)
+        except LogUnreachable:
+            self._mark_unsent([member for member in plan.accepted if member not in before])
+            raise
+        if is_written:
             self._answer(plan)
         else:
             self.conflicts += 1
@@ -189,6 +194,11 @@ class Writer:
             member.sent = True
             self._mirror.awaited.setdefault(member.transaction.id, [])
 
+    def _mark_unsent(self, members: Iterable[Member]) -> None:
+        for member in members:
+            member.sent = False
+            self._mirror.awaited.pop(member.transaction.id, None)
+
     def _answer(self, plan: Plan) -> None:
         self._mirror.take([change for member in plan.accepted for change in member.written])
         self.batches += bool(plan.rows)
@@ -218,18 +228,33 @@ class Writer:
                 self._mirror.awaited.pop(member.transaction.id, None)
                 member.fail(Unavailable(_TIMED_OUT[member.sent].format(self._timeout)))
 
+    def _refuse_unsent(self, members: Iterable[Member], lost: LogUnreachable) -> None:
+        """Nobody need wait for a log that cannot be reached, but those whose writes it may have."""
+        for member in members:
+            if not member.answered and not member.sent:
+                text = f"the store cannot be reached ({lost}); nothing was written: retry later"
+                member.fail(Unavailable(text))
+
     async def _recover(self, members: Sequence[Member], lost: LogLost | Gone) -> None:
         """The connection broke: wait until the log can be read again; then we know what it has."""
         pause = RETRY_SECONDS_MIN
         refresh = self._mirror.load if isinstance(lost, Gone) else self._mirror.catch_up
         _logger.warning("store lost while writing", transactions=len(members), reason=str(lost))
+        self.lost += 1
         while members := self._unanswered(members):
-            self.lost += 1
+            if isinstance(lost, LogUnreachable):
+                self._refuse_unsent((*members, *self._queue), lost)
+                if all(member.answered for member in members):
+                    return
             await asyncio.sleep(pause)
             self._expire(self._queue)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
-            with suppress(LogLost):
+            try:
                 await refresh()
+            except LogLost as again:
+                self.lost += 1
+                lost = again
+            else:
                 return
 
 
