@@ -17,6 +17,7 @@ import structlog
 from koguma.api import transactions
 from koguma.api.context import Context
 from koguma.api.user import SYSTEM, User
+from koguma.api.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
 from koguma.model import forms, labels
@@ -37,7 +38,7 @@ RETRY_SECONDS: Final = 5.0
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
 _ALIKE_MAX: Final = 1024
-_WRITER: Final = User(SYSTEM)
+_WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
 
 _log = structlog.get_logger("koguma.fleet")
 

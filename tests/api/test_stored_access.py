@@ -62,21 +62,20 @@ def test_no_other_forms_rule_makes_the_plain_form_read_a_body():
 
 
 @pytest.mark.parametrize(
-    ("kind", "mesh", "found", "said", "namespace"),
+    ("kind", "mesh", "found", "namespace"),
     [
-        ("MeshTimeout", "red", {"mesh": "red", "namespace": "shop"}, None, "shop"),
-        ("MeshTimeout", "red", {"mesh": "red"}, None, "mesh-red"),
-        ("MeshTimeout", "red", {"mesh": "red", "zone": "west"}, None, "kuma-system"),
-        ("MeshTimeout", "red", None, None, "mesh-red"),
-        ("MeshTimeout", "red", None, "shop", "shop"),
-        ("GlobalSecret", "", None, None, "mesh-global"),
-        ("Mesh", "", {}, None, ""),
-        ("Mesh", "", None, None, ""),
+        ("MeshTimeout", "red", {"mesh": "red", "namespace": "shop"}, "shop"),
+        ("MeshTimeout", "red", {"mesh": "red"}, "mesh-red"),
+        ("MeshTimeout", "red", {"mesh": "red", "zone": "west"}, "kuma-system"),
+        ("MeshTimeout", "red", None, "mesh-red"),
+        ("GlobalSecret", "", None, "mesh-global"),
+        ("Mesh", "", {}, ""),
+        ("Mesh", "", None, ""),
     ],
 )
-def test_rules_see_plain_objects_where_the_kubernetes_form_shows_them(kind, mesh, found, said, namespace):
+def test_rules_see_plain_objects_where_the_kubernetes_form_shows_them(kind, mesh, found, namespace):
     resource = None if found is None else Resource(kind=kind, name="a", core_name="a", **found)
-    assert namespace_of(KINDS[kind], Place(zone="east"), mesh, resource, said) == namespace
+    assert namespace_of(KINDS[kind], Place(zone="east"), mesh, resource) == namespace
 
 
 @pytest.mark.parametrize(

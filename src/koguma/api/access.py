@@ -151,12 +151,20 @@ class Access:
     def check(self, user: User, attempt: Attempt, refusal: str = "") -> None:
         """Raise Forbidden, saying what is missing, unless the user may."""
         if not self.allows(user, attempt):
-            raise Forbidden(refusal or f'user "{user}" cannot {attempt}: no access rule allows it')
+            raise Forbidden(refusal) if refusal else self.refusal(user, attempt)
+
+    def refusal(self, user: User, attempt: Attempt) -> Forbidden:
+        """What to raise for an attempt that no rule allows."""
+        return Forbidden(f'user "{user}" cannot {attempt}: no access rule allows it')
+
+    def allows_any(self, user: User, verbs: Collection[str], resource: str = "") -> bool:
+        """Whether some rule lets the user do any of this to some object of the plain form."""
+        self._refresh()
+        return any(_is_about(rule, verbs, resource) for grant in self._grants(user) for rule in grant.rules)
 
     def check_any(self, user: User, verbs: Collection[str], resource: str = "") -> None:
         """Raise Forbidden where no rule lets the user do any of this to anything: then no body is read."""
-        self._refresh()
-        if any(_is_about(rule, verbs, resource) for grant in self._grants(user) for rule in grant.rules):
+        if self.allows_any(user, verbs, resource):
             return
         raise Forbidden(
             f'user "{user}" cannot {" or ".join(verbs)} {resource or "anything"}: no access rule allows it'
@@ -209,18 +217,16 @@ def stored_in(state: Callable[[], State]) -> Callable[[], Stored]:
     return read
 
 
-def namespace_of(
-    kind: Kind, place: Place, mesh: str, found: Resource | None = None, namespace: str | None = None
-) -> str:
+def namespace_of(kind: Kind, place: Place, mesh: str, found: Resource | None = None) -> str:
     """The namespace that rules see for one object of the plain form: where the Kubernetes form shows it.
 
-    `found` is the stored object; without one, `namespace` is what a new object says of itself.
+    `found` is the stored object; without one, it is where an object without a namespace would be.
     """
     if found is not None:
         return places.spot(found, kind, place).namespace
     if not places.is_namespaced(kind):
         return ""
-    return namespace or forms.reserved_namespace(mesh)
+    return forms.reserved_namespace(mesh)
 
 
 def denied(user: User, attempt: Attempt) -> str:

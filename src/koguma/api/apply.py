@@ -17,7 +17,7 @@ from koguma.api.access import WRITE_VERBS
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
 from koguma.api.plain import Objects
-from koguma.core import identity
+from koguma.api.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names
 from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotAllowed
@@ -145,10 +145,7 @@ class Apply:
         if draft.kind.read_only_at(context.place):
             raise NotAllowed(plain.read_only_reason(draft.kind, context))
         before = transactions.stored(context, draft)
-        name = identity.of(draft, context.place).core_name
-        mesh = draft.mesh or identity.DEFAULT_MESH if draft.kind.is_mesh_scoped else ""
-        context.check(call.user, "update" if before else "create", draft.kind, mesh, name)
-        return transactions.put(context, call.user, draft, before, unknown_fields, mesh_field)
+        return transactions.put(context, WriteAccess(call.user), draft, before, unknown_fields, mesh_field)
 
     def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
         found = [

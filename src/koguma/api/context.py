@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NoReturn
 
 import msgspec
 
@@ -11,7 +12,7 @@ from koguma.api.user import User
 from koguma.background import Background
 from koguma.core.incremental import Db
 from koguma.model import kri
-from koguma.model.errors import KogumaError, NotFound
+from koguma.model.errors import Forbidden, KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
@@ -67,21 +68,32 @@ class Context(msgspec.Struct, frozen=True):
         kind: Kind,
         mesh: str = "",
         name: str = "",
-        new_namespace: str | None = None,
     ) -> None:
         """Raise Forbidden unless the user may do this to objects of a kind.
 
-        Rules of a namespace see the one where the object is, or where a new one is to be.
+        Rules of a namespace see the one where the object is; of one that does not exist, the one that its
+        name would have it in, so that whoever may look there hears that it is not there.
         """
-        namespace = ""
-        if name:
-            found = self.state.named(kind.name, mesh, name)
-            namespace = namespace_of(kind, self.place, mesh, found, new_namespace)
-        if not self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
-            refusal = (
-                f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
-            )
-            self.access.check(user, Attempt(verb, kind.plural, name, mesh, namespace=namespace), refusal)
+        found = self.state.named(kind.name, mesh, name) if name else None
+        namespace = namespace_of(kind, self.place, mesh, found) if name else ""
+        if self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
+            return
+        _, dot, suffix = name.rpartition(".")
+        may_be_there = bool(dot) and found is None and kind.namespaced
+        if may_be_there and self.access.allows_on(user, verb, kind.plural, name, mesh, suffix):
+            return
+        self.refuse(user, kind, Attempt(verb, kind.plural, name, mesh, namespace=namespace))
+
+    def check_any_write(self, user: User, kind: Kind, mesh: str, name: str) -> None:
+        """Raise Forbidden where no rule lets the user write any object of a kind: then no body is read."""
+        if not self.access.allows_any(user, ("create", "update"), kind.plural):
+            self.check(user, "create", kind, mesh, name)
+
+    def refuse(self, user: User, kind: Kind, attempt: Attempt) -> NoReturn:
+        """Raise Forbidden for an attempt of the plain form, saying what is missing."""
+        if kind.admin_only:
+            raise Forbidden(f'user "{user}" cannot access the resource of type "{kind.name}"')
+        raise self.access.refusal(user, attempt)
 
     def named_by(self, text: str) -> tuple[Kind, Key, str]:
         """The kind, the key and the section that a KRI in a path means."""

@@ -8,6 +8,7 @@ from aiohttp import web
 from koguma.api import advice, lists, patches, tracing, transactions
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.context import Context
+from koguma.api.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms
 from koguma.model.documents import BadDocument
@@ -74,19 +75,19 @@ class Objects:
     async def put(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Create or replace one object."""
         context = self._context
-        before = self._before_write(call, kind, mesh, name)
-        document = await _document(call, kind)
+        self._check_writable(kind)
+        context.check_any_write(call.user, kind, mesh, name)
+        if kind.is_mesh_scoped:
+            context.check_mesh(call.user, mesh)
+        draft = self._draft(await _document(call, kind), kind, mesh, name)
         for _ in range(_TRIES):
-            _check_preconditions(call, before)
-            draft = self._draft(document, kind, mesh, name)
+            before = transactions.stored(context, draft)
             try:
                 return await self._write(call, draft, before)
             except (AlreadyExists, Conflict):
                 # Without a precondition the writer wants this, whatever came between.
-                between = context.state.named(kind.name, mesh, name)
-                if draft.revision is not None or between == before:
+                if draft.revision is not None or transactions.stored(context, draft) == before:
                     raise
-                before = between
         raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
 
     async def patch(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
@@ -100,11 +101,10 @@ class Objects:
         change = await _document(call, kind)
         for _ in range(_TRIES):
             before = context.find(call.user, kind, mesh, name)
-            _check_preconditions(call, before)
             base = {k: v for k, v in forms.plain(before, kind).items() if k not in _PLAIN_COMPUTED}
             draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
             try:
-                return await self._write(call, draft, before)
+                return await self._write(call, draft, before, "patch")
             except Conflict:
                 continue
         raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
@@ -126,15 +126,6 @@ class Objects:
         await self.commit(call, transactions.delete(context, resource, expected))
         return answer(b"{}")
 
-    def _before_write(self, call: Call, kind: Kind, mesh: str, name: str) -> Resource | None:
-        context = self._context
-        self._check_writable(kind)
-        before = context.state.named(kind.name, mesh, name)
-        context.check(call.user, "update" if before else "create", kind, mesh, name)
-        if kind.is_mesh_scoped:
-            context.check_mesh(call.user, mesh)
-        return before
-
     def _check_writable(self, kind: Kind) -> None:
         if kind.read_only_at(self._context.place):
             raise NotAllowed(read_only_reason(kind, self._context))
@@ -150,9 +141,10 @@ class Objects:
             raise Invalid(violations)
         return draft
 
-    async def _write(self, call: Call, draft: Draft, before: Resource | None) -> web.Response:
-        context = self._context
-        made, operations = transactions.put(context, call.user, draft, before, field_validation(call))
+    async def _write(self, call: Call, draft: Draft, before: Resource | None, verb: str = "") -> web.Response:
+        context, access = self._context, WriteAccess(call.user, verb=verb)
+        made, operations = transactions.put(context, access, draft, before, field_validation(call))
+        _check_preconditions(call, before)
         operations += await transactions.new_meshes(context, [made.resource])
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)  # then nothing is in the mesh that could be odd there

@@ -9,7 +9,7 @@ import msgspec
 
 from koguma.api import namespaces, ownership
 from koguma.api.context import Context, mesh_key
-from koguma.api.user import User
+from koguma.api.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.identity import authority
@@ -29,24 +29,25 @@ PLAIN_MANAGER: Final = "koguma-rest"  # who owns what the plain form has changed
 
 
 def stored(context: Context, draft: Draft) -> Resource | None:
-    """What a draft would replace: the object of its core name, or else of its key."""
+    """What a draft would replace: the object of its key, or else of its core name."""
     wanted = identity.of(draft, context.place)
     state = context.state
-    return state.named(wanted.key.kind, wanted.key.mesh, wanted.core_name) or state.get(wanted.key)
+    return state.get(wanted.key) or state.named(wanted.key.kind, wanted.key.mesh, wanted.core_name)
 
 
 def put(
     context: Context,
-    user: User,
+    access: WriteAccess,
     draft: Draft,
     before: Resource | None,
     unknown_fields: FieldValidation,
     mesh_field: str = "mesh",
 ) -> tuple[Admitted, list[Operation]]:
-    """Write one object: over what the writer saw, in a mesh and a namespace that exist.
+    """Write one object that the writer may write: over what it saw, in a mesh and a namespace that exist.
 
     Where fields of it have owners, the plain form owns now what this changes.
     """
+    access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
     made = admission.admitted(draft, before, context.place, unknown_fields)
     if before is not None and before.meta.managed_fields:
         owned = ownership.moved(context, before, made.resource, PLAIN_MANAGER, now())
@@ -55,7 +56,7 @@ def put(
     if before is None:
         operations += _room(context, made.resource)
     if draft.kind.is_mesh_scoped:
-        missing = context.no_mesh(user, made.resource.mesh, mesh_field)
+        missing = context.no_mesh(access.user, made.resource.mesh, mesh_field)
         operations.append(Require(mesh_key(made.resource.mesh), missing))
     broken = context.state.unreadable.get(made.resource.key)  # may be overwritten, as it is
     seen = before.revision if before else broken.revision if broken else 0

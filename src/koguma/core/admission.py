@@ -73,6 +73,11 @@ def admitted(
     return Admitted(made, tuple(warnings), replaces, tuple(ignorable))
 
 
+def identity_of(draft: Draft, stored: Resource | None, place: Place) -> Identity:
+    """Where a draft is to be stored, on top of what is stored under the same core name."""
+    return identity.of(_with_kept_labels(draft, stored), place)
+
+
 def is_stored(draft: Draft, stored: Resource, place: Place) -> bool:
     """Whether a draft says what is stored and nothing else; that was admitted when it was written."""
     kept = _with_kept_labels(draft, stored)

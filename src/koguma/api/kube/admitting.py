@@ -10,7 +10,7 @@ import msgspec
 
 from koguma.api import namespaces, transactions
 from koguma.api.context import Context
-from koguma.api.user import User
+from koguma.api.write_access import WriteAccess
 from koguma.core.admission import FieldValidation
 from koguma.kube import faults, native, places
 from koguma.kube.codec import Written
@@ -62,7 +62,7 @@ class Admission(msgspec.Struct, frozen=True):
     """What a document is admitted to: an endpoint, over what is stored there, by somebody."""
 
     context: Context
-    user: User
+    access: WriteAccess
     endpoint: Endpoint
     before: Resource | None
     validation: FieldValidation
@@ -97,7 +97,7 @@ class Admission(msgspec.Struct, frozen=True):
         draft = _in_its_mesh(written, before)
         try:
             done, operations = transactions.put(
-                self.context, self.user, draft, before, validation, key("metadata.labels", labels.MESH)
+                self.context, self.access, draft, before, validation, key("metadata.labels", labels.MESH)
             )
         except Invalid as error:
             raise Invalid(list(self._seen(error.violations)), error.detail) from None

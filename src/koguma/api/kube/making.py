@@ -15,6 +15,7 @@ from koguma.api.kube import escalation
 from koguma.api.kube.admitting import Admission, Made
 from koguma.api.kube.request import Request
 from koguma.api.kube.shown import KubeShown
+from koguma.api.write_access import WriteAccess
 from koguma.kube import apply, codec
 from koguma.kube.apply import Writer
 from koguma.kube.catalog import Catalog
@@ -109,9 +110,10 @@ class Making:
             draft = msgspec.structs.replace(draft, spec=before.spec)
         written = msgspec.structs.replace(written, draft=draft)
         self._check_rights(request, written, before)
-        user, endpoint, validation = request.call.user, request.endpoint, request.options.validation
+        endpoint, validation = request.endpoint, request.options.validation
+        access = WriteAccess.through(endpoint, request.call.user, request.verb if before else "create")
         try:
-            return Admission(self._context, user, endpoint, before, validation).made(written)
+            return Admission(self._context, access, endpoint, before, validation).made(written)
         except Invalid as error:
             raise request.refusal(error) from None
 

@@ -30,6 +30,11 @@ class Request(msgspec.Struct, frozen=True):
         return self.target.endpoint
 
     @property
+    def verb(self) -> str:
+        """What it does to an object that is there, in the words of access rules."""
+        return "patch" if self.call.request.method == "PATCH" else "update"
+
+    @property
     def is_strict(self) -> bool:
         """Whether fields that do not exist, or are given twice, are refused."""
         return self.options.validation is FieldValidation.STRICT
