@@ -122,3 +122,13 @@ def test_names_that_are_none(plane, name):
     answer = plane("PUT", path, timeout(name.replace("%2e", ".").replace("%00", "\0")))
     assert answer.status == 400
     assert answer.fields[0][0] == "name"
+
+
+def test_copies_of_copies_in_a_json_patch_are_limited(plane):
+    plane("PUT", "/meshes/default/meshtimeouts/copied", timeout("copied"))
+    doubling = [{"op": "copy", "from": "/labels", "path": f"/labels/{number}"} for number in range(30)]
+    path = "/meshes/default/meshtimeouts/copied"
+    answer = plane("PATCH", path, doubling, Content_Type="application/json-patch+json")
+    assert answer.status == 413
+    assert "the copies of a JSON patch add at most" in answer.json["detail"]
+    assert plane("DELETE", path).status == 200

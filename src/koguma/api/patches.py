@@ -2,16 +2,12 @@
 
 from typing import Final
 
-import jsonpatch
-import jsonpointer
-
-from koguma.model.errors import BadRequest, Invalid, UnsupportedMedia
+from koguma.kube import json_patches
+from koguma.model.errors import UnsupportedMedia
 from koguma.model.schema import Json
-from koguma.model.violation import Violation
 
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
-OPERATIONS_MAX: Final = 1_000
 
 
 def patched(media_type: str, value: Json, patch: Json) -> Json:
@@ -19,7 +15,7 @@ def patched(media_type: str, value: Json, patch: Json) -> Json:
     if media_type == MERGE:
         return merged(value, patch)
     if media_type == JSON_PATCH:
-        return _json_patched(value, patch)
+        return json_patches.json_patched(value, patch, is_lenient=False)
     raise UnsupportedMedia(f'content type "{media_type}" is no patch; send {MERGE} or {JSON_PATCH}')
 
 
@@ -33,21 +29,4 @@ def merged(value: Json, patch: Json) -> Json:
             result.pop(name, None)
         else:
             result[name] = merged(result.get(name), change)
-    return result
-
-
-def _json_patched(value: Json, patch: Json) -> Json:
-    if not isinstance(patch, list):
-        raise BadRequest("a JSON patch is a list of operations")
-    if len(patch) > OPERATIONS_MAX:
-        raise BadRequest(f"a JSON patch has at most {OPERATIONS_MAX} operations, this one {len(patch)}")
-    result = value
-    for index, operation in enumerate(patch):
-        try:
-            result = jsonpatch.apply_patch(result, [operation])
-        except jsonpatch.JsonPatchTestFailed:
-            message = f"the value at {operation.get('path')} is not what the test expects"
-            raise Invalid([Violation(f"[{index}]", message, "test")], "the patch's test failed") from None
-        except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
-            raise BadRequest(f"operation {index} of the patch: {error}") from None
     return result

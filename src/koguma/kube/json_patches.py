@@ -1,8 +1,9 @@
 """JSON patches as Kubernetes takes them: JSON merge patch (RFC 7396), and a lenient JSON patch (RFC 6902).
 
-Two rules are looser than the RFC, because clients rely on them: `replace` of a member that an object does not
-have adds it, and `test` for null holds where the member is missing. Where a patch is well-formed and does not
-fit the object it is invalid; where it is no patch at all it is a bad request.
+The plain form takes the RFC's own JSON patch, with the same limits. In the Kubernetes form two rules are
+looser than the RFC, because clients rely on them: `replace` of a member that an object does not have adds it,
+and `test` for null holds where the member is missing. A patch that is well-formed and does not fit the object
+is invalid; what is no patch at all is a bad request.
 """
 
 import copy
@@ -50,7 +51,7 @@ def _merged(value: Json, patch: dict[str, Json]) -> Json:
     return result
 
 
-def json_patched(value: Json, patch: Json) -> Json:
+def json_patched(value: Json, patch: Json, *, is_lenient: bool = True) -> Json:
     """The value after all operations of a JSON patch, each on the result of the one before."""
     if not isinstance(patch, list) or not all(isinstance(operation, dict) for operation in patch):
         raise BadRequest("a JSON patch is a list of operations, each an object")
@@ -63,7 +64,7 @@ def json_patched(value: Json, patch: Json) -> Json:
             copied += _copied(result, operation)
             if copied > COPIED_BYTES_MAX:
                 raise TooLarge(f"the copies of a JSON patch add at most {COPIED_BYTES_MAX} bytes")
-            result = _applied(result, operation)
+            result = _applied(result, operation, is_lenient=is_lenient)
         except _FAILURES as error:
             raise _unfit(index, operation, error) from None
     try:
@@ -73,11 +74,12 @@ def json_patched(value: Json, patch: Json) -> Json:
     return result
 
 
-def _applied(value: Json, operation: dict[str, Any]) -> Json:
+def _applied(value: Json, operation: dict[str, Any], *, is_lenient: bool) -> Json:
     word, path = operation.get("op"), operation.get("path")
     if isinstance(path, str) and path.count("/") > documents.DEPTH_MAX:
         raise jsonpointer.JsonPointerException(f"a path has at most {documents.DEPTH_MAX} parts")
-    if word in ("replace", "test") and isinstance(path, str) and _is_missing_member(value, path):
+    is_loose = is_lenient and word in ("replace", "test")
+    if is_loose and isinstance(path, str) and _is_missing_member(value, path):
         if word == "test" and operation.get("value", ...) is None:
             return value
         if word == "replace":
