@@ -1,0 +1,82 @@
+"""A CA of somebody's own, and clients whose certificates it issues, for tests that speak mTLS themselves."""
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+
+class Authority:
+    """A CA of somebody's own. All have one name, so that only their keys tell them apart."""
+
+    def __init__(self) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name.from_rfc4514_string("CN=own CA")
+        self.certificate = self._made(
+            self.key,
+            self.name,
+            lambda made: (
+                made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+                .add_extension(_usage(signs=True), critical=True)
+                .add_extension(
+                    x509.SubjectAlternativeName([x509.UniformResourceIdentifier("spiffe://default")]),
+                    critical=False,
+                )
+            ),
+        )
+
+    def _made(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        name: x509.Name,
+        finish: Callable[[x509.CertificateBuilder], x509.CertificateBuilder],
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+        )
+        return finish(made).sign(self.key, hashes.SHA256())
+
+    @property
+    def pem(self) -> tuple[str, str]:
+        """Certificate and key."""
+        return pem_of(self.certificate), pem_of(self.key)
+
+    def client(self, uri: str, folder: Path, *more: str) -> ssl.SSLContext:
+        """TLS of a client with these identities that trusts only this CA."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        uris = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(each) for each in (uri, *more)])
+        leaf = self._made(key, x509.Name([]), lambda made: made.add_extension(uris, critical=True))
+        file = folder / f"{len(list(folder.iterdir()))}.pem"
+        file.write_text(pem_of(leaf) + pem_of(key))
+        context = ssl.create_default_context(cadata=self.pem[0])
+        context.load_cert_chain(file)
+        return context
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **never)
+
+
+def pem_of(made: x509.Certificate | ec.EllipticCurvePrivateKey) -> str:
+    encoding = serialization.Encoding.PEM
+    if isinstance(made, x509.Certificate):
+        return made.public_bytes(encoding).decode()
+    form = serialization.PrivateFormat.PKCS8
+    return made.private_bytes(encoding, form, serialization.NoEncryption()).decode()
