@@ -239,11 +239,15 @@ class Stream(Generic[_Q, _R]):
             self.go_on()
 
     def _take(self, offer: Offer) -> None:
-        if not self._is_waiting and self._writer is None and self._session.has(offer):
-            self._report()  # as with most after a restart; they need no turn
-        else:
-            self._offer = offer
-        self.go_on()
+        """Take an offer. Whoever hands out offers does so for many: a mistake here ends this stream alone."""
+        try:
+            if not self._is_waiting and self._writer is None and self._session.has(offer):
+                self._report()  # as with most after a restart; they need no turn
+            else:
+                self._offer = offer
+            self.go_on()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+            self._fail(error)
 
     # Talking.
 
@@ -260,10 +264,14 @@ class Stream(Generic[_Q, _R]):
 
     def _due(self) -> None:
         self._tick = None
-        if self._end is None:
+        if self._end is not None:
+            return
+        try:
             self._to_say += self._session.tick(self._terms.clock())
             self._report()
             self.go_on()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+            self._fail(error)
 
     async def talk(self) -> bool:
         """One turn: say what there is to say now; whether the proxy is not yet where it is to be."""

@@ -1,0 +1,223 @@
+"""What strangers can send us, as functions of bytes; each says what may come out, and nothing else may.
+
+A target raises `AssertionError` where an answer is wrong, and lets through whatever the code under test
+raises that is no refusal. Inputs are at most `SIZE_MAX` long, so that time is spent on shapes, not on size.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from koguma.dp import dns_message
+from koguma.envoy import schema
+from koguma.envoy.snapshot import TYPE_URLS
+from koguma.kube import json_patches, protobuf, selectors
+from koguma.main import all_kinds
+from koguma.model import documents, duration, forms, kri
+from koguma.model.errors import KogumaError
+from koguma.xds.contract import Offer
+from koguma.xds.hello import hello_of
+from koguma.xds.messages import DeltaReader, SotwReader
+from koguma.xds.protocol.session import Session
+from tests.xds.playbook import snapshot
+
+KINDS: Final = all_kinds()
+SIZE_MAX: Final = 4096
+CASES: Final = Path(__file__).parent / "cases"
+
+
+class Target(NamedTuple):
+    """One place where input arrives, and inputs to begin with."""
+
+    run: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+
+
+def yaml(data: bytes) -> None:
+    """A YAML stream: documents whose every field has a place, or a refusal with one."""
+    try:
+        found = documents.load(data)
+    except documents.BadDocument as error:
+        if not error.violations:
+            raise AssertionError("a refusal names the place") from error
+        return
+    for document in found:
+        line, column = document.place("spec.to[0].default")
+        assert line >= 1 <= column
+        with_refusals(lambda value=document.value: forms.read(value, KINDS))
+
+
+def json(data: bytes) -> None:
+    """A JSON body: what is read is read again from what is written."""
+    try:
+        value = documents.load_json(data)
+    except KogumaError:
+        return
+    documents.check_depth(value)
+    assert documents.load_json(msgspec.json.encode(value)) == value
+
+
+def kris(data: bytes) -> None:
+    """A KRI: parse(format(x)) == x for whatever is accepted."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = kri.parse(text, KINDS.by_short)
+    except KogumaError:
+        return
+    assert str(found) == text
+    assert kri.parse(str(found), KINDS.by_short) == found
+
+
+def durations(data: bytes) -> None:
+    """A duration of a policy."""
+    text = data.decode("utf-8", "replace")
+    if duration.is_duration(text):
+        nanoseconds = duration.nanoseconds(text)
+        assert duration.nanoseconds(duration.text(nanoseconds)) == nanoseconds
+
+
+@functools.cache
+def readers() -> tuple[DeltaReader, SotwReader]:
+    loaded = schema.load(schema.find_envoy())
+    return DeltaReader(loaded), SotwReader(loaded)
+
+
+def hello(data: bytes) -> None:
+    """The first message of an xDS stream, in both forms."""
+    for reader in readers():
+        try:
+            incoming = reader.read(data)
+            hello_of(incoming.node, "token", "ipv4:127.0.0.1:1")
+        except (KogumaError, DecodeError):
+            continue
+
+
+OFFERED: Final = (
+    snapshot("cluster:a@1[endpoints:a] endpoints:a@1 listener:l@1[routes:r] routes:r@1[cluster:a]"),
+    snapshot("cluster:b@1[endpoints:b] endpoints:b@1 listener:l@2[routes:r] routes:r@2[cluster:b]"),
+    snapshot("cluster:a@2[endpoints:a] endpoints:a@2 !cluster:b"),
+)
+
+
+def xds_session(data: bytes) -> None:
+    """A conversation of the incremental form: messages with their length before them, between offers.
+
+    What cannot be decoded ends the stream, also where it is looked at only later.
+    """
+    session, reader, at, number = Session(30.0), readers()[0], 0, 0
+    with contextlib.suppress(DecodeError):
+        while at < len(data):
+            size = data[at]
+            request = reader.read(data[at + 1 : at + 1 + size]).request
+            if request is not None:
+                session.receive(request, float(number))
+            offer = Offer(number + 1, OFFERED[number % len(OFFERED)])
+            if not session.has(offer):
+                session.offer(offer, float(number))
+            session.tick(float(number))
+            at, number = at + 1 + size, number + 1
+    assert session.status.state in ("connecting", "synced", "nack", "behind"), session.status
+
+
+def kubernetes_protobuf(data: bytes) -> None:
+    """A body of typed Kubernetes clients."""
+    with_refusals(lambda: protobuf.decode(data))
+    with_refusals(lambda: protobuf.decode(protobuf.MAGIC + data))
+
+
+def dns(data: bytes) -> None:
+    """A DNS query over UDP: an answer to it is no longer than the asker takes."""
+    try:
+        asked = dns_message.query(data)
+    except dns_message.BadMessage:
+        return
+    addresses = dns_message.records({"a.mesh": ["127.0.0.1", "::1"]})[b"a", b"mesh"]
+    reply = dns_message.response(asked, addresses, 30, asked.udp_bytes)
+    assert len(reply) <= max(asked.udp_bytes, len(data))
+    assert dns_message.answers(reply, data)
+
+
+def label_selectors(data: bytes) -> None:
+    """A label or field selector of a list."""
+    text = data.decode("utf-8", "replace")
+    with_refusals(lambda: selectors.labels(text).matches({"app": "web", "tier": "1"}))
+    with_refusals(lambda: selectors.fields(text).matches(lambda _path: "web"))
+
+
+PATCHED: Final = {"labels": {"a": "b"}, "spec": {"to": [{"default": {"idleTimeout": "5s"}}, {"x": [1, 2]}]}}
+
+
+def json_patch(data: bytes) -> None:
+    """A JSON patch and a merge patch, in both forms."""
+    try:
+        patch = documents.load_json(data)
+    except KogumaError:
+        return
+    with_refusals(lambda: json_patches.json_patched(PATCHED, patch))
+    with_refusals(lambda: json_patches.json_patched(PATCHED, patch, is_lenient=False))
+    with_refusals(lambda: json_patches.merged(PATCHED, patch))
+    assert PATCHED["labels"] == {"a": "b"}, "what is stored is never changed in place"
+
+
+def with_refusals(ask: Callable[[], object]) -> None:
+    with contextlib.suppress(KogumaError):
+        ask()
+
+
+_TIMEOUT: Final = b"""type: MeshTimeout
+name: a
+mesh: default
+spec:
+  to:
+    - targetRef: {kind: Mesh}
+      default: {idleTimeout: 5s}
+"""
+_NODE: Final = b"\x12\x16\n\x0edefault.web-1a\x1a\x04\n\x02\x08\x01"
+
+
+def _conversations() -> tuple[bytes, ...]:
+    """Real requests to begin with: a first one, one that names versions, an ACK and a NACK."""
+    message = schema.load(schema.find_envoy()).message_class(
+        "envoy.service.discovery.v3.DeltaDiscoveryRequest"
+    )
+    requests = [
+        message(type_url=TYPE_URLS["cluster"], node={"id": "default.web-1"}),
+        message(type_url=TYPE_URLS["endpoints"], resource_names_subscribe=["a", "b"]),
+        message(type_url=TYPE_URLS["cluster"], response_nonce="1"),
+        message(type_url=TYPE_URLS["cluster"], response_nonce="2", error_detail={"code": 3, "message": "no"}),
+        message(type_url=TYPE_URLS["routes"], resource_names_unsubscribe=["r"]),
+        message(type_url=TYPE_URLS["cluster"], initial_resource_versions={"a": "1"}),
+    ]
+    said = [bytes((len(each), *each)) for each in (request.SerializeToString() for request in requests)]
+    return b"".join(said[:4]), b"".join(said[5:0:-1])
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "yaml": Target(yaml, (_TIMEOUT, b"a: &b [1]\n---\nc: |\n  d\n", b'{"a": "\\u0041"}')),
+    "json": Target(json, (b'{"a": [1, 2.5, null, true, "\\u00e9"], "b": {"c": -1e3}}',)),
+    "kri": Target(kris, (b"kri_mt_default_east_team-a_slow_", b"kri_msvc_default___backend_8080")),
+    "duration": Target(durations, (b"1h2m3.5s", b"100ms", b"0s")),
+    "xds": Target(hello, (_NODE, b"\n" + _NODE)),
+    "xds_session": Target(xds_session, _conversations()),
+    "protobuf": Target(kubernetes_protobuf, (b"\n\x0b\n\x02v1\x12\x05Event\x12\x08\n\x06\n\x04name",)),
+    "dns": Target(dns, (b"\0\1\1\0\0\1\0\0\0\0\0\0\1a\4mesh\0\0\1\0\1",)),
+    "selectors": Target(label_selectors, (b"app in (web, api),!tier,x>5", b"metadata.name=web,a!=b")),
+    "json_patch": Target(
+        json_patch,
+        (
+            b'[{"op": "copy", "from": "/spec", "path": "/spec/to/0"}, {"op": "remove", "path": "/labels/a"}]',
+            b'{"spec": {"to": null}}',
+        ),
+    ),
+}
+
+
+def cases(name: str) -> list[Path]:
+    """Inputs that were wrong once, and stay."""
+    folder = CASES / name
+    return sorted(folder.iterdir()) if folder.is_dir() else []
