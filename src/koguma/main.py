@@ -29,6 +29,7 @@ from koguma.api.health import Check, Health
 from koguma.api.inspect import Inspect
 from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
+from koguma.api.open_watches import OpenWatches
 from koguma.api.plain import Objects
 from koguma.api.proxies import Proxies
 from koguma.api.server import HttpServer
@@ -88,6 +89,7 @@ class ControlPlane:
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
         self._tasks: list[asyncio.Task[None]] = []
+        self._open_watches = OpenWatches()
         self._http: HttpServer | None = None
         self._services: ServiceGenerator | None = None
         self._proxies: ProxySide | None = None
@@ -127,6 +129,7 @@ class ControlPlane:
         short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
         self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
         self._run("housekeeping", Housekeeper(context).run)
+        self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
         self._tasks.append(self.background.forever("free memory", garbage.give_back, may_end=True))
         if not context.place.is_global:
@@ -209,11 +212,12 @@ class ControlPlane:
 
     def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
         objects = Objects(context)
-        watches = Watches(context)
+        opened = self._open_watches
+        watches = Watches(context, opened)
         verifier = TokenVerifier(keys, now)
         with_ids = self.settings.gate("ResourceID")
-        kube = KubeForm(context, now, verifier.user, resource_ids=with_ids)
-        self.metrics.registry.register(Gauges(lambda: self._numbers(watches.open + kube.n_watches)))
+        kube = KubeForm(context, now, verifier.user, opened, resource_ids=with_ids)
+        self.metrics.registry.register(Gauges(lambda: self._numbers(len(opened))))
         health = Health(context.access, self.metrics, lambda: self._not_ready, self._checks)
         description = openapi.encoded(self.kinds)
 

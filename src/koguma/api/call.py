@@ -1,6 +1,6 @@
 """Call: one request on its way through the API, and the answer that it gets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -21,12 +21,13 @@ _YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "te
 class Call:
     """A request whose user is known; its body is read only when a handler asks for it."""
 
-    __slots__ = ("__dict__", "acting", "id", "request", "user")
+    __slots__ = ("__dict__", "acting", "id", "identify", "request", "user")
 
     def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
         self.request = request
         self.user = user
         self.acting: User | None = None  # who acts as that user, where it is somebody else
+        self.identify: Callable[[], User] = lambda: user  # who makes it by what holds now; may raise
         self.id = request_id
 
     @cached_property

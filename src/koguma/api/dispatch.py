@@ -8,6 +8,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -128,10 +129,14 @@ class Dispatch:
         if not endpoint.is_open:
             transport = request.transport
             peer = transport.get_extra_info("peername") if transport else None
-            user = self._authenticator.user(request.headers, peer[0] if peer else "", request.scheme)
+            asking = partial(
+                self._authenticator.user, request.headers, peer[0] if peer else "", request.scheme
+            )
+            user = asking()
             call.user = impersonated(user, request.headers, self._access)
             if call.user is not user:
                 call.acting = user
+            call.identify = lambda: impersonated(asking(), request.headers, self._access)
         method = "GET" if request.method == "HEAD" else request.method
         handler = endpoint.handlers.get(method)
         if handler is None:

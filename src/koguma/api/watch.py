@@ -5,16 +5,19 @@
 carries the revision to go on from, and comes regularly, so that a quiet watch is known to be alive.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from koguma.api import lists
+from koguma.api import lists, open_watches
 from koguma.api.call import Call
 from koguma.api.context import Context
-from koguma.model.errors import BadRequest, Gone, KogumaError, Unavailable
+from koguma.api.open_watches import OpenWatches
+from koguma.model.errors import BadRequest, Gone, KogumaError
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
 from koguma.store.contract import Change, Op
@@ -26,16 +29,17 @@ _BATCH = 500
 
 
 class Watches:
-    """Handler of all watches; `open` counts those that run."""
+    """Handler of all watches."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, watches: OpenWatches) -> None:
         self._context = context
-        self.open = 0
+        self._watches = watches
 
     async def watch(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
-        """Send changes of a kind until the client leaves or the server stops."""
+        """Send changes of a kind until the client leaves, may not watch any more, or the server stops."""
         context = self._context
-        context.check(call.user, "watch", kind, mesh or "")
+        check = partial(context.check, call.user, "watch", kind, mesh or "")
+        check()
         if mesh is not None and kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
         fits = self._filter(call, mesh)
@@ -43,19 +47,18 @@ class Watches:
         feed = context.store.watch(frozenset({kind.name}), after)
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
         await response.prepare(call.request)
-        self.open += 1
+        ends_at = asyncio.get_running_loop().time() + open_watches.life_seconds()
         try:
             for start in range(0, len(first), _BATCH):
                 await response.write(b"".join(self._added(r) for r in first[start : start + _BATCH]))
             await response.write(_bookmark(after))
-            while True:
-                changes = await feed.next_batch(BOOKMARK_SECONDS)
-                lines = [self._line(change) for change in changes if fits(change.resource)]
-                await response.write(b"".join(lines) if lines else _bookmark(feed.position))
-        except (Gone, Unavailable) as error:  # fell too far behind, or the server stops
+            with self._watches.opened(call, feed, check) as watch:
+                while asyncio.get_running_loop().time() < ends_at:
+                    changes = await watch.next_batch(BOOKMARK_SECONDS)
+                    lines = [self._line(change) for change in changes if fits(change.resource)]
+                    await response.write(b"".join(lines) if lines else _bookmark(feed.position))
+        except KogumaError as error:  # fell too far behind, may not watch any more, or the server stops
             await response.write(_error(error))
-        finally:
-            self.open -= 1
         return response
 
     def _filter(self, call: Call, mesh: str | None) -> Callable[[Resource], bool]:

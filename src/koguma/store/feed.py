@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from koguma.model.errors import Unavailable
+from koguma.model.errors import KogumaError, Unavailable
 from koguma.model.resource import Resource
 from koguma.store.contract import Change
 from koguma.store.log import LogLost
@@ -98,10 +98,14 @@ class Feed:
         reach = known[-1].revision if known else after
         return [change for change in known if kinds is None or change.resource.kind in kinds], reach
 
-    async def wait(self, kinds: frozenset[str] | None, timeout: float | None) -> None:  # noqa: ASYNC109 - its end is no error
-        """Return after the next change of one of these kinds, or when the time is over."""
+    async def wait(
+        self,
+        kinds: frozenset[str] | None,
+        waiter: asyncio.Future[None],
+        timeout: float | None,  # noqa: ASYNC109 - its end is no error
+    ) -> None:
+        """Return after the next change of one of these kinds, when `waiter` is done, or at the timeout."""
         loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
         # A timer of our own: asyncio's ways to wait with a limit cost a thousand watchers much more.
         timer = None if timeout is None else loop.call_later(timeout, _end, waiter)
         names: Iterable[str | None] = (None,) if kinds is None else kinds
@@ -129,7 +133,15 @@ class Subscription:
     def __init__(self, feed: Feed, kinds: frozenset[str] | None, after: int) -> None:
         self._feed = feed
         self._kinds = kinds
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended: KogumaError | None = None
         self.position = after
+
+    def end(self, error: KogumaError) -> None:
+        """Hand out nothing any more: the reader gets this error, also one that waits."""
+        self._ended = error
+        if self._waiter is not None:
+            _end(self._waiter)
 
     @property
     def is_over(self) -> bool:
@@ -143,11 +155,14 @@ class Subscription:
             left = None if ends_at is None else ends_at - time.monotonic()
             if left is not None and left <= 0:
                 break
-            await self._feed.wait(self._kinds, left)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._feed.wait(self._kinds, self._waiter, left)
         return batch
 
     async def _ready(self) -> list[Change]:
         while True:
+            if self._ended is not None:
+                raise self._ended
             if self._feed.closed:
                 raise Unavailable("the store is closing; watch again in a moment")
             recent = self._feed.recent(self._kinds, self.position)

@@ -21,6 +21,7 @@ from koguma.api.kube.shown import KubeShown
 from koguma.api.kube.target import Target, check
 from koguma.api.kube.watching import Watching
 from koguma.api.kube.writing import Writing
+from koguma.api.open_watches import OpenWatches
 from koguma.api.user import User
 from koguma.kube import catalog, codec
 from koguma.model.errors import BadRequest, NotAcceptable
@@ -37,6 +38,7 @@ class KubeForm:
         context: Context,
         clock: Callable[[], datetime],
         verify: Verify,
+        watches: OpenWatches,
         *,
         resource_ids: bool = True,
     ) -> None:
@@ -47,21 +49,16 @@ class KubeForm:
         answers = Answers(KubeShown(context.place), clock)
         finder = Finder(context)
         reading = Reading(context, finder, answers)
-        self._watching = Watching(context, finder, reading, answers)
+        watching = Watching(context, finder, reading, answers, watches)
         handlers = Handlers(
             Pages(context, known, resource_ids=resource_ids),
             reading,
-            self._watching,
+            watching,
             Writing(context, finder, answers, known, clock),
             Deleting(context, finder, reading, answers),
             self.review,
         )
         self.route: Route = routes.kube(self.registry, handlers)
-
-    @property
-    def n_watches(self) -> int:
-        """Watches that are open."""
-        return self._watching.open
 
     async def review(self, call: Call, target: Target) -> web.StreamResponse:
         """A question about rights or about a user, which is answered and not stored."""

@@ -7,8 +7,8 @@ as DELETED, with what it was and the revision of the change; one that begins to 
 
 import asyncio
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,16 +22,16 @@ from koguma.api.kube.finding import Finder
 from koguma.api.kube.negotiation import Shape, Wanted
 from koguma.api.kube.reading import Fits, Reading
 from koguma.api.kube.target import Target, check
+from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.kube import places, tables
 from koguma.kube.registry import Endpoint
-from koguma.model.errors import Gone, Invalid, KogumaError, Unavailable
+from koguma.model.errors import Gone, Invalid, KogumaError
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Op
 
 BOOKMARK_SECONDS: Final = 30.0
-LIFE_SECONDS_MIN: Final = 1800
 _LAST_BOOKMARK_SECONDS: Final = 1.0
 _BATCH: Final = 500
 _END_OF_FIRST: Final = "k8s.io/initial-events-end"
@@ -40,15 +40,17 @@ _WORDS: Final = {Op.CREATE: "ADDED", Op.UPDATE: "MODIFIED", Op.DELETE: "DELETED"
 
 
 class Watching:
-    """Handler of all watches; `open` counts those that run."""
+    """Handler of all watches."""
 
-    def __init__(self, context: Context, finder: Finder, reading: Reading, answers: Answers) -> None:
+    def __init__(
+        self, context: Context, finder: Finder, reading: Reading, answers: Answers, watches: OpenWatches
+    ) -> None:
         self._context = context
         self._finder = finder
         self._reading = reading
         self._answers = answers
         self._made: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
-        self.open = 0
+        self._watches = watches
 
     async def watch(self, call: Call, target: Target) -> web.StreamResponse:
         """Send changes until the client leaves, its time is over, or the server stops."""
@@ -66,25 +68,20 @@ class Watching:
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         response.enable_chunked_encoding()
         await response.prepare(call.request)
-        self.open += 1
-        try:
-            if error is not None:
-                await response.write(teller.error(error))
-                return response
-            for start in range(0, len(first), _BATCH):
-                await response.write(b"".join(teller.added(r) for r in first[start : start + _BATCH]))
-            if sends_first:
-                await response.write(teller.bookmark(after, ends_first=True))
-            bookmarks = negotiation.flag(call, "allowWatchBookmarks")
-            await self._follow(response, target, teller, after, fits, seconds, bookmarks=bookmarks)
-        finally:
-            self.open -= 1
+        if error is not None:
+            await response.write(teller.error(error))
+            return response
+        for start in range(0, len(first), _BATCH):
+            await response.write(b"".join(teller.added(r) for r in first[start : start + _BATCH]))
+        if sends_first:
+            await response.write(teller.bookmark(after, ends_first=True))
+        bookmarks = negotiation.flag(call, "allowWatchBookmarks")
+        await self._follow(response, teller, after, fits, seconds, bookmarks=bookmarks)
         return response
 
     async def _follow(
         self,
         response: web.StreamResponse,
-        target: Target,
         teller: "_Teller",
         after: int,
         fits: Fits | None,
@@ -92,20 +89,23 @@ class Watching:
         *,
         bookmarks: bool,
     ) -> None:
+        call, target = teller.call, teller.target
         feed = self._context.store.watch(frozenset({target.endpoint.set.stored_as}), after)
         time = asyncio.get_running_loop().time
         ends_at = time() + seconds
         marks = _Marks(time(), ends_at) if bookmarks else None
+        may_watch = partial(check, self._context, call.user, target, "watch")
         try:
-            while (now := time()) < ends_at:
-                changes = await feed.next_batch(min(ends_at, marks.next_at if marks else ends_at) - now)
-                lines = self._told(changes, target, teller, fits)
-                # One that waits for a revision still to come has been told nothing up to it.
-                if marks and marks.due(time()) and feed.position <= self._context.state.revision:
-                    lines.append(teller.bookmark(feed.position))
-                if lines:
-                    await response.write(b"".join(lines))
-        except (Gone, Unavailable) as error:  # fell too far behind, or the store is away
+            with self._watches.opened(call, feed, may_watch) as watch:
+                while (now := time()) < ends_at:
+                    changes = await watch.next_batch(min(ends_at, marks.next_at if marks else ends_at) - now)
+                    lines = self._told(changes, target, teller, fits)
+                    # One that waits for a revision still to come has been told nothing up to it.
+                    if marks and marks.due(time()) and feed.position <= self._context.state.revision:
+                        lines.append(teller.bookmark(feed.position))
+                    if lines:
+                        await response.write(b"".join(lines))
+        except KogumaError as error:  # fell too far behind, may not watch any more, or the store is away
             if not feed.is_over:  # a server that stops only ends the stream: clients then watch again
                 await response.write(teller.error(error))
 
@@ -187,7 +187,7 @@ def _life(call: Call) -> float:
     text = call.query.get("timeoutSeconds") or ""
     if text and text.isascii() and text.isdigit() and int(text) > 0:
         return float(min(int(text), 24 * 3600))
-    return LIFE_SECONDS_MIN * (1 + random.random())  # noqa: S311 - so that watches do not all end together
+    return life_seconds()
 
 
 class _Marks:
@@ -209,8 +209,8 @@ class _Teller:
     """Makes the lines of one watch."""
 
     def __init__(self, call: Call, target: Target, answers: Answers, wanted: Wanted) -> None:
-        self._call = call
-        self._target = target
+        self.call = call
+        self.target = target
         self._answers = answers
         self._wanted = wanted
         self._has_columns = False
@@ -230,7 +230,7 @@ class _Teller:
 
         At that revision it is stored otherwise, so these bytes are not kept for those who ask for it.
         """
-        endpoint = self._target.endpoint
+        endpoint = self.target.endpoint
         shown = (
             msgspec.json.encode(self._answers.shown.document(last, endpoint))
             if self.is_whole
@@ -240,7 +240,7 @@ class _Teller:
 
     def bookmark(self, revision: int, *, ends_first: bool = False) -> bytes:
         """Up to which revision everything was told."""
-        endpoint = self._target.endpoint
+        endpoint = self.target.endpoint
         metadata: dict[str, Json] = {"resourceVersion": str(revision)}
         if ends_first:
             metadata["annotations"] = {_END_OF_FIRST: "true"}
@@ -261,10 +261,10 @@ class _Teller:
         return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(shown)
 
     def _whole(self, resource: Resource) -> bytes:
-        return self._answers.shown.bytes(resource, self._target.endpoint)
+        return self._answers.shown.bytes(resource, self.target.endpoint)
 
     def _shaped(self, resource: Resource) -> bytes:
-        document = self._answers.shown.document(resource, self._target.endpoint)
+        document = self._answers.shown.document(resource, self.target.endpoint)
         if self._wanted.shape is Shape.PARTIAL:
             return msgspec.json.encode(tables.partial(document, self._wanted.api_version))
         return msgspec.json.encode(self._table([document]))
@@ -272,8 +272,8 @@ class _Teller:
     def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:
         meta = {"resourceVersion": documents[0]["metadata"]["resourceVersion"]}
         made = self._answers.table(
-            self._call,
-            self._target.endpoint,
+            self.call,
+            self.target.endpoint,
             documents,
             meta,
             self._wanted,
