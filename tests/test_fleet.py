@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from koguma import trials
+from koguma.cli.proxies import refusals
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
@@ -483,3 +484,74 @@ def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
         return bool(done)
 
     assert [plane.run(ends(n_steps)) for n_steps in range(5)] == [True] * 5
+
+
+def unbuilt_service(plane, endpoint=None):
+    """Write an external service; without an endpoint it cannot be built."""
+    spec = {"match": {"type": "HostnameGenerator", "port": 80, "protocol": "http"}}
+    spec |= {"endpoints": [endpoint]} if endpoint else {"extension": {"type": "Lambda", "config": {}}}
+    document = {"type": "MeshExternalService", "mesh": "default", "name": "bad", "spec": spec}
+    assert plane("PUT", "/meshes/default/meshexternalservices/bad", document).status in (200, 201)
+
+
+def of_proxies(plane):
+    (proxy,) = plane("GET", "/_proxies").json["items"]
+    return proxy, [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "proxies"]
+
+
+@pytest.mark.parametrize(
+    ("has", "instead", "told"),
+    [
+        (
+            "none",
+            "proxies go without it, and have all else",
+            "web-1 has no cluster kri_extsvc_default_default__bad_80:",
+        ),
+        (
+            "the version before",
+            "proxies keep the version before",
+            "web-1 keeps its former cluster kri_extsvc_default_default__bad_80:",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, instead, told):
+    outbound = [{"port": 9000, "backendRef": {"kind": "MeshExternalService", "name": "bad", "port": 80}}]
+    unbuilt_service(plane)
+    line = connect(plane, dataplane(outbound=outbound))
+    offer = plane.run(next_offer(line))
+    name = "kri_extsvc_default_default__bad_80"
+    before = {CLUSTER: {name: "1"}} if has != "none" else {}
+    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision, acked_versions=before))
+    proxy, (check,) = of_proxies(plane)
+    (failure,) = proxy["failures"]
+    assert (failure["type"], failure["name"], failure["has"]) == (CLUSTER, name, has)
+    assert failure["origin"] == 'MeshExternalService "bad" (mesh default zone default)'
+    assert 'no plugin "Lambda" is installed' in check["message"]
+    assert check["hint"] == f'{instead}; look at MeshExternalService "bad" (mesh default zone default)'
+    assert next(refusals([proxy])).strip() == told
+    unbuilt_service(plane, {"address": "1.1.1.1", "port": 80})
+    until(lambda: of_proxies(plane)[0]["failures"] == [], "it is mended")
+
+
+def test_a_proxy_that_can_get_nothing_says_why(plane):
+    line = connect(plane, dataplane())
+    plane.run(next_offer(line))
+
+    async def spoil():
+        now = stored(plane)
+        await plane.plane.store.write(
+            Transaction(
+                (Put(msgspec.structs.replace(now, spec={"networking": 5}), now.revision),), "test", ""
+            )
+        )
+
+    plane.run(spoil())
+    until(lambda: of_proxies(plane)[0]["failures"], "there is a reason")
+    proxy, (check,) = of_proxies(plane)
+    (failure,) = proxy["failures"]
+    assert (failure["type"], failure["name"]) == ("proxy", "web-1")
+    assert "cannot be read as it is stored" in failure["text"]
+    assert check["hint"].startswith("it gets nothing new; look at Dataplane")
+    (told,) = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
+    assert told["message"].startswith('Dataplane "web-1" (mesh default zone default) cannot be read: ')
+    assert next(refusals([proxy])).startswith("\nweb-1 gets nothing new")

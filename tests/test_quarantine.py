@@ -149,3 +149,17 @@ def test_what_cannot_be_read_is_passed_over(plane):
     held.load()
     assert stored(plane)
     assert held.of(WEB) == {}
+
+
+@pytest.mark.parametrize(
+    ("had", "words"),
+    [
+        ((True,), "keep what they had: "),
+        ((False,), "go without it: "),
+        ((True, False), "keep what they had of it, or go without it: "),
+    ],
+)
+def test_nothing_is_said_to_be_kept_that_never_was(had, words):
+    bad, good = piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good")
+    refusals = [(WEB, refused(bad, good if each else None)) for each in had]
+    assert f'web-1" (mesh default zone default), which {words}' in quarantine._condition(refusals)["message"]

@@ -25,7 +25,7 @@ from koguma.core.build import snapshot as compiled
 from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import Snapshot
+from koguma.envoy.snapshot import Failure, Snapshot
 from koguma.identity import dataplane_auth
 from koguma.identity.claims import DATAPLANE
 from koguma.model.errors import Conflict, NotFound, Unavailable
@@ -190,8 +190,9 @@ class Fleet:
                 behind_seconds=(now - behind).total_seconds() if behind else 0.0,
                 connected_at=line.connected_at,
                 envoy=line.envoy,
-                failures=line.offered.failures,
+                failures=line.failures,
                 held=held_back,
+                kept=line.kept,
             )
 
     def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
@@ -317,8 +318,12 @@ class Fleet:
             self._rest(len(changed))
         await self._accuse(suspects)
         for line in (*joining, *(self._lines[key] for key in changed if key in self._lines)):
-            if line.key in changed:
-                line.compiled, line.uris = changed[line.key]
+            made = changed.get(line.key)
+            if isinstance(made, Failure):
+                line.unbuilt = made
+            elif made is not None:
+                line.compiled, line.uris = made
+                line.unbuilt = None if line.compiled is not None else _unread(line)
         told = dict.fromkeys((*changed, *suspects, *self._certificates.changed()))
         await self._offering.hand_out(revision, told)
         if looks:  # not before: who is not behind counts as having this revision
@@ -334,8 +339,8 @@ class Fleet:
 
     def _compile(
         self, db: Db, joining: Iterable[ProxyLine], leaving: Iterable[Key], *, looks: bool
-    ) -> dict[Key, tuple[Snapshot | None, tuple[str, ...]]]:
-        """Beside the loop: what changed for whom, and what those get who join."""
+    ) -> dict[Key, tuple[Snapshot | None, tuple[str, ...]] | Failure]:
+        """Beside the loop: what changed for whom, and what those get who join; or why they get nothing."""
         before = self._watching
         watching = self._watched(db)
         again = tuple(self._lines.values()) if watching is not before else ()
@@ -349,15 +354,16 @@ class Fleet:
         news = watching.changed() if looks else ()
         for key in touched:
             watching.add(key)
-        found = {}
+        found: dict[Key, tuple[Snapshot | None, tuple[str, ...]] | Failure] = {}
         for key in dict.fromkeys((*news, *touched)):
             try:
                 found[key] = watching.of(key), spiffe.identity(db, key)
             except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
                 _log.exception(
-                    "the configuration of a proxy cannot be made; it keeps what it has", proxy=str(key)
+                    "the configuration of a proxy cannot be built; it gets nothing new", proxy=str(key)
                 )
                 self.context.background.failed("configuration of a proxy", error)
+                found[key] = Failure("proxy", key.name, f"{type(error).__name__}: {error}", str(key))
         return found
 
     def _watched(self, db: Db) -> Watching:
@@ -418,3 +424,9 @@ class Fleet:
         self._poke(line.key.mesh)
         if any(moved):
             self._wake.set()
+
+
+def _unread(line: ProxyLine) -> Failure:
+    """Why a proxy gets nothing whose Dataplane is none to the engine."""
+    text = "its Dataplane is gone, or cannot be read as it is stored; write it again"
+    return Failure("proxy", line.proxy.core_name, text, str(line.key))

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -40,7 +40,8 @@ from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
 from koguma.background import Background
 from koguma.control import Control, ServiceGenerator
-from koguma.core import services
+from koguma.core import services, world
+from koguma.core.incremental import Db
 from koguma.housekeeping import Housekeeper
 from koguma.identity import certificates, files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
@@ -95,6 +96,7 @@ class ControlPlane:
         self._proxies: ProxySide | None = None
         self._tracer: Tracer | None = None
         self._certificate = ""
+        self._engine: Callable[[], Awaitable[Db]] | None = None
 
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
@@ -102,6 +104,7 @@ class ControlPlane:
         asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
         await self.store.open()
         control = self._control()
+        self._engine = control.database
         context, keys = self._context(control)
         self._tracer = self._traces(context.about)
         await bootstrap.fill(context, self.settings)
@@ -313,6 +316,7 @@ class ControlPlane:
             *self._schema_check(),
             self._certificate_check(),
             *self._unreadable(),
+            *await self._unfit(),
             *self._warnings,
             *self._plugin_checks(),
             *self._service_checks(),
@@ -348,6 +352,12 @@ class ControlPlane:
         for broken in self.store.state.unreadable.values():
             text = f"{broken.key} cannot be read: {broken.error}"
             yield Check("objects", "error", text, "delete it, or write it again")
+
+    async def _unfit(self) -> list[Check]:
+        """Objects that the store can read, and their kinds cannot: they act nowhere."""
+        found = world.UNREADABLE.items(await self._engine()) if self._engine else ()
+        hint = "delete it, or write it again"
+        return [Check("objects", "error", f"{key} cannot be read: {why}", hint) for key, why in found]
 
     def _plugin_checks(self) -> Iterator[Check]:
         for name, failure in sorted(self._failures.items()):

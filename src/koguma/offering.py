@@ -106,7 +106,7 @@ class Offering:
             if failure not in self._told:
                 self._told.add(failure)
                 _log.error(
-                    "a part of the configuration cannot be made; proxies keep what they have",
+                    "a part of the configuration cannot be built; proxies go without, or keep the last one",
                     type=failure.type,
                     name=failure.name,
                     origin=failure.origin,

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from koguma.core.build.network import Link
-from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Piece, Snapshot
 from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -21,6 +21,8 @@ from koguma.xds.contract import Hello, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older one is not understood
 _NONE_TAKEN: Final[Mapping[str, str]] = {}
+_BEFORE: Final = "the version before"
+_NONE: Final = "none"
 
 
 class House(Protocol):
@@ -56,6 +58,7 @@ class ProxyView(msgspec.Struct, frozen=True):
     envoy: str
     failures: tuple[Failure, ...]
     held: tuple[Held, ...] = ()
+    kept: frozenset[Id] = frozenset()  # what could not be built, and the proxy has an earlier version of
 
 
 class ProxyLine:
@@ -81,6 +84,7 @@ class ProxyLine:
         "run",
         "secrets_taken",
         "status",
+        "unbuilt",
         "uris",
     )
 
@@ -94,6 +98,7 @@ class ProxyLine:
         self.connected_at = house.clock()
         self.compiled: Snapshot | None = None  # without secrets
         self.uris: tuple[str, ...] = ()
+        self.unbuilt: Failure | None = None  # why there is no newer configuration at all
         self.status = ProxyStatus("connecting", 0, 0)
         self.behind_since: datetime | None = self.connected_at
         self._house = house
@@ -144,6 +149,20 @@ class ProxyLine:
         self.behind_since = self.behind_since or self._house.clock()
         self._is_fresh = True
         self._tell()
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What could not be built of its newest configuration; that is all of it where building raised."""
+        return (*self.offered.failures, *((self.unbuilt,) if self.unbuilt else ()))
+
+    @property
+    def kept(self) -> frozenset[Id]:
+        """What could not be built, and the proxy still has an earlier version of."""
+        failures = self.failures
+        taken = {
+            type_: self.status.acked_versions.get(type_) or {} for type_ in {each.type for each in failures}
+        }
+        return frozenset(each.id for each in failures if each.name in taken[each.type])
 
     @property
     def offered(self) -> Snapshot:
@@ -249,7 +268,7 @@ def shown(view: ProxyView, identifier: str, instance: str) -> Mapping[str, Json]
         "instance": instance,
         "rejections": [_rejection(each) for each in view.status.rejections],
         "quarantined": [_held(each) for each in view.held],
-        "failures": [msgspec.to_builtins(each) for each in view.failures],
+        "failures": [_failure(each, is_kept=each.id in view.kept) for each in view.failures],
     }
 
 
@@ -259,8 +278,12 @@ def _rejection(rejection: Rejection) -> Mapping[str, Json]:
     return {**msgspec.to_builtins(rejection), "objects": objects}
 
 
+def _failure(failure: Failure, *, is_kept: bool) -> Mapping[str, Json]:
+    return {**msgspec.to_builtins(failure), "has": _BEFORE if is_kept else _NONE}
+
+
 def _held(held: Held) -> Mapping[str, Json]:
-    has = "the version before" if held.good_version else "none"
+    has = _BEFORE if held.good_version else _NONE
     return {"type": held.type, "name": held.name, "text": held.text, "policies": held.policies, "has": has}
 
 

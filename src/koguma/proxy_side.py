@@ -24,6 +24,7 @@ from koguma.control import Control
 from koguma.core import vips
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
+from koguma.envoy.snapshot import Failure
 from koguma.fleet import Fleet
 from koguma.identity import certificate_facts
 from koguma.model import duration
@@ -237,16 +238,20 @@ class ProxySide:
                 names = [name for name in rejection.names if (rejection.type, name) not in held_back]
                 if names:
                     text = f"{view.key} refused {rejection.type} {', '.join(names)}: {rejection.text.strip()}"
-                    hint = "it keeps its former configuration; correct the object"
+                    hint = "it keeps an earlier version of it, if it has one; correct the object"
                     yield Check("proxies", "error", text, hint)
             for held in view.held:
                 by = f", which {', '.join(held.policies)} changed" if held.policies else ""
                 text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text.strip()}"
                 yield Check("proxies", "error", text, _hint(held))
-        failures = {failure for view in views for failure in view.failures}
-        for failure in sorted(failures, key=lambda each: each.id):
-            text = f"{failure.type} {failure.name} cannot be made: {failure.text}"
-            yield Check("proxies", "error", text, f"proxies keep what they have; look at {failure.origin}")
+        failures: dict[Failure, list[bool]] = {}  # and whether the proxies have an earlier version
+        for view in views:
+            for failure in view.failures:
+                failures.setdefault(failure, []).append(failure.id in view.kept)
+        for failure in sorted(failures, key=lambda each: (each.id, each.text)):
+            text = f"{failure.type} {failure.name} cannot be built: {failure.text}"
+            hint = f"{_instead(failure, failures[failure])}; look at {failure.origin}"
+            yield Check("proxies", "error", text, hint)
         if views and not refusing and not failures:
             yield Check("proxies", "ok", f"{len(views)} connected")
 
@@ -256,6 +261,20 @@ def _hint(held: Held) -> str:
     if held.is_passing:
         return f"{has}, and tries again by itself; stop what uses the address, or change the object"
     return f"{has}; correct the object"
+
+
+def _instead(failure: Failure, kept: list[bool]) -> str:
+    """What proxies have of something that could not be built."""
+    n_kept, n_all = sum(kept), len(kept)
+    if failure.type == "policy":
+        return "proxies work without this part of what it says"
+    if failure.type == "proxy":
+        return "it gets nothing new"
+    if n_kept == n_all:
+        return "proxies keep the version before"
+    if not n_kept:
+        return "proxies go without it, and have all else"
+    return f"{n_kept} of {n_all} proxies keep the version before, the others go without it"
 
 
 async def _listening(flag: str, host: str, port: int, listen: Callable[[str, int], Awaitable[int]]) -> int:

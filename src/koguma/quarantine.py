@@ -141,7 +141,9 @@ class Quarantine:
         for each in news:
             mine[each.id] = each
             _log.warning(
-                "a proxy refused a part of its configuration; it gets what it took last",
+                "a proxy refused a part of its configuration; it gets what it took last"
+                if each.good_version
+                else "a proxy refused a part of its configuration; it goes without it",
                 proxy=proxy.name,
                 mesh=proxy.mesh,
                 type=each.type,
@@ -272,8 +274,16 @@ def _condition(refusals: list[tuple[Key, Held]]) -> Json:
     proxies = sorted({str(proxy) for proxy, _ in refusals})
     more = f" and {len(proxies) - 3} more" if len(proxies) > 3 else ""  # noqa: PLR2004 - enough to know whom to ask
     _, first = refusals[0]
-    message = f"refused by {', '.join(proxies[:3])}{more}, which keep what they had: {first.text}"
+    message = f"refused by {', '.join(proxies[:3])}{more}, which {_instead(refusals)}: {first.text}"
     return {"type": "Accepted", "status": "False", "reason": "Refused", "message": message}
+
+
+def _instead(refusals: list[tuple[Key, Held]]) -> str:
+    """What proxies have in place of what they refused."""
+    had = {bool(each.good_version) for _, each in refusals}
+    if had == {True}:
+        return "keep what they had"
+    return "go without it" if had == {False} else "keep what they had of it, or go without it"
 
 
 def _config_name(proxy: Key) -> str:

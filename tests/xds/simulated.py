@@ -129,9 +129,12 @@ class Envoy:
             waits.clear()
         self.warmed((CLUSTER, ""))
 
-    def dangling(self, *, strictly: bool) -> set[tuple[Id, Id]]:
-        """What it has that needs a cluster which it does not have; strictly, one that is not in use."""
-        clusters = self.warm if strictly else self.has[CLUSTER].keys()
+    def dangling(self, *, strictly: bool, unbuilt: frozenset[str] = frozenset()) -> set[tuple[Id, Id]]:
+        """What it has that needs a cluster which it does not have; strictly, one that is not in use.
+
+        Clusters that could not be built are needed in vain.
+        """
+        clusters = (self.warm if strictly else self.has[CLUSTER].keys()) | unbuilt
         return {
             (piece.id, need)
             for type_ in TYPES

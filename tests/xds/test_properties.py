@@ -85,9 +85,14 @@ class World:
         self.session = Session(DRAIN_SECONDS)
         self.was_cut = False
         self.was_bad = False
+        self.unbuilt: frozenset[str] = frozenset()  # clusters that some offer could not have
 
     def offer(self, snapshot: Snapshot, *, again: bool = False) -> None:
         self.newest = Offer(next(self.revisions), snapshot, again=again)
+        failed = {each.id for each in snapshot.failures}
+        clusters = snapshot.of_type("cluster").values()
+        self.unbuilt |= {name for type_, name in failed if type_ == "cluster"}
+        self.unbuilt |= {each.name for each in clusters if not failed.isdisjoint(each.needs)}
         self.envoy.inbox.extend(self.session.offer(self.newest, self.now))
 
     def deliver_request(self) -> None:
@@ -127,7 +132,8 @@ class World:
                 self.reconnect()
             case "again":
                 self.offer(self.newest.snapshot if self.newest else Snapshot(), again=True)
-        assert self.envoy.dangling(strictly=not self.was_cut and not self.envoy.n_impatient) == set()
+        strictly = not self.was_cut and not self.envoy.n_impatient
+        assert self.envoy.dangling(strictly=strictly, unbuilt=self.unbuilt) == set()
 
     def settle(self) -> None:
         """Deliver whatever is on its way, and let as much time pass as the session asks for."""
@@ -228,3 +234,28 @@ def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
     }
     assert refused <= {piece.id for piece in final if acked.get(piece.id) != piece.version}
     assert (status.state == "nack") == bool(refused)
+
+
+@pytest.mark.property
+@given(deeds(snapshots(failing=True), st.just("reconnect")), snapshots(failing=True))
+def test_pieces_that_fail_never_keep_a_proxy_from_being_synced(history, final):
+    world = World()
+    for deed in [*history, final]:
+        world.do(deed)
+    world.settle()
+    status = world.session.status
+    assert (status.state, status.acked) == ("synced", world.newest.revision if world.newest else None)
+    # Of what could be built, only what needs something that could not is missing.
+    failed = {each.id for each in final.failures}
+    for piece in final:
+        if piece.type in ("cluster", "listener") and not without(final, piece, failed):
+            assert world.envoy.has[piece.type].get(piece.name) == piece
+
+
+def without(snapshot: Snapshot, piece: Piece, failed: set[Id]) -> bool:
+    """Whether a piece has to do without something that it cannot do without."""
+    for need in piece.needs:
+        found = snapshot.get(need)
+        if need[0] != "cluster" and (need in failed or (found and without(snapshot, found, failed))):
+            return True
+    return False

@@ -65,5 +65,17 @@ def refusals(found: Sequence[Json]) -> Iterator[str]:
             yield f"\n{each['name']} has {held['has']} of {held['type']} {held['name']}{by}:"
             yield f"  {held['text']}"
         for failure in each["failures"]:
-            yield f"\n{each['name']} keeps its former {failure['type']} {failure['name']}:"
+            yield f"\n{each['name']} {_unbuilt(failure)}:"
             yield f"  {failure['text']} (asked for by {failure['origin']})"
+
+
+def _unbuilt(failure: Json) -> str:
+    """What a proxy has of something that could not be built."""
+    match failure["type"]:
+        case "proxy":
+            return "gets nothing new, since its configuration cannot be built"
+        case "policy":
+            return f"works without a part of what {failure['name']} says"
+    thing = f"{failure['type']} {failure['name']}"
+    # Control planes of earlier versions do not say what a proxy has.
+    return f"keeps its former {thing}" if failure.get("has") != "none" else f"has no {thing}"

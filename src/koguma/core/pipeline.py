@@ -2,13 +2,17 @@
 
 `world` says who is there, `match` which policies select whom, `rules` what they say together. Inputs come in
 through `load` and `take`; everything else is a question that can be asked at any time.
+
+An object whose spec its kind cannot read, such as one that another version has stored, is no resource of the
+engine: it acts nowhere, `world.UNREADABLE` says why, and everything else works.
 """
 
 from collections.abc import Iterable
 
 from koguma.core import world
 from koguma.core.incremental import Db
-from koguma.model.kind import Kinds
+from koguma.core.inputs import Change
+from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 
@@ -21,14 +25,35 @@ def load(kinds: Kinds, place: Place, resources: Iterable[Resource]) -> Db:
             change.set(world.KINDS, kind.name, kind)
         change.set(world.PLACE, "here", place)
         for resource in resources:
-            change.set(world.RESOURCES, resource.key, resource)
+            _put(change, kinds.by_name.get(resource.kind), resource)
     return db
 
 
 def take(db: Db, written: Iterable[Resource], gone: Iterable[Key] = ()) -> None:
     """Let objects change: those that were written, and the keys of those that are gone."""
+    new = [(resource, world.KINDS.get(db, resource.kind)) for resource in written]
     with db.change() as change:
-        for resource in written:
-            change.set(world.RESOURCES, resource.key, resource)
+        for resource, kind in new:
+            _put(change, kind, resource)
         for key in gone:
             change.remove(world.RESOURCES, key)
+            change.remove(world.UNREADABLE, key)
+
+
+def _put(change: Change, kind: Kind | None, resource: Resource) -> None:
+    problem = unreadable(kind, resource) if kind is not None else ""
+    if problem:
+        change.set(world.UNREADABLE, resource.key, problem)
+        change.remove(world.RESOURCES, resource.key)
+    else:
+        change.set(world.RESOURCES, resource.key, resource)
+        change.remove(world.UNREADABLE, resource.key)
+
+
+def unreadable(kind: Kind, resource: Resource) -> str:
+    """Why a kind cannot read a spec as it is stored; empty where it can."""
+    try:
+        kind.read(kind.clean(resource.spec))
+    except Exception as error:  # noqa: BLE001 - a kind of another package may raise anything
+        return str(error) or type(error).__name__
+    return ""

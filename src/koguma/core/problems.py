@@ -63,7 +63,7 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     """What is odd about a policy, sorted."""
     if world.RESOURCES.get(db, policy) is None:
-        return ()
+        return _unreadable(db, policy)
     return _sorted(found for ask in _OF_POLICIES for found in ask(db, policy))
 
 
@@ -71,8 +71,21 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     """What is odd about an object of any kind, sorted."""
     if key.kind in match.policy_kinds(db):
         return of_policy(db, key)
+    if world.RESOURCES.get(db, key) is None:
+        return _unreadable(db, key)
     conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
     return _sorted((*effects.advice(db, key), *conflicts))
+
+
+def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:
+    """What is wrong with an object that is stored, and that its kind cannot read."""
+    reason = world.UNREADABLE.get(db, key)
+    if reason is None:
+        return ()
+    message = (
+        f"{key} cannot be read as it is stored, and acts nowhere: {reason}; write it again, or delete it"
+    )
+    return (Problem(INVALID, message, (key,), "error"),)
 
 
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
@@ -80,6 +93,7 @@ def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]
     keys = [key for name in kinds for key in world.BY_KIND.keys(db, (name, mesh))]
     keys.append(Key("Mesh", "", "", "", mesh))
+    keys += [key for key in world.UNREADABLE.keys(db) if key.mesh == mesh]
     return _sorted((*(found for key in keys for found in of_object(db, key)), *ports.disagreements(db, mesh)))
 
 

@@ -19,6 +19,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 RESOURCES: Input[Key, Resource] = Input("resources")
+UNREADABLE: Input[Key, str] = Input("unreadable")  # stored objects that are no resources here, and why
 KINDS: Input[str, Kind] = Input("kinds")
 PLACE: Input[str, Place] = Input("place")
 

@@ -14,6 +14,7 @@ from koguma.xds.protocol.channel import Channel, Flight
 from koguma.xds.protocol.departures import Departures
 from koguma.xds.protocol.differences import Step
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest
+from koguma.xds.protocol.outlook import Outlook, State
 from koguma.xds.protocol.refusal import GONE, Refusal
 from koguma.xds.protocol.subscription import Change
 
@@ -225,20 +226,32 @@ class Ledger:
         return name in channel.subscription.names and name not in channel.absent
 
     def owes_anything(self) -> bool:
-        """Whether something of the newest offer was not acknowledged. What only waits to leave is no debt."""
+        """Whether something of the newest offer was not acknowledged.
+
+        What only waits to leave is no debt, nor what cannot come because a part of it could not be built:
+        nobody could ever pay that.
+        """
         if self.unasked:
             return True
         open_ = [each for each in self.channels.values() if each.pending or each.flight or each.greeting]
-        return any(self._is_owing(channel) for channel in open_)
+        outlook = self.outlook() if self.failed else None
+        return any(self._is_owing(channel, outlook) for channel in open_)
 
-    def _is_owing(self, channel: Channel) -> bool:
+    def outlook(self) -> Outlook:
+        """What will become of each resource, as it stands now."""
+        return Outlook(self.channels, self.newest.snapshot if self.newest else Snapshot(), self.failed)
+
+    def _is_owing(self, channel: Channel, outlook: Outlook | None) -> bool:
         flight = channel.flight
         if channel.greeting or (flight is not None and (flight.pieces or channel.type == LISTENER)):
             return True
-        return any(
-            channel.type == LISTENER or self.wanted((channel.type, name)) is not None
-            for name in channel.pending
-        )
+        return any(self._owes(channel, name, outlook) for name in channel.pending)
+
+    def _owes(self, channel: Channel, name: str, outlook: Outlook | None) -> bool:
+        wanted = self.wanted((channel.type, name))
+        if wanted is None:
+            return channel.type == LISTENER
+        return outlook is None or outlook.verdict(wanted) is not State.UNBUILT
 
 
 def new_channels() -> Mapping[str, Channel]:

@@ -1,8 +1,10 @@
 """Outlook: what will become of each resource, and so whether what refers to it may be sent now.
 
 What is referred to comes first, and what refers to it waits until the proxy has answered: secrets, clusters
-and their endpoints, extensions, listeners, routes. Of most types a proxy asks for a name only when it has got
-what refers to it, so nothing waits for what was not asked for, and no order of requests can block a stream.
+and their endpoints, extensions, listeners, routes. What could not be built is not waited for: routes and
+listeners go without such a cluster, since Envoy itself answers 503 for it. Of most types a proxy asks for a
+name only when it has got what refers to it, so nothing waits for what was not asked for, and no order of
+requests can block a stream.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,8 @@ class State(Enum):
 
     THERE = "there"  # the proxy has it as well as it can, or nobody needs to wait for it
     COMING = "coming"  # it is on its way, or will be
-    STUCK = "stuck"  # the proxy never had it and will not get it: refused, or it could not be made
+    STUCK = "stuck"  # the proxy never had it and refuses it, or something that it needs
+    UNBUILT = "unbuilt"  # the proxy never had it, and there is none: it, or what it needs, could not be built
 
 
 class Outlook:
@@ -34,17 +37,25 @@ class Outlook:
 
     def verdict(self, piece: Piece) -> State:
         """Whether all that a piece needs is there, so that it may be sent."""
-        waits = False
-        for need in piece.needs:
-            state = self.of(need)
-            if state is State.STUCK:
-                return State.STUCK
-            waits = waits or (state is State.COMING and self._waits(piece, need))
+        hindrance = self._hindrance(piece)
+        if hindrance is not None:
+            return hindrance
+        waits = any(self.of(need) is State.COMING and self._waits(piece, need) for need in piece.needs)
         return State.COMING if waits or self._follows(piece) else State.THERE
 
-    def _is_stuck(self, piece: Piece) -> bool:
+    def _hindrance(self, piece: Piece) -> State | None:
+        """Why a piece cannot come at all; None where nothing that it needs is in the way."""
         # Apart from whether it waits: routes ask whether their listener is coming, which asks about routes.
-        return any(self.of(need) is State.STUCK for need in piece.needs)
+        states = {self.of(need): None for need in piece.needs if not self._can_lack(need)}
+        return next((state for state in (State.STUCK, State.UNBUILT) if state in states), None)
+
+    def _can_lack(self, need: Id) -> bool:
+        """Whether a proxy can do without it: calls to a cluster that is not there get a 503, all others work.
+
+        To wait for one that was refused is another matter: it was good before, or is to be mended, and
+        meanwhile the former routes lead somewhere.
+        """
+        return need[0] == CLUSTER and self.of(need) is State.UNBUILT
 
     def of(self, id_: Id) -> State:
         """How it stands with one resource."""
@@ -60,15 +71,16 @@ class Outlook:
         wanted = self._snapshot.get(id_)
         has = name in channel.held
         if wanted is None:
-            return State.STUCK if id_ in self._failed and not has else State.THERE
+            return State.UNBUILT if id_ in self._failed and not has else State.THERE
         if not channel.covers(name):
             return State.THERE if type_ in WILDCARD_TYPES else self.verdict(wanted)
         if channel.is_leaving(name):
             return State.COMING  # it will be sent again when the proxy has confirmed that it is gone
         if channel.version(name) == wanted.version and name not in channel.doubted:
             return self._with_endpoints(id_)
-        if channel.refuses(name, wanted.version) or self._is_stuck(wanted):
-            return self._with_endpoints(id_) if has else State.STUCK
+        hindrance = State.STUCK if channel.refuses(name, wanted.version) else self._hindrance(wanted)
+        if hindrance is not None:
+            return self._with_endpoints(id_) if has else hindrance
         return State.COMING
 
     def _with_endpoints(self, id_: Id) -> State:

@@ -7,7 +7,7 @@ from koguma.xds.contract import Offer
 from koguma.xds.protocol.channel import Channel, Flight
 from koguma.xds.protocol.exchange import Response
 from koguma.xds.protocol.ledger import Ledger
-from koguma.xds.protocol.outlook import Outlook, State
+from koguma.xds.protocol.outlook import State
 from koguma.xds.protocol.refusal import GONE
 
 
@@ -24,7 +24,7 @@ class _Speech:
 
     def __init__(self, ledger: Ledger, newest: Offer, now: float) -> None:
         self._ledger = ledger
-        self._outlook = Outlook(ledger.channels, newest.snapshot, ledger.failed)
+        self._outlook = ledger.outlook()
         self._revision = newest.revision
         self._now = now
 
@@ -55,7 +55,7 @@ class _Speech:
         if wanted is not None and not channel.refuses(name, wanted.version):
             is_new = channel.version(name) != wanted.version
             state = self._outlook.verdict(wanted) if is_new else State.THERE
-            if state is not State.STUCK:
+            if state not in (State.STUCK, State.UNBUILT):
                 return wanted if state is State.THERE else state
         return held if name in channel.again and isinstance(held, Piece) else State.STUCK
 
@@ -84,8 +84,9 @@ class _Speech:
 
     def _is_late(self, channel: Channel, name: str, pieces: Mapping[str, Piece]) -> bool:
         """Whether something new should come and does not come with this response."""
-        is_new = name not in channel.held and name not in pieces
-        return is_new and self._ledger.wanted((channel.type, name)) is not None
+        id_ = channel.type, name
+        is_new = name not in channel.held and name not in pieces and self._ledger.wanted(id_) is not None
+        return is_new and self._outlook.of(id_) is not State.UNBUILT
 
     def _send(self, channel: Channel, pieces: Mapping[str, Piece], removed: tuple[str, ...]) -> Response:
         nonce = self._ledger.course.next_nonce()
