@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from koguma.core.build.network import Link
+from koguma.envoy import names
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Piece, Snapshot
 from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
@@ -274,7 +275,7 @@ def shown(view: ProxyView, identifier: str, instance: str) -> Mapping[str, Json]
 
 def _rejection(rejection: Rejection) -> Mapping[str, Json]:
     """A NACK with the objects that caused it: those that the refused names identify."""
-    objects = [name for name in rejection.names if kri.is_kri(name)]
+    objects = [name for name in map(names.resource, rejection.names) if kri.is_kri(name)]
     return {**msgspec.to_builtins(rejection), "objects": objects}
 
 

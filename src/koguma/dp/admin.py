@@ -124,12 +124,13 @@ def told(listeners: Iterable[Listener]) -> str:
     for listener in sorted(listeners, key=lambda each: each.name):
         if listener.name.startswith("_kuma_"):
             continue
-        if not kri.is_kri(listener.name):
+        resource, _, tags = listener.name.partition(":")
+        if not kri.is_kri(resource):
             more.append(f"{listener.name} at {listener.address}")
-        elif (found := kri.parse(listener.name)).short == "dp":
+        elif (found := kri.parse(resource)).short == "dp":
             serves.append(listener.address)
         else:
-            reaches.append(f"{found.name} at {listener.address}")
+            reaches.append(f"{found.name}{f' ({tags})' if tags else ''} at {listener.address}")
     parts = (("serves", serves), ("reaches", reaches), ("listens:", more))
     return "; ".join(f"{verb} {_some(words)}" for verb, words in parts if words) or "listens nowhere yet"
 

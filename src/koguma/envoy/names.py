@@ -3,6 +3,7 @@
 What has a resource is named by its KRI. `stat_prefix` always equals the name.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 DNS: Final = "_kuma_dns"
@@ -25,6 +26,19 @@ _OF_ONE: Final = ("kri_dp_", "_kuma_")
 def is_of_one(name: str) -> bool:
     """Whether a name is of something that a proxy mostly has for itself: of its Dataplane, or internal."""
     return name.startswith(_OF_ONE)
+
+
+def subset(kri: str, tags: Iterable[tuple[str, str]]) -> str:
+    """The listener and routes of an outbound that asks for some endpoints of a service only.
+
+    The service may be called as a whole too, so its name is taken.
+    """
+    return f"{kri}:{','.join(f'{name}={value}' for name, value in tags)}"
+
+
+def resource(name: str) -> str:
+    """The KRI in the name of something that has a resource."""
+    return name.partition(":")[0]
 
 
 def passthrough(direction: str, family: int) -> str:

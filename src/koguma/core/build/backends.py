@@ -30,12 +30,13 @@ class Going(msgspec.Struct, frozen=True):
     destination: Key
     section: str
     is_http: bool = True
+    subset: Pairs = ()  # the tags of the endpoints that were asked for
 
 
 def split(db: Db, refs: Json, origin: Key, going: Going) -> tuple[Split, tuple[Meant, ...]]:
     """The backends of a route, and the clusters that they need; without any, where the request was going."""
     if not refs:
-        meant = Meant(going.destination, going.section)
+        meant = Meant(going.destination, going.section, going.subset)
         return Split((_backend(db, meant, 1),), 0), (meant,)
     found, unresolved = [], 0
     for ref in refs:

@@ -72,11 +72,12 @@ class InboundNet(msgspec.Struct, frozen=True):
 
 
 class OutboundNet(msgspec.Struct, frozen=True):
-    """A local address on which a service is called."""
+    """A local address on which a service is called; with tags, only those of its endpoints that have them."""
 
     address: str
     port: int
     wanted: Wanted
+    tags: Pairs = ()
 
 
 class Net(msgspec.Struct, frozen=True):
@@ -182,7 +183,9 @@ def _outbounds(networking: Json) -> Iterator[OutboundNet]:
     for outbound in networking.get("outbound") or ():
         wanted = world.wanted_outbound(outbound)
         if wanted is not None:
-            yield OutboundNet(outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted)
+            own = {} if outbound.get("backendRef") else outbound.get("tags") or {}
+            subset = pairs({name: value for name, value in own.items() if name != tags.SERVICE})
+            yield OutboundNet(outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted, subset)
 
 
 def _tagged(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:

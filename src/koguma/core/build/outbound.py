@@ -22,6 +22,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.routes import Candidate
 from koguma.core.rules import Class, PortRules
+from koguma.core.world import Pairs
 from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.snapshot import Bundle, Failure, Piece
@@ -41,11 +42,12 @@ T = TypeVar("T")
 
 
 class Listened(msgspec.Struct, frozen=True, cache_hash=True):
-    """A destination's port, and the local addresses on which it is called."""
+    """A destination's port, and the local addresses on which it, or a subset of its endpoints, is called."""
 
     destination: Key
     section: str
     addresses: Addresses
+    subset: Pairs = ()
 
 
 class PortOf(msgspec.Struct, frozen=True):
@@ -58,6 +60,7 @@ class PortOf(msgspec.Struct, frozen=True):
     on_routes: tuple[tuple[Key, Laid], ...]
     http: Entries
     tcp: Entries
+    subset: Pairs = ()  # the tags that its endpoints must have, where a Dataplane's outbound asks for some
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -239,7 +242,7 @@ def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds
     found: list[Piece | Failure] = []
     wanted: dict[int, dict[Wanted, None]] = {}
     for one in listened:
-        port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller)
+        port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller, one.subset)
         heard = listener(db, port, one.addresses, binds)
         found += heard.pieces
         for meant in heard.clusters:
@@ -249,7 +252,7 @@ def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds
     return Called(encoding.bundled(found), by_part)
 
 
-def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
+def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller, subset: Pairs) -> PortOf:
     """A port with what is said about it; `whole` are entries about whole proxies that act on their calls."""
     protocol = _protocol(db, found)
     where = caller.where(protocol, encoding.kri(db, found.destination, found.section))
@@ -260,7 +263,7 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller) -> PortOf:
         if route.key.kind == kind
     )
     said = _laid(db, (*found.entries, *whole), where)
-    return PortOf(found.destination, found.section, protocol, said, on_routes, found.http, found.tcp)
+    return PortOf(found.destination, found.section, protocol, said, on_routes, found.http, found.tcp, subset)
 
 
 def _protocol(db: Db, found: PortRules) -> str:
@@ -319,7 +322,7 @@ def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Heard:  #
 def _heard(
     db: Db, of: PortOf, addresses: Addresses, what: Traffic, *, binds: bool
 ) -> tuple[Piece | Failure, ...]:
-    name = encoding.kri(db, of.destination, of.section)
+    name = _listener_name(db, of)
     if not what.parts:
         return what.pieces
     data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds=binds)
@@ -330,6 +333,12 @@ def _heard(
     return *added.clusters(db, what.parts), *what.pieces, made
 
 
+def _listener_name(db: Db, of: PortOf) -> str:
+    """The name of a port's listener and routes; empty where the stored names make no identifier."""
+    name = encoding.kri(db, of.destination, of.section)
+    return names.subset(name, of.subset) if name and of.subset else name
+
+
 def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
     named = {encoding.kri(db, one.destination, one.section) for one in meant}
     return tuple((snapshot.CLUSTER, name) for name in sorted(named))
@@ -338,7 +347,7 @@ def _needs(db: Db, meant: Iterable[Meant]) -> tuple[snapshot.Id, ...]:
 def _traffic(db: Db, of: PortOf) -> Traffic:
     """What becomes of calls to a port."""
     port = world.port(db, of.destination, of.section)
-    name = encoding.kri(db, of.destination, of.section)
+    name = _listener_name(db, of)
     if port is None or not name:
         nameless = (encoding.nameless(snapshot.LISTENER, of.destination),) if port else ()
         return Traffic({}, nameless, ())
@@ -348,7 +357,7 @@ def _traffic(db: Db, of: PortOf) -> Traffic:
 def _tcp(db: Db, of: PortOf, name: str) -> Traffic:
     conf = items.conf(db, of.tcp) if of.tcp else {}
     origin = of.tcp[-1].policy if of.tcp else of.destination
-    going = Going(of.destination, of.section, is_http=False)
+    going = Going(of.destination, of.section, is_http=False, subset=of.subset)
     split, needed = backends.split(db, conf.get("backendRefs"), origin, going)
     said = dict(of.on_routes).get(origin, of.said)
     skeleton = {"tcp": shape.tcp_proxy(name, _tcp_target(split), _IDLE)}
@@ -389,7 +398,7 @@ def _routes(
     db: Db, of: PortOf, on_routes: Mapping[Key, Laid], said: Laid
 ) -> tuple[list[Data], tuple[Meant, ...]]:
     """The routes in order, and the clusters that they need; the last one takes what no rule is about."""
-    going = Going(of.destination, of.section)
+    going = Going(of.destination, of.section, subset=of.subset)
     merged = items.route_rules(db, of.http) if of.http else ()
     candidates = routes.ranked([routes.resolved(rule)[0] for rule in merged])
     made: list[Data] = []

@@ -137,7 +137,7 @@ def records(db: Db, listened: Group[Listened]) -> Records:
 
 
 def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
-    found: dict[tuple[Key, str], list[tuple[str, int]]] = {}
+    found: dict[tuple[Key, str, Pairs], list[tuple[str, int]]] = {}
     for outbound_net in net.outbounds:
         wanted = outbound_net.wanted
         namespace = wanted.namespace or proxy.namespace
@@ -150,9 +150,9 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
             port = next((port for port in ports if wanted.port in (0, port.number)), None)
             if port is not None:
                 address = outbound_net.address, outbound_net.port
-                found.setdefault((key, port.section), []).append(address)
-    for (key, section), addresses in sorted(found.items()):
-        yield Listened(key, section, tuple(sorted(set(addresses))))
+                found.setdefault((key, port.section, outbound_net.tags), []).append(address)
+    for (key, section, subset), addresses in sorted(found.items()):
+        yield Listened(key, section, tuple(sorted(set(addresses))), subset)
 
 
 def _caller(db: Db, proxy: Key, mine: Class, link: Link) -> Caller:
