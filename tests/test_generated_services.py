@@ -25,8 +25,8 @@ def plane(tmp_path):
         yield running
 
 
-def write_dataplane(plane, name, service="web", port=8080, mesh="shop"):
-    tags = {"kuma.io/service": service, "kuma.io/protocol": "http"}
+def write_dataplane(plane, name, service="web", port=8080, mesh="shop", protocol="http"):
+    tags = {"kuma.io/service": service, "kuma.io/protocol": protocol}
     body = {
         "type": "Dataplane",
         "name": name,
@@ -73,15 +73,40 @@ def test_a_service_follows_its_dataplanes(plane):
         "kuma.io/origin": "zone",
         "kuma.io/zone": "default",
     }
-    write_dataplane(plane, "web-2", port=9090)
+    write_dataplane(plane, "web-2", port=9090, protocol="grpc")
     eventually(lambda: services(plane), {"web": [8080, 9090]})
     assert plane("DELETE", "/meshes/shop/dataplanes/web-1").status == 200
     eventually(lambda: services(plane), {"web": [9090]})
     assert plane("DELETE", "/meshes/shop/dataplanes/web-2").status == 200
     eventually(lambda: STARTED in labels(plane, "web"), expected=True)
     assert services(plane) == {"web": [9090]}
-    write_dataplane(plane, "web-2", port=9090)
+    write_dataplane(plane, "web-2", port=9090, protocol="grpc")
     eventually(lambda: STARTED in labels(plane, "web"), expected=False)
+
+
+def test_instances_with_different_ports_are_one_port_that_stays_while_they_come_and_go(plane):
+    def port():
+        found = plane("GET", "/meshes/shop/meshservices/web").json
+        return [(each["port"], each["targetPort"]) for each in (found.get("spec") or {}).get("ports", ())]
+
+    write_dataplane(plane, "web-1", port=10080)
+    eventually(port, [(10080, 10080)])
+    write_dataplane(plane, "web-2", port=10081)
+    eventually(port, [(10080, "http")])
+    eventually(
+        lambda: "vips" in (plane("GET", "/meshes/shop/meshservices/web").json.get("status") or {}),
+        expected=True,
+    )
+    vips = plane("GET", "/meshes/shop/meshservices/web").json["status"]["vips"]
+    for gone, back in (("web-1", 10080), ("web-2", 10081)):
+        assert plane("DELETE", f"/meshes/shop/dataplanes/{gone}").status == 200
+        plane.run(plane.plane._services.settle(["shop"]))
+        assert port() == [(10080, "http")]
+        write_dataplane(plane, gone, port=back)
+        plane.run(plane.plane._services.settle(["shop"]))
+        assert port() == [(10080, "http")]
+    assert plane("GET", "/meshes/shop/meshservices/web").json["status"]["vips"] == vips
+    assert len(history(plane, "web")) == 2, "nothing was written but the service and its second instance"
 
 
 def test_a_mesh_can_switch_it_off_and_on(plane):
@@ -233,7 +258,8 @@ def test_two_control_planes_create_each_service_once(postgres, tmp_path):
 
         def write(plane, letter):
             for number in range(20):
-                write_dataplane(plane, f"{letter}-{number}", f"s-{number}", port=8000 + (letter == "b"))
+                port, protocol = (8000, "http") if letter == "a" else (8001, "tcp")
+                write_dataplane(plane, f"{letter}-{number}", f"s-{number}", port=port, protocol=protocol)
 
         writers = [threading.Thread(target=write, args=args) for args in ((first, "a"), (second, "b"))]
         for writer in writers:

@@ -90,7 +90,11 @@ def _status(random: Random, first: int) -> Any:
 
 def _ports(random: Random) -> list[dict[str, Any]]:
     return [
-        {"port": port, "targetPort": random.choice([8080, 8081]), "appProtocol": random.choice(PROTOCOLS)}
+        {
+            "port": port,
+            "targetPort": random.choice([8080, 8081, "http"]),
+            "appProtocol": random.choice(PROTOCOLS),
+        }
         for port in random.choice([[80], [80], [80, 81]])
     ]
 

@@ -56,7 +56,7 @@ def inbound(text):
 
 
 def service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", revision=1, **more):
-    """A stored MeshService; ports are written `port/protocol@name`."""
+    """A stored MeshService; ports are written `port/protocol@name>target`."""
     spec = {"selector": {"dataplaneTags": {by: name}}, "ports": [port(text) for text in ports]}
     if by == "kuma.io/workload":
         spec["selector"] = {"dataplaneLabels": {"matchLabels": {by: name}}}
@@ -75,13 +75,14 @@ def service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", re
 
 
 def port(text):
+    text, _, target = text.partition(">")
     rest, _, name = text.partition("@")
     number, _, protocol = rest.partition("/")
     number = int(number)
     return {
         "name": name or str(number),
         "port": number,
-        "targetPort": number,
+        "targetPort": target or number,
         "appProtocol": protocol or "tcp",
     }
 
@@ -117,9 +118,12 @@ def after(there, made):
 
 def summary(stored):
     """Services with their ports, as they are written above."""
-    return {
-        s.core_name: [f"{p['port']}/{p['appProtocol']}@{p['name']}" for p in s.spec["ports"]] for s in stored
-    }
+
+    def written(port):
+        target = f">{port['targetPort']}" if port["targetPort"] != port["port"] else ""
+        return f"{port['port']}/{port['appProtocol']}@{port['name']}{target}"
+
+    return {s.core_name: [written(port) for port in s.spec["ports"]] for s in stored}
 
 
 # What there is, what is made of it, and the rules of the problems that are told.
@@ -162,8 +166,60 @@ GENERATED = {
     ),
     "one port where two have one name": (
         [dataplane("web-1", "web:80@main"), dataplane("web-2", "web:81@main")],
-        {"web": ["80/tcp@main"]},
+        {"web": ["80/tcp@main>main"]},
+        [],
+    ),
+    "one port where two of one name have different protocols, and the other is told": (
+        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:81/grpc@main")],
+        {"web": ["80/http@main"]},
         ["port"],
+    ),
+    "several ports of several names under different numbers": (
+        [
+            dataplane("web-1", "web:80/http@main", "web:90/http@admin"),
+            dataplane("web-2", "web:81/http@main", "web:91/http@admin"),
+        ],
+        {"web": ["80/http@main>main", "90/http@admin>admin"]},
+        [],
+    ),
+    "one port of instances that have one inbound each, whatever its number": (
+        [dataplane("web-1", "web:10080/http"), dataplane("web-2", "web:10081/http")],
+        {"web": ["10080/http@10080>http"]},
+        [],
+    ),
+    "one port for each protocol of which instances have one inbound": (
+        [dataplane("web-1", "web:80/http", "web:90"), dataplane("web-2", "web:81/http", "web:91")],
+        {"web": ["80/http@80>http", "90/tcp@90>tcp"]},
+        [],
+    ),
+    "one port of a named inbound and one without a name": (
+        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:81/http")],
+        {"web": ["80/http@main>http"]},
+        [],
+    ),
+    "one port of instances of a workload": (
+        [dataplane("web-1", "80/http", workload="web"), dataplane("web-2", "81/http", workload="web")],
+        {"web": ["80/http@80>http"]},
+        [],
+    ),
+    "a port for each number where an instance has several of a protocol": (
+        [dataplane("web-1", "web:80/http", "web:81/http"), dataplane("web-2", "web:82/http")],
+        {"web": ["80/http@80", "81/http@81", "82/http@82"]},
+        [],
+    ),
+    "the number where an instance has several, and one port with those that have one": (
+        [
+            dataplane("web-1", "web:80/http"),
+            dataplane("web-2", "web:81/http"),
+            dataplane("web-3", "web:80/http", "web:83/http"),
+        ],
+        {"web": ["80/http@80>http", "83/http@83"]},
+        [],
+    ),
+    "a port for each protocol that instances have at different numbers": (
+        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/tcp")],
+        {"web": ["80/http@80", "81/tcp@81"]},
+        [],
     ),
     "the first in key order where one is named by a tag and one by a label": (
         [dataplane("web-1", "80/http", workload="web"), dataplane("web-2", "web:81")],
@@ -244,6 +300,36 @@ KEPT = {
         [service("web", "80", "81")],
         [dataplane("web-0", "web:81", "web:82")],
         {"web": ["81/tcp@81", "82/tcp@82"]},
+    ),
+    "a port with several numbers keeps its own when the instance that had it goes": (
+        [service("web", "10080/http>http")],
+        [dataplane("web-2", "web:10081/http")],
+        {"web": ["10080/http@10080>http"]},
+    ),
+    "a port with several numbers stays as it is when they agree for a while": (
+        [service("web", "10080/http>http")],
+        [dataplane("web-1", "web:10080/http")],
+        {"web": ["10080/http@10080>http"]},
+    ),
+    "a port of one name keeps its number when the instance that had it goes": (
+        [service("web", "80/http@main>main")],
+        [dataplane("web-2", "web:81/http@main")],
+        {"web": ["80/http@main>main"]},
+    ),
+    "a word that fits nobody any more goes with its port": (
+        [service("web", "80/http@main>main")],
+        [dataplane("web-2", "web:81/http")],
+        {"web": ["81/http@81"]},
+    ),
+    "two ports that both are served are not made one": (
+        [service("web", "80/http", "81/http")],
+        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/http")],
+        {"web": ["80/http@80", "81/http@81"]},
+    ),
+    "another instance with another number joins the port that is stored": (
+        [service("web", "81/http")],
+        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/http")],
+        {"web": ["81/http@81>http"]},
     ),
     "the selector stays while one Dataplane is named so": (
         [service("web", "81", by="kuma.io/workload")],
@@ -379,7 +465,11 @@ STORED = st.lists(
             name, *ports, labels=labels, by=by, namespace=namespace
         ),
         st.sampled_from(["web", "api", "old"]),
-        st.lists(st.sampled_from(["80/http", "80/tcp", "81@main"]), max_size=2, unique_by=lambda p: p[:2]),
+        st.lists(
+            st.sampled_from(["80/http", "80/tcp", "81@main", "80/http>http", "81/http@main>main", "82>tcp"]),
+            max_size=2,
+            unique_by=lambda p: p[:2],
+        ),
         st.sampled_from([{}, MANAGED, {**MANAGED, STARTED: "2026-03-01T11:30:00Z"}]),
         st.sampled_from(["kuma.io/service", "kuma.io/workload"]),
         st.sampled_from(["", "team"]),
@@ -388,6 +478,40 @@ STORED = st.lists(
     unique_by=lambda one: one.key,
 )
 MODES = st.sampled_from([None, "Disabled"])
+
+
+@pytest.mark.property
+@given(DATAPLANES, st.lists(st.booleans(), min_size=6, max_size=6))
+def test_no_port_changes_its_number_while_an_instance_that_it_serves_is_there(dataplanes, stay):
+    """Whoever goes and comes back in between: the ports that are served are the same before and after."""
+    there = after([], step(*dataplanes))
+    left = [one for one, stays in zip(dataplanes, stay, strict=False) if stays]
+    now = after(there, step(*there, *left))
+    again = after(now, step(*now, *dataplanes))
+    words = {(s.key, p["name"], p["port"]) for s in there for p in s.spec["ports"] if _is_word(p)}
+    still = {s.key for s in now if any(_serves(one, s) for one in left)}
+    kept = {(s.key, p["name"], p["port"]) for s in again for p in s.spec["ports"]}
+    assert {each for each in words if each[0] in still and _fits(each, there, left)} <= kept
+
+
+def _is_word(port):
+    return isinstance(port["targetPort"], str)
+
+
+def _serves(one, service):
+    return any(offer.service == service.name for offer in services.offers(database(one), one.key))
+
+
+def _fits(port, there, left):
+    """Whether one of these Dataplanes has an inbound for a port."""
+    key, name, _ = port
+    (found,) = [p for s in there for p in s.spec["ports"] if (s.key, p["name"]) == (key, name)]
+    wanted = services._read_port(found)
+    db = database(*left)
+    offers = [
+        offer for one in left if one.namespace == key.namespace for offer in services.offers(db, one.key)
+    ]
+    return any(offer.service == key.name and wanted.takes(offer.port) for offer in offers)
 
 
 @pytest.mark.property

@@ -6,11 +6,17 @@ and gives the changes to write. What is stored has a say in it: where Dataplanes
 stays as it is while any of them agrees, so that a service does not waver; and a service whose last Dataplane
 has left stays for a grace period, because a restart is no farewell.
 
+Instances of a service may serve the same port under different numbers, as two on one machine must. They are
+one port of the service if their inbounds have one name, or if each instance has a single inbound of that
+protocol. Its `targetPort` is then a word, the name or the protocol, and stays one: the port keeps its number
+while instances come and go.
+
 Only what carries `kuma.io/managed-by: meshservice-generator` is ever touched. A MeshService that somebody
 wrote by hand, or took over by writing it without that label, wins over a generated one of the same name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -32,14 +38,36 @@ _OFF: Final = "Disabled"
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port that a Dataplane serves."""
+    """A port that a Dataplane serves; `is_only` where it has no other of that protocol for the service."""
 
     name: str
     number: int
     protocol: str
+    is_only: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.number}, {self.protocol})"
+
+
+class ServicePort(msgspec.Struct, frozen=True):
+    """A port of a generated MeshService; `target` is a number, the name of inbounds, or their protocol."""
+
+    name: str
+    number: int
+    protocol: str
+    target: int | str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number}, {self.protocol})"
+
+    def takes(self, port: Port) -> bool:
+        """Whether a Dataplane's port is served under this one."""
+        if port.protocol != self.protocol:
+            return False
+        if isinstance(self.target, int):
+            return (port.name, port.number) == (self.name, self.number)
+        by_protocol = self.target == self.protocol and (port.is_only or port.number == self.number)
+        return by_protocol or port.name == self.target
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -114,13 +142,16 @@ def offers(db: Db, dataplane: Key) -> tuple[Offer, ...]:
     proxy = world.proxy(db, dataplane)
     if proxy is None:
         return ()
-    ports = [
-        (dict(i.tags).get(tags.SERVICE, ""), Port(i.section, i.port, i.protocol)) for i in proxy.inbounds
-    ]
-    if any(service for service, _ in ports):
-        return tuple(Offer(service, tags.SERVICE, port) for service, port in ports if service)
-    workload = dict(proxy.labels).get(labels.WORKLOAD, "")
-    return tuple(Offer(workload, labels.WORKLOAD, port) for _, port in ports) if workload else ()
+    tagged = [(dict(inbound.tags).get(tags.SERVICE, ""), inbound) for inbound in proxy.inbounds]
+    by, workload = tags.SERVICE, dict(proxy.labels).get(labels.WORKLOAD, "")
+    if not any(service for service, _ in tagged):
+        by, tagged = labels.WORKLOAD, [(workload, inbound) for _, inbound in tagged]
+    n_alike = Counter((service, inbound.protocol) for service, inbound in tagged)
+    return tuple(
+        Offer(service, by, Port(i.section, i.port, i.protocol, n_alike[service, i.protocol] == 1))
+        for service, i in tagged
+        if service
+    )
 
 
 def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
@@ -246,40 +277,80 @@ def _other_selector(key: Key, by: str, source: Source) -> Problem:
     return Problem(source.dataplane, "selector", words)
 
 
-def _ports(key: Key, sources: Iterable[Source], written: Json) -> tuple[list[Port], list[Problem]]:
+def _ports(key: Key, sources: Sequence[Source], written: Json) -> tuple[list[ServicePort], list[Problem]]:
     """The union of all ports. Of two with one name or number, the stored one wins, else the first."""
-    before = [_read_port(port) for port in written.get("ports") or ()]
-    chosen: list[Port] = []
-    for source in sorted(sources, key=lambda each: each.offer.port not in before):
-        port = source.offer.port
-        if not any(_rivals(port, chosen)):
-            chosen.append(port)
+    offered = [source.offer.port for source in sources]
+    chosen = [_read_port(port) for port in written.get("ports") or ()]
+    for _ in range(len(offered) + 1):  # a port that is chosen late may still unite with an earlier rival's
+        before, chosen = chosen, _chosen(offered, chosen)
+        if chosen == before:
+            break
     problems = []
     for source in sources:
         port = source.offer.port
-        if port not in chosen:
+        if not any(each.takes(port) for each in chosen):
             rival = min(_rivals(port, chosen), key=_place)
             words = f"has port {port}, which contradicts port {rival} of {key}; make them agree"
             problems.append(Problem(source.dataplane, "port", words))
-    return sorted(chosen, key=_place), problems
+    return chosen, problems
 
 
-def _place(port: Port) -> tuple[int, str]:
+def _chosen(offered: Sequence[Port], before: Sequence[ServicePort]) -> list[ServicePort]:
+    """The ports of a service of whose Dataplanes each serves some of these, in order."""
+    chosen: list[ServicePort] = []
+    for each in before:  # a port with a word for its target stays as long as the word means anything
+        is_meant = isinstance(each.target, str) and any(each.takes(port) for port in offered)
+        if is_meant and not any(_rivals(each, chosen)):
+            chosen.append(each)
+    for port in sorted(offered, key=lambda port: _alone(port) not in before):
+        if any(each.takes(port) for each in chosen):
+            continue
+        united = None if _alone(port) in before else _united(port, chosen, offered)
+        if united is not None:
+            chosen = [united if each.name == united.name else each for each in chosen]
+        elif not any(_rivals(port, chosen)):
+            chosen.append(_alone(port))
+    return sorted(chosen, key=_place)
+
+
+def _alone(port: Port) -> ServicePort:
+    return ServicePort(port.name, port.number, port.protocol, port.number)
+
+
+def _united(port: Port, chosen: Iterable[ServicePort], offered: Sequence[Port]) -> ServicePort | None:
+    """A chosen port with the target by which it has another Dataplane's port too; None where none can."""
+    for each in chosen:
+        if each.protocol != port.protocol or isinstance(each.target, str):
+            continue
+        if each.name == port.name:  # and so it has a name, since its number is another one
+            return msgspec.structs.replace(each, target=port.name)
+        if port.is_only and any(other.is_only and each.takes(other) for other in offered):
+            return msgspec.structs.replace(each, target=port.protocol)
+    return None
+
+
+def _place(port: ServicePort) -> tuple[int, str]:
     return port.number, port.name
 
 
-def _rivals(port: Port, chosen: Iterable[Port]) -> Iterator[Port]:
+def _rivals(port: Port | ServicePort, chosen: Iterable[ServicePort]) -> Iterator[ServicePort]:
     return (each for each in chosen if each.name == port.name or each.number == port.number)
 
 
-def _port(port: Port) -> Json:
-    number = port.number
-    return {"name": port.name, "port": number, "targetPort": number, "appProtocol": port.protocol}
+def _port(port: ServicePort) -> Json:
+    return {
+        "name": port.name,
+        "port": port.number,
+        "targetPort": port.target,
+        "appProtocol": port.protocol,
+    }
 
 
-def _read_port(port: Json) -> Port:
+def _read_port(port: Json) -> ServicePort:
     number = port.get("port") or 0
-    return Port(port.get("name") or str(number), number, port.get("appProtocol") or "tcp")
+    target = port.get("targetPort")
+    word = target if isinstance(target, str) and target else number
+    return ServicePort(port.get("name") or str(number), number, port.get("appProtocol") or "tcp", word)
 
 
 def _towards(key: Key, spec: Json, found: Resource | None) -> Iterator[Change]:

@@ -57,7 +57,11 @@ class MeshServicePort(Spec):
     port: Annotated[Port, doc("Port that is called.")]
     name: Annotated[str | None, doc("Name of the port; its number by default.")] = None
     target_port: Annotated[
-        IntOrString | None, doc("Port of the proxies' inbounds, by number or name; the same by default.")
+        IntOrString | None,
+        doc(
+            "Port of the proxies' inbounds: a number, a name, or the protocol of an inbound that is the only"
+            " one of its proxy to speak it; the same number by default."
+        ),
     ] = None
     app_protocol: Annotated[AppProtocol | None, doc("What is spoken; tcp by default.")] = None
 

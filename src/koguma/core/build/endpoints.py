@@ -6,7 +6,7 @@ proxy, and nothing else.
 """
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -57,14 +57,14 @@ def _selector(db: Db, service: Key) -> _Selector:
 
 
 @question
-def _target_ports(db: Db, service: Key) -> Mapping[str, Json]:
-    """Where each port of a MeshService leads: a number or a name, by section."""
+def _target_ports(db: Db, service: Key) -> Mapping[str, tuple[int | str, int]]:
+    """Where each port of a MeshService leads: a number or a word, and its own number, by section."""
     resource = world.RESOURCES.get(db, service)
     found = {}
     for port in (resource.spec.get("ports") or ()) if resource else ():
         number, name = port.get("port") or 0, port.get("name") or ""
         target = port.get("targetPort")
-        found[name or str(number)] = number if target is None else target
+        found[name or str(number)] = (number if target is None else target, number)
     return found
 
 
@@ -105,20 +105,36 @@ def _sections(db: Db, key: Key, chosen: _Selector) -> tuple[str, ...]:
 @question
 def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     """The endpoints of one port of a MeshService, sorted."""
-    target = _target_ports(db, service).get(section)
+    target, number = _target_ports(db, service).get(section, (None, 0))
     found = (
         _endpoint(key, inbound)
         for key, sections in selected(db, service)
-        for inbound in _ready(db, key)
-        if inbound.section in sections and target in (inbound.port, inbound.name, inbound.section)
+        for inbound in _meant(_inbounds(db, key), sections, target, number)
+        if inbound.is_ready
     )
     return tuple(sorted(each for each in found if each is not None))
 
 
+def _meant(
+    inbounds: Iterable[InboundNet], sections: Collection[str], target: int | str | None, number: int
+) -> Sequence[InboundNet]:
+    """The inbounds of a proxy to which a port leads: by number, by name, or by protocol.
+
+    A word that is nobody's name may be a protocol. Then it means the only inbound that speaks it, whatever
+    its number, or the one that has the number of the service's own port.
+    """
+    chosen = [inbound for inbound in inbounds if inbound.section in sections]
+    named = [inbound for inbound in chosen if target in (inbound.port, inbound.name, inbound.section)]
+    if named or not target:
+        return named
+    alike = [inbound for inbound in chosen if inbound.protocol == target]
+    return alike if len(alike) == 1 else [inbound for inbound in alike if inbound.port == number]
+
+
 @question
-def _ready(db: Db, key: Key) -> tuple[InboundNet, ...]:
+def _inbounds(db: Db, key: Key) -> tuple[InboundNet, ...]:
     where = network.net(db, key)
-    return tuple(inbound for inbound in where.inbounds if inbound.is_ready) if where else ()
+    return where.inbounds if where else ()
 
 
 def _endpoint(key: Key, inbound: InboundNet) -> Endpoint | None:
