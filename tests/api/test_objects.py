@@ -190,11 +190,40 @@ def test_a_new_mesh_brings_its_policies_and_its_key(plane):
     assert plane("GET", "/meshes/fresh/secrets/dataplane-token-signing-key-fresh-1").status == 200
 
 
+def secret(mesh, name):
+    return {"type": "Secret", "mesh": mesh, "name": name, "data": "YQ=="}
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=All"])
+def test_a_provided_ca_needs_its_secrets(plane, mesh, query):
+    backend = {"name": "ca", "type": "provided", "conf": {"cert": {"secret": "c"}, "key": {"secret": "k"}}}
+    document = {"type": "Mesh", "name": mesh, "mtls": {"backends": [backend]}}
+    path = f"/meshes/{mesh}{query}"
+    missing = [
+        (
+            f"mtls.backends[0].conf.{part}",
+            (
+                f'could not load data: Resource not found: type="Secret" name="{name}" mesh="{mesh}";'
+                " write it first, or in the same apply"
+            ),
+        )
+        for part, name in (("cert", "c"), ("key", "k"))
+    ]
+    refused = plane("PUT", path, document)
+    assert (refused.status, refused.fields) == (400, missing)
+    plane("PUT", f"/meshes/{mesh}/secrets/c", secret(mesh, "c"))
+    assert plane("PUT", path, document).fields == missing[1:]
+    applied = plane("POST", f"/_apply{query}", [document])
+    assert applied.fields == [(f"objects[0].{field}", message) for field, message in missing[1:]]
+    unchecked = {**document, "mtls": {"skipValidation": True, "backends": [backend]}}
+    assert plane("PUT", path, unchecked).status == 200
+    assert plane("POST", f"/_apply{query}", [document, secret(mesh, "k")]).status == 200
+
+
 def test_a_secret_in_use_stays(plane):
     backend = {"name": "ca", "type": "provided", "conf": {"cert": {"secret": "c"}, "key": {"secret": "k"}}}
     document = {"type": "Mesh", "name": "tls", "mtls": {"backends": [backend]}}
-    plane("PUT", "/meshes/tls", document)
-    plane("PUT", "/meshes/tls/secrets/c", {"type": "Secret", "mesh": "tls", "name": "c", "data": "YQ=="})
+    assert plane("POST", "/_apply", [document, *(secret("tls", name) for name in "ck")]).status == 200
     ((field, message),) = plane("DELETE", "/meshes/tls/secrets/c").fields
     assert field == "name"
     assert 'currently in use in Mesh "tls" in mTLS backend "ca"' in message

@@ -152,6 +152,22 @@ REFUSED: list[tuple[str, Expected]] = [
         ],
     ),
     (
+        "metrics: {backends: [{name: a, type: prometheus, conf: {aggregate: [{name: x}, {}, {name: x}]}}]}",
+        [("metrics.backends[0].conf.aggregate[2].name", "duplicate entry: x, values have to be unique")],
+    ),
+    *(
+        (
+            f"metrics: {{backends: [{{name: a, type: prometheus, conf: {{skipMTLS: {skip}, tls: {tls}}}}}]}}",
+            [("metrics.backends[0].conf", "skipMTLS and tls configuration cannot be defined together")],
+        )
+        for skip, tls in (
+            ("true", "{}"),
+            ("true", "{mode: providedTLS}"),
+            ("true", "{mode: activeMTLSBackend}"),
+            ("false", "{mode: disabled}"),
+        )
+    ),
+    (
         "metrics: {enabledBackend: b, backends: [{name: a, type: statsd}, {name: a, type: prometheus}]}",
         [
             ("metrics.backends[0].type", 'unknown backend type. Available backends: "prometheus"'),

@@ -47,11 +47,35 @@ def test_a_number_may_be_written_as_text(written: int | str, meant: Decimal | No
         ("a b:80", False, False),
         ("", False, False),
         (":80", False, False),
+        ("logs_1.Example.com.:80", True, True),
+        ("1.2.3:80", False, False),
+        ("999.0.0.1:80", False, False),
+        ("a..b:80", False, False),
+        ("-a:80", False, False),
+        ("...", False, False),
+        ("a" * 64, False, False),
     ],
 )
 def test_an_address_is_a_host_and_a_port(*, text: str, with_port: bool, at_all: bool) -> None:
     assert fields.is_address(text, needs_port=True) is with_port
     assert fields.is_address(text) is at_all
+
+
+@pytest.mark.parametrize(
+    ("text", "is_address"),
+    [
+        ("otel:4317", True),
+        ("otel.example.com", True),
+        ("10.0.0.1", True),
+        ("[::1]", True),
+        ("otel", False),
+        ("otel:", False),
+        ("o tel:4317", False),
+        ("http://otel:4317", False),
+    ],
+)
+def test_a_collector_is_named_by_its_address(*, text: str, is_address: bool) -> None:
+    assert fields.is_collector_address(text) is is_address
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from koguma.api.access import WRITE_VERBS
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
 from koguma.api.plain import Objects
+from koguma.api.transactions import SecretName
 from koguma.api.write_access import WriteAccess
+from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names
 from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotAllowed
@@ -110,9 +112,11 @@ class Apply:
         violations: list[Violation] = []
         seen: dict[Key, int] = {}
         spots: dict[Key, int] = {}
+        secrets = frozenset(self._secret_names(drafts))
         for index, draft in enumerate(drafts):
+            mesh_field = f"objects[{index}].mesh"
             try:
-                admitted, operations = self._one(call, draft, unknown_fields, f"objects[{index}].mesh")
+                admitted, operations = self._one(call, draft, unknown_fields, mesh_field, secrets)
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
@@ -139,13 +143,25 @@ class Apply:
         return made, written, pruned
 
     def _one(
-        self, call: Call, draft: Draft, unknown_fields: FieldValidation, mesh_field: str
+        self,
+        call: Call,
+        draft: Draft,
+        unknown_fields: FieldValidation,
+        mesh_field: str,
+        secrets: frozenset[SecretName],
     ) -> tuple[Admitted, list[Operation]]:
         context = self._context
         if draft.kind.read_only_at(context.place):
             raise NotAllowed(plain.read_only_reason(draft.kind, context))
         before = transactions.stored(context, draft)
-        return transactions.put(context, WriteAccess(call.user), draft, before, unknown_fields, mesh_field)
+        access = WriteAccess(call.user)
+        return transactions.put(context, access, draft, before, unknown_fields, mesh_field, secrets)
+
+    def _secret_names(self, drafts: Sequence[Draft]) -> Iterator[SecretName]:
+        for draft in drafts:
+            if draft.kind.name == "Secret":
+                identified = identity.of(draft, self._context.place)
+                yield SecretName(identified.key.mesh, identified.core_name)
 
     def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
         found = [

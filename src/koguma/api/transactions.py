@@ -2,8 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,13 +17,21 @@ from koguma.identity.claims import DATAPLANE
 from koguma.kinds import mesh as mesh_kind
 from koguma.model import forms, labels
 from koguma.model.errors import AlreadyExists, Invalid
-from koguma.model.forms import Draft
+from koguma.model.forms import Draft, Form
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
-from koguma.model.violation import Violation
+from koguma.model.violation import Violation, item, under
 from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireAbsent, RequireNone
 from koguma.store.decide import rfc3339
 from koguma.store.store import now
+
+
+class SecretName(NamedTuple):
+    """A Secret of a mesh, by its core name."""
+
+    mesh: str
+    name: str
+
 
 PLAIN_MANAGER: Final = "koguma-rest"  # who owns what the plain form has changed
 
@@ -42,13 +50,20 @@ def put(
     before: Resource | None,
     unknown_fields: FieldValidation,
     mesh_field: str = "mesh",
+    secrets_beside: Collection[SecretName] = (),
 ) -> tuple[Admitted, list[Operation]]:
     """Write one object that the writer may write: over what it saw, in a mesh and a namespace that exist.
 
-    Where fields of it have owners, the plain form owns now what this changes.
+    Where fields of it have owners, the plain form owns now what this changes. `secrets_beside` are the
+    Secrets that the same request writes.
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
     made = admission.admitted(draft, before, context.place, unknown_fields)
+    if draft.kind.name == "Mesh":
+        missing_secrets = list(_missing_secrets(context, made.resource, secrets_beside))
+        if missing_secrets:
+            at = "spec" if draft.form is Form.KUBERNETES else ""
+            raise Invalid(list(under(at, missing_secrets)))
     if before is not None and before.meta.managed_fields:
         owned = ownership.moved(context, before, made.resource, PLAIN_MANAGER, now())
         made = msgspec.structs.replace(made, resource=owned)
@@ -153,6 +168,29 @@ def _secret_names(backend: Json, mesh: str) -> set[str]:
     if backend.get("type") == "builtin":
         return set(authority.secret_names(mesh, name))
     return {(conf.get(part) or {}).get("secret", "") for part in ("cert", "key")} - {""}
+
+
+def _missing_secrets(
+    context: Context, mesh: Resource, secrets_beside: Collection[SecretName]
+) -> Iterator[Violation]:
+    """Secrets that a provided CA of a mesh names and that are not there."""
+    mtls = mesh_kind.mtls_of(mesh.spec)
+    if mtls.skip_validation:
+        return
+    for index, backend in enumerate(mtls.backends or ()):
+        if backend.type != "provided":
+            continue
+        conf = mesh_kind.provided_conf(backend)
+        for part, source in (("cert", conf.cert), ("key", conf.key)):
+            name = source.secret if source else None
+            if not name or SecretName(mesh.name, name) in secrets_beside:
+                continue
+            if context.state.named("Secret", mesh.name, name) is None:
+                place = f'type="Secret" name="{name}" mesh="{mesh.name}"'
+                message = (
+                    f"could not load data: Resource not found: {place}; write it first, or in the same apply"
+                )
+                yield Violation(f"{item('mtls.backends', index)}.conf.{part}", message, "reference")
 
 
 async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Put]:

@@ -76,6 +76,12 @@ def item(db: Db, entry: ItemId) -> Item:
 
 
 @question
+def has_tcp_rule(db: Db, entry: ItemId) -> bool:
+    """Whether an entry of a MeshTCPRoute says where connections go."""
+    return bool(clean_spec(db, entry.policy)[entry.list][entry.number].get("rules"))
+
+
+@question
 def rank(db: Db, entry: ItemId) -> Rank:
     """Where an entry stands in the one order."""
     selector = match.selector(db, entry.policy)

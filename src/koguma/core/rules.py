@@ -184,6 +184,8 @@ def _port_rules(db: Db, found: Mapping[str, Applicable], destination: Key, secti
         _relevant(db, found[kind], destination, section) if kind in found else ()
         for kind in ("MeshHTTPRoute", "MeshTCPRoute")
     )
+    # An entry without rules is legal and says nothing; it must not turn an HTTP port into a TCP one.
+    tcp = tuple(entry for entry in tcp if items.has_tcp_rule(db, entry))
     through = sorted({Route(entry.policy.kind, entry.policy) for entry in (*http, *tcp)})
     return PortRules(
         destination,

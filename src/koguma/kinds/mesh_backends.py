@@ -134,6 +134,7 @@ class DatadogConf(Spec):
     split_service: Annotated[bool | None, doc("Whether inbound and outbound are services apart.")] = None
 
 
+_TLS_DEFAULT: Final = "activeMTLSBackend"
 _ZIPKIN_VERSIONS: Final = ("httpJsonV1", "httpJson", "httpProto")
 _SAMPLING_MAX: Final = 100.0
 
@@ -251,6 +252,23 @@ def metrics_backend_violations(backend: MetricsBackend, path: str) -> Iterator[V
     """What is wrong with one metrics backend, of a mesh or of a proxy."""
     if backend.type != "prometheus":
         yield _unknown_type(path, "prometheus")
+    elif backend.conf is not None:
+        yield from _prometheus(backend.conf, child(path, "conf"))
+
+
+def _prometheus(conf: PrometheusConf, path: str) -> Iterator[Violation]:
+    # Kuma fills in the one from the other when it stores a Mesh, so an export has both and they agree.
+    mode = (conf.tls.mode or _TLS_DEFAULT) if conf.tls is not None else None
+    if conf.skip_mtls is not None and mode is not None and conf.skip_mtls != (mode == "disabled"):
+        message = "skipMTLS and tls configuration cannot be defined together"
+        yield Violation(path, message, "exclusive")
+    names: set[str] = set()
+    for index, application in enumerate(conf.aggregate or ()):
+        name = application.name or ""
+        if name in names:
+            message = f"duplicate entry: {name}, values have to be unique"
+            yield Violation(f"{item(child(path, 'aggregate'), index)}.name", message, "unique")
+        names.add(name)
 
 
 Backends = tuple[LoggingBackend, ...] | tuple[TracingBackend, ...] | tuple[MetricsBackend, ...]

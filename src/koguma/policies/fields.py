@@ -22,6 +22,7 @@ MUST_BE_DEFINED: Final = "must be defined"
 MUST_NOT_BE_DEFINED: Final = "must not be defined"
 MUST_NOT_BE_EMPTY: Final = "must not be empty"
 BAD_PORT: Final = "port must be a valid (1-65535)"
+FROM_BESIDE_RULES: Final = "field 'from' must be empty when 'rules' is defined"
 FROM_IS_DEPRECATED: Final = "'from' field is deprecated, use 'rules' instead"
 
 PORT_MAX: Final = 65535
@@ -119,11 +120,41 @@ _ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(
 def is_address(text: str, *, needs_port: bool = False) -> bool:
     """Whether `text` is `host:port`, where the host is a name, an IPv4, or an IPv6 in brackets."""
     found = _ADDRESS.fullmatch(text)
-    if found is None or (found["six"] and not _is_ipv6(found["six"])):
+    if found is None:
+        return False
+    if not (_is_ipv6(found["six"]) if found["six"] else _is_host(found["host"])):
         return False
     if found["port"] is None:
         return not needs_port
     return 1 <= int(found["port"]) <= PORT_MAX
+
+
+def is_collector_address(text: str) -> bool:
+    """Whether `text` says where an OpenTelemetry collector is.
+
+    As in Kuma the port may be left out, but then the host must be more than one word: a lone word is more
+    often a mistake than a host.
+    """
+    return is_address(text) and any(mark in text for mark in ".:")
+
+
+# Unlike in the names of objects, capitals and `_` are legal in host names.
+_HOST_LABEL = re.compile(r"\w([\w-]{0,61}\w)?", re.ASCII)
+
+
+def _is_host(text: str) -> bool:
+    labels = text.removesuffix(".").split(".")
+    if all(label.isdecimal() for label in labels):
+        return _is_ipv4(text)
+    return all(_HOST_LABEL.fullmatch(label) for label in labels)
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_ipv6(text: str) -> bool:

@@ -229,7 +229,7 @@ _ATTRIBUTE_WORDS = (
 
 def _otel(otel: OtelLog, path: str) -> Iterator[Violation]:
     yield from fields.collector(otel.endpoint, otel.backend_ref, path)
-    if otel.endpoint and not fields.is_address(otel.endpoint):
+    if otel.endpoint and not fields.is_collector_address(otel.endpoint):
         yield Violation(child(path, "endpoint"), "must be a valid url", "address")
     for text in _texts(otel.body):
         yield from _commands(text, child(path, "body"))

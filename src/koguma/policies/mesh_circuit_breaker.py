@@ -159,6 +159,8 @@ def validate(spec: MeshCircuitBreakerSpec, _about: About) -> Iterator[Violation]
     yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=inbound)
     if not (spec.to or inbound):
         yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")
+    if spec.from_ and spec.rules:
+        yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     yield from fields.entries("spec.to", spec.to, _TO_KINDS, _conf)
     for index, entry in enumerate(spec.to):
         if entry.target_ref.kind == "MeshExternalService" and top.kind != "Mesh":

@@ -121,6 +121,8 @@ def validate(spec: MeshFaultInjectionSpec, about: About) -> Iterator[Violation]:
     allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
     inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=inbound)
+    if spec.from_ and spec.rules:
+        yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     if spec.to and not target_ref.includes_gateways(top):
         yield Violation("spec.to", fields.MUST_NOT_BE_DEFINED, "forbidden")
     if spec.from_ and target_ref.includes_gateways(top):

@@ -135,10 +135,20 @@ def validate(spec: MeshMetricSpec, about: About) -> Iterator[Violation]:
         at = "spec.default.sidecar.profiles"
         yield from _selectors(conf.sidecar.profiles.exclude, child(at, "exclude"))
         yield from _selectors(conf.sidecar.profiles.include, child(at, "include"))
-    for index, application in enumerate(conf.applications or ()):
-        yield from fields.port(application.port, child(item("spec.default.applications", index), "port"))
+    yield from _applications(conf.applications or (), "spec.default.applications")
     for index, backend in enumerate(conf.backends or ()):
         yield from _backend(backend, item("spec.default.backends", index))
+
+
+def _applications(applications: tuple[ApplicationMetrics, ...], path: str) -> Iterator[Violation]:
+    names: set[str] = set()
+    for index, application in enumerate(applications):
+        at = item(path, index)
+        yield from fields.port(application.port, child(at, "port"))
+        if application.name and application.name in names:
+            message = f"duplicate entry: {application.name}, values have to be unique"
+            yield Violation(child(at, "name"), message, "unique")
+        names.add(application.name or "")
 
 
 def _selectors(selectors: tuple[MetricSelector, ...] | None, path: str) -> Iterator[Violation]:
@@ -163,7 +173,7 @@ def _otel(otel: OtelMetrics, path: str) -> Iterator[Violation]:
     yield from fields.collector(otel.endpoint, otel.backend_ref, path)
     if otel.endpoint and otel.endpoint.startswith(("http://", "https://")):
         yield Violation(child(path, "endpoint"), "must not use schema", "url")
-    elif otel.endpoint and not fields.is_address(otel.endpoint):
+    elif otel.endpoint and not fields.is_collector_address(otel.endpoint):
         yield Violation(child(path, "endpoint"), "must be a valid url", "url")
     yield from fields.positive_duration(otel.refresh_interval, child(path, "refreshInterval"))
 

@@ -185,6 +185,8 @@ def validate(spec: MeshRetrySpec, about: About) -> Iterator[Violation]:
     """What Kuma refuses, with its messages at the field's own path, and what Envoy refuses beyond that."""
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", outbound.proxy_kinds(about), sections=False)
+    if not spec.to:
+        yield Violation("spec.to", "needs at least one item", "required")
     yield from fields.entries("spec.to", spec.to, outbound.target_kinds(top), _conf)
 
 

@@ -48,7 +48,10 @@ class TcpRouteTo(Spec):
     """The rule for connections to one destination."""
 
     target_ref: Annotated[TargetRef, doc("Where the connections were going; Mesh on a gateway.")]
-    rules: Annotated[tuple[TcpRule, ...], doc("The rule; one at most.", max_length=1)]
+    rules: Annotated[
+        tuple[TcpRule, ...],
+        doc("The rule; one at most. Without one the entry changes nothing.", max_length=1),
+    ] = ()
 
 
 class MeshTCPRouteSpec(Spec):
@@ -94,6 +97,8 @@ def warn(spec: MeshTCPRouteSpec, _about: About) -> Iterator[str]:
     if not spec.to:
         yield "spec.to is empty, so this route changes nothing"
     for index, entry in enumerate(spec.to):
+        if not entry.rules:
+            yield f"spec.to[{index}].rules is empty, so this entry changes nothing"
         for at, refs in _backends(entry, item("spec.to", index)):
             yield from backend_refs.warnings(refs, at)
 

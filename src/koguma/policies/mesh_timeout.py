@@ -90,7 +90,7 @@ class MeshTimeoutSpec(Spec):
 def validate(spec: MeshTimeoutSpec, about: About) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; except that requestHeadersTimeout alone is legal."""
     top = spec.target_ref or target_ref.MESH
-    sections = bool(spec.rules)
+    sections = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", outbound.proxy_kinds(about), sections=sections)
     if not (spec.to or spec.from_ or spec.rules):
         yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")

@@ -92,7 +92,7 @@ def validate(spec: MeshTLSSpec, _about: About) -> Iterator[Violation]:
     inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", _PROXIES, sections=inbound)
     if spec.from_ and spec.rules:
-        yield Violation("spec", "field 'from' must be empty when 'rules' is defined", "exclusive")
+        yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     conf = _conf_of(whole_mesh=top.kind == "Mesh")
     yield from fields.entries("spec.from", spec.from_, ("Mesh",), conf)
     for index, rule in enumerate(spec.rules):

@@ -206,7 +206,7 @@ def _datadog(url: str, path: str) -> Iterator[Violation]:
 
 
 def _otel(endpoint: str | None, path: str) -> Iterator[Violation]:
-    if not endpoint or fields.is_address(endpoint):
+    if not endpoint or fields.is_collector_address(endpoint):
         return
     parts = _url(endpoint)
     if parts is None or "://" not in endpoint:

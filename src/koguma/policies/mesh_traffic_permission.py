@@ -91,7 +91,7 @@ def validate(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[Violati
     inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", _PROXIES, sections=inbound)
     if spec.from_ and spec.rules:
-        yield Violation("spec", "field 'from' must be empty when 'rules' is defined", "exclusive")
+        yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     if not inbound:
         yield Violation("spec", "at least one of 'from' or 'rules' has to be defined", "required")
     yield from fields.entries("spec.from", spec.from_, target_ref.CLIENTS, _action)

@@ -238,6 +238,14 @@ def test_a_secret_in_use_is_held_by_its_mesh(meshes, door, mesh):
     assert secrets.exists("ca")
 
 
+def test_a_provided_ca_needs_its_secrets(meshes, mesh):
+    conf = {"cert": {"inlineString": "x"}, "key": {"secret": "absent"}}
+    backend = {"name": "ca", "type": "provided", "conf": conf}
+    answer = meshes.patch(mesh, {"spec": {"mtls": {"backends": [backend]}}})
+    assert refused(answer) == (422, "Invalid")
+    assert [field for field, _ in causes(answer)] == ["spec.mtls.backends[0].conf.key"]
+
+
 def test_errors_of_a_mesh_point_into_its_spec(meshes, door):
     answer = meshes.create(door.namespace, spec={"mtls": {"enabledBackend": "no"}})
     assert refused(answer) == (422, "Invalid")
