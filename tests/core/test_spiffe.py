@@ -62,8 +62,17 @@ def test_services_come_first_and_then_every_tag_once_in_order():
     )
 
 
+@pytest.mark.parametrize("own", [{}, {"kuma.io/zone": "west"}])
+def test_the_zone_is_a_tag_of_every_proxy_whatever_was_written(own):
+    of_sidecar = spiffe.uris("shop", proxy({SERVICE: "web", **own}))
+    of_gateway = spiffe.uris("shop", proxy(gateway={SERVICE: "web", **own}))
+    expected = ("spiffe://shop/web", "kuma://kuma.io/service/web", "kuma://kuma.io/zone/east")
+    assert of_sidecar == of_gateway == expected
+
+
 def test_what_only_a_label_says_is_no_tag():
-    assert spiffe.uris("shop", proxy({}, labels={WORKLOAD: "web"})) == ("spiffe://shop/web",)
+    found = proxy({}, labels={WORKLOAD: "web"})
+    assert spiffe.uris("shop", found) == ("spiffe://shop/web", "kuma://kuma.io/zone/east")
 
 
 def dataplane(*tags, address="10.0.0.1"):
@@ -75,7 +84,11 @@ def dataplane(*tags, address="10.0.0.1"):
 def test_the_identity_changes_with_the_tags_alone():
     db = pipeline.load(Kinds(KINDS), Place(zone="east"), [dataplane({SERVICE: "web"})])
     db.watch(spiffe.identity, WEB)
-    assert spiffe.identity(db, WEB) == ("spiffe://shop/web", "kuma://kuma.io/service/web")
+    assert spiffe.identity(db, WEB) == (
+        "spiffe://shop/web",
+        "kuma://kuma.io/service/web",
+        "kuma://kuma.io/zone/east",
+    )
     pipeline.take(db, [dataplane({SERVICE: "web"}, address="10.0.0.2")])
     assert db.changed() == []
     pipeline.take(db, [dataplane({SERVICE: "web"}, {SERVICE: "admin"})])

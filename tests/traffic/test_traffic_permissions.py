@@ -135,6 +135,18 @@ def test_callers_can_be_named_by_their_tags(mesh: Town) -> None:
         assert (denied.status, denied.headers["x-koguma-denied-by"]) == (403, kri)
 
 
+def test_callers_can_be_named_by_their_zone(mesh: Town) -> None:
+    def allowed(zone: str) -> dict[str, Any]:
+        callers = {"kind": "MeshSubset", "tags": {"kuma.io/zone": zone}}
+        return {"from": [{"targetRef": callers, "default": {"action": "Allow"}}]}
+
+    with mesh.policy("MeshTrafficPermission", "by-zone", allowed("elsewhere")):
+        assert mesh.web.call("backend").status == 403
+    with mesh.policy("MeshTrafficPermission", "by-zone", allowed("default")):
+        assert mesh.web.call("backend").status == 200
+        assert bytes_back(mesh.web.outbounds["db"]) == b"hello"
+
+
 def test_a_denial_bites_on_an_open_connection_and_leaves_it_open(mesh: Town) -> None:
     with (
         mesh.permits("web-may", allow=[WEB]),

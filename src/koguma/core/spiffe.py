@@ -40,9 +40,12 @@ def uris(mesh: str, proxy: Proxy) -> tuple[str, ...]:
 
 
 def _tags(proxy: Proxy) -> Iterator[tuple[str, str]]:
-    for inbound in proxy.inbounds:
-        yield from inbound.tags
-    yield from proxy.gateway_tags
+    """All tags of a proxy. As in Kuma the zone is one of them, and is where it runs, whatever was written."""
+    written = (*(inbound.tags for inbound in proxy.inbounds), proxy.gateway_tags)
+    zone = proxy.key.zone
+    yield from ((tag, value) for own in written for tag, value in own if tag != tags.ZONE or not zone)
+    if zone:
+        yield tags.ZONE, zone
 
 
 @question
