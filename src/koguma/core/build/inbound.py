@@ -188,6 +188,8 @@ def _skeleton(of: Inbound) -> lay.Parts:
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2
     hcm = {
         **shape.hcm(of.name),
+        # Without any MeshTimeout Kuma's own limits hold; Envoy's would close idle callers after an hour.
+        "common_http_protocol_options": {"idle_timeout": _IDLE},
         "stream_idle_timeout": "3600s",
         "forward_client_cert_details": "SANITIZE_SET",
         "set_current_client_cert_details": {"uri": True},
