@@ -73,5 +73,6 @@ def dataplane(name, service, *, port=8080, tags=None, mesh="shop", zone="east", 
     return stored("Dataplane", name, {"networking": networking}, mesh=mesh, zone=zone)
 
 
-def database(*resources, place=HERE):
-    return pipeline.load(ALL, place, [mesh(), *resources])
+def database(*resources, place=HERE, mode="Exclusive"):
+    """A mesh; in mode Exclusive the names of service tags are not in the way of other names."""
+    return pipeline.load(ALL, place, [mesh(meshServices={"mode": mode} if mode else {}), *resources])

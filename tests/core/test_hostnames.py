@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from koguma.core import defaults, hostnames, pipeline
+from koguma.core import defaults, hostnames, pipeline, statuses
 from koguma.model.place import Mode, Place
 from tests.core.destinations import database, external, generator, internal, multi_zone, service, stored
 
@@ -255,6 +255,64 @@ def test_records_are_of_the_destinations_that_are_asked_for_sorted():
         ("x-web", ("241.0.0.2",)),
     )
     assert [name for name, _ in hostnames.records(db, (web.key,))] == ["web.svc.mesh.local", "x-web"]
+
+
+# The names of service tags, as in Kuma 2.13.
+
+
+@pytest.mark.parametrize("mode", [None, "Disabled", "Everywhere", "ReachableBackends"])
+def test_a_service_of_a_tag_has_the_name_of_the_tag(mode):
+    web = service("web", "241.0.0.2")
+    db = database(web, mode=mode)
+    assert hostnames.records(db, (web.key,)) == (("web.mesh", ("241.0.0.2",)),)
+    assert hostnames.has_legacy_name(db, web.key)
+    assert told(db, web) == ([], {})
+
+
+def test_in_mode_exclusive_tags_have_no_names():
+    web = service("web", "241.0.0.2")
+    db = database(web, mode="Exclusive")
+    assert hostnames.records(db, (web.key,)) == ()
+    assert not hostnames.has_legacy_name(db, web.key)
+
+
+def test_only_a_selection_by_the_service_tag_alone_has_its_name():
+    chosen = [
+        {"dataplaneTags": {"kuma.io/service": "web", "version": "v1"}},
+        {"dataplaneLabels": {"matchLabels": {"kuma.io/service": "web"}}},
+        {"dataplaneRef": {"name": "web"}},
+    ]
+    status = {"vips": [{"ip": "241.0.0.2"}]}
+    for selector in chosen:
+        one = stored("MeshService", "web", {"selector": selector, "ports": [{"port": 80}]}, status=status)
+        assert hostnames.records(database(one, mode=None), (one.key,)) == ()
+
+
+def test_underscores_in_a_service_tag_are_dots_in_its_name():
+    selector = {"dataplaneTags": {"kuma.io/service": "web_ns_svc_80"}}
+    status = {"vips": [{"ip": "241.0.0.2"}]}
+    one = stored("MeshService", "web", {"selector": selector, "ports": [{"port": 80}]}, status=status)
+    assert hostnames.records(database(one, mode=None), (one.key,)) == (
+        ("web.ns.svc.80.mesh", ("241.0.0.2",)),
+    )
+
+
+def test_the_name_of_a_tag_gives_way_to_all_others_and_nobody_is_told():
+    web, other = service("web", "241.0.0.2"), service("other", "241.0.0.3", created=9)
+    db = database(
+        web, other, generator("g", "web.mesh", matches={"kuma.io/display-name": "other"}), mode=None
+    )
+    assert hostnames.records(db, (web.key, other.key)) == (
+        ("other.mesh", ("241.0.0.3",)),
+        ("web.mesh", ("241.0.0.3",)),
+    )
+    assert statuses.facts(db, web.key).problems == ()
+
+
+def test_of_two_services_of_a_tag_that_of_this_zone_has_the_name():
+    far, near = service("web", "241.0.0.2", zone="west"), service("web", "241.0.0.3", created=9)
+    db = database(far, near, mode=None)
+    assert hostnames.records(db, (far.key, near.key)) == (("web.mesh", ("241.0.0.3",)),)
 
 
 # What it costs.

@@ -24,7 +24,7 @@ PROXY, EXCLUDED = 5678, 4321
 HUB, HUB6, WEB = "10.9.1.1", "fd09:1::1", "10.9.1.2"
 BACKEND, BACKEND6 = "10.9.2.2", "fd09:2::2"
 SERVED, UNDESCRIBED, UNREDIRECTED = 8080, 9090, 9091
-BY_NAME = "backend.svc.mesh.local"
+BY_NAME, BY_TAG = "backend.svc.mesh.local", "backend.mesh"
 STRICT = {"mtls": {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}}
 
 
@@ -128,6 +128,15 @@ def test_a_service_is_called_by_its_name(site: Site):
     address = site.web.resolved(BY_NAME)
     assert address.startswith("241.")
     assert site.web.get(address, SERVED).json["name"] == "backend"
+
+
+def test_a_service_is_called_by_the_name_of_its_tag(site: Site):
+    assert site.web.resolved(BY_TAG) == site.web.resolved(BY_NAME)
+    assert site.web.get(BY_TAG, SERVED).json["name"] == "backend"
+    assert site.web.get(BY_TAG, 80).json["name"] == "backend", "as in Kuma 2.13, whatever port it has"
+    with site.mesh_says(meshServices={"mode": "Exclusive"}):
+        until(lambda: site.web.resolved(BY_TAG) == "", "tags have no names any more")
+        assert site.web.get(BY_NAME, SERVED).json["name"] == "backend"
 
 
 def test_names_of_others_are_asked_of_the_machines_own_name_server(site: Site):

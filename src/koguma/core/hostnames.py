@@ -8,6 +8,9 @@ A name belongs to one destination of a mesh. Whoever comes first has it: names t
 themselves, then those of generators of this zone, then of others, the older generator first, then by name;
 of one generator's, the older destination, then by key. Unlike in Kuma, destinations of different kinds are
 compared too, since a client asks for a name and not for a kind, and who has the name is told right.
+
+Beside these a MeshService that selects by the tag `kuma.io/service` has the name that Kuma 2.13 gives to that
+tag, `<service>.mesh`, unless the mesh's `meshServices.mode` is Exclusive. All other names go before it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import vips, world
+from koguma.core import services, vips, world
 from koguma.core.incremental import Db, question
 from koguma.core.vips import ITSELF
 from koguma.core.world import Pairs, pairs
-from koguma.model import labels, names, template
+from koguma.model import labels, names, tags, template
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.template import Template, TemplateError
@@ -36,6 +39,9 @@ _SELECTORS: Final = {
     "meshMultiZoneService": "MeshMultiZoneService",
 }
 _OWN_RANK: Final = (0, "", "")
+_LEGACY_RANK: Final = 3  # after generators of this zone (1) and of others (2)
+_LEGACY_DOMAIN: Final = "mesh"
+_WITHOUT_LEGACY: Final = "Exclusive"
 
 Rank = tuple[int, str, str]
 
@@ -64,6 +70,7 @@ class Claim(msgspec.Struct, frozen=True):
     slot: str = ITSELF
     reason: str = ""
     message: str = ""
+    is_legacy: bool = False  # the name of a service tag, as in Kuma 2.13
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -119,7 +126,7 @@ def claims(db: Db, destination: Key) -> Claims | None:
         return None
     slots = vips.wanted(db, destination)
     if slots == (ITSELF,):
-        found = tuple(_generated(db, destination, resource))
+        found = (*_generated(db, destination, resource), *_legacy(db, destination, resource))
     else:
         found = tuple(_own(slot) for slot in slots)
     return Claims(resource.core_name, resource.creation_time, found)
@@ -135,6 +142,32 @@ def _generated(db: Db, destination: Key, resource: Resource) -> Iterator[Claim]:
     for generator in generators(db, destination.kind):
         if set(generator.labels) <= own.items():
             yield _made(generator, _values(resource, own), own)
+
+
+def _tagged_service(resource: Resource) -> str:
+    """The value of `kuma.io/service` that a MeshService stands for; empty where it selects otherwise."""
+    if resource.kind != "MeshService":
+        return ""
+    selected = (resource.spec.get("selector") or {}).get("dataplaneTags") or {}
+    # A generated service of a namespace names its namespace beside the tag.
+    return (selected.get(tags.SERVICE) or "") if selected.keys() <= {tags.SERVICE, labels.NAMESPACE} else ""
+
+
+def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[Claim]:
+    service = _tagged_service(resource)
+    if not service or services.mode(db, destination.mesh) == _WITHOUT_LEGACY:
+        return
+    is_foreign = destination.zone != world.place(db).zone
+    rank = (_LEGACY_RANK + is_foreign, "", "")
+    # Kuma has `a_b.mesh` and `a.b.mesh`; `_` is no character of host names, so only the second is one.
+    hostname = f"{service.replace('_', '.').lower()}.{_LEGACY_DOMAIN}"
+    yield _checked(Claim(rank, "", hostname, is_legacy=True))
+
+
+@question
+def has_legacy_name(db: Db, destination: Key) -> bool:
+    """Whether a destination is called by the name of its service tag."""
+    return any(claim.is_legacy and claim.hostname for claim in of(db, destination))
 
 
 def _values(resource: Resource, own: Mapping[str, str]) -> dict[str, str]:

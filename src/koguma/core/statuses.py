@@ -147,9 +147,12 @@ def is_recount(before: Resource, after: Resource) -> bool:
 
 
 def _untold(key: Key, names: Iterable[Claim]) -> Iterator[Problem]:
-    """Names that a destination says itself and does not have; generators' are told by its status."""
+    """Names that a destination says itself and does not have; generators' are told by its status.
+
+    The name of its service tag is nothing that it says: whoever is second for that has its other names.
+    """
     for claim in names:
-        if not claim.generator and not claim.hostname:
+        if not claim.generator and not claim.hostname and not claim.is_legacy:
             message = f'cannot be called as "{claim.slot}": {claim.message}; choose another name'
             yield Problem(key, "hostname", message)
 

@@ -59,6 +59,9 @@ def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     return patches.touching_any(db, place.mine, _bundles(db, proxy, place.outbounds(db)))
 
 
+_LEGACY_PORT = 80  # on which Kuma 2.13 has every service of its tags
+
+
 class Place(NamedTuple):
     """What of a proxy decides what it calls, on which addresses, and how."""
 
@@ -113,20 +116,37 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
 def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], bool]:
     """The ports that a proxy can call and where, and whether Envoy itself binds these addresses."""
     if net.redirect_outbound or link.binds_outbounds:
-        return virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach), not net.redirect_outbound
+        binds = not net.redirect_outbound
+        return virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binds), binds
     return Group(_explicit(db, proxy, net)), True
 
 
 @question
-def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> Group[Listened]:
+def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach, binds: bool) -> Group[Listened]:  # noqa: FBT001 - a question has no names
     """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
     found = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
-        port = world.port(db, destination, section)
-        addresses = tuple((ip, port.number) for ip in vips.of(db, destination)) if port else ()
+        numbers = _port_numbers(db, destination, section, binds=binds)
+        addresses = tuple((ip, number) for ip in vips.of(db, destination) for number in numbers)
         if addresses:
             found.append(Listened(destination, section, addresses))
     return Group(found)
+
+
+def _port_numbers(db: Db, destination: Key, section: str, *, binds: bool) -> tuple[int, ...]:
+    """The port numbers on which a port is called at virtual addresses.
+
+    As in Kuma 2.13, a service that has the name of its tag is called on port 80 too: its first port is. Where
+    Envoy binds the addresses itself it must not try, since mostly it may not bind port 80, and would then
+    refuse the whole listener.
+    """
+    target = world.destination(db, destination)
+    port = target.port(section) if target else None
+    if target is None or port is None:
+        return ()
+    if binds or port != target.ports[0] or target.port(str(_LEGACY_PORT)) is not None:
+        return (port.number,)
+    return (port.number, _LEGACY_PORT) if hostnames.has_legacy_name(db, destination) else (port.number,)
 
 
 @question
