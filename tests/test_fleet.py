@@ -436,7 +436,7 @@ def test_the_configuration_of_a_proxy_can_be_read(plane):
     answer = plane("GET", "/meshes/default/dataplanes/web-1/_config")
     assert answer.status == 200
     listeners = answer.json["xds"]["type.googleapis.com/envoy.config.listener.v3.Listener"]
-    assert listeners["kri_dp_default_default__web-1_10080"]["traffic_direction"] == "INBOUND"
+    assert listeners["kri_dp_default_default__web-1_10080"]["trafficDirection"] == "INBOUND"
     assert plane("GET", "/meshes/default/dataplanes/web-9/_config").status == 404
 
 

@@ -353,7 +353,7 @@ def test_a_control_plane_serves_the_policy_of_an_installed_package(site, tmp_pat
         assert (shown["spec"], shown["kri"]) == (NOTE["spec"], "kri_mn_default_default__backend_")
         assert plane("GET", f"/_kri/{shown['kri']}")[1] == shown
         other_form = plane("GET", f"{NOTE_URL}?format=k8s")[1]
-        assert (other_form["kind"], other_form["metadata"]["namespace"]) == ("MeshNote", "mesh-default")
+        assert (other_form["kind"], other_form["metadata"]["namespace"]) == ("MeshNote", "kuma-system")
         other_form["metadata"] = {"name": "second", "namespace": "team"}
         status, answer = plane("POST", "/_apply", [other_form])
         assert (status, answer["results"][0]["action"]) == (200, "created")

@@ -254,7 +254,7 @@ def test_the_kubernetes_form_can_be_asked_for(plane, mesh, word):
     plane("PUT", url(mesh), timeout(mesh=mesh))
     read = plane("GET", url(mesh) + f"?format={word}").json
     assert (read["apiVersion"], read["kind"]) == ("kuma.io/v1alpha1", "MeshTimeout")
-    assert read["metadata"]["namespace"] == f"mesh-{mesh}"
+    assert read["metadata"]["namespace"] == "kuma-system"
     assert read["metadata"]["labels"]["kuma.io/mesh"] == mesh
     bad = plane("GET", url(mesh) + "?format=xml")
     assert bad.fields == [("", '"format" must be one of ["k8s", "kubernetes", "universal"]')]

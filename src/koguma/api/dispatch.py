@@ -15,11 +15,12 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from koguma.api import problems
+from koguma.api import parameters, problems
 from koguma.api.access import Access
 from koguma.api.authn import Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
+from koguma.api.parameters import Parameter
 from koguma.api.tracing import Tracer
 from koguma.api.user import ANONYMOUS
 from koguma.model.errors import KogumaError, NotAllowed, NotFound
@@ -43,6 +44,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_open: bool = False  # answered without asking who it is
     allowed: tuple[str, ...] = ()  # what to say is allowed, where that is less than what has a handler
     refused: Refused | None = None  # how errors are told, where the plain form's way is not the one
+    queries: Mapping[str, tuple[Parameter, ...]] | None = None  # by method; None: the handlers check them
 
 
 Found = tuple[Endpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
@@ -145,6 +147,8 @@ class Dispatch:
                 title="Method not Allowed",
                 allowed=endpoint.allowed or tuple(endpoint.handlers),
             )
+        if call.has_query and endpoint.queries is not None and method in endpoint.queries:
+            parameters.check(call.query, endpoint.queries[method])
         return await handler(call, *parts)
 
     def _refused(

@@ -9,7 +9,8 @@ from aiohttp import web
 from koguma.api import lists
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
-from koguma.core import inspect, rules_view
+from koguma.core import hostnames, inspect, rules_view
+from koguma.core.build import what_if
 from koguma.core.incremental import Db
 from koguma.core.meta import meta
 from koguma.core.rules import PortRules
@@ -86,6 +87,38 @@ class Inspect:
         link = {"next": lists.next_link(call.request, end)} if end < len(found) else {}
         items = [meta(db, proxy) for proxy in found[page.offset : end]]
         return answer_json({"total": len(found), "items": items, **link})
+
+    async def attached(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """The same page in the older shape, which Kuma's command line still reads."""
+        page = lists.page(call.query)
+        db, key = await self._object(call, kind, mesh, name)
+        found = inspect.dataplanes(db, key, call.query.get("name", ""))
+        end = page.offset + page.size
+        link = {"next": lists.next_link(call.request, end)} if end < len(found) else {}
+        items = [inspect.attachment(db, key, proxy) for proxy in found[page.offset : end]]
+        return answer_json({"total": len(found), "items": items, **link})
+
+    async def hostnames(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """The names by which a service is called, each with the zones where it is."""
+        db, key = await self._object(call, kind, mesh, name)
+        place = self._context.place
+        zones = (
+            [zone.name for zone in self._context.state.listed("Zone")] if place.is_global else [place.zone]
+        )
+        claims = hostnames.of(db, key)
+        names = sorted({claim.hostname for claim in claims if claim.hostname})
+        items = [{"hostname": text, "zones": [{"name": zone} for zone in zones]} for text in names]
+        return answer_json({"total": len(items), "items": items})
+
+    async def gateway_rules(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """All rules of a MeshGateway: those of a proxy that would serve it."""
+        fields = _fields(call)
+        db, key = await self._object(call, kind, mesh, name)
+        gateway = self._context.find(call.user, kind, mesh, name)
+        proxy = inspect.gateway_proxy(gateway, self._context.place)
+        other = what_if.with_objects(db, mesh, [proxy])
+        shown = rules_view.of_proxy(other, proxy.key, fields=fields)
+        return answer_json({**shown, "resource": meta(db, key)})
 
     async def _object(self, call: Call, kind: Kind, mesh: str, name: str) -> tuple[Db, Key]:
         context = self._context

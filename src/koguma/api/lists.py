@@ -1,18 +1,19 @@
 """Lists: paging, filters and the `next` link, as Kuma's clients know them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from functools import partial
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
+from multidict import MultiMapping
 
+from koguma.api.parameters import SIZE_DEFAULT, SIZE_MAX
+from koguma.model import labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
+from koguma.model.schema import Json
 from koguma.model.violation import Violation
-
-SIZE_DEFAULT: Final = 100
-SIZE_MAX: Final = 1_000
 
 Wanted = Callable[[Resource], bool]
 
@@ -52,19 +53,82 @@ def _offset(text: str | None) -> int:
     return int(text)
 
 
-def wanted(query: Mapping[str, str], pairs: Sequence[tuple[str, str]], path: str) -> Wanted | None:
-    """The filter that a query asks for: `name` substring and `filter[labels.<key>]=<value>`, all of them."""
-    part = query.get("name", "")
-    labels = list(_label_filters(pairs, path))
-    if not part and not labels:
-        return None
+def wanted(query: MultiMapping[str], path: str, mesh: str | None) -> Wanted | None:
+    """The filter that a query asks for, all parts of it: name, labels, namespace, mesh, tags and gateways."""
+    filters = list(_filters(query, path, mesh))
+    return (lambda resource: all(fits(resource) for fits in filters)) if filters else None
 
-    def fits(resource: Resource) -> bool:
-        return part in resource.core_name and all(
-            resource.labels.get(name) == value for name, value in labels
-        )
 
-    return fits
+def _filters(query: MultiMapping[str], path: str, mesh: str | None) -> Iterator[Wanted]:
+    part, namespace = query.get("name", ""), query.get("namespace", "")
+    if part:
+        yield lambda resource: part in resource.core_name
+    for label, value in _label_filters(list(query.items()), path):
+        yield partial(_has_label, label, value)
+    if namespace:
+        yield lambda resource: resource.labels.get(labels.NAMESPACE) == namespace
+    yield from _mesh_filter(query.get("mesh", ""), mesh)
+    pairs = [_tag(text) for text in query.getall("tag", ())]
+    if pairs:
+        yield lambda resource: any(_has_tags(found, pairs) for found in _tag_sets(resource))
+    yield from _gateway_filter(query.get("gateway", ""), path)
+
+
+def _has_label(label: str, value: str, resource: Resource) -> bool:
+    return resource.labels.get(label) == value
+
+
+def _mesh_filter(asked: str, mesh: str | None) -> Iterator[Wanted]:
+    if asked and mesh and asked != mesh:
+        text = f'the path says mesh "{mesh}"; ask for the list of mesh "{asked}", or leave the parameter out'
+        raise Invalid([Violation("mesh", text, "url")])
+    if asked and mesh is None:
+        yield lambda resource: resource.mesh == asked
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not name or not colon:
+        raise Invalid([Violation("tag", f'must be <tag>:<value>, not "{text[:100]}"', "format")])
+    return name, value
+
+
+def _tag_sets(dataplane: Resource) -> Iterator[Mapping[str, str]]:
+    """The tags of each inbound and of the gateway; what they do not say themselves, the labels say."""
+    networking = dataplane.spec.get("networking") or {}
+    gateway = networking.get("gateway")
+    for tagged in (*(networking.get("inbound") or ()), *((gateway,) if gateway else ()), {}):
+        yield {**dataplane.labels, **(tagged.get("tags") or {})}
+
+
+def _has_tags(found: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether every tag is there with a value that contains what was asked, as in Kuma."""
+    return all(name in found and (part == tags.ANY or part in found[name]) for name, part in pairs)
+
+
+def _gateway_filter(word: str, path: str) -> Iterator[Wanted]:
+    match word:
+        case "":
+            return
+        case "true":
+            yield lambda resource: _gateway(resource) is not None
+        case "false":
+            yield lambda resource: _gateway(resource) is None
+        case "builtin" | "delegated":
+            yield lambda resource: _gateway_type(resource) == word.upper()
+        case _:
+            # Kuma's words, with its slip of the pen.
+            text = f"shoud use `true`, `false`, 'builtin' or 'delegated' instead of {word[:100]}"
+            raise Invalid([Violation(f"{path}.gateway", text, "enum")])
+
+
+def _gateway(dataplane: Resource) -> Json:
+    return (dataplane.spec.get("networking") or {}).get("gateway")
+
+
+def _gateway_type(dataplane: Resource) -> str:
+    gateway = _gateway(dataplane)
+    return str(gateway.get("type") or "DELEGATED") if gateway is not None else ""
 
 
 def _label_filters(pairs: Sequence[tuple[str, str]], path: str) -> Iterator[tuple[str, str]]:

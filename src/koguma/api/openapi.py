@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import lists, patches, watch
+from koguma.api import parameters, patches, watch
 from koguma.api.call import JSON
 from koguma.model import forms
 from koguma.model.kind import Kind, Kinds
@@ -71,10 +71,6 @@ def encoded(kinds: Kinds) -> bytes:
 def document(kinds: Kinds) -> Json:
     """The whole description."""
     schemas, components = _schemas(kinds)
-    paths: dict[str, Json] = dict(_system_paths())
-    for kind in kinds:
-        paths |= _kind_paths(kind)
-    paths |= _inspect_paths(kinds)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -83,7 +79,7 @@ def document(kinds: Kinds) -> Json:
             "description": "The plain REST form of the control plane's API, as Kuma users know it.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": paths,
+        "paths": _paths(kinds),
         "components": {
             "schemas": {
                 **components,
@@ -96,6 +92,19 @@ def document(kinds: Kinds) -> Json:
         },
         "security": [{"bearer": []}],
     }
+
+
+def _paths(kinds: Kinds) -> dict[str, Json]:
+    """What each path of the table answers, with the query parameters that the table gives it."""
+    words = _system_paths()
+    for kind in kinds:
+        words |= {**_kind_paths(kind), **_inspect_paths(kind)}
+    described: dict[str, Json] = {}
+    for path, declared in parameters.table(kinds).items():
+        described[path] = words[path]
+        for method, found in declared.queries.items():
+            described[path][method.lower()]["parameters"] = [parameter.described for parameter in found]
+    return described
 
 
 def _schemas(kinds: Kinds) -> tuple[dict[str, Json], dict[str, Json]]:
@@ -125,7 +134,7 @@ def _object(kind: Kind, refs: Mapping[str, Json], components: Mapping[str, Json]
         **({"mesh": {"type": "string"}} if kind.is_mesh_scoped else {}),
         **_META,
     }
-    required = ["type", "name", *(["mesh"] if kind.is_mesh_scoped else [])]
+    required = ["type", "name"]  # the mesh is the path's where a body has none
     if kind.inline:
         spec = components[refs[kind.name]["$ref"].rpartition("/")[2]]
         properties |= {
@@ -175,38 +184,6 @@ _MESH: Final[Json] = {
 }
 
 
-def _query(name: str, schema: Json, description: str) -> Json:
-    return {"name": name, "in": "query", "description": description, "schema": schema}
-
-
-_LIST_QUERY: Final = [
-    _query(
-        "size",
-        {"type": "integer", "minimum": 1, "maximum": lists.SIZE_MAX, "default": lists.SIZE_DEFAULT},
-        "Objects in one page.",
-    ),
-    _query("offset", {"type": "integer", "minimum": 0}, "Objects to leave out at the beginning."),
-    _query("name", {"type": "string"}, "Only objects whose core name contains this."),
-    _query(
-        "watch",
-        {"type": "string", "enum": ["true", "false", "1", "0"]},
-        f"Send changes as they happen ({watch.CONTENT_TYPE}).",
-    ),
-    _query("revision", {"type": "integer", "minimum": 0}, "With watch: go on after this revision."),
-]
-_WRITE_QUERY: Final = [
-    _query("dryRun", {"type": "string", "enum": ["All", "true", "false", "0"]}, "Check, and write nothing."),
-    _query(
-        "fieldValidation",
-        {"type": "string", "enum": ["Strict", "Warn", "Ignore"], "default": "Strict"},
-        "What happens to fields that do not exist.",
-    ),
-]
-_FORMAT: Final = _query(
-    "format", {"type": "string", "enum": ["universal", "kubernetes", "k8s"]}, "The form of the answer."
-)
-
-
 def _content(schema: Json, media: str = JSON) -> Json:
     return {media: {"schema": schema}}
 
@@ -251,7 +228,6 @@ def _list(kind: Kind, *, everywhere: bool = False) -> Json:
     return {
         "operationId": f"list{kind.name}{'Everywhere' if everywhere else ''}",
         "tags": [kind.name],
-        "parameters": _LIST_QUERY,
         "responses": {"200": shown, **_errors(400, 401, 403, 404, 410)},
     }
 
@@ -266,7 +242,6 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
         "get": {
             "operationId": f"get{kind.name}",
             "tags": [kind.name],
-            "parameters": [_FORMAT],
             "responses": {
                 "200": _answer(f"The {kind.display_names[0]}.", {"anyOf": [reference, _IN_KUBERNETES_FORM]}),
                 **_errors(400, 401, 403, 404),
@@ -281,14 +256,12 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
     operations["put"] = {
         "operationId": f"put{kind.name}",
         "tags": [kind.name],
-        "parameters": _WRITE_QUERY,
         "requestBody": {"required": True, "content": _content(reference)},
         "responses": {**changed, "201": _answer("It is created.", written), **refused},
     }
     operations["patch"] = {
         "operationId": f"patch{kind.name}",
         "tags": [kind.name],
-        "parameters": _WRITE_QUERY,
         "requestBody": {
             "required": True,
             "content": {
@@ -301,18 +274,36 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
     operations["delete"] = {
         "operationId": f"delete{kind.name}",
         "tags": [kind.name],
-        "parameters": _WRITE_QUERY[:1],
         "responses": {"200": _answer("It is gone.", {"type": "object"}), **refused},
     }
     return operations
 
 
-def _page(operation: str, words: str, *codes: int) -> Json:
+def _page(operation: str, words: str, *codes: int, media: str = JSON) -> Json:
+    schema = {"type": "object"} if media == JSON else {"type": "string"}
     return {
         "get": {
             "operationId": operation,
             "tags": ["System"],
-            "responses": {"200": _answer(words, {"type": "object"}), **_errors(*codes)},
+            "responses": {
+                "200": {"description": words, "content": _content(schema, media)},
+                **_errors(400, *codes),
+            },
+        }
+    }
+
+
+def _issued(operation: str, words: str) -> Json:
+    body = {"required": True, "content": _content({"type": "object"})}
+    return {
+        "post": {
+            "operationId": operation,
+            "tags": ["Tokens"],
+            "requestBody": body,
+            "responses": {
+                "200": {"description": words, "content": _content({"type": "string"}, "text/plain")},
+                **_errors(400, 401, 403, 404, 413, 415, 503),
+            },
         }
     }
 
@@ -330,12 +321,21 @@ def _system_paths() -> dict[str, Json]:
         "/who-am-i": _open(_page("whoAmI", "The user that this request counts as.", 401)),
         "/policies": _page("policies", "All policy kinds.", 401, 403),
         "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
+        "/healthy": _open(_page("healthy", "It lives.")),
+        "/ready": _open(_page("ready", "It can do its work.", 503)),
+        "/readyz": _open(_page("readyz", "It can do its work.", 503)),
+        "/metrics": _page("metrics", "Numbers for Prometheus.", 401, 403, media="text/plain"),
+        "/_check": _page("check", "What was looked at, and what to do where it is not fine.", 401, 403),
+        "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),
+        "/openapi.json": _page("openapi", "This description.", 401, 403),
+        "/tokens/user": _issued("issueUserToken", "A token for a user."),
+        "/tokens/dataplane": _issued("issueDataplaneToken", "A token for a proxy."),
+        "/tokens/zone": _issued("issueZoneToken", "A token for the proxies of a zone."),
         "/_kri/{kri}": {
             "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
             "get": {
                 "operationId": "getByKri",
                 "tags": ["System"],
-                "parameters": [_FORMAT],
                 "responses": {
                     "200": _answer("The object of that KRI.", {"type": "object"}),
                     **_errors(400, 401, 403, 404),
@@ -346,7 +346,6 @@ def _system_paths() -> dict[str, Json]:
             "post": {
                 "operationId": "apply",
                 "tags": ["System"],
-                "parameters": _WRITE_QUERY,
                 "requestBody": {"required": True, "content": _content(_APPLY_BODY)},
                 "responses": {
                     "200": _answer("What happened to each object.", {"type": "object"}),
@@ -369,12 +368,12 @@ _APPLY_BODY: Final[Json] = {
 }
 
 
-_ORIGINS: Final = _query("origins", {"type": "string", "enum": ["fields"]}, "Show who set each field.")
 # What stands below a Dataplane: operation, the list in the answer, and words.
 _OF_PROXY: Final = {
     "_rules": ("inspectRules", "rules", "All rules of the proxy, kind by kind."),
     "_policies": ("inspectPolicies", "policies", "What holds for the proxy as a whole."),
     "_layout": ("inspectLayout", "outbounds", "The ports that the proxy serves and calls."),
+    "_config": ("inspectConfig", "xds", "What the proxy's Envoy is to have, by type and name."),
     "_inbounds/{kri}/_policies": ("inspectInbound", "policies", "What holds for calls to one inbound."),
     "_outbounds/{kri}/_policies": ("inspectOutbound", "policies", "What holds for calls of one port."),
     "_outbounds/{kri}/_routes": ("inspectRoutes", "routes", "The routes of calls to one port."),
@@ -386,20 +385,35 @@ _OF_PROXY: Final = {
 }
 
 
-def _inspect_paths(kinds: Kinds) -> dict[str, Json]:
-    base = "/meshes/{mesh}/dataplanes/{name}"
-    paths: dict[str, Json] = {f"{base}/{path}": _inspected(path, *said) for path, said in _OF_PROXY.items()}
-    for kind in kinds:
-        if kind.policy is not None or kind.name == "MeshService":
-            at = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
-            paths[f"{at}/_resources/dataplanes"] = _selected(kind)
+def _inspect_paths(kind: Kind) -> dict[str, Json]:
+    base = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
+    if kind.name == "Dataplane":
+        return {f"{base}/{path}": _inspected(path, *said) for path, said in _OF_PROXY.items()}
+    below = parameters.below(kind)
+    listed = {path: operation for path, operation in _SELECTING.items() if path in below}
+    paths = {f"{base}/{path}": _selected(kind, operation) for path, operation in listed.items()}
+    if "_hostnames" in below:
+        paths[f"{base}/_hostnames"] = _selected(kind, "hostnames", "The names by which it is called.")
+    if "_rules" in below:
+        words = "All rules of a proxy that serves it, kind by kind."
+        paths[f"{base}/_rules"] = _inspected("_rules", f"inspect{kind.name}Rules", "rules", words)
     return paths
+
+
+# Paths that list the proxies of a policy or a service, and the operation of each.
+_SELECTING: Final = {
+    "_resources/dataplanes": "inspect",
+    "-resources/dataplanes": "inspectAlias",
+    "_dataplanes": "inspectDataplanes",
+    "dataplanes": "inspectAttached",
+}
 
 
 def _inspected(path: str, operation: str, listed: str, words: str) -> Json:
     parts = [name for name in ("kri", "route") if f"{{{name}}}" in path]
     text = {"type": "string", "description": "A KRI, with the port as its section."}
-    schema = {"type": "object", "required": [listed], "properties": {listed: {"type": "array"}}}
+    type_ = "object" if listed == "xds" else "array"
+    schema = {"type": "object", "required": [listed], "properties": {listed: {"type": type_}}}
     return {
         "parameters": [
             _MESH,
@@ -409,13 +423,15 @@ def _inspected(path: str, operation: str, listed: str, words: str) -> Json:
         "get": {
             "operationId": operation,
             "tags": ["Inspect"],
-            "parameters": [] if listed == "outbounds" else [_ORIGINS],
-            "responses": {"200": _answer(words, schema), **_errors(400, 401, 403, 404)},
+            "responses": {
+                "200": _answer(words, schema),
+                **_errors(400, 401, 403, 404, *((405, 503) if listed == "xds" else ())),
+            },
         },
     }
 
 
-def _selected(kind: Kind) -> Json:
+def _selected(kind: Kind, operation: str, words: str = "") -> Json:
     schema = {
         "type": "object",
         "required": ["total", "items"],
@@ -425,13 +441,12 @@ def _selected(kind: Kind) -> Json:
             "next": {"type": "string"},
         },
     }
-    words = f"The proxies that the {kind.display_names[0]} selects."
+    shown = _answer(words or f"The proxies that the {kind.display_names[0]} selects.", schema)
     return {
         "parameters": [_MESH, _NAME],
         "get": {
-            "operationId": f"inspect{kind.name}",
+            "operationId": f"{operation}{kind.name}",
             "tags": ["Inspect"],
-            "parameters": _LIST_QUERY[:3],  # size, offset, name
-            "responses": {"200": _answer(words, schema), **_errors(400, 401, 403, 404)},
+            "responses": {"200": shown, **_errors(400, 401, 403, 404)},
         },
     }

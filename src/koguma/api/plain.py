@@ -1,8 +1,9 @@
 """The plain form's objects: read, write, patch, delete, one at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from koguma.api import advice, lists, patches, tracing, transactions
@@ -47,10 +48,21 @@ class Objects:
         headers = {"ETag": etag(resource.revision)}
         if call.header("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
-        if call.has_query and _form(call.query.get("format", "universal")) is Form.KUBERNETES:
-            kind = self._context.kinds[resource.kind]
-            return answer_json(forms.kubernetes(resource, kind), headers=headers)
-        return answer(self._context.shown.bytes(resource), headers=headers)
+        return answer(self._bytes(call)(resource), headers=headers)
+
+    def _bytes(self, call: Call) -> Callable[[Resource], bytes]:
+        """How objects are shown, as the query asks.
+
+        In the Kubernetes form, what has no namespace is shown in the system namespace unless the query names
+        another: Kuma's own programs leave out what is in any other one when they export.
+        """
+        context = self._context
+        if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
+            return context.shown.bytes
+        namespace = call.query.get("namespace") or context.place.system_namespace
+        return lambda resource: msgspec.json.encode(
+            forms.kubernetes(resource, context.kinds[resource.kind], namespace)
+        )
 
     async def list(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
         """A page of the objects of a kind, in one mesh or (None) everywhere."""
@@ -60,15 +72,14 @@ class Objects:
             context.check_mesh(call.user, mesh)
         if "revision" in call.query:
             raise BadRequest('query parameter "revision" goes with watch=true')
-        page = lists.page(call.query)
-        pairs = list(call.request.rel_url.query.items())
-        fits = lists.wanted(call.query, pairs, call.request.path)
+        page, shown = lists.page(call.query), self._bytes(call)
+        fits = lists.wanted(call.query, call.request.path, mesh)
         found: Sequence[Resource] = context.state.listed(kind.name, mesh)
         if fits is not None:
             found = [resource for resource in found if fits(resource)]
         end = page.offset + page.size
         link = lists.next_link(call.request, end) if end < len(found) else None
-        items = [context.shown.bytes(resource) for resource in found[page.offset : end]]
+        items = list(map(shown, found[page.offset : end]))
         headers = {"Koguma-Revision": str(context.state.revision)}
         return answer(lists.body(items, len(found), link), headers=headers)
 
@@ -131,12 +142,17 @@ class Objects:
             raise NotAllowed(read_only_reason(kind, self._context))
 
     def _draft(self, document: Json, kind: Kind, mesh: str, name: str) -> Draft:
+        is_kubernetes = isinstance(document, dict) and "apiVersion" in document
         draft = (
-            forms.read(document, self._context.kinds)
-            if isinstance(document, dict) and "apiVersion" in document
-            else forms.read_plain(document, kind)
+            forms.read(document, self._context.kinds) if is_kubernetes else forms.read_plain(document, kind)
         )
-        violations = list(_url_violations(draft, document, kind, mesh, name))
+        if kind.is_mesh_scoped and not draft.mesh:
+            draft = msgspec.structs.replace(draft, mesh=mesh)
+        if name == draft.name and draft.namespace == self._context.place.system_namespace:
+            # As `?format=kubernetes` shows an object without a namespace; the path says that it has none.
+            draft = msgspec.structs.replace(draft, namespace=forms.reserved_namespace(mesh))
+        written = draft.kind.name if is_kubernetes else document.get("type")
+        violations = list(_url_violations(draft, written, kind, mesh, name))
         if violations:
             raise Invalid(violations)
         return draft
@@ -208,7 +224,7 @@ async def _document(call: Call, kind: Kind) -> Json:
         ) from None
 
 
-def _url_violations(draft: Draft, document: Json, kind: Kind, mesh: str, name: str) -> list[Violation]:
+def _url_violations(draft: Draft, written: str, kind: Kind, mesh: str, name: str) -> list[Violation]:
     found = []
     if draft.form is Form.KUBERNETES:
         wanted = draft.name, f"{draft.name}.{draft.namespace or 'default'}"
@@ -216,10 +232,9 @@ def _url_violations(draft: Draft, document: Json, kind: Kind, mesh: str, name: s
         wanted = draft.name, draft.name
     if name not in wanted:
         found.append(Violation("name", "name from the URL has to be the same as in body", "url"))
-    written = document.get("type") if draft.form is Form.PLAIN else draft.kind.name
     if written != kind.name:
         found.append(Violation("type", "type from the URL has to be the same as in body", "url"))
-    if kind.is_mesh_scoped and (draft.mesh or ("" if draft.form is Form.PLAIN else "default")) != mesh:
+    if kind.is_mesh_scoped and draft.mesh != mesh:
         found.append(Violation("mesh", "mesh from the URL has to be the same as in body", "url"))
     return found
 

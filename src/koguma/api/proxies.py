@@ -10,11 +10,15 @@ from aiohttp import web
 
 from koguma.api.call import Call, answer_json
 from koguma.api.context import Context
-from koguma.core.build import encoding, snapshot
+from koguma.core.build import encoding, snapshot, what_if
+from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET, TYPE_URLS
-from koguma.model.errors import BadRequest, Unavailable
+from koguma.model import json_diff
+from koguma.model.errors import BadRequest, NotAllowed, Unavailable
 from koguma.model.redacted import SHOWN
+from koguma.model.resource import Key
 from koguma.model.schema import Json
+from koguma.model.violation import Violation
 
 STATES: Final = ("connecting", "synced", "behind", "nack")
 
@@ -46,18 +50,41 @@ class Proxies:
         return answer_json({"total": len(items), "items": items})
 
     async def config(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
-        """What a proxy's Envoy is to have, by type and name, in Envoy's own words; secrets are masked."""
+        """What a proxy's Envoy is to have, by type and name, in Envoy's own words; secrets are masked.
+
+        `shadow=true` shows what it would be with the shadow policies, `include=diff` what that changes.
+        """
         context = self._context
+        is_shadow = _chosen(call, "shadow", ("false", "true")) == "true"
+        has_diff = _chosen(call, "include", ("", "diff")) == "diff"
+        if context.place.is_global:
+            raise NotAllowed("Not allowed on global CP")
         context.check(call.user, "get", context.kinds["Dataplane"], mesh, name)
         db = await context.database()
         context.check_mesh(call.user, mesh)
         key = context.find(call.user, context.kinds["Dataplane"], mesh, name).key
-        encoder = encoding.ENCODER.get(db, "envoy")
-        if encoder is None:
-            raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
-        found: dict[str, dict[str, Json]] = {}
-        made = snapshot.of(db, key)
-        for piece in sorted(made or (), key=lambda piece: piece.id):
-            shown = SHOWN if piece.type == SECRET else encoder.decoded(piece)
-            found.setdefault(TYPE_URLS[piece.type], {})[piece.name] = shown
-        return answer_json({"xds": found})
+        current = _config(db, key)
+        shown = _config(what_if.with_shadows(db, mesh), key) if is_shadow else current
+        return answer_json({"xds": shown, **({"diff": json_diff.patch(current, shown)} if has_diff else {})})
+
+
+def _chosen(call: Call, name: str, words: tuple[str, ...]) -> str:
+    """The value of a query parameter that takes some words only; the first one is meant where it is empty."""
+    value = call.query.get(name, "") or words[0]
+    if value not in words:
+        choices = ", ".join(word for word in words if word)
+        wrong = Violation(name, f'must be one of {choices}, not "{value[:100]}"', "enum")
+        # Kuma's words.
+        raise BadRequest(f"bad request: unsupported value for query parameter '{name}'", violations=[wrong])
+    return value
+
+
+def _config(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
+    encoder = encoding.ENCODER.get(db, "envoy")
+    if encoder is None:
+        raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
+    found: dict[str, dict[str, Json]] = {}
+    for piece in sorted(snapshot.of(db, proxy) or (), key=lambda piece: piece.id):
+        shown = SHOWN if piece.type == SECRET else encoder.decoded(piece)
+        found.setdefault(TYPE_URLS[piece.type], {})[piece.name] = shown
+    return found

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
+import msgspec
 from aiohttp import web
 
+from koguma.api import parameters
 from koguma.api.apply import Apply
 from koguma.api.call import Call
 from koguma.api.dispatch import Endpoint, Found, Handler, Route
 from koguma.api.inspect import Inspect
+from koguma.api.parameters import PlainPath
 from koguma.api.plain import Objects
 from koguma.api.proxies import Proxies
 from koguma.api.system import System
@@ -29,21 +32,23 @@ def fixed(
     system: System, apply: Apply, issuer: TokenIssuer, pages: Mapping[str, tuple[Handler, bool]]
 ) -> Route:
     """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it is open to all."""
-    table = {
-        (): Endpoint("index", {"GET": system.index}, is_open=True),
-        ("config",): Endpoint("config", {"GET": system.config}),
-        ("who-am-i",): Endpoint("who-am-i", {"GET": system.who_am_i}),
-        ("policies",): Endpoint("policies", {"GET": system.policies}),
-        ("_resources",): Endpoint("resources", {"GET": system.resources}),
-        ("_apply",): Endpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
-        ("tokens", "user"): _token(issuer.user),
-        ("tokens", "dataplane"): _token(issuer.dataplane),
-        ("tokens", "zone"): _token(issuer.zone),
+    endpoints = {
+        "/": Endpoint("index", {"GET": system.index}, is_open=True),
+        "/config": Endpoint("config", {"GET": system.config}),
+        "/who-am-i": Endpoint("who-am-i", {"GET": system.who_am_i}),
+        "/policies": Endpoint("policies", {"GET": system.policies}),
+        "/_resources": Endpoint("resources", {"GET": system.resources}),
+        "/_apply": Endpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
+        "/_kri/{kri}": Endpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
+        "/tokens/user": _token(issuer.user),
+        "/tokens/dataplane": _token(issuer.dataplane),
+        "/tokens/zone": _token(issuer.zone),
     }
     for path, (handler, is_open) in pages.items():
-        table[path,] = Endpoint(path, {"GET": handler}, is_open=is_open)
-
-    by_kri = Endpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES)
+        endpoints[f"/{path}"] = Endpoint(path, {"GET": handler}, is_open=is_open)
+    declared = {path: _declared(found, parameters.SYSTEM[path]) for path, found in endpoints.items()}
+    by_kri = declared.pop("/_kri/{kri}")
+    table = {tuple(part for part in path.split("/") if part): found for path, found in declared.items()}
 
     def route(segments: tuple[str, ...]) -> Found | None:
         endpoint = table.get(segments)
@@ -54,6 +59,11 @@ def fixed(
         return None
 
     return route
+
+
+def _declared(endpoint: Endpoint, path: PlainPath) -> Endpoint:
+    """An endpoint that refuses query parameters which its path does not have."""
+    return msgspec.structs.replace(endpoint, queries=path.queries)
 
 
 def _token(handler: Handler) -> Endpoint:
@@ -68,15 +78,19 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
             return await watches.watch(call, kind, mesh)
         return await handlers.list(call, kind, mesh)
 
-    many = Endpoint("list", {"GET": show}, _LIST_TITLES)
     methods = {
         "GET": handlers.get,
         "PUT": handlers.put,
         "PATCH": handlers.patch,
         "DELETE": handlers.delete,
     }
+    many = Endpoint("list", {"GET": show}, _LIST_TITLES)
     one = Endpoint("item", methods, _ITEM_TITLES)
     read_only = Endpoint("item", methods, _ITEM_TITLES, allowed=("GET",))  # the others say why not
+    lists = {kind.name: _declared(many, parameters.listed(kind)) for kind in kinds}
+    items = {
+        kind.name: _declared(read_only if kind.read_only else one, parameters.item(kind)) for kind in kinds
+    }
 
     def route(segments: tuple[str, ...]) -> Found | None:
         meshed = len(segments) > 2 and segments[0] == "meshes"  # noqa: PLR2004 - /meshes/{mesh}/<kind>
@@ -86,9 +100,9 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
             return None
         match len(rest):
             case 1:
-                return many, (kind, mesh)
+                return lists[kind.name], (kind, mesh)
             case 2 if meshed or not kind.is_mesh_scoped:
-                return read_only if kind.read_only else one, (kind, mesh or "", rest[1])
+                return items[kind.name], (kind, mesh or "", rest[1])
             case _:
                 return None
 
@@ -97,19 +111,35 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
 
 def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
     """What stands below a Dataplane, a policy or a MeshService."""
-    # Below a Dataplane words and KRIs take turns, so the words alone say which endpoint is meant.
-    of_proxy: dict[tuple[str, ...], Handler] = {
-        ("_rules",): handlers.rules,
-        ("_policies",): handlers.policies,
-        ("_layout",): handlers.layout,
-        ("_config",): proxies.config,
-        ("_inbounds", "_policies"): handlers.inbound_policies,
-        ("_outbounds", "_policies"): handlers.outbound_policies,
-        ("_outbounds", "_routes"): handlers.outbound_routes,
-        ("_outbounds", "_routes", "_policies"): handlers.route_policies,
+    of_proxy: dict[str, Handler] = {
+        "_rules": handlers.rules,
+        "_policies": handlers.policies,
+        "_layout": handlers.layout,
+        "_config": proxies.config,
+        "_inbounds/{kri}/_policies": handlers.inbound_policies,
+        "_outbounds/{kri}/_policies": handlers.outbound_policies,
+        "_outbounds/{kri}/_routes": handlers.outbound_routes,
+        "_outbounds/{kri}/_routes/{route}/_policies": handlers.route_policies,
     }
-    endpoints = {words: _inspected(handler) for words, handler in of_proxy.items()}
-    dataplanes = _inspected(handlers.dataplanes)
+    # Below a Dataplane words and KRIs take turns, so the words alone say which endpoint is meant.
+    endpoints = {
+        tuple(path.split("/"))[::2]: _inspected(of_proxy[path], declared)
+        for path, declared in parameters.OF_PROXY.items()
+    }
+    of_object: dict[str, Handler] = {
+        "_resources/dataplanes": handlers.dataplanes,
+        "-resources/dataplanes": handlers.dataplanes,
+        "_dataplanes": handlers.dataplanes,
+        "dataplanes": handlers.attached,
+        "_hostnames": handlers.hostnames,
+        "_rules": handlers.gateway_rules,
+    }
+    below = {
+        (kind.name, path): _inspected(of_object[path], declared)
+        for kind in kinds
+        if kind.name != "Dataplane"
+        for path, declared in parameters.below(kind).items()
+    }
 
     def route(segments: tuple[str, ...]) -> Found | None:
         match segments:
@@ -120,19 +150,11 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
         if kind is not None and kind.name == "Dataplane":
             found = endpoints.get(rest[::2]) if len(rest) % 2 else None
             return (found, (mesh, name, *rest[1::2])) if found else None
-        if kind is not None and rest in _selected_paths(kind):
-            return dataplanes, (kind, mesh, name)
-        return None
+        endpoint = below.get((kind.name, "/".join(rest))) if kind is not None else None
+        return (endpoint, (kind, mesh, name)) if endpoint else None
 
     return route
 
 
-def _inspected(handler: Handler) -> Endpoint:
-    return Endpoint("inspect", {"GET": handler}, _ITEM_TITLES)
-
-
-def _selected_paths(kind: Kind) -> tuple[tuple[str, ...], ...]:
-    if kind.policy is not None:
-        # The second is what Kuma's own command line asks for.
-        return ("_resources", "dataplanes"), ("-resources", "dataplanes")
-    return (("_resources", "dataplanes"), ("_dataplanes",)) if kind.name == "MeshService" else ()
+def _inspected(handler: Handler, path: PlainPath) -> Endpoint:
+    return _declared(Endpoint("inspect", {"GET": handler}, _ITEM_TITLES), path)

@@ -62,8 +62,7 @@ class Watches:
         return response
 
     def _filter(self, call: Call, mesh: str | None) -> Callable[[Resource], bool]:
-        pairs = list(call.request.rel_url.query.items())
-        wanted = lists.wanted(call.query, pairs, call.request.path)
+        wanted = lists.wanted(call.query, call.request.path, mesh)
         return lambda resource: (
             (mesh is None or resource.mesh == mesh) and (wanted is None or wanted(resource))
         )

@@ -8,7 +8,8 @@ policies as a whole.
 
 from collections.abc import Iterator
 
-from koguma.core import inbound, match, routes, rules, rules_view, world
+from koguma.core import inbound, routes, rules, rules_view, world
+from koguma.core import match as matching
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
@@ -16,6 +17,8 @@ from koguma.core.meta import kri
 from koguma.core.provenance import Shown, Viewer
 from koguma.core.rules import Class, PortRules
 from koguma.core.world import Proxy
+from koguma.model import labels, tags
+from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -96,7 +99,7 @@ def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
 def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) -> Json:
     """The rules for calls that arrive at one inbound: not merged, since each may be for other clients."""
     viewer = Viewer(db, fields=fields)
-    seen = match.traits(db, proxy)
+    seen = matching.traits(db, proxy)
     assert seen is not None, proxy
     return {
         "policies": [
@@ -202,17 +205,69 @@ def _tried(viewer: Viewer, kind: str, entries: Entries) -> dict[str, Json]:
 
 
 def dataplanes(db: Db, of: Key, name_part: str = "") -> tuple[Key, ...]:
-    """The proxies that a policy selects, or that are a MeshService, by core name."""
-    found = members(db, of) if of.kind == "MeshService" else match.selected_by(db, of)
+    """By core name: the proxies that a policy selects, that are a MeshService, or serve a MeshGateway."""
+    match of.kind:
+        case "MeshService":
+            found = members(db, of)
+        case "MeshGateway":
+            found = _serving(db, of)
+        case _:
+            found = matching.selected_by(db, of)
     named = sorted((_proxy(db, key).core_name, key) for key in found)
     return tuple(key for name, key in named if name_part in name)
+
+
+def _serving(db: Db, gateway: Key) -> Iterator[Key]:
+    for key in matching.proxies(db, gateway.mesh):
+        seen = matching.traits(db, key)
+        if seen is not None and seen.gateway == gateway:
+            yield key
+
+
+def attachment(db: Db, of: Key, proxy: Key) -> Json:
+    """A proxy that a policy acts on, as Kuma's older view shows it; a policy is attached to a whole proxy."""
+    shown: dict[str, Json] = {"dataplane": {"mesh": proxy.mesh, "name": _proxy(db, proxy).core_name}}
+    if of.kind == "MeshGateway":
+        return shown
+    seen = matching.traits(db, proxy)
+    gateway = world.RESOURCES.get(db, seen.gateway) if seen is not None and seen.gateway else None
+    if gateway is None:
+        return {"kind": "SidecarDataplane", **shown, "attachments": [{"type": "dataplane"}]}
+    return {
+        "kind": "MeshGatewayDataplane",
+        **shown,
+        "gateway": {"mesh": gateway.mesh, "name": gateway.core_name},
+        "listeners": [_listener(each) for each in (gateway.spec.get("conf") or {}).get("listeners") or ()],
+    }
+
+
+def _listener(of: Json) -> Json:
+    host: Json = {"hostName": of.get("hostname") or "*", "routes": []}
+    return {"port": of.get("port") or 0, "protocol": of.get("protocol") or "TCP", "hosts": [host]}
+
+
+def gateway_proxy(gateway: Resource, place: Place) -> Resource:
+    """A proxy as it would serve a MeshGateway: a built-in gateway with the tags of the first selector."""
+    selectors = gateway.spec.get("selectors")
+    own: Json = (selectors[0].get("match") if selectors else None) or {}
+    serving = {"type": "BUILTIN", "tags": {name: value for name, value in own.items() if value != tags.ANY}}
+    return Resource(
+        kind="Dataplane",
+        mesh=gateway.mesh,
+        zone=place.zone,
+        namespace=gateway.namespace,
+        name=gateway.name,
+        core_name=gateway.core_name,
+        labels={labels.ORIGIN: place.origin, labels.MESH: gateway.mesh},
+        spec={"networking": {"address": "127.0.0.1", "gateway": serving}},
+    )
 
 
 def members(db: Db, service: Key) -> Iterator[Key]:
     """The proxies that are a MeshService; asks every proxy of the mesh, so only for people."""
     resource = world.RESOURCES.get(db, service)
     if resource is not None:
-        for key in match.proxies(db, service.mesh):
+        for key in matching.proxies(db, service.mesh):
             if (key.zone == service.zone or not service.zone) and _is_member(db, resource, _proxy(db, key)):
                 yield key
 

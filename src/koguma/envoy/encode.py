@@ -74,13 +74,9 @@ class Encoder:
             raise Unencodable(broken) from error
 
     def decoded(self, piece: Piece) -> dict[str, Any]:
-        """The plain data of a piece, for people to read."""
+        """The plain data of a piece, for people to read, in proto-JSON's names."""
         message = self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
-        return dict(
-            json_format.MessageToDict(
-                message, preserving_proto_field_name=True, descriptor_pool=self.schema.pool
-            )
-        )
+        return dict(json_format.MessageToDict(message, descriptor_pool=self.schema.pool))
 
 
 def _broken_texts(data: Json, path: str) -> Iterator[Violation]:

@@ -21,6 +21,10 @@ API_VERSION: Final = "kuma.io/v1alpha1"
 NO_NAMESPACE_PREFIX: Final = "mesh-"  # the reserved namespaces where objects without one appear
 
 _PLAIN_META: Final = ("type", "name", "mesh", "labels", "creationTime", "modificationTime", "kri", "snis")
+# Secrets as Kuma keeps them in Kubernetes: the core kind, of these types, with the payload under one key.
+_CORE_SECRET: Final[Mapping[str, str]] = {"apiVersion": "v1", "kind": "Secret"}
+_SECRET_TYPES: Final = {"system.kuma.io/secret": "Secret", "system.kuma.io/global-secret": "GlobalSecret"}
+_PAYLOAD: Final = "value"
 _OUTER: Final = (*_PLAIN_META, "spec", "status")
 _KUBERNETES: Final = ("apiVersion", "kind", "metadata", "spec", "status", "kri")
 
@@ -51,6 +55,8 @@ def read(document: Json, kinds: Kinds) -> Draft:
     """The draft that a document of either form writes."""
     if not isinstance(document, dict):
         raise BadRequest(f'an object is needed, not a value of type "{json_type(document)}"')
+    if document.get("type") in _SECRET_TYPES and _CORE_SECRET.items() <= document.items():
+        return _read_core_secret(document, kinds[_SECRET_TYPES[document["type"]]])
     if "apiVersion" in document or ("kind" in document and "metadata" in document):
         return read_kubernetes(document, kinds)
     if "type" not in document:
@@ -127,6 +133,19 @@ def read_kubernetes(document: Json, kinds: Kinds) -> Draft:
     )
 
 
+def _read_core_secret(document: Json, kind: Kind) -> Draft:
+    """The draft of a secret that is written as Kubernetes' own kind; its namespace is no part of its name."""
+    metadata, data = document.get("metadata"), document.get("data")
+    if not isinstance(metadata, dict):
+        raise Invalid([Violation("metadata", "must be set", "required")])
+    if not isinstance(data, dict) or list(data) != [_PAYLOAD]:
+        raise Invalid([Violation("data", f'must have one key, "{_PAYLOAD}"', "required")])
+    own = metadata.get("labels")
+    mesh = own.get(labels.MESH, "default") if isinstance(own, dict) else "default"
+    written = {"type": kind.name, "name": metadata.get("name"), "labels": own, "data": data[_PAYLOAD]}
+    return read_plain({**written, **({"mesh": mesh} if kind.is_mesh_scoped else {})}, kind)
+
+
 def _revision(text: str | None) -> int | None:
     if not text:
         return None
@@ -183,11 +202,14 @@ def plain(resource: Resource, kind: Kind) -> dict[str, Json]:
     return shown
 
 
-def kubernetes(resource: Resource, kind: Kind) -> dict[str, Json]:
-    """A stored object in the Kubernetes form."""
+def kubernetes(resource: Resource, kind: Kind, namespace: str) -> dict[str, Json]:
+    """A stored object in the Kubernetes form; one without a namespace is shown in the given one.
+
+    Kuma keeps its secrets as Kubernetes' own kind, and so they are shown.
+    """
     metadata: dict[str, Json] = {"name": resource.name}
     if kind.namespaced:
-        metadata["namespace"] = resource.namespace or reserved_namespace(resource.mesh)
+        metadata["namespace"] = resource.namespace or namespace
     metadata["uid"] = resource.uid
     metadata["resourceVersion"] = str(resource.revision)
     metadata["generation"] = resource.generation
@@ -196,10 +218,11 @@ def kubernetes(resource: Resource, kind: Kind) -> dict[str, Json]:
         metadata["labels"] = dict(resource.labels)
     if resource.annotations:
         metadata["annotations"] = dict(resource.annotations)
+    for type_, name in _SECRET_TYPES.items():
+        if kind.name == name:
+            data = {_PAYLOAD: resource.spec.get("data") or ""}
+            return {**_CORE_SECRET, "metadata": metadata, "type": type_, "data": data}
     shown: dict[str, Json] = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": metadata}
-    kri = resource.kri(kind.short)
-    if kri is not None:
-        shown["kri"] = str(kri)
     shown["spec"] = resource.spec
     if kind.status is not None:
         shown["status"] = resource.status or {}

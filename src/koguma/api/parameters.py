@@ -1,0 +1,240 @@
+"""Parameters: every path of the plain form, with the query parameters that each of its methods reads.
+
+One table for three readers: routing refuses a parameter that a path does not have, OpenAPI describes those
+that it has, and a test walks all paths. A parameter that nobody reads would be a filter that silently lets
+everything through, so an unknown one is refused with the nearest that exists.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.model.errors import Invalid
+from koguma.model.kind import Kind, Kinds
+from koguma.model.schema import Json
+from koguma.model.violation import Violation
+
+SIZE_DEFAULT: Final = 100
+SIZE_MAX: Final = 1_000
+
+TEXT: Final[Json] = {"type": "string"}
+_FLAG: Final[Json] = {"type": "string", "enum": ["true", "false", "1", "0"]}
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A query parameter. One whose name ends in `[` stands for all names that begin so."""
+
+    name: str
+    description: str
+    schema: Json = msgspec.field(default_factory=lambda: TEXT)
+
+    def fits(self, name: str) -> bool:
+        """Whether this is the parameter of a name in a query."""
+        return name.startswith(self.name) if self.name.endswith("[") else name == self.name
+
+    @property
+    def described(self) -> Json:
+        """The parameter in OpenAPI's words."""
+        if self.name.endswith("["):
+            kept = {"type": "object", "additionalProperties": self.schema}
+            style = {"style": "deepObject", "explode": True}
+            return {"name": self.name[:-1], "in": "query", "description": self.description, **style} | {
+                "schema": kept
+            }
+        return {"name": self.name, "in": "query", "description": self.description, "schema": self.schema}
+
+
+class PlainPath(msgspec.Struct, frozen=True):
+    """A path of the plain form: the query parameters of each of its methods, by method."""
+
+    queries: Mapping[str, tuple[Parameter, ...]]
+
+
+SIZE: Final = Parameter(
+    "size",
+    "Objects in one page.",
+    {"type": "integer", "minimum": 1, "maximum": SIZE_MAX, "default": SIZE_DEFAULT},
+)
+OFFSET: Final = Parameter(
+    "offset", "Objects to leave out at the beginning.", {"type": "integer", "minimum": 0}
+)
+NAME: Final = Parameter("name", "Only objects whose core name contains this.")
+FILTER: Final = Parameter("filter[", "`filter[labels.<key>]=<value>`: only objects with that label.")
+FORMAT: Final = Parameter(
+    "format", "The form of the answer.", {"type": "string", "enum": ["universal", "kubernetes", "k8s"]}
+)
+NAMESPACE: Final = Parameter("namespace", "Only objects of that namespace.")
+IN_NAMESPACE: Final = Parameter(
+    "namespace", "With format=kubernetes: the namespace to show an object in that has none."
+)
+MESH: Final = Parameter("mesh", "Only objects of that mesh.")
+INCLUDE: Final = Parameter("include", "Nothing more can be included here; accepted for Kuma's programs.")
+WATCH: Final = Parameter("watch", "Send changes as they happen (application/x-ndjson).", _FLAG)
+REVISION: Final = Parameter(
+    "revision", "With watch: go on after this revision.", {"type": "integer", "minimum": 0}
+)
+TAG: Final = Parameter(
+    "tag",
+    "`<tag>:<part of its value>`, repeatable: only proxies that have all of them on one inbound, or as"
+    " gateway; `*` is any value.",
+)
+GATEWAY: Final = Parameter(
+    "gateway",
+    "Only gateways, only sidecars (`false`), or only gateways of one sort.",
+    {"type": "string", "enum": ["true", "false", "builtin", "delegated"]},
+)
+DRY_RUN: Final = Parameter(
+    "dryRun", "Check, and write nothing.", {"type": "string", "enum": ["All", "true", "false", "0"]}
+)
+FIELD_VALIDATION: Final = Parameter(
+    "fieldValidation",
+    "What happens to fields that do not exist.",
+    {"type": "string", "enum": ["Strict", "Warn", "Ignore"], "default": "Strict"},
+)
+ORIGINS: Final = Parameter("origins", "Show who set each field.", {"type": "string", "enum": ["fields"]})
+SHADOW: Final = Parameter(
+    "shadow",
+    "Also count policies with the label `kuma.io/effect: shadow`.",
+    {"type": "string", "enum": ["true", "false"]},
+)
+DIFF: Final = Parameter(
+    "include",
+    "`diff`: what this changes in the configuration that the proxy has now, as a JSON patch.",
+    {"type": "string", "enum": ["diff"]},
+)
+STATE: Final = Parameter(
+    "state",
+    "Only proxies in that state.",
+    {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
+)
+VERBOSE: Final = Parameter("verbose", "The answer is the same; Kubernetes' programs ask so.")
+
+# What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
+_COMMON: Final = (SIZE, OFFSET, NAME, FILTER, FORMAT, INCLUDE, MESH)
+_LIST: Final = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, FORMAT, INCLUDE, MESH, WATCH, REVISION)
+
+
+def _ignored(*used: Parameter) -> tuple[Parameter, ...]:
+    """The parameters of a read: those that it uses, and the common ones, about which it promises nothing."""
+    names = {parameter.name for parameter in used}
+    text = "Has no effect here; accepted because Kuma's programs send it with any read."
+    return used + tuple(Parameter(p.name, text) for p in _COMMON if p.name not in names)
+
+
+NOTHING: Final = PlainPath({"GET": ()})
+ITEM: Final = PlainPath(
+    {
+        "GET": _ignored(FORMAT, IN_NAMESPACE),
+        "PUT": (DRY_RUN, FIELD_VALIDATION),
+        "PATCH": (DRY_RUN, FIELD_VALIDATION),
+        "DELETE": (DRY_RUN,),
+    }
+)
+READ_ONLY_ITEM: Final = PlainPath({"GET": ITEM.queries["GET"]})
+_ISSUER: Final = PlainPath({"POST": ()})
+
+SYSTEM: Final[Mapping[str, PlainPath]] = {
+    "/": NOTHING,
+    "/config": NOTHING,
+    "/who-am-i": NOTHING,
+    "/policies": PlainPath({"GET": _ignored()}),
+    "/_resources": PlainPath({"GET": _ignored()}),
+    "/_kri/{kri}": READ_ONLY_ITEM,
+    "/_apply": PlainPath({"POST": (DRY_RUN, FIELD_VALIDATION)}),
+    "/tokens/user": _ISSUER,
+    "/tokens/dataplane": _ISSUER,
+    "/tokens/zone": _ISSUER,
+    "/healthy": NOTHING,
+    "/ready": NOTHING,
+    "/readyz": PlainPath({"GET": (VERBOSE,)}),
+    "/metrics": NOTHING,
+    "/_check": NOTHING,
+    "/_proxies": PlainPath({"GET": (MESH, STATE)}),
+    "/openapi.json": NOTHING,
+}
+
+_VIEW: Final = PlainPath({"GET": _ignored(ORIGINS)})
+SELECTED: Final = PlainPath({"GET": _ignored(SIZE, OFFSET, NAME)})
+UNPAGED: Final = PlainPath({"GET": _ignored()})
+# What stands below a Dataplane.
+OF_PROXY: Final[Mapping[str, PlainPath]] = {
+    "_rules": _VIEW,
+    "_policies": _VIEW,
+    "_layout": UNPAGED,
+    "_config": PlainPath({"GET": _ignored(SHADOW, DIFF)}),
+    "_inbounds/{kri}/_policies": _VIEW,
+    "_outbounds/{kri}/_policies": _VIEW,
+    "_outbounds/{kri}/_routes": _VIEW,
+    "_outbounds/{kri}/_routes/{route}/_policies": _VIEW,
+}
+_HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
+
+
+def listed(kind: Kind) -> PlainPath:
+    """The query parameters of a kind's lists."""
+    return PlainPath({"GET": (*_LIST, TAG, GATEWAY) if kind.name == "Dataplane" else _LIST})
+
+
+def item(kind: Kind) -> PlainPath:
+    """The query parameters of a kind's objects, by method."""
+    return READ_ONLY_ITEM if kind.read_only else ITEM
+
+
+def below(kind: Kind) -> Mapping[str, PlainPath]:
+    """What stands below an object of a kind, by the rest of the path."""
+    if kind.name == "Dataplane":
+        return OF_PROXY
+    found: dict[str, PlainPath] = {}
+    if kind.policy is not None:
+        # `-resources` is what Kuma's own command line asks for; the last is older than both.
+        found |= {
+            "_resources/dataplanes": SELECTED,
+            "-resources/dataplanes": SELECTED,
+            "dataplanes": SELECTED,
+        }
+    if kind.name == "MeshGateway":
+        found |= {"dataplanes": SELECTED, "_rules": _VIEW}
+    if kind.name == "MeshService":
+        found |= {"_resources/dataplanes": SELECTED, "_dataplanes": SELECTED}
+    if kind.name in _HOSTS:
+        found["_hostnames"] = UNPAGED
+    return found
+
+
+def table(kinds: Kinds) -> dict[str, PlainPath]:
+    """Every path of the plain form."""
+    paths = dict(SYSTEM)
+    for kind in kinds:
+        paths |= {f"/{path}": found for path, found in _of_kind(kind).items()}
+    return paths
+
+
+def _of_kind(kind: Kind) -> dict[str, PlainPath]:
+    base = f"meshes/{{mesh}}/{kind.path}" if kind.is_mesh_scoped else kind.path
+    return {
+        kind.path: listed(kind),
+        base: listed(kind),
+        f"{base}/{{name}}": item(kind),
+        **{f"{base}/{{name}}/{rest}": found for rest, found in below(kind).items()},
+    }
+
+
+def check(names: Iterable[str], known: tuple[Parameter, ...]) -> None:
+    """Raise Invalid where a query has a parameter that the path does not have."""
+    violations = [
+        Violation(name[:100], _unknown(name[:100], known), "unknown-parameter")
+        for name in dict.fromkeys(names)
+        if not any(parameter.fits(name) for parameter in known)
+    ]
+    if violations:
+        raise Invalid(violations, "A query parameter does not exist here")
+
+
+def _unknown(name: str, known: tuple[Parameter, ...]) -> str:
+    words = [f"{p.name}labels.<key>]" if p.name.endswith("[") else p.name for p in known]
+    near = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
+    meant = f'; did you mean "{near[0]}"?' if near else ""
+    there = f"there are {', '.join(words)}" if words else "there are none"
+    return f'there is no query parameter "{name}" here{meant}' + ("" if near else f"; {there}")

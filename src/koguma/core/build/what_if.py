@@ -1,0 +1,51 @@
+"""What if: the configuration that would follow if some objects were different.
+
+A database with the inputs of another one, as far as one mesh goes, and some objects written over. The
+original is only read, so that asking changes nothing for the proxies. It costs a compile from scratch of
+whatever is asked, so it is for people.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from koguma.core import pipeline, world
+from koguma.core.build import encoding, network
+from koguma.core.incremental import Db
+from koguma.model import labels
+from koguma.model.kind import Kinds
+from koguma.model.resource import Key, Resource
+
+
+def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
+    """A database in which these objects are written too."""
+    stored = {key: row for key, row in world.RESOURCES.items(db) if _is_seen_from(key, mesh)}
+    stored |= {resource.key: resource for resource in written}
+    other = pipeline.load(
+        Kinds([kind for _, kind in world.KINDS.items(db)]), world.place(db), stored.values()
+    )
+    with other.change() as change:
+        for name, encoder in encoding.ENCODER.items(db):
+            change.set(encoding.ENCODER, name, encoder)
+        for key, link in network.LINKS.items(db):
+            change.set(network.LINKS, key, link)
+    return other
+
+
+def _is_seen_from(key: Key, mesh: str) -> bool:
+    return key.mesh in ("", mesh)
+
+
+def with_shadows(db: Db, mesh: str) -> Db:
+    """A database in which policies with the label `kuma.io/effect: shadow` act as others do."""
+    shadows = [
+        resource
+        for key, resource in world.RESOURCES.items(db)
+        if key.mesh == mesh and resource.labels.get(labels.EFFECT) == "shadow"
+    ]
+    return with_objects(db, mesh, map(_acting, shadows))
+
+
+def _acting(policy: Resource) -> Resource:
+    own = {name: value for name, value in policy.labels.items() if name != labels.EFFECT}
+    return msgspec.structs.replace(policy, labels=own)
