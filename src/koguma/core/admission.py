@@ -6,6 +6,7 @@ violation at once: identity, labels, then the spec. It reads only its arguments.
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,8 @@ from koguma.model.place import Place
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, under
+
+_COMPUTED_ONCE: Final = (labels.DISPLAY_NAME, labels.ORIGIN)
 
 
 class FieldValidation(Enum):
@@ -63,11 +66,15 @@ def admitted(
         raise Invalid(violations)
     computed = computed_labels(draft, wanted, place)
     if stored is not None:
-        _check_immutable(stored, wanted, computed)
+        # Only who writes it asks for another display name; a name that differs is told below as such.
+        named = {labels.DISPLAY_NAME: stored.labels.get(labels.DISPLAY_NAME, stored.name)}
+        asked = {**computed, **named, **_written_once(draft)}
+        _check_immutable(stored, wanted, asked, _labels_field(draft))
     warnings = (
         [f"{v.field}: {v.message}" for v in ignorable] if unknown_fields is FieldValidation.WARN else []
     )
     warnings += _warnings(draft, about)
+    warnings += _not_kept(draft, computed)
     replaces = stored.revision if stored else 0
     made = _resource(draft, wanted, computed, stored)
     return Admitted(made, tuple(warnings), replaces, tuple(ignorable))
@@ -163,12 +170,16 @@ def _is_kri_part(kind: Kind) -> bool:
 
 def _label_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
     yield from _origin_violations(draft, wanted, place)
-    yield from labels.syntax(draft.labels, "labels" if draft.form is Form.PLAIN else "metadata.labels")
+    yield from labels.syntax(draft.labels, _labels_field(draft))
+
+
+def _labels_field(draft: Draft) -> str:
+    return "labels" if draft.form is Form.PLAIN else "metadata.labels"
 
 
 def _origin_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
     written = draft.labels
-    field = "labels" if draft.form is Form.PLAIN else "metadata.labels"
+    field = _labels_field(draft)
     origin = written.get(labels.ORIGIN)
     at = key(field, labels.ORIGIN)
     if origin is not None and origin not in ("global", "zone"):
@@ -230,22 +241,37 @@ def computed_labels(draft: Draft, wanted: Identity, place: Place) -> Mapping[str
         computed.setdefault(labels.ENV, "universal")
     if wanted.key.namespace:
         computed[labels.NAMESPACE] = wanted.key.namespace
+    if kind.proxy_type is not None:
+        computed[labels.PROXY_TYPE] = kind.proxy_type(kind.clean(draft.spec))
     if kind.policy is not None and wanted.key.namespace:
         computed[labels.ROLE] = role.of(kind, kind.clean(draft.spec), wanted.key.namespace, place).value
     return {name: computed[name] for name in sorted(computed)}
 
 
-def _check_immutable(stored: Resource, wanted: Identity, computed: Mapping[str, str]) -> None:
+def _written_once(draft: Draft) -> dict[str, str]:
+    """Labels that are computed anyway, as somebody wrote them: an update must not ask for another value."""
+    return {name: draft.labels[name] for name in _COMPUTED_ONCE if name in draft.labels}
+
+
+def _not_kept(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
+    """What a writer wrote in vain. Kuma is silent about it."""
+    for name, value in _written_once(draft).items():
+        if value != computed[name]:
+            at = key(_labels_field(draft), name)
+            yield f'{at}: is computed, and becomes "{computed[name]}"; "{value}" is not kept'
+
+
+def _check_immutable(stored: Resource, wanted: Identity, asked: Mapping[str, str], field: str) -> None:
     violations = []
-    for name in (labels.ORIGIN, labels.ZONE, labels.NAMESPACE):
-        before, after = stored.labels.get(name), computed.get(name)
+    for name in (*_COMPUTED_ONCE, labels.ZONE, labels.NAMESPACE):
+        before, after = stored.labels.get(name), asked.get(name)
         if before is not None and before != after:
             change = (
                 f'is immutable, cannot be changed from "{before}" to "{after}"'
                 if after is not None
                 else f'is immutable, cannot be removed (was "{before}")'
             )
-            violations.append(Violation(key("labels", name), change, "immutable"))
+            violations.append(Violation(key(field, name), change, "immutable"))
     if not violations and stored.key != wanted.key:
         violations.append(Violation("name", f"is stored as {stored.key}", "immutable"))
     if violations:

@@ -34,7 +34,7 @@ from koguma.kinds.mesh_backends import MetricsBackend
 from koguma.kinds.rules import UInt32
 from koguma.model import columns
 from koguma.model.kind import ZONE_TO_GLOBAL, About, Kind
-from koguma.model.schema import Spec, doc
+from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 
 
@@ -120,6 +120,10 @@ def _probe_violations(probes: DataplaneProbes | None) -> Iterator[Violation]:
                 yield Violation(child(path, name), "should be a valid URL Path", "path")
 
 
+def _proxy_type(spec: Json) -> str:
+    return "gateway" if (spec.get("networking") or {}).get("gateway") is not None else "sidecar"
+
+
 KIND = Kind(
     name="Dataplane",
     plural="dataplanes",
@@ -127,6 +131,7 @@ KIND = Kind(
     doc=__doc__,
     spec=DataplaneSpec,
     columns=columns.DATAPLANE,
+    proxy_type=_proxy_type,
     sync=ZONE_TO_GLOBAL,
     inline=True,
     v1=shapes.DATAPLANE,

@@ -167,6 +167,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     set_name: str = ""  # Kubernetes' own kinds: what objects are stored as, since our names come first
     at_root: bool = False  # also in the Kubernetes form the spec's fields stand at the top level
     columns: tuple[Column, ...] = ()  # what a table shows beside name, mesh and age
+    # Proxies: the value of their label kuma.io/proxy-type, from a spec that was read with `clean`.
+    proxy_type: Callable[[Json], str] | None = None
 
     @property
     def stored_as(self) -> str:

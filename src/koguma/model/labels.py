@@ -16,6 +16,7 @@ ROLE: Final = "kuma.io/policy-role"
 EFFECT: Final = "kuma.io/effect"
 MANAGED_BY: Final = "kuma.io/managed-by"
 WORKLOAD: Final = "kuma.io/workload"
+PROXY_TYPE: Final = "kuma.io/proxy-type"  # sidecar, gateway, zoneingress or zoneegress
 KDS_SYNC: Final = "kuma.io/kds-sync"
 REGISTERED_BY: Final = "koguma.io/registered-by"  # `proxy`: a Dataplane that its proxy brought
 INSTANCE: Final = "koguma.io/instance"  # which run of that proxy brought it
