@@ -244,6 +244,7 @@ def test_an_object_is_named_by_its_core_name_and_kri():
             "kuma.io/env": "universal",
             "kuma.io/mesh": "default",
             "kuma.io/origin": "zone",
+            "kuma.io/proxy-type": "sidecar",
             "kuma.io/zone": "default",
         },
         "kri": "kri_dp_default_default__web_",

@@ -73,10 +73,14 @@ class Encoder:
             broken = tuple(_broken_texts(data, "")) or (Violation("", str(error), "protobuf"),)
             raise Unencodable(broken) from error
 
-    def decoded(self, piece: Piece) -> dict[str, Any]:
-        """The plain data of a piece, for people to read, in proto-JSON's names."""
+    def decoded(self, piece: Piece, *, json_names: bool = False) -> dict[str, Any]:
+        """The plain data of a piece, for people to read; in Envoy's names or in proto-JSON's (camelCase)."""
         message = self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
-        return dict(json_format.MessageToDict(message, descriptor_pool=self.schema.pool))
+        return dict(
+            json_format.MessageToDict(
+                message, preserving_proto_field_name=not json_names, descriptor_pool=self.schema.pool
+            )
+        )
 
 
 def _broken_texts(data: Json, path: str) -> Iterator[Violation]:
