@@ -22,7 +22,7 @@ from koguma.status_keeper import PACE, StatusKeeper
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
 from koguma.store.memory import MemoryLog
 from koguma.store.store import Store
-from tests.core.destinations import ALL, HERE, dataplane, external, generator, mesh, service
+from tests.core.destinations import ALL, HERE, dataplane, external, generator, mesh, service, stored
 
 SVC = generator("local", "{{ .DisplayName }}.svc.mesh.local")
 
@@ -382,6 +382,19 @@ async def test_a_poke_counts_the_proxies(plane):
         plane.connected = {proxy.key}
         plane.keeper.poke("shop")
         await eventually(lambda: plane.count(web), 1)
+
+
+async def test_the_proxies_of_a_workload_are_counted(plane):
+    backend = stored("Workload", "backend", {})
+    elsewhere = stored("Workload", "backend", {}, zone="west", core_name="backend-west")
+    of_backend = {"labels": {"kuma.io/workload": "backend"}}
+    proxies = [stored("Dataplane", f"web-{n}", dataplane("x", "web").spec, **of_backend) for n in range(3)]
+    plane.connected = {proxies[0].key, proxies[1].key, dataplane("other", "web").key}
+    await plane.write(backend, elsewhere, *proxies, dataplane("other", "web"))
+    await plane.keeper.settle(["shop"])
+    assert plane.status(backend) == {"dataplaneProxies": {"connected": 2, "healthy": 3, "total": 3}}
+    assert plane.status(elsewhere) is None
+    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
 
 
 async def test_proxies_are_counted_at_a_pace_and_the_last_count_is_not_lost(plane):

@@ -16,7 +16,7 @@ import structlog
 from koguma.api import transactions
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import SYSTEM
-from koguma.core import pipeline, services
+from koguma.core import pipeline, services, workloads
 from koguma.core.incremental import Db
 from koguma.core.services import Problem
 from koguma.model.errors import AlreadyExists, Conflict, Gone, Invalid, NotFound, Unavailable
@@ -32,7 +32,7 @@ LOOK_SECONDS_MAX: Final = 3600.0
 MEMOS_MAX: Final = 500_000
 BATCH: Final = 256  # writes at a time; the store commits them together
 
-_WATCHED: Final = frozenset({"Dataplane", "Mesh", "MeshService"})
+_WATCHED: Final = frozenset({"Dataplane", "Mesh", "MeshService", workloads.KIND})
 _log = structlog.get_logger("koguma.control")
 
 R = TypeVar("R")
@@ -94,7 +94,7 @@ class Control:
 
 
 class ServiceGenerator:
-    """Keeps the MeshServices that are made from Dataplanes as the Dataplanes are.
+    """Keeps the MeshServices and Workloads that are made from Dataplanes as the Dataplanes are.
 
     Every control plane of a zone does this, and none leads. A change is written over the revision on which it
     was decided, so whoever comes first has done it for all, and the others look again.
@@ -108,13 +108,15 @@ class ServiceGenerator:
         self._grace = grace
         self._due_at: dict[str, datetime] = {}  # by mesh: when to look, even if nothing changes
         self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._workload_problems: dict[str, tuple[Problem, ...]] = {}
         # By mesh: what was wanted and stored when there was nothing to do, now or later.
         self._settled: dict[str, tuple[services.Wanted, tuple[Resource, ...]]] = {}
 
     @property
     def problems(self) -> list[Problem]:
         """What was odd when each mesh was last looked at."""
-        return [problem for mesh in sorted(self._problems) for problem in self._problems[mesh]]
+        memories = self._problems, self._workload_problems
+        return [problem for memory in memories for mesh in sorted(memory) for problem in memory[mesh]]
 
     async def run(self) -> None:
         """Look at every mesh, and then at those where something changes, until cancelled."""
@@ -164,9 +166,16 @@ class ServiceGenerator:
         db = await self.context.database()
         self._due_at.pop(mesh, None)
         if self.context.state.get(mesh_key(mesh)) is None:  # all that was in it has gone with it
-            for memory in (self._problems, self._settled):
+            for memory in (self._problems, self._workload_problems, self._settled):
                 memory.pop(mesh, None)
             return
+        # Everything is asked before anything is written: a write lets the database change.
+        named = workloads.wanted(db, mesh)
+        left = workloads.step(named, workloads.stored(db, mesh), self.context.place.zone)
+        await self._settle_services(db, mesh)
+        self._note(self._workload_problems, mesh, (*named.problems, *await self._write(mesh, left)))
+
+    async def _settle_services(self, db: Db, mesh: str) -> None:
         wanted, stored = services.wanted(db, mesh), services.stored(db, mesh)
         settled = self._settled.pop(mesh, None)
         if settled is not None and settled[0] is wanted and services.are_alike(settled[1], stored):
@@ -177,7 +186,7 @@ class ServiceGenerator:
             self._due_at[mesh] = step.due_at
         elif not step.changes:
             self._settled[mesh] = wanted, stored
-        self._note(mesh, (*step.problems, *await self._write(mesh, step.changes)))
+        self._note(self._problems, mesh, (*step.problems, *await self._write(mesh, step.changes)))
 
     async def _write(self, mesh: str, changes: Iterable[services.Change]) -> list[Problem]:
         """Write changes, each one for itself; gives those that can never be written as they are."""
@@ -186,7 +195,8 @@ class ServiceGenerator:
         while batch := list(islice(left, BATCH)):
             answers = await asyncio.gather(*map(self._write_one, batch))
             refused += [answer for answer in answers if answer is not None]
-            _log.info("services generated", mesh=mesh, changes=len(batch), refused=len(refused))
+            kinds = sorted({_key(change).kind for change in batch})
+            _log.info("objects generated", mesh=mesh, kinds=kinds, changes=len(batch), refused=len(refused))
         return refused
 
     async def _write_one(self, change: services.Change) -> Problem | None:
@@ -211,11 +221,11 @@ class ServiceGenerator:
             case unknown:
                 assert_never(unknown)
 
-    def _note(self, mesh: str, problems: tuple[Problem, ...]) -> None:
-        for problem in sorted(set(problems) - set(self._problems.get(mesh, ()))):
+    def _note(self, memory: dict[str, tuple[Problem, ...]], mesh: str, problems: tuple[Problem, ...]) -> None:
+        for problem in sorted(set(problems) - set(memory.get(mesh, ()))):
             log = _log.info if problem.rule == services.HAND_MADE else _log.warning
             log("service is odd", about=str(problem.about), rule=problem.rule, problem=problem.message)
-        self._problems[mesh] = problems
+        memory[mesh] = problems
 
 
 def _key(change: services.Change) -> Key:

@@ -18,7 +18,7 @@ import structlog
 from koguma.api.context import Context, mesh_key
 from koguma.api.user import SYSTEM
 from koguma.control import BATCH, LOOK_SECONDS_MAX, PAUSE_SECONDS, RETRY_SECONDS
-from koguma.core import statuses, vips, world
+from koguma.core import statuses, vips, workloads, world
 from koguma.core.incremental import Db
 from koguma.core.services import Problem
 from koguma.core.statuses import Proxies
@@ -37,7 +37,7 @@ PAUSE_SECONDS_MAX: Final = 1.0
 REASON: Final = "status"
 
 _GENERATOR: Final = "HostnameGenerator"
-_WATCHED: Final = frozenset({"Dataplane", "Mesh", _GENERATOR, *world.DESTINATION_KINDS})
+_WATCHED: Final = frozenset({"Dataplane", "Mesh", _GENERATOR, workloads.KIND, *world.DESTINATION_KINDS})
 _log = structlog.get_logger("koguma.status")
 
 

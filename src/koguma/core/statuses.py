@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import hostnames, vips, world
+from koguma.core import hostnames, vips, workloads, world
 from koguma.core.build import endpoints, network, tls
 from koguma.core.hostnames import Claim
 from koguma.core.incremental import Db, question
@@ -88,8 +88,9 @@ class Facts(msgspec.Struct, frozen=True):
 
 @question
 def facts(db: Db, destination: Key) -> Facts:
-    """What there is to report on a destination, but for its addresses and its proxies' connections."""
-    found = _facts(db, destination, hostnames.of(db, destination))
+    """What there is to report on a destination or workload, but for addresses and proxies' connections."""
+    is_called = destination.kind in world.DESTINATION_KINDS
+    found = _facts(db, destination, hostnames.of(db, destination) if is_called else ())
     return msgspec.structs.replace(found, problems=tuple(_untold(destination, found.names)))
 
 
@@ -99,6 +100,9 @@ def _facts(db: Db, destination: Key, names: tuple[Claim, ...]) -> Facts:
             found = endpoints.selected(db, destination)
             is_mtls_on = tls.mtls(db, destination.mesh) is not None
             return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found), is_mtls_on)
+        case workloads.KIND if destination.zone == world.place(db).zone:
+            found = tuple((key, inbound_sections(db, key)) for key in workloads.members(db, destination))
+            return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found))
         case "MeshMultiZoneService":
             return Facts(names, services=endpoints.multi_zone_services(db, destination))
         case _:
@@ -108,6 +112,13 @@ def _facts(db: Db, destination: Key, names: tuple[Claim, ...]) -> Facts:
 def _n_healthy(db: Db, found: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
     """How many proxies serve the service with all of its inbounds."""
     return sum(set(sections).issubset(ready(db, key)) for key, sections in found)
+
+
+@question
+def inbound_sections(db: Db, dataplane: Key) -> tuple[str, ...]:
+    """All inbounds of a proxy, ready or not."""
+    found = network.net(db, dataplane)
+    return tuple(each.section for each in found.inbounds) if found else ()
 
 
 @question
@@ -137,6 +148,10 @@ def step(db: Db, mesh: str, seen: Proxies, ranges: Ranges, marks: Marks) -> Step
         problems += known.problems
         if resource is not None and not seen.is_told(resource, known, given):
             changes.append(msgspec.structs.replace(resource, status=wanted(resource, known, given, seen)))
+    for resource in workloads.stored(db, mesh):
+        known = facts(db, resource.key)
+        if known.proxies is not None and not seen.is_told(resource, known, ()):
+            changes.append(msgspec.structs.replace(resource, status=wanted(resource, known, (), seen)))
     return Step(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
 
 
@@ -160,6 +175,9 @@ def _untold(key: Key, names: Iterable[Claim]) -> Iterator[Problem]:
 def wanted(resource: Resource, known: Facts, given: Named, seen: Proxies) -> dict[str, Json]:
     """The status that an object is to have."""
     before = resource.status or {}
+    if resource.kind == workloads.KIND:
+        proxies = known.proxies or ()
+        return {**before, COUNTS: _counts(known, proxies, seen.n_connected(proxies))}
     found = {**_addresses(resource, given), **hostnames.reported(known.names)}
     if known.proxies is not None:
         found["tls"] = {"status": _tls(before, known, seen.certified)}

@@ -1,0 +1,112 @@
+"""Workloads: which Workload objects follow from the Dataplanes of this zone, and the next step towards them.
+
+A Dataplane belongs to the workload that its label `kuma.io/workload` names, or an annotation of that name
+where it has no such label. Each workload is one object, with how many proxies it has in its status. One that
+was generated goes with its last Dataplane; one that somebody wrote stays, and is counted all the same.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from koguma.core import world
+from koguma.core.incremental import Db, question
+from koguma.core.inputs import Index
+from koguma.core.services import Create, Problem, Remove
+from koguma.model import labels, names
+from koguma.model.resource import Key, Resource
+
+GENERATOR: Final = "workload-generator"  # the value of the label kuma.io/managed-by
+KIND: Final = "Workload"
+
+
+class WantedWorkloads(msgspec.Struct, frozen=True):
+    """The workloads that Dataplanes name, by the key that each has, in order."""
+
+    workloads: tuple[Key, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def named(dataplane: Resource) -> str:
+    """The name of a Dataplane's workload; empty where it has none."""
+    return dataplane.labels.get(labels.WORKLOAD) or dataplane.annotations.get(labels.WORKLOAD) or ""
+
+
+def _workload(key: Key, resource: Resource) -> Key | None:
+    name = named(resource) if key.kind == "Dataplane" else ""
+    return Key(KIND, key.mesh, key.zone, key.namespace, name) if name else None
+
+
+def _of_mesh(key: Key, resource: Resource) -> list[str]:
+    return [key.mesh] if _workload(key, resource) else []
+
+
+def _of_workload(key: Key, resource: Resource) -> list[Key]:
+    workload = _workload(key, resource)
+    return [workload] if workload else []
+
+
+_MEMBERS = Index(world.RESOURCES, _of_mesh)  # Dataplanes that have a workload, by mesh
+_MEMBERS_BY_WORKLOAD = Index(world.RESOURCES, _of_workload)
+
+
+@question
+def wanted(db: Db, mesh: str) -> WantedWorkloads:
+    """What should be there; one more Dataplane of a workload that is there already changes nothing here."""
+    here = world.place(db)
+    if here.is_global:
+        return WantedWorkloads()
+    found: dict[Key, Key] = {}
+    for key in _MEMBERS.keys(db, mesh):
+        workload = _workload_of(db, key) if key.zone == here.zone else None
+        if workload is not None:
+            found.setdefault(workload, key)
+    legal = [workload for workload in sorted(found) if names.is_dns1035_label(workload.name)]
+    problems = [_bad_name(key, workload) for workload, key in sorted(found.items()) if workload not in legal]
+    return WantedWorkloads(tuple(legal), tuple(problems))
+
+
+@question
+def _workload_of(db: Db, dataplane: Key) -> Key | None:
+    resource = world.RESOURCES.get(db, dataplane)
+    return _workload(dataplane, resource) if resource else None
+
+
+def _bad_name(dataplane: Key, workload: Key) -> Problem:
+    words = f'no Workload is made of {labels.WORKLOAD} "{workload.name}"; change the name'
+    return Problem(dataplane, "workload-name", f"{words}: {names.DNS1035_MESSAGE}")
+
+
+def members(db: Db, workload: Key) -> tuple[Key, ...]:
+    """The Dataplanes of a workload, in key order."""
+    return _MEMBERS_BY_WORKLOAD.keys(db, workload)
+
+
+def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
+    """All Workloads of a mesh, whoever made them, in key order."""
+    return tuple(resource for _, resource in world.BY_KIND.items(db, (KIND, mesh)))
+
+
+def step(wanted: WantedWorkloads, existing: Iterable[Resource], zone: str) -> tuple[Create | Remove, ...]:
+    """The way from what is stored to what is wanted; none where they agree."""
+    there = {resource.key: resource for resource in existing}
+    taken = {resource.core_name for resource in there.values()}
+    new = [Create(key, _document(key)) for key in wanted.workloads if key not in there]
+    left = [
+        Remove(resource)
+        for key, resource in there.items()
+        if key.zone == zone and is_generated(resource) and key not in wanted.workloads
+    ]
+    return (*(each for each in new if each.document["name"] not in taken), *left)
+
+
+def is_generated(workload: Resource) -> bool:
+    """Whether a Workload was made from Dataplanes, and goes with them."""
+    return workload.labels.get(labels.MANAGED_BY) == GENERATOR
+
+
+def _document(key: Key) -> dict[str, object]:
+    own = {labels.MANAGED_BY: GENERATOR, **({labels.NAMESPACE: key.namespace} if key.namespace else {})}
+    name = f"{key.name}.{key.namespace}" if key.namespace else key.name
+    return {"type": KIND, "mesh": key.mesh, "name": name, "labels": own, "spec": {}}
