@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.core import admission, inspect, pipeline, rules_view, world
+from koguma.core import admission, inspect, pipeline, rules_view, subset_rules, world
 from koguma.core.incremental import Db
+from koguma.core.items import ItemId
 from koguma.core.meta import kri
+from koguma.core.subset_rules import SubsetItem
 from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model import kri as kris
@@ -68,6 +70,15 @@ def rules_of(db: Db, name: str, kind: str = "") -> Json:
     return shown
 
 
+def tags_of(db: Db, name: str, kind: str) -> Json:
+    """Outbound rules by tags."""
+    shown = rules_of(db, name, kind)[kind]["toRules"]
+    for rule in shown:
+        words = [(each["key"], "!=" if each["not"] else "=", each["value"]) for each in rule["matchers"]]
+        rule["matchers"] = ["".join(each) for each in words]
+    return shown
+
+
 def warnings_of(db: Db, name: str) -> Json:
     entries = rules_view.of_proxy(db, proxy(db, name))["rules"]
     return {entry["type"]: entry["warnings"] for entry in entries if entry["warnings"]}
@@ -103,6 +114,7 @@ def layout_of(db: Db, name: str) -> Json:
 
 VIEWS = {
     "rules": rules_of,
+    "tags": tags_of,
     "warnings": warnings_of,
     "policies": lambda db, name: inspect.whole_policies(db, proxy(db, name))["policies"],
     "inbound": lambda db, name, at: inspect.inbound_policies(db, proxy(db, name), at)["policies"],
@@ -229,6 +241,64 @@ def test_what_merging_made_impossible_is_left_out_and_has_no_origin():
     assert "DirectResponse" in warning
     assert [match["match"] for match in shown["httpMatches"]] == [
         [{"path": {"type": "Exact", "value": "/a"}}]
+    ]
+
+
+def test_an_exclusive_mesh_has_no_rules_by_tags():
+    exclusive = {**MESH, "meshServices": {"mode": "Exclusive"}}
+    for mesh, n_rules in ((MESH, 1), (exclusive, 0)):
+        db = load(mesh, WEB, timeout("all", "1s"))
+        (entry,) = rules_view.of_proxy(db, proxy(db, "web"))["rules"]
+        assert (len(entry["toRules"]), len(entry["toResourceRules"])) == (n_rules, 1)
+
+
+def test_matches_are_named_also_where_nothing_is_called_by_the_route():
+    rules = [{"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {}}]
+    to = [{"targetRef": {"kind": "MeshService", "name": "nobody"}, "rules": rules}]
+    route = {"type": "MeshHTTPRoute", "mesh": "default", "name": "r", "spec": {"to": to}}
+    db = load(MESH, WEB, route)
+    assert rules_view.of_proxy(db, proxy(db, "web"))["httpMatches"] == [
+        {"hash": "9Zuf5Tg79OuZcQITwBbQykxAk2u4fRKrwYn3//AL4Yo=", "match": rules[0]["matches"]}
+    ]
+
+
+def tagged(*subsets):
+    """Items of a policy's `to` that are about these tags, in order."""
+    policy = Key("MeshTimeout", "m", "", "", "p")
+    return [SubsetItem(world.pairs(one), ItemId(policy, "to", n)) for n, one in enumerate(subsets)]
+
+
+one_tag = st.dictionaries(st.just("service"), st.sampled_from("123"))
+
+
+@given(st.lists(one_tag, max_size=6), one_tag)
+def test_the_first_rule_by_tags_that_fits_has_all_entries_that_fit(subsets, called):
+    items = tagged(*subsets)
+    fitting = (
+        rule
+        for rule in subset_rules.combined(items)
+        if all(called.get(each.key) == each.value for each in rule.matchers)
+    )
+    found = next((rule.entries for rule in fitting), ())
+    assert found == tuple(each.entry for each in items if each.subset in ((), world.pairs(called)))
+
+
+def test_rules_by_several_tags_come_in_kumas_order():
+    rules = subset_rules.combined(tagged({}, {"a": "1", "b": "1"}, {"a": "2"}))
+    shown = [
+        (
+            " ".join(f"{each.key}{'!' if each.is_negated else '='}{each.value}" for each in rule.matchers),
+            [entry.number for entry in rule.entries],
+        )
+        for rule in rules
+    ]
+    assert shown == [
+        ("a=1 b=1", [0, 1]),
+        ("a=2", [0, 2]),
+        ("a!1 b=1", [0]),
+        ("a=1 b!1", [0]),
+        ("a!2", [0]),
+        ("a!1 b!1", [0]),
     ]
 
 

@@ -1,7 +1,8 @@
 """Rules view: the rules of one proxy, kind by kind, as `_rules` of the Inspect API shows them.
 
-The shapes are those of Kuma 2.13. Its older `toRules` are always empty: everything outbound is about real
-resources, the deprecated top-level reference to a route too. `fromRules` has one entry for each set of tags
+The shapes are those of Kuma 2.13. What proxies get for their calls is in `toResourceRules`, since everything
+outbound is about real resources here; `toRules` shows the same entries by tags, as Kuma does unless the mesh
+is in mode Exclusive (subset_rules.py). `fromRules` has one entry for each set of tags
 that some policy names, most specific first, and what is in it is merged from all entries that cover it; no
 combination is made up, and nothing is negated.
 """
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koguma.core import inbound, items, match, order, problems, routes, rules, world
+from koguma.core import inbound, items, match, order, problems, routes, rules, services, subset_rules, world
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.meta import meta
 from koguma.core.provenance import Shown, Viewer
 from koguma.core.rules import Class
+from koguma.core.subset_rules import SubsetRule
 from koguma.core.world import Inbound, Pairs
 from koguma.model import tags
 from koguma.model.resource import Key
@@ -66,7 +68,7 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
     to = list(_to_rules(viewer, kind, subject))
     shown: dict[str, Json] = {
         "type": kind,
-        "toRules": [],
+        "toRules": list(_tag_rules(viewer.db, kind, subject.mine)),
         "toResourceRules": [rule for rule, _ in to],
         "fromRules": list(_by_inbound(_from_rules, viewer, kind, subject)),
         "inboundRules": list(_by_inbound(_inbound_rules, viewer, kind, subject)),
@@ -101,6 +103,19 @@ def _origin(db: Db, entries: Sequence[ItemId]) -> list[Json]:
 
 
 # Outbound.
+
+
+def _tag_rules(db: Db, kind: str, mine: Class) -> Iterator[Json]:
+    """What a kind says about services by their tags; `toResourceRules` alone tells who set each field."""
+    viewer = Viewer(db)
+    for rule in _subset_rules(db, kind, mine):
+        asked = [{"key": each.key, "not": each.is_negated, "value": each.value} for each in rule.matchers]
+        (conf, *_) = viewer.confs(kind, rule.entries).conf
+        yield {"conf": conf, "matchers": asked, "origin": policies(db, rule.entries)}
+
+
+def _subset_rules(db: Db, kind: str, mine: Class) -> tuple[SubsetRule, ...]:
+    return subset_rules.outbound(db, mine.of(kind)) if services.mode(db, mine.mesh) != "Exclusive" else ()
 
 
 class _ToRule(msgspec.Struct, frozen=True):
@@ -168,10 +183,12 @@ def _to_rule(viewer: Viewer, kind: str, rule: _ToRule) -> tuple[Json, tuple[str,
 
 def _http_matches(db: Db, mine: Class) -> list[Json]:
     """The different matches of all HTTP routes of the proxy, by the hash that Kuma gives them."""
+    acting = [port.http for port in rules.ports(db, mine)]
+    acting += [rule.entries for rule in _subset_rules(db, "MeshHTTPRoute", mine)]
     found = {
         routes.match_hash(rule.matches): rule.matches or []
-        for port in rules.ports(db, mine)
-        for rule in items.route_rules(db, port.http)
+        for entries in dict.fromkeys(acting)
+        for rule in items.route_rules(db, entries)
     }
     return [{"hash": name, "match": found[name]} for name in sorted(found)]
 

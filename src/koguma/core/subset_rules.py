@@ -1,0 +1,147 @@
+"""Subset rules: outbound rules by tags of the called service, as Kuma 2.13 shows them in `toRules`.
+
+Kuma reads each entry of `to` also as a set of tags: `Mesh` is no tag, a MeshService of a name is its tag
+`kuma.io/service`. A policy that refers to a MeshHTTPRoute at the top is about the route's service with one
+tag more, which holds the hash of a rule's matches. One rule is made for each set, merged from all entries
+whose sets cover it; where sets differ in more than one key, Kuma also makes rules of combinations with
+negated tags.
+
+This is a view for Kuma's programs. What proxies get follows from real resources (`rules`), which
+`toResourceRules` shows.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Final, NamedTuple
+
+from koguma.core import items, match, order, routes, world
+from koguma.core.incremental import Db
+from koguma.core.items import ItemId, Policies
+from koguma.core.world import Pairs, pairs
+from koguma.model import tags
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+MATCHES_HASH: Final = "__rule-matches-hash__"  # Kuma's tag for the matches of a rule of a route
+_SERVICE_KINDS: Final = ("MeshService", "MeshServiceSubset")
+
+
+class TagMatcher(NamedTuple):
+    """A tag that a rule asks for, or that must be another one."""
+
+    key: str
+    value: str
+    is_negated: bool = False
+
+
+class SubsetItem(NamedTuple):
+    """An entry of a policy, and the tags that it is about."""
+
+    subset: Pairs
+    entry: ItemId
+
+
+class SubsetRule(NamedTuple):
+    """What calls to services with these tags get, from entries in the order in which they merge."""
+
+    matchers: tuple[TagMatcher, ...]
+    entries: tuple[ItemId, ...]
+
+
+def outbound(db: Db, policies: Policies) -> tuple[SubsetRule, ...]:
+    """The rules that policies of one kind make of the tags of services."""
+    found = [item for policy in policies for item in _items(db, policy)]
+    return combined(sorted(found, key=lambda item: order.key(items.rank(db, item.entry))))
+
+
+def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
+    entries = items.clean_spec(db, policy).get("to") or ()
+    refs = [entry.get("targetRef") or {} for entry in entries]
+    if any(ref.get("kind") == "MeshHTTPRoute" for ref in refs):
+        return  # Kuma leaves out the whole policy
+    selector = match.selector(db, policy)
+    if selector is None:
+        return
+    for index, ref in enumerate(refs):
+        entry = ItemId(policy, "to", index)
+        subsets = [_subset(ref)] if selector.via is None else _of_route(db, selector.via)
+        yield from (SubsetItem(subset, entry) for subset in subsets if subset is not None)
+
+
+def _subset(ref: Json) -> Pairs | None:
+    """The tags that a reference means; None for one that only real resources can answer."""
+    kind, own = ref.get("kind") or "Mesh", ref.get("tags") or {}
+    if kind == "Mesh":
+        return ()
+    if kind == "MeshSubset":
+        return pairs(own)
+    is_by_name = ref.get("name") and not any(ref.get(name) for name in ("labels", "namespace", "sectionName"))
+    return pairs({tags.SERVICE: ref["name"], **own}) if kind in _SERVICE_KINDS and is_by_name else None
+
+
+def _of_route(db: Db, route: Key) -> Iterator[Pairs]:
+    if world.RESOURCES.get(db, route) is None or route.kind != "MeshHTTPRoute":
+        return
+    for entry in items.clean_spec(db, route).get("to") or ():
+        subset = _subset(entry.get("targetRef") or {})
+        for rule in entry.get("rules") or () if subset is not None else ():
+            yield pairs({**dict(subset or ()), MATCHES_HASH: routes.match_hash(rule.get("matches"))})
+
+
+def combined(found: Sequence[SubsetItem]) -> tuple[SubsetRule, ...]:
+    """One rule for each combination of tags that some item covers, those with more tags first."""
+    keys = {key for item in found for key, _ in item.subset}
+    if len(keys) <= 1:
+        distinct = dict.fromkeys(tuple(TagMatcher(*tag) for tag in item.subset) for item in found)
+    else:
+        cliques = sorted(_cliques(found), key=lambda clique: ":".join(map(str, clique)), reverse=True)
+        distinct = dict.fromkeys(
+            combination for clique in cliques for combination in _combinations(found, clique)
+        )
+    made = [SubsetRule(matchers, _covering(found, matchers)) for matchers in distinct]
+    return tuple(sorted((rule for rule in made if rule.entries), key=_n_positive, reverse=True))
+
+
+def _n_positive(rule: SubsetRule) -> int:
+    return sum(not matcher.is_negated for matcher in rule.matchers)
+
+
+def _covering(found: Sequence[SubsetItem], matchers: tuple[TagMatcher, ...]) -> tuple[ItemId, ...]:
+    """The entries that hold wherever a rule holds: all their tags are asked for."""
+    asked = {(matcher.key, matcher.value) for matcher in matchers if not matcher.is_negated}
+    return tuple(dict.fromkeys(item.entry for item in found if asked.issuperset(item.subset)))
+
+
+def _cliques(found: Sequence[SubsetItem]) -> Iterator[tuple[int, ...]]:
+    """The maximal sets of items of which any two have services in common, by number (Bron-Kerbosch)."""
+    near = [
+        {j for j, other in enumerate(found) if j != i and _intersect(item.subset, other.subset)}
+        for i, item in enumerate(found)
+    ]
+    stack: list[tuple[set[int], set[int], set[int]]] = [(set(), set(range(len(found))), set())]
+    while stack:
+        chosen, open_, done = stack.pop()
+        if not open_ and not done:
+            yield tuple(sorted(chosen))
+            continue
+        pivot = max(sorted(open_ | done), key=lambda node: len(open_ & near[node]))
+        for node in sorted(open_ - near[pivot]):
+            stack.append((chosen | {node}, open_ & near[node], done & near[node]))
+            open_, done = open_ - {node}, done | {node}
+
+
+def _intersect(some: Pairs, others: Pairs) -> bool:
+    """Whether a service can have both sets of tags."""
+    mine = dict(some)
+    return all(mine.get(key, value) == value for key, value in others)
+
+
+def _combinations(found: Sequence[SubsetItem], clique: tuple[int, ...]) -> Iterator[tuple[TagMatcher, ...]]:
+    """Each key with its value or negated, in Kuma's order: the first key turns fastest, all values last.
+
+    The items of a clique agree on the value of each key, since any two of them have services in common.
+    """
+    asked = sorted({tag for number in clique for tag in found[number].subset})
+    turns = [tuple(reversed(turn)) for turn in product((False, True), repeat=len(asked))]
+    for negated in (*turns[1:], turns[0]):
+        yield tuple(TagMatcher(key, value, no) for (key, value), no in zip(asked, negated, strict=True))
