@@ -241,6 +241,18 @@ async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
     assert answer.headers["Cache-Control"] == "no-store"
 
 
+async def test_an_agent_that_keeps_the_token_in_a_file_gets_a_bootstrap_without_it(house):
+    token = house.token()
+    answer = await house.bring(dataplane(), dataplaneToken=token, features=["feature-token-file"])
+    assert token not in json.dumps(answer.bootstrap)
+    assert "initial_metadata" not in json.dumps(answer.bootstrap["dynamic_resources"])
+    (cluster,) = answer.bootstrap["static_resources"]["clusters"]
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    injector, _codec = options["http_filters"]
+    credential = injector["typed_config"]["credential"]["typed_config"]["credential"]
+    assert credential["sds_config"]["path_config_source"] == {"path": "/run/web-1/dataplane-token.json"}
+
+
 @pytest.fixture
 def logged():
     """What is logged, whatever others have set the log to."""

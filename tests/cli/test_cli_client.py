@@ -8,7 +8,7 @@ import pytest
 from koguma.cli import watching
 from koguma.cli.client import Client
 from koguma.cli.failures import ExitCode, Failure, Field, Refused, Unreachable
-from koguma.cli.target import Target
+from koguma.cli.target import Given, Target, resolve
 from koguma.model.redacted import Redacted
 
 MESHES = {"resources": [{"name": "Mesh", "path": "meshes", "shortName": "m", "scope": "Global"}]}
@@ -157,6 +157,25 @@ def test_a_watch_goes_on_from_the_last_revision(fake, monkeypatch, capsys):
     again = "/meshes?revision=7&watch=true"
     assert [asked.path for asked in fake.asked] == ["/meshes?watch=true", again, again]
     assert "connecting again" in capsys.readouterr().err
+
+
+def test_a_watch_goes_on_with_the_token_that_its_file_has_now(fake, monkeypatch, tmp_path):
+    monkeypatch.setattr(watching, "_FIRST_PAUSE_SECONDS", 0.0)
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    target = resolve(Given(fake.address, str(file)), {"XDG_CONFIG_HOME": str(tmp_path)})
+    fake.answer(200, ndjson(ADDED, BOOKMARK))
+    fake.answer(401, {"title": "Unauthenticated"})
+    fake.answer(200, ndjson(CHANGED))
+    events = watching.changes(Client(target), "/meshes", [])
+    assert [next(events)["type"] for _ in range(2)] == ["ADDED", "BOOKMARK"]
+    (tmp_path / "next").write_text("second\n")
+    (tmp_path / "next").rename(file)
+    assert next(events)["type"] == "MODIFIED"
+    sent = [asked.headers["Authorization"] for asked in fake.asked]
+    assert sent == ["Bearer first", "Bearer second", "Bearer second"]
+    file.write_text("")  # as while it is being written
+    assert target.token_now == Redacted("first")
 
 
 def test_a_watch_that_never_started_fails_at_once():

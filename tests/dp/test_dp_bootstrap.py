@@ -30,6 +30,7 @@ def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
     assert made["features"] == [
         "feature-readiness-unix-socket",
         "feature-access-log-pipe",
+        "feature-token-file",
         "feature-embedded-dns",
         "feature-bind-outbounds",
     ]

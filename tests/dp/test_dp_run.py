@@ -124,6 +124,29 @@ def test_an_envoy_that_crashes_is_told_about_and_started_again_with_a_new_bootst
     assert over_unix(proxy.workdir() / "kuma-readiness-reporter.sock", "/ready") == (200, "READY")
 
 
+def test_a_proxy_that_was_let_in_before_waits_for_another_token_where_it_is_refused(start, plane, token_file):
+    def refuses_the_first_token(asked: Any) -> Any:
+        is_first_run = len(plane.paths("/bootstrap")) == 1
+        if is_first_run or asked["dataplaneToken"] == "another-token":
+            return packed(bootstrap(asked))
+        return 401, b"authentication failed: token is expired"
+
+    plane.answer = refuses_the_first_token
+    proxy = start()
+    proxy.ready()
+    os.kill(proxy.envoy_pid(), signal.SIGKILL)
+    proxy.line("the control plane refuses the proxy")
+    Path(token_file).write_text("")  # as while it is being written
+    proxy.line("the token cannot be read again")
+    Path(token_file).write_text("another-token")
+    assert call(proxy.ready(2)).status == 200
+    kept = json.loads((proxy.workdir() / "dataplane-token.json").read_text())
+    assert kept["resources"][0]["generic_secret"] == {"secret": {"inline_string": "another-token"}}
+    assert mode(proxy.workdir() / "dataplane-token.json") == 0o600
+    assert TOKEN not in proxy.log
+    assert "another-token" not in proxy.log
+
+
 def test_an_envoy_goes_with_its_agent_even_if_that_is_killed(start):
     proxy = start()
     proxy.ready()

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from koguma.envoy.bootstrap import TOKEN_FILE
 from koguma.model import documents, labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
@@ -27,6 +28,7 @@ TOKEN_REQUIRED: Final = (
     "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"  # noqa: S105 - Kuma's words
     " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
 )
+TOKEN_FILE_FEATURE: Final = "feature-token-file"  # noqa: S105 - the agent keeps the token in a file for Envoy
 NOT_A_CA: Final = (
     "A data plane proxy is trying to verify the control plane using the certificate which is not a"
     " certificate authority (basic constraint 'CA' is set to 'false').\n"
@@ -154,6 +156,13 @@ def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str,
         "ipv6Enabled": request.ipv6_enabled,
         **{name: text for name, text in optional.items() if text},
     }
+
+
+def token_file(request: BootstrapRequest) -> str:
+    """Where the agent keeps the token for its Envoy; empty where it does not."""
+    if TOKEN_FILE_FEATURE not in request.features:
+        return ""
+    return f"{request.workdir.rstrip('/')}/{TOKEN_FILE}"
 
 
 def service(proxy: Resource) -> str:

@@ -197,6 +197,7 @@ class ProxiesDoor:
             ca=ca,
             ca_path="" if ca else asked.system_ca_path,
             delta=variant != "GRPC",
+            token_file=bootstrap_request.token_file(asked),
         )
         return msgspec.json.encode(bootstrap.bootstrap(node, source, asked.workdir.rstrip("/")))
 

@@ -114,8 +114,9 @@ class Client:
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": f"koguma/{__version__}"}
-        if self.target.token is not None:
-            headers["Authorization"] = f"Bearer {self.target.token.reveal()}"
+        token = self.target.token_now
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token.reveal()}"
         return headers
 
     def _connected(self) -> http.client.HTTPConnection:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from urllib.parse import urlsplit
@@ -82,7 +83,9 @@ def _options(given: Mapping[str, Any]) -> "Options":
         proxy=proxy,
         address=address,
         ca_file=_ca_file(address, given["ca_cert_file"] or ""),
-        token=_token(given["dataplane_token_file"] or "", given["dataplane_token"] or ""),
+        token=partial(
+            _token_again, _token(given["dataplane_token_file"] or "", given["dataplane_token"] or "")
+        ),
         envoy=Settings(
             binary=schema.find_envoy(given["envoy_path"] or "").absolute(),
             drain_seconds=given["drain_time"],
@@ -196,6 +199,16 @@ def _token(file: str, text: str) -> Callable[[], Redacted | None]:
         return lambda: target.read_token(file, "--dataplane-token-file")
     token = Redacted(text.strip()) if text.strip() else None
     return lambda: token
+
+
+def _token_again(read: Callable[[], Redacted | None]) -> Redacted | None:
+    """The token, for one who asks while the proxy runs: KogumaError where it cannot be read now."""
+    from koguma.model.errors import KogumaError  # noqa: PLC0415 - `--help` does not pay for it
+
+    try:
+        return read()
+    except Failure as failure:
+        raise KogumaError(failure.message) from None
 
 
 command.add_command(Sectioned("run", params=all_options(), callback=run, help=run.__doc__, epilog=_EXAMPLES))

@@ -38,6 +38,17 @@ class Target(NamedTuple):
     origin: str
     token: Redacted | None = None
     ca_file: str = ""
+    token_file: str = ""  # where the token comes from, if from a file
+
+    @property
+    def token_now(self) -> Redacted | None:
+        """The token as its file has it now: a command that runs for long outlives tokens."""
+        if not self.token_file:
+            return self.token
+        try:
+            return read_token(self.token_file, "the token file")
+        except Failure:  # it is being written; the next request reads it again
+            return self.token
 
     @property
     def url(self) -> SplitResult:
@@ -62,9 +73,9 @@ def resolve(given: Given, environment: Mapping[str, str]) -> Target:
     checked = checked_address(address, origin)
     if context is not None and given.context is None and context.address.rstrip("/") != checked:
         context = None
-    token = _token(given, environment, context)
+    token, token_file = _token(given, environment, context)
     ca_file = given.ca_file or _ca_file(given, environment, context)
-    target = Target(checked, origin, token, ca_file)
+    target = Target(checked, origin, token, ca_file, token_file)
     check_protected(target)
     return target
 
@@ -109,18 +120,18 @@ def checked_address(address: str, origin: str) -> str:
     return address.rstrip("/")
 
 
-def _token(given: Given, environment: Mapping[str, str], context: Context | None) -> Redacted | None:
+def _token(
+    given: Given, environment: Mapping[str, str], context: Context | None
+) -> tuple[Redacted | None, str]:
+    """The token, and the file that it is from."""
     if given.token_file:
-        return read_token(given.token_file, "--token-file")
+        return read_token(given.token_file, "--token-file"), given.token_file
     variable = Redacted(environment["KOGUMA_TOKEN"].strip()) if environment.get("KOGUMA_TOKEN") else None
-    kept = _kept_token(context) if given.context is not None or variable is None else None
-    return kept or variable
-
-
-def _kept_token(context: Context | None) -> Redacted | None:
-    if context is not None and context.token_file:
-        return read_token(context.token_file, f'context "{context.name}"')
-    return context.token if context else None
+    if context is not None and (given.context is not None or variable is None):
+        if context.token_file:
+            return read_token(context.token_file, f'context "{context.name}"'), context.token_file
+        return context.token or variable, ""
+    return variable, ""
 
 
 def _ca_file(given: Given, environment: Mapping[str, str], context: Context | None) -> str:

@@ -15,6 +15,7 @@ _TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _GONE: Final = 410
 _UNAVAILABLE: Final = 503
+_UNAUTHENTICATED: Final = 401
 
 
 def watch(
@@ -51,16 +52,21 @@ def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
                 yield event
             reason = "the server ended the watch"
         except (Unreachable, Refused) as lost:
-            if revision is None or failed >= _TRIES or not _passes(lost):
+            if revision is None or failed >= _TRIES or not _passes(lost, client):
                 raise
             reason = lost.message
         _wait(failed, reason)
         failed += 1
 
 
-def _passes(lost: Failure) -> bool:
-    """Whether trying again may help: the server is away, or says that it is on its way out or in."""
-    return not isinstance(lost, Refused) or lost.status == _UNAVAILABLE
+def _passes(lost: Failure, client: Client) -> bool:
+    """Whether trying again may help: the server is away, or on its way out or in, or a token ended.
+
+    A token in a file is read again for each attempt, and whoever renews it may be a little late.
+    """
+    if not isinstance(lost, Refused):
+        return True
+    return lost.status == _UNAVAILABLE or (lost.status == _UNAUTHENTICATED and bool(client.target.token_file))
 
 
 def _wait(failed: int, reason: str) -> None:

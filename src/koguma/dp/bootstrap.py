@@ -1,6 +1,6 @@
 """Bootstrap: what a proxy tells the control plane about itself, and the start configuration that it gets.
 
-The request is Kuma's; the answer holds what Envoy reads when it starts, the token in it. A control plane that
+The request is Kuma's; the answer holds what Envoy reads when it starts. A control plane that
 is not there yet is waited for, one that says no is not asked again.
 """
 
@@ -26,6 +26,7 @@ BIND_OUTBOUNDS: Final = "feature-bind-outbounds"
 READINESS_SOCKET: Final = "feature-readiness-unix-socket"
 EMBEDDED_DNS: Final = "feature-embedded-dns"
 ACCESS_LOG_PIPE: Final = "feature-access-log-pipe"
+TOKEN_FILE: Final = "feature-token-file"  # noqa: S105 - that Envoy reads the token from our file
 
 ENVOY_MINOR: Final = "1.40."
 
@@ -61,7 +62,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def features(self) -> list[str]:
         """What this proxy can do beyond the basics."""
-        found = [READINESS_SOCKET, ACCESS_LOG_PIPE]
+        found = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE]
         found += [EMBEDDED_DNS] if self.dns_port else []
         return found + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
 

@@ -18,7 +18,6 @@ import structlog
 from koguma.dp import TOKEN_VARIABLE
 from koguma.dp.bootstrap import EnvoyVersion, read_version
 from koguma.model.errors import KogumaError
-from koguma.model.redacted import SHOWN, Redacted
 
 _VERSION_SECONDS: Final = 10.0
 _KILL_SECONDS: Final = 5.0
@@ -107,9 +106,9 @@ async def version(binary: Path) -> EnvoyVersion:
 class EnvoyProcess:
     """A running Envoy. It goes when we go, whatever ends us."""
 
-    def __init__(self, process: asyncio.subprocess.Process, secret: Redacted | None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, masked: Callable[[str], str]) -> None:
         self._process = process
-        self._secret = secret
+        self._masked = masked
         self._started_at = time.monotonic()
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._refusal = ""
@@ -117,9 +116,13 @@ class EnvoyProcess:
 
     @classmethod
     async def start(
-        cls, settings: Settings, bootstrap: Path, environment: Mapping[str, str], secret: Redacted | None
+        cls,
+        settings: Settings,
+        bootstrap: Path,
+        environment: Mapping[str, str],
+        masked: Callable[[str], str],
     ) -> "EnvoyProcess":
-        """Run Envoy with the bootstrap in that file; `secret` is kept out of what it says."""
+        """Run Envoy with the bootstrap in that file; `masked` takes secrets out of a line that it says."""
         # A session of its own: Ctrl-C on a terminal is for us, who then let it drain. Its standard output
         # stays ours, because access logs may go there.
         process = await asyncio.create_subprocess_exec(
@@ -131,7 +134,7 @@ class EnvoyProcess:
             start_new_session=True,
             preexec_fn=_bound_to_parent(),
         )
-        return cls(process, secret)
+        return cls(process, masked)
 
     @property
     def pid(self) -> int:
@@ -183,9 +186,7 @@ class EnvoyProcess:
             self._take(rest)
 
     def _take(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        if self._secret is not None:
-            text = text.replace(self._secret.reveal(), SHOWN)
+        text = self._masked(line.decode(errors="replace").rstrip())
         refusal = self._refusal or refusal_in(text)
         if refusal and self._refusal:
             return  # Envoy says it a second time, without the form of a record

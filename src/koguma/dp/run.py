@@ -26,6 +26,7 @@ from koguma.dp.dns import DnsServer, upstreams_of
 from koguma.dp.envoy import Ended, EnvoyProcess
 from koguma.dp.observing import Certificate, Observing
 from koguma.dp.readiness import Readiness, State
+from koguma.dp.token_source import TokenSource
 from koguma.dp.unix_http import Silent
 from koguma.dp.workdir import Workdir
 from koguma.model.errors import KogumaError
@@ -38,6 +39,8 @@ _READY_POLL_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 10.0
 _RESTART_SECONDS: Final = (0.5, 30.0)
 _STEADY_SECONDS: Final = 60.0  # an Envoy that lived this long did not fail at its start
+_REFUSED_SECONDS: Final = 30.0
+_ABOUT_TOKEN: Final = (401, 403)  # answers that another token may change
 _DEREGISTER_SECONDS: Final = 2.0
 _NOTICE_SECONDS: Final = 1.0
 
@@ -69,7 +72,8 @@ class Agent:
         proxy = options.proxy.as_instance(self._instance)
         self._options = options = msgspec.structs.replace(options, proxy=proxy)
         self._tell = tell
-        self._plane = ControlPlane(options.address, options.ca_file, options.token)
+        self._token = TokenSource(options.token)
+        self._plane = ControlPlane(options.address, options.ca_file, self._token)
         self._readiness = Readiness()
         self._observing = Observing(options.envoy.binary, options.metrics_certificate)
         self._dns: DnsServer | None = None
@@ -127,6 +131,7 @@ class Agent:
     async def _serve(self, directory: Workdir) -> int:
         work = [asyncio.create_task(self._supervise(directory), name="Envoy")]
         work.append(asyncio.create_task(self._observing.run(directory), name="observing"))
+        work.append(asyncio.create_task(self._token.follow(directory.token), name="token"))
         if self._dns is not None:
             work.append(asyncio.create_task(records.follow(directory.dynamic_config, self._dns), name="DNS"))
         told = asyncio.create_task(self._stopping.wait(), name="stop")
@@ -165,16 +170,32 @@ class Agent:
             is_ipv6=machine.has_ipv6(),
             system_ca=machine.ca_file(),
         )
-        plane = self._plane
-        content = await bootstrap.fetch(
-            plane, lambda: bootstrap.request(options.proxy, setup, plane.ca(), plane.token())
-        )
+        content = await self._fetched(setup)
         self._is_known = True
+        self._token.write(directory.token)
         directory.write_bootstrap(content)
         environment = observing.environment(os.environ, content)
-        made = await EnvoyProcess.start(options.envoy, directory.bootstrap, environment, plane.token())
+        made = await EnvoyProcess.start(options.envoy, directory.bootstrap, environment, self._token.masked)
         _log.info("Envoy started", pid=made.pid, version=self._version.version, workdir=str(directory.path))
         return made
+
+    async def _fetched(self, setup: Setup) -> Redacted:
+        """The bootstrap. Who was let in before and is refused now waits for another token.
+
+        At the first start a refusal ends us, so that whoever starts the proxy sees it at once.
+        """
+        plane, proxy = self._plane, self._options.proxy
+        while True:
+            try:
+                return await bootstrap.fetch(
+                    plane, lambda: bootstrap.request(proxy, setup, plane.ca(), plane.token())
+                )
+            except Denied as denied:
+                if not self._is_known or denied.answered not in _ABOUT_TOKEN:
+                    raise
+                hint = "it is asked again when the token changes, and now and then"
+                _log.error("the control plane refuses the proxy", why=denied.detail, hint=hint)
+                await self._token.changed(_REFUSED_SECONDS)
 
     async def _recover(self, ended: Ended, pause: float) -> None:
         self._readiness.state = State.STARTING

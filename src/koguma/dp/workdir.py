@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from koguma.envoy import access_logs, names
-from koguma.envoy.bootstrap import ADMIN_SOCKET
+from koguma.envoy.bootstrap import ADMIN_SOCKET, TOKEN_FILE
 from koguma.identity import files
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
@@ -25,7 +25,7 @@ READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
 DYNAMIC_CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
 
 _SOCKETS: Final = (ADMIN_SOCKET, READINESS_SOCKET, DYNAMIC_CONFIG_SOCKET, names.METRICS_SOCKET)
-_FILES: Final = (access_logs.PIPE, names.METRICS_CERTIFICATE, names.METRICS_KEY)
+_FILES: Final = (TOKEN_FILE, access_logs.PIPE, names.METRICS_CERTIFICATE, names.METRICS_KEY)
 _SOCKET_PATH_MAX: Final = 107  # sun_path, without the zero at its end
 _NAME_MAX: Final = 24
 _SUFFIX_LENGTH: Final = 8  # what tempfile adds
@@ -41,8 +41,13 @@ class Workdir(msgspec.Struct, frozen=True):
 
     @property
     def bootstrap(self) -> Path:
-        """What Envoy reads when it starts; holds the token."""
+        """What Envoy reads when it starts; an older control plane puts the token into it."""
         return self.path / "bootstrap.json"
+
+    @property
+    def token(self) -> Path:
+        """Where Envoy reads the token, again whenever the file is replaced."""
+        return self.path / TOKEN_FILE
 
     @property
     def admin(self) -> Path:

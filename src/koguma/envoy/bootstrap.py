@@ -17,6 +17,8 @@ from koguma.model.redacted import Redacted
 from koguma.model.schema import Json
 
 ADMIN_SOCKET: Final = "envoy-admin.sock"
+TOKEN_FILE: Final = "dataplane-token.json"  # noqa: S105 - a file's name: the agent writes it for each new token
+_TOKEN_SECRET: Final = "dataplane-token"  # noqa: S105 - the name of the secret in that file
 
 _SOCKET_MODE: Final = 0o600
 
@@ -65,6 +67,7 @@ class Source(msgspec.Struct, frozen=True):
     ca: str = ""  # PEM
     ca_path: str = ""  # the proxy's file of CAs, where there is no PEM
     delta: bool = True  # only what changes is sent; else everything each time
+    token_file: str = ""  # from which Envoy reads the token whenever it changes; then `token` is not used
 
 
 def bootstrap(node: Node, source: Source, directory: str) -> Data:
@@ -100,11 +103,56 @@ def _dynamic_resources(source: Source) -> Data:
             "grpc_services": [
                 {
                     "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": _RECONNECT}},
-                    "initial_metadata": [{"key": "authorization", "value": source.token.reveal()}],
+                    **_initial_metadata(source),
                 }
             ],
         },
     }
+
+
+def _initial_metadata(source: Source) -> Data:
+    """The token for good, for agents that do not keep a file of it."""
+    if source.token_file:
+        return {}
+    return {"initial_metadata": [{"key": "authorization", "value": source.token.reveal()}]}
+
+
+def token_secret(token: str) -> Data:
+    """What the token file holds: a list of secrets as Envoy reads it from a file (SDS)."""
+    secret = typed(
+        "envoy.extensions.transport_sockets.tls.v3.Secret",
+        name=_TOKEN_SECRET,
+        generic_secret={"secret": {"inline_string": token}},
+    )
+    return {"resources": [secret]}
+
+
+def _token_filters(file: str) -> Data:
+    """Filters of calls to the control plane that add the token as it is in the file at that moment.
+
+    `initial_metadata` is fixed until Envoy restarts. The file is read again when another one is moved into
+    its place, so it is replaced by a rename and never written in parts.
+    """
+    credential = extension(
+        "envoy.http.injected_credentials.generic",
+        "envoy.extensions.http.injected_credentials.generic.v3.Generic",
+        credential={
+            "name": _TOKEN_SECRET,
+            "sds_config": {"path_config_source": {"path": file}, "resource_api_version": "V3"},
+        },
+        header="authorization",
+    )
+    injector = extension(
+        "envoy.filters.http.credential_injector",
+        "envoy.extensions.filters.http.credential_injector.v3.CredentialInjector",
+        overwrite=True,
+        credential=credential,
+    )
+    codec = extension(
+        "envoy.filters.http.upstream_codec",
+        "envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+    )
+    return {"http_filters": [injector, codec]}
 
 
 def _ads_cluster(source: Source) -> Data:
@@ -118,7 +166,11 @@ def _ads_cluster(source: Source) -> Data:
         **resolution,
         "connect_timeout": "1s",
         "typed_extension_protocol_options": {
-            options: typed(options, explicit_http_config={"http2_protocol_options": {}})
+            options: typed(
+                options,
+                explicit_http_config={"http2_protocol_options": {}},
+                **(_token_filters(source.token_file) if source.token_file else {}),
+            )
         },
         # Of the kernel and not of HTTP/2, whose pings a gRPC server takes for an attack.
         "upstream_connection_options": {
