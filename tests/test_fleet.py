@@ -1,7 +1,10 @@
 """The fleet: who is let in, what is registered and removed, what each proxy is offered, and when."""
 
 import asyncio
+import http.client
 import json
+import ssl
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from koguma import trials
 from koguma.cli.proxies import refusals
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
-from koguma.model.errors import Forbidden, Invalid, NotFound, Unauthenticated
+from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
 from koguma.registration import CONNECTED_TO
 from koguma.store.contract import Put, Transaction
@@ -555,3 +558,61 @@ def test_a_proxy_that_can_get_nothing_says_why(plane):
     (told,) = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
     assert told["message"].startswith('Dataplane "web-1" (mesh default zone default) cannot be read: ')
     assert next(refusals([proxy])).startswith("\nweb-1 gets nothing new")
+def refused_through_each_door(plane):
+    """Knock in every way in which a proxy may be refused; each under a name that says how."""
+    plane("PUT", "/meshes/other", {"type": "Mesh", "name": "other"})
+    body = {"mesh": "other", "validFor": "1h"}
+    foreign = plane("POST", "/tokens/dataplane", body).body.decode()
+    knocks = {
+        "rubbish": {"shown": "rubbish"},
+        "foreign": {"shown": foreign},
+        "stranger": {"shown": token(plane, name="web-9")},
+        "unknown": {"brings": None},
+        "homeless": {"mesh": "nowhere"},
+        "replaced": {"brings": dataplane("replaced") | {"labels": {"koguma.io/instance": "old"}}},
+    }
+    said: dict[str, str] = {}
+    for run in ("old", "new"):
+        connect(plane, dataplane("replaced") | {"labels": {"koguma.io/instance": run}}, name="replaced")
+    for name, more in knocks.items():
+        with pytest.raises(KogumaError) as raised:
+            connect(plane, **{"brings": dataplane(name), "name": name, **more})
+        said[name] = str(raised.value)
+    context = ssl.create_default_context(cafile=str(plane.data_dir / "ca.pem"))
+    for name, shown in (("tokenless", ""), ("bootstrapped", "rubbish")):
+        asked = {"mesh": "default", "name": name, "workdir": "/run/x", "dataplaneToken": shown}
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", plane.plane.ports["dp"], context=context)
+        ) as door:
+            door.request("POST", "/bootstrap", json.dumps(asked), {"Content-Type": "application/json"})
+            response = door.getresponse()
+            assert response.status in (401, 422)
+            said[name] = response.read().decode()
+    return said
+
+
+def test_a_refusal_through_any_door_is_shown_with_its_reason(plane):
+    said = refused_through_each_door(plane)
+    shown = {each["name"]: each for each in plane("GET", "/_proxies").json["refused"]}
+    assert {name: each["reason"] for name, each in shown.items()} == said
+    assert said["unknown"] == 'there is no Dataplane "unknown" in mesh "default"'
+    assert {name for name in said if shown[name]["door"] == "bootstrap"} == {"tokenless", "bootstrapped"}
+    of_mesh = plane("GET", "/_proxies?mesh=other").json
+    assert (of_mesh["total"], of_mesh["refused"]) == (0, [])
+    checks = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "refused proxies"]
+    assert {each["status"] for each in checks} == {"error"}
+    assert len(checks) == len(said)
+    metrics = plane("GET", "/metrics").body.decode()
+    assert "koguma_proxies_refused 8.0" in metrics
+    assert "koguma_proxy_refusals_total 8.0" in metrics
+    connect(plane, dataplane("rubbish"), name="rubbish")
+    assert "rubbish" not in {each["name"] for each in plane("GET", "/_proxies").json["refused"]}
+
+
+def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
+    with Plane(tmp_path, localhost_is_admin=False) as plane:
+        admin = {"Authorization": f"Bearer {(tmp_path / 'admin-token').read_text().strip()}"}
+        with pytest.raises(Unauthenticated):
+            connect(plane, dataplane(), shown="rubbish")
+        assert [each["name"] for each in plane("GET", "/_proxies", **admin).json["refused"]] == ["web-1"]
+        assert plane("GET", "/_proxies").json.get("refused", []) == []

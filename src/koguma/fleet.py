@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from koguma.api.context import Context, mesh_key
+from koguma.api.refused_proxies import RefusedProxies
 from koguma.api.tokens import Keys
 from koguma.certificates import Certificates
 from koguma.control import Control
@@ -28,7 +29,7 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Failure, Snapshot
 from koguma.identity import dataplane_auth
 from koguma.identity.claims import DATAPLANE
-from koguma.model.errors import Conflict, NotFound, Unavailable
+from koguma.model.errors import Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -74,6 +75,7 @@ class Fleet:
         self.quarantine = Quarantine(context)
         self.quarantine.load()
         self._poke = poke
+        self.refused_proxies = RefusedProxies(clock)
         self._registration = Registration(context)
         self._lines: dict[Key, ProxyLine] = {}
         self._joining: dict[Key, ProxyLine] = {}
@@ -97,6 +99,15 @@ class Fleet:
 
     async def connect(self, hello: Hello) -> Line:
         """Let a proxy in, with a token that is for it, and a Dataplane that is there or that it brings."""
+        try:
+            line = await self._connected_line(hello)
+        except KogumaError as error:
+            self.refused_proxies.refuse("xds", hello.mesh, hello.name, hello.peer, error)
+            raise
+        self.refused_proxies.admit(hello.mesh, hello.name)
+        return line
+
+    async def _connected_line(self, hello: Hello) -> Line:
         if self.context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
         ring = self._keys.ring(DATAPLANE, hello.mesh)
@@ -137,7 +148,7 @@ class Fleet:
         found = self.context.state.named("Dataplane", hello.mesh, hello.name)
         if found is None:
             text = f'there is no Dataplane "{hello.name}" in mesh "{hello.mesh}"'
-            raise NotFound(violations=[Violation("name", text, "missing")])
+            raise NotFound(text, violations=[Violation("name", text, "missing")])
         return found
 
     async def disconnect(self, line: ProxyLine) -> None:

@@ -228,7 +228,7 @@ class ControlPlane:
             context.access.check(call.user, Attempt("get", path="/openapi.json"))
             return answer(description)
 
-        proxies = Proxies(context, self._shown_proxies)
+        proxies = Proxies(context, self._shown_proxies, self._refused_proxies)
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
@@ -251,6 +251,9 @@ class ControlPlane:
 
     def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.shown(mesh) if self._proxies else iter(())
+
+    def _refused_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
+        return self._proxies.shown_refused(mesh) if self._proxies else iter(())
 
     def _tls(self, data_dir: Path) -> tuple[ssl.SSLContext, ServerIdentity]:
         settings = self.settings

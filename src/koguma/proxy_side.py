@@ -120,6 +120,7 @@ class ProxySide:
             lambda: self.ports["xds"],
             identity.ca,
             certificate_facts.names(identity.certificate),
+            refused=self.fleet.refused_proxies,
         )
         self._http = HttpServer(door.handle)
         await self._http.start()
@@ -174,6 +175,10 @@ class ProxySide:
         """How the proxies are, as the API shows it."""
         return self.fleet.shown(mesh) if self.fleet else iter(())
 
+    def shown_refused(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
+        """The proxies that were not let in, as the API shows them."""
+        return self.fleet.refused_proxies.shown(mesh) if self.fleet else iter(())
+
     def checks(self) -> Iterator[Check]:
         """What an operator should know."""
         if self._problem:
@@ -184,6 +189,8 @@ class ProxySide:
         for found in self._statuses.problems:
             yield Check("services", "warning", f"{found.about}: {found.message}")
         yield from self._proof_checks()
+        if self.fleet is not None:
+            yield from self.fleet.refused_proxies.checks()
         yield from self._proxy_checks()
 
     def _proof_checks(self) -> Iterator[Check]:
@@ -220,6 +227,8 @@ class ProxySide:
             "counter",
             failed,
         )
+        if self.fleet is not None:
+            yield from self.fleet.refused_proxies.numbers()
         if self.prover is not None:
             runs, wrong, failed = self.prover.runs, self.prover.mismatches, self.prover.failures
             yield "koguma_proof_runs", "Compiles from scratch that were compared.", "counter", runs

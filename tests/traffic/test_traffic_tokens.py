@@ -60,8 +60,20 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
         restart_control_plane(mesh)
         mesh.control_plane.says("token is revoked")
         assert "web-1" not in mesh.proxies()
+        seen = mesh.koguma("get", "proxies").stdout
+        assert "web-1 (mesh default) from 127.0.0.1, " in seen
+        assert "koguma token dataplane --mesh default --name web-1 --valid-for 720h" in seen
+        (refused,) = json.loads(mesh.koguma("get", "proxies", "-o", "json").stdout)["refused"]
+        assert (refused["name"], refused["mesh"], refused["door"]) == ("web-1", "default", "xds")
+        checked = mesh.koguma("check", check=False)
+        assert (checked.returncode, "web-1 (mesh default, from 127.0.0.1) was refused" in checked.stdout) == (
+            1,
+            True,
+        )
         swap(mounted, second, "..2")
         until(lambda: is_connected(mesh, "web-1"), "the proxy shows the token that was swapped in")
+        assert "refused proxies" not in mesh.koguma("check").stdout
+        assert mesh.control_plane.output.count('"proxy refused"') == 1, "once, however often it knocked"
 
         revoke(mesh, first, second)
         plain = tmp_path / "plain"

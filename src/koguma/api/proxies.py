@@ -20,18 +20,24 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
+Shown = Callable[[str], Iterable[Mapping[str, Json]]]  # what there is in a mesh, or in all
+
 STATES: Final = ("connecting", "synced", "behind", "nack")
 
 
 class Proxies:
     """Handlers of `/_proxies` and of `_config` below a Dataplane."""
 
-    def __init__(self, context: Context, shown: Callable[[str], Iterable[Mapping[str, Json]]]) -> None:
+    def __init__(self, context: Context, shown: Shown, refused: Shown = lambda _mesh: ()) -> None:
         self._context = context
         self._shown = shown
+        self._refused = refused
 
     async def list(self, call: Call) -> web.StreamResponse:
-        """The proxies connected to this control plane: of one mesh, or of all that the user may see."""
+        """The proxies connected to this control plane: of one mesh, or of all that the user may see.
+
+        Those that were not let in stand apart: they have no state.
+        """
         kind = self._context.kinds["Dataplane"]
         mesh, state = call.query.get("mesh", ""), call.query.get("state", "")
         if state and state not in STATES:
@@ -41,13 +47,16 @@ class Proxies:
         if mesh:
             self._context.check(call.user, "list", kind, mesh)
             self._context.check_mesh(call.user, mesh)
-        seen = [
-            each
-            for each in self._shown(mesh)
-            if self._context.access.allows_on(call.user, "list", kind.plural, "", each["mesh"])
-        ]
+        seen, refused = (
+            [
+                each
+                for each in found
+                if self._context.access.allows_on(call.user, "list", kind.plural, "", each["mesh"])
+            ]
+            for found in (self._shown(mesh), () if state else self._refused(mesh))
+        )
         items = [each for each in seen if state in ("", each["state"])]
-        return answer_json({"total": len(items), "items": items})
+        return answer_json({"total": len(items), "items": items, "refused": refused})
 
     async def config(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """What a proxy's Envoy is to have, by type and name, in Envoy's own words; secrets are masked.

@@ -21,6 +21,7 @@ from koguma.api import bootstrap_request, transactions
 from koguma.api.bootstrap_request import BootstrapRequest, Farewell, ProxyName
 from koguma.api.call import JSON, Call, answer
 from koguma.api.context import Context, mesh_key
+from koguma.api.refused_proxies import RefusedProxies
 from koguma.api.tokens import Keys
 from koguma.api.user import ANONYMOUS, User
 from koguma.core import admission
@@ -72,7 +73,7 @@ class _NotYetThere(NotFound):
 class ProxiesDoor:
     """Handlers of `POST /bootstrap` and `POST /deregister`; `handle` is for an HttpServer of its own."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is known where the ports are put together
         self,
         context: Context,
         keys: Keys,
@@ -82,6 +83,7 @@ class ProxiesDoor:
         sans: Sequence[str],
         *,
         xds_host: str = "",
+        refused: RefusedProxies | None = None,
     ) -> None:
         """Take the CA (PEM; empty where unknown) and the names of the certificate that xDS shows.
 
@@ -94,6 +96,7 @@ class ProxiesDoor:
         self._ca = ca
         self._sans = tuple(sorted(certificate_facts.normal(name) for name in sans))
         self._xds_host = xds_host
+        self._refused = RefusedProxies(clock) if refused is None else refused
         self._handlers = {"/bootstrap": self._bootstrap, "/deregister": self._deregister}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -138,6 +141,14 @@ class ProxiesDoor:
 
     async def _bootstrap(self, call: Call, body: bytes) -> web.Response:
         asked = bootstrap_request.of(body, BootstrapRequest)
+        try:
+            return self._bootstrapped(call, asked)
+        except KogumaError as error:
+            if asked.name:
+                self._refused.refuse("bootstrap", asked.mesh, asked.name, call.request.remote or "", error)
+            raise
+
+    def _bootstrapped(self, call: Call, asked: BootstrapRequest) -> web.Response:
         token = _token(call, asked.dataplane_token)
         if not token:
             raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)

@@ -15,29 +15,49 @@ _WIDE: Final = ("INSTANCE", "KRI")
 def show(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
     """Print the proxies of a mesh, or of all; with names, only those."""
     query = [("mesh", mesh)] if mesh else []
-    found = client.get("/_proxies", query).object["items"]
-    chosen = [each for each in found if not names or each["name"] in names]
+    answer = client.get("/_proxies", query).object
+    chosen, refused = (
+        [each for each in found if not names or each["name"] in names]
+        for found in (answer["items"], answer.get("refused") or ())
+    )
     for name in names:
         if name not in {each["name"] for each in chosen}:
             terminal.complain(f"{name} is not connected to this control plane")
     if output == "json":
         from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for it
 
-        print(form.json_text({"total": len(chosen), "items": chosen}))
+        print(form.json_text({"total": len(chosen), "items": chosen, "refused": refused}))
         return
     if output == "yaml":
         from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
 
         print(form.yaml_stream(chosen).rstrip("\n"))
+        if refused:
+            terminal.complain(f"{len(refused)} more were refused; `koguma get proxies` shows them")
         return
     if not chosen:
         terminal.complain(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
-        return
-    wide = output == "wide"
-    for line in tables.lines(_TITLES + (_WIDE if wide else ()), (_row(each, wide=wide) for each in chosen)):
-        print(line)
+    else:
+        wide = output == "wide"
+        rows = (_row(each, wide=wide) for each in chosen)
+        for line in tables.lines(_TITLES + (_WIDE if wide else ()), rows):
+            print(line)
     for line in refusals(chosen):
         print(line)
+    for line in _refused_lines(refused):
+        print(terminal.printable(line))
+
+
+def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
+    """Who was not let in, why, and what to do; in sentences, since the reasons are long."""
+    if refused:
+        yield ""
+        yield "Refused, so not in the table above:"
+    for each in refused:
+        times = "once" if each["count"] == 1 else f"{each['count']} times"
+        yield f"  {each['name']} (mesh {each['mesh']}) from {each['address']}, {times} since {each['since']}:"
+        yield f"    {each['reason']}"
+        yield f"    {each['hint']}"
 
 
 def _row(each: Json, *, wide: bool) -> tuple[str, ...]:

@@ -143,7 +143,8 @@ class XdsServer:
             stream = await self._let_in(context, form)
         except KogumaError as error:
             end = end_of(error)
-            _log.info("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
+            # Not for operators: it knocks every few seconds, and whoever refused it has said so once.
+            _log.debug("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
         else:
             end = await self._attend(stream)
             if stream.is_deaf:
