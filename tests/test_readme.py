@@ -75,7 +75,7 @@ def see(command, done, demo):
     elif "weight: 50" in command:
         demo.shows(r"v1 █+ [3-6]\d%  v2 █+ [3-6]\d%")
     elif "delete meshtrafficpermission" in command:
-        demo.shows(r"^403 denied by default █+ 100%")
+        demo.shows(r"^403 denied by no-permission\(deny-by-default\) █+ 100%")
     elif command.endswith("permissions.yaml"):
         demo.shows(r"v1 █+ [3-6]\d%  v2 █+ [3-6]\d%")
 

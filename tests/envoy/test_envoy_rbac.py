@@ -38,24 +38,26 @@ DECISIONS = (
     ),
 )
 
+NOBODY = "no-permission(deny-by-default)"
+
 # URIs of the certificate, server name, who denies (None: nobody)
 CALLERS = (
     (("spiffe://default/web",), "x", None),
     (("spiffe://default/other", "spiffe://default/web", "kuma://a/b"), "x", None),
-    (("spiffe://default/web2",), "x", "default"),
+    (("spiffe://default/web2",), "x", NOBODY),
     (("spiffe://default/bad",), "x", "kri_no-bad"),
     (("spiffe://default/web", "spiffe://default/bad"), "x", "kri_no-bad"),
     (("spiffe://default/old/one",), "x", None),
-    (("spiffe://default/older",), "x", "default"),
+    (("spiffe://default/older",), "x", NOBODY),
     (("spiffe://default/cli",), "inner.example", None),
-    (("spiffe://default/cli",), "x", "default"),
+    (("spiffe://default/cli",), "x", NOBODY),
     (("spiffe://default/a", "kuma://team/a", "kuma://v/1"), "x", None),
-    (("spiffe://default/a", "kuma://team/a", "kuma://v/12"), "x", "default"),
+    (("spiffe://default/a", "kuma://team/a", "kuma://v/12"), "x", NOBODY),
     # Names that another domain's CA could write into one URI, or beside its own.
-    (("spiffe://elsewhere/x,spiffe://default/web",), "x", "default"),
-    (("spiffe://elsewhere/x", "spiffe://default/web"), "x", "default"),
-    (("kuma://x/y,spiffe://default/web", "spiffe://elsewhere/x"), "x", "default"),
-    (("spiffe://elsewhere/x,kuma://team/a,kuma://v/1",), "x", "default"),
+    (("spiffe://elsewhere/x,spiffe://default/web",), "x", NOBODY),
+    (("spiffe://elsewhere/x", "spiffe://default/web"), "x", NOBODY),
+    (("kuma://x/y,spiffe://default/web", "spiffe://elsewhere/x"), "x", NOBODY),
+    (("spiffe://elsewhere/x,kuma://team/a,kuma://v/1",), "x", NOBODY),
 )
 
 
@@ -156,7 +158,7 @@ def test_the_log_says_who_denied_a_request_without_its_query(setting: Setting) -
 def test_the_log_says_who_denied_a_connection(setting: Setting) -> None:
     setting.call(setting.tcp, ("spiffe://default/stranger",), "x")
     setting.call(setting.tcp, ("spiffe://default/bad",), "x")
-    assert setting.logged("default denied a connection from spiffe://default/stranger (127.0.0.1)")
+    assert setting.logged(f"{NOBODY} denied a connection from spiffe://default/stranger (127.0.0.1)")
     assert setting.logged("kri_no-bad denied a connection from spiffe://default/bad (127.0.0.1)")
 
 
@@ -174,7 +176,7 @@ def test_a_planned_denial_is_counted_and_lets_in(setting: Setting) -> None:
 
 
 def test_where_nobody_is_let_in_the_denial_has_the_default_name() -> None:
-    assert rbac.deny_all()["matcher"]["on_no_match"]["action"]["typed_config"]["name"] == "default"
+    assert rbac.deny_all()["matcher"]["on_no_match"]["action"]["typed_config"]["name"] == NOBODY
     assert rbac.deny_all_network("kri") == {**rbac.network("kri", ()), "stat_prefix": "kri"}
     assert "shadow_matcher" not in rbac.deny_all()
 

@@ -95,8 +95,8 @@ def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: Town) ->
 def test_whom_nothing_allows_is_told_that_nobody_did(mesh: Town) -> None:
     with mesh.permits("web-may", allow=[WEB]):
         answer = mesh.guest.call("backend", path="/of-guest?key=secret")
-        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, "default")
-        said(mesh.backend, f"default denied GET /of-guest from {GUEST}")
+        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, "no-permission(deny-by-default)")
+        said(mesh.backend, f"no-permission(deny-by-default) denied GET /of-guest from {GUEST}")
         assert "key=secret" not in mesh.backend.output
 
 
@@ -177,7 +177,7 @@ def connections(sidecar: Sidecar, to: str) -> int:
 
 def test_connections_without_requests_are_denied_by_closing_them(mesh: Town) -> None:
     assert bytes_back(mesh.web.outbounds["db"]) == b""
-    said(mesh.database, f"default denied a connection from {WEB}")
+    said(mesh.database, f"no-permission(deny-by-default) denied a connection from {WEB}")
     with mesh.permits("web-may", allow=[WEB]):
         until(lambda: bytes_back(mesh.web.outbounds["db"]) == b"hello", "web reaches the database", 5)
         assert bytes_back(mesh.guest.outbounds["db"]) == b""

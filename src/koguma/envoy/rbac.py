@@ -19,7 +19,9 @@ from koguma.envoy.words import Data
 Action = Literal["Allow", "Deny", "AllowWithShadowDeny"]
 
 DENIED_BY: Final = "x-koguma-denied-by"
-DEFAULT: Final = "default"  # the name for what nothing decides
+# The name for what nothing decides; no mesh and no policy can be called so. Without a space, since Envoy
+# replaces those in response code details.
+DEFAULT: Final = "no-permission(deny-by-default)"
 
 _HTTP: Final = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _NETWORK: Final = "envoy.extensions.filters.network.rbac.v3.RBAC"
@@ -114,7 +116,7 @@ def _denied(details: str) -> Data:
 
 
 def denied_reply() -> Data:
-    """The local_reply_config by which a denied request's answer says who denied it: a name, or `default`."""
+    """The local_reply_config by which a denied request's answer says who denied it: a policy, or that none allows it."""
     header = {"key": DENIED_BY, "value": _denier("response.code_details")}
     change = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {"mappers": [{"filter": _denied("response.code_details"), "headers_to_add": [change]}]}
