@@ -37,6 +37,12 @@ def test_text_that_cannot_be_read(plane, body, place):
     assert answer["invalid_parameters"][0]["field"] == place
 
 
+def test_a_tab_in_yaml_is_named_with_its_place(plane):
+    answer = refused(plane, b"type: MeshTimeout\nspec:\n\tto: []\n", Content_Type="application/yaml")
+    words = "a tab stands here, and YAML forbids tabs for indentation: use spaces"
+    assert answer["invalid_parameters"] == [{"field": "line 3, column 1", "reason": words}]
+
+
 def test_broken_yaml(plane):
     answer = refused(plane, b"type: [\n", Content_Type="application/yaml")
     assert answer["invalid_parameters"][0]["field"] == "line 2, column 1"

@@ -77,6 +77,9 @@ def test_the_body_must_say_what_the_url_says(plane, mesh):
     ]
 
 
+DESTINATIONS = ("Mesh", "MeshService", "MeshExternalService", "MeshMultiZoneService", "MeshHTTPRoute")
+
+
 def test_everything_wrong_comes_back_with_its_place(plane, mesh):
     spec = {"to": [{"targetRef": {"kind": "Dataplane"}, "default": {"idleTimeout": "-1s"}}], "form": []}
     answer = plane("PUT", url(mesh), timeout(mesh=mesh, spec=spec))
@@ -85,7 +88,10 @@ def test_everything_wrong_comes_back_with_its_place(plane, mesh):
     assert answer.json["detail"] == "Resource is not valid"
     assert answer.fields == [
         ("spec.form", 'unknown field "form"; did you mean "from"?'),
-        ("spec.to[0].targetRef.kind", "value 'Dataplane' is not supported"),
+        (
+            "spec.to[0].targetRef.kind",
+            f"value 'Dataplane' is not supported; use {', '.join(DESTINATIONS)} or MeshTCPRoute here",
+        ),
         ("spec.to[0].default.idleTimeout", "must not be negative when defined"),
     ]
     assert [cause["field"] for cause in answer.json["causes"]] == [field for field, _ in answer.fields]

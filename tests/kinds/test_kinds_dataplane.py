@@ -215,7 +215,7 @@ REFUSED: list[tuple[str, Expected]] = [
         networking("inbound: [{port: '80', state: ready}]"),
         [
             (f"{IN}.port", 'in body must be of type integer: "string"'),
-            (f"{IN}.state", "in body should be one of [Ready NotReady Ignored]"),
+            (f"{IN}.state", 'in body should be one of [Ready NotReady Ignored]; did you mean "Ready"?'),
         ],
     ),
 ]

@@ -1,6 +1,5 @@
 """Context: what every handler of the API works with. Built once by main, handed in."""
 
-import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
@@ -14,6 +13,7 @@ from koguma.core.incremental import Db
 from koguma.model import kri
 from koguma.model.errors import Forbidden, KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
+from koguma.model.nearest import nearest
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -124,8 +124,8 @@ class Context(msgspec.Struct, frozen=True):
         if not self.access.allows_on(user, "list", kind.plural, "", mesh):
             return ""
         there = [found.core_name for found in self.state.listed(kind.name, mesh)]
-        near = difflib.get_close_matches(name, there, n=1, cutoff=0.6)
-        return f'; did you mean "{near[0]}"?' if near else ""
+        near = nearest(name, there)
+        return f'; did you mean "{near}"?' if near else ""
 
     def broken(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
         """What is stored under that core name and cannot be read, if anything."""

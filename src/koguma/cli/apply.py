@@ -13,7 +13,7 @@ from koguma.model.documents import Document
 _COLOURS: Final = {"created": "green", "configured": "yellow", "deleted": "red"}
 
 
-@click.command("apply")
+@click.command("apply", cls=options.ReadsFiles)
 @options.files
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @click.option("--set", "set_name", metavar="NAME", help="Mark the objects as one set, for --prune.")

@@ -18,7 +18,7 @@ from koguma.model.documents import Document
 _SET_LABEL: Final = "koguma.io/set"
 
 
-@click.command("diff")
+@click.command("diff", cls=options.ReadsFiles)
 @options.files
 @click.option("--set", "set_name", metavar="NAME", help="As for apply.")
 @click.option("--prune", is_flag=True, help="As for apply: also show what the set would lose.")

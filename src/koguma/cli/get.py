@@ -17,7 +17,8 @@ Examples:
   koguma get meshtimeout backend-is-quick -o yaml
   koguma get kri_mt_default___backend-is-quick_
   koguma get dataplanes -A -l team=blue -w
-  koguma get proxies -A
+  koguma get proxies -A -w
+  koguma get all -m shop
 """
 
 
@@ -41,11 +42,26 @@ def command(
     watch: bool,
     output: str | None,
 ) -> None:
-    """Show objects: a table, YAML, JSON; or watch them. `get proxies` shows how far the proxies are."""
-    if words and words[0] in ("proxies", "proxy") and not watch:
+    """Show objects: a table, YAML, JSON; or watch them.
+
+    `get proxies` shows how far the connected proxies are, `get all` the objects of all kinds but secrets.
+    """
+    if words and words[0] in ("proxies", "proxy"):
         from koguma.cli import proxies  # noqa: PLC0415 - only for proxies
 
-        proxies.show(client, words[1:], None if all_meshes else mesh, output)
+        if labels:
+            raise click.UsageError(
+                "--labels chooses from stored objects; for proxies use `koguma get dataplanes -l`"
+            )
+        shown = proxies.watch if watch else proxies.show
+        shown(client, words[1:], None if all_meshes else mesh, output)
+        return
+    if tuple(words) == ("all",):
+        from koguma.cli import everything  # noqa: PLC0415 - only for all kinds
+
+        if watch:
+            raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
+        everything.show(client, None if all_meshes else mesh, filters(labels), output)
         return
     wanted = objects.read(client, words, mesh)
     if wanted.references and (all_meshes or labels):

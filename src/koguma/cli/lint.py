@@ -37,7 +37,7 @@ class Finding(NamedTuple):
         return f"{self.source}:{self.line}:{self.column}"
 
 
-@click.command("lint")
+@click.command("lint", cls=options.ReadsFiles)
 @options.files
 @click.option(
     "--live", is_flag=True, help="Let what the server holds lie beneath the files, so references resolve."

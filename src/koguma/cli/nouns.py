@@ -60,10 +60,14 @@ class Nouns:
         return found
 
     def _near(self, word: str) -> str:
-        import difflib  # noqa: PLC0415 - only for the mistake
+        from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+        from koguma.model.nearest import nearest  # noqa: PLC0415 - the same
 
-        near = difflib.get_close_matches(word.lower(), self._by_word, n=1, cutoff=0.6)
-        return f'; did you mean "{self._by_word[near[0]].name}"?' if near else "; `koguma kinds` lists them"
+        advice = misnomers.kind_advice(word)
+        if advice:
+            return f": {advice}"
+        near = nearest(word, self._by_word)
+        return f'; did you mean "{self._by_word[near].name}"?' if near else "; `koguma kinds` lists them"
 
 
 def served(client: "Client") -> Nouns:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import click
 
-from koguma.cli import nouns
+from koguma.cli import misnomers, nouns
 from koguma.cli.client import Answer, Client, Json
 from koguma.cli.failures import Refused
 from koguma.cli.nouns import Noun, Nouns
@@ -68,6 +68,7 @@ def read(client: Client, words: Sequence[str], mesh: str) -> Words:
     """What the words mean: `KIND`, `KIND NAME...`, `KIND/NAME...` or `KRI...`."""
     if not words:
         raise click.UsageError("name a kind or a KRI; `koguma kinds` lists the kinds")
+    _refuse_files(words)
     if any(map(is_kri, words)):
         if not all(map(is_kri, words)):
             raise click.UsageError("a KRI stands alone or among KRIs")
@@ -77,6 +78,19 @@ def read(client: Client, words: Sequence[str], mesh: str) -> Words:
         return Words(None, tuple(_slashed(known, word, mesh) for word in words))
     noun = known.word(words[0])
     return Words(noun, tuple(Named(noun, mesh, name) for name in words[1:]))
+
+
+def _refuse_files(words: Sequence[str]) -> None:
+    files = [word for word in words if misnomers.is_file(word)]
+    if not files:
+        return
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None and any(param.name == "files" for param in ctx.command.params):
+        raise click.UsageError(misnomers.file_advice(ctx.command_path, files))
+    raise click.UsageError(
+        f"{files[0]} is a file, and a stored object is meant here;"
+        f" `koguma diff -f {files[0]}` compares the file with what is stored"
+    )
 
 
 def _slashed(known: Nouns, word: str, mesh: str) -> Named:

@@ -82,6 +82,21 @@ files = click.option(
 )
 
 
+class ReadsFiles(click.Command):
+    """A command that takes nothing but options; files without -f are told how they are given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with the right command line for words that stand alone."""
+        ctx.allow_extra_args = True
+        super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+
+            named = [*(ctx.params.get("files") or ()), *ctx.args]
+            ctx.fail(misnomers.file_advice(ctx.command_path, named))
+        return []
+
+
 def output(*choices: str) -> Callable[[Function], Function]:
     """The option `-o` with these choices; without it a command prints for people."""
     return click.option("-o", "--output", type=click.Choice(choices), help="Another form than the default.")

@@ -1,15 +1,20 @@
-"""`koguma get proxies`: how far each connected proxy is, and what it refused."""
+"""`koguma get proxies`: how far each connected proxy is and what it refused, once or at every change."""
 
-from collections.abc import Iterator, Sequence
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koguma.cli import tables, terminal
 from koguma.cli.client import Client
+from koguma.cli.failures import Unreachable
 
 Json = Any
 
 _TITLES: Final = ("NAME", "MESH", "STATE", "REVISION", "LAG", "ENVOY", "CONNECTED")
 _WIDE: Final = ("INSTANCE", "KRI")
+_LOOK_SECONDS: Final = 1.0  # proxies come and go with their processes, not with writes: there is no stream
+_PAUSES_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 def show(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
@@ -35,6 +40,9 @@ def show(client: Client, names: Sequence[str], mesh: str | None, output: str | N
         if refused:
             terminal.complain(f"{len(refused)} more were refused; `koguma get proxies` shows them")
         return
+    if output in ("name", "kri"):
+        _print(_in_full("", each, output) for each in chosen)
+        return
     if not chosen:
         terminal.complain(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
     else:
@@ -58,6 +66,83 @@ def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
         yield f"  {each['name']} (mesh {each['mesh']}) from {each['address']}, {times} since {each['since']}:"
         yield f"    {each['reason']}"
         yield f"    {each['hint']}"
+
+
+def _connected(client: Client, names: Sequence[str], mesh: str | None) -> list[Json]:
+    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).object["items"]
+    return [each for each in found if not names or each["name"] in names]
+
+
+def watch(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
+    """Print the proxies, then each one that comes, changes or goes, until somebody stops it."""
+    wide = output == "wide"
+    table = tables.Table(("EVENT", *_TITLES, *(_WIDE if wide else ())))
+    before = _by_instance(_connected(client, names, mesh))
+    first = [_event_row("added", each, wide=wide) for each in before.values()]
+    if output in (None, "wide"):
+        _print(table.start(first))
+        _print(refusals(list(before.values())))
+    else:
+        _print(_in_full("ADDED", each, output) for each in before.values())
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        now = _by_instance(_looked_again(client, names, mesh))
+        for event, each in changes(before, now):
+            if output in (None, "wide"):
+                _print([table.row(_event_row(event.lower(), each, wide=wide))])
+                _print(refusals([each] if event != "DELETED" else []))
+            else:
+                _print([_in_full(event, each, output)])
+        before = now
+
+
+def changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+    """What happened between two looks, proxy by proxy; how long one is behind is no change of its own."""
+    for instance, each in now.items():
+        old = before.get(instance)
+        if old is None:
+            yield "ADDED", each
+        elif _lasting(old) != _lasting(each):
+            yield "MODIFIED", each
+    yield from (("DELETED", each) for instance, each in before.items() if instance not in now)
+
+
+def _lasting(each: Json) -> Json:
+    return {name: value for name, value in each.items() if name != "behindSeconds"}
+
+
+def _by_instance(found: Sequence[Json]) -> dict[str, Json]:
+    return {f"{each['kri']} {each['instance']}": each for each in found}
+
+
+def _looked_again(client: Client, names: Sequence[str], mesh: str | None) -> list[Json]:
+    """The proxies, over passing failures: a control plane that restarts is back soon."""
+    for pause in _PAUSES_SECONDS:
+        try:
+            return _connected(client, names, mesh)
+        except Unreachable as lost:
+            terminal.complain(f"{lost.message}; connecting again")
+            time.sleep(pause)
+    return _connected(client, names, mesh)
+
+
+def _event_row(event: str, each: Json, *, wide: bool) -> tuple[str, ...]:
+    return (event, *_row(each, wide=wide))
+
+
+def _in_full(event: str, each: Json, output: str) -> str:
+    if output == "json":
+        return json.dumps({"type": event, "object": each}, ensure_ascii=False)
+    if output == "yaml":
+        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+
+        return f"--- # {event.lower()}\n{form.yaml_text(each)}".rstrip("\n")
+    return str(each["kri"]) if output == "kri" else f"proxy/{each['name']}"
+
+
+def _print(text: Iterable[str]) -> None:
+    for line in text:
+        print(line, flush=True)
 
 
 def _row(each: Json, *, wide: bool) -> tuple[str, ...]:

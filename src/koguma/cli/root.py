@@ -101,10 +101,10 @@ def _told(ctx: click.Context, failure: Failure) -> ExitCode:
 
 
 def _near(name: str) -> str:
-    import difflib  # noqa: PLC0415 - only for the mistake
+    from koguma.model.nearest import nearest  # noqa: PLC0415 - only for the mistake
 
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f'; did you mean "{near[0]}"?' if near else "; `koguma --help` lists them"
+    near = nearest(name, COMMANDS)
+    return f'; did you mean "{near}"?' if near else "; `koguma --help` lists them"
 
 
 @click.group(
@@ -118,12 +118,29 @@ def root() -> None:
     """Koguma, a service-mesh control plane."""
 
 
+def _unknown_option(error: click.NoSuchOption) -> Failure:
+    """An option that does not exist. Click suggests what shares letters; only what is meant helps."""
+    from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+
+    ctx = error.ctx
+    known = [
+        name for param in (ctx.command.params if ctx else ()) for name in (*param.opts, *param.secondary_opts)
+    ]
+    path = ctx.command_path if ctx else "koguma"
+    advice = misnomers.option_advice(path, error.option_name, known)
+    message = f"No such option {error.option_name}" + (f"; {advice}" if advice else "")
+    return Failure(message, (f" - `{path} --help` says more",))
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code."""
     try:
         code = root.main(args=argv, prog_name="koguma", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return ExitCode.USAGE
+    except click.NoSuchOption as error:
+        failures.tell(_unknown_option(error))
         return ExitCode.USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "koguma"

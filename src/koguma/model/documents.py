@@ -31,6 +31,7 @@ _CONSTANTS: Final = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _DIGITS_MAX = 40
+_TAB: Final = "a tab stands here, and YAML forbids tabs for indentation: use spaces"
 _CORE_TAG = "tag:yaml.org,2002:"
 
 
@@ -65,7 +66,7 @@ class Document(msgspec.Struct, frozen=True):
     def place(self, field: str) -> tuple[int, int]:
         """Line and column of a field path, or of the nearest part above it that exists."""
         node = self.node
-        for step in _steps(field):
+        for step in steps(field):
             below = node.children
             if isinstance(below, dict) and step in below:
                 node = below[step]
@@ -79,7 +80,8 @@ class Document(msgspec.Struct, frozen=True):
 _STEP = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[]+)')
 
 
-def _steps(field: str) -> Iterator[str]:
+def steps(field: str) -> Iterator[str]:
+    """The names and positions that a field path is made of."""
     for key, index, name in _STEP.findall(field):
         yield key or index or name
 
@@ -93,10 +95,16 @@ def load(text: str | bytes, source: str = "") -> list[Document]:
         mark = error.problem_mark or error.context_mark
         words = error.problem or "cannot be read"
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise BadDocument(source, line, column, words) from None
+        raise BadDocument(source, line, column, _TAB if _is_tab(decoded, mark) else words) from None
     except yaml.reader.ReaderError as error:
         line, column = _line_column(decoded, int(error.position))
         raise BadDocument(source, line, column, "a character that YAML does not allow") from None
+
+
+def _is_tab(text: str, mark: Any) -> bool:
+    """Whether what the parser stumbled over is a tab, which people cannot see."""
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    return line[mark.column : mark.column + 1] == "\t" if line else False
 
 
 def load_json(data: bytes, source: str = "") -> Json:

@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 
+from koguma.model import ref_kinds
 from koguma.model.errors import NotFound
+from koguma.model.legacy_kinds import successor
+from koguma.model.nearest import nearest
 from koguma.model.overlay import Overlays
 from koguma.model.place import Place
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
@@ -184,12 +187,25 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """All that is wrong with a spec: its shape first; its meaning only if the shape is right."""
         root = "" if self.inline else "spec"
         spec = self.clean(written)
-        broken = False
-        for violation in self.checker(spec, root):
-            broken |= violation.rule != UNKNOWN
-            yield violation
+        found = tuple(self.checker(spec, root))
+        broken = tuple(violation for violation in found if violation.rule != UNKNOWN)
+        if broken and self.policy is not None and all(map(ref_kinds.is_unknown, broken)):
+            yield from (self._with_kinds(violation, spec, root, about) for violation in found)
+            return
+        yield from found
         if not broken:
             yield from self.validate(self.read(spec), about)
+
+    def _with_kinds(self, violation: Violation, spec: Json, root: str, about: About) -> Violation:
+        """A reference to a kind that does not exist, with those that this place takes."""
+        if violation.rule == UNKNOWN:
+            return violation
+
+        def judged(changed: Json) -> Iterator[Violation]:
+            # Other references of the same spec may still be broken, so that it cannot be read.
+            return iter(()) if any(self.checker(changed, root)) else self.validate(self.read(changed), about)
+
+        return ref_kinds.advised(violation, spec, root, judged)
 
     @cached_property
     def status_checker(self) -> Checker:
@@ -274,8 +290,8 @@ class Kinds:
 
 def unknown_kind(word: str, kinds: Kinds) -> str:
     """The sentence for a kind that does not exist, with the nearest one that does."""
-    import difflib  # noqa: PLC0415 - only for the mistake
-
-    near = difflib.get_close_matches(word.lower(), [k.name.lower() for k in kinds], n=1, cutoff=0.6)
-    hint = f'; did you mean "{next(k.name for k in kinds if k.name.lower() == near[0])}"?' if near else ""
-    return f'unknown kind "{word}"{hint}'
+    old = successor(word)
+    if old:
+        return f'unknown kind "{word}": {old}'
+    near = nearest(word, (kind.name for kind in kinds))
+    return f'unknown kind "{word}"' + (f'; did you mean "{near}"?' if near else "")

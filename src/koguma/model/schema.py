@@ -7,7 +7,6 @@ holds the two together: no violations exactly when msgspec accepts.
 The sentences are those of Kuma's own schema check (`in body ...`), which its users know.
 """
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from msgspec import Meta
 from msgspec import inspect as shape
 
 from koguma.model import duration
+from koguma.model.nearest import nearest
 from koguma.model.violation import Violation, child, item, key
 
 # What JSON can say. It stands at the two edges only: what users send, what Envoy reads.
@@ -227,7 +227,13 @@ def _literal(values: tuple[Any, ...]) -> Check:
 
     def check(value: Json, path: str) -> Iterator[Violation]:
         if isinstance(value, (list, dict)) or (type(value), value) not in legal:
-            yield Violation(path, f"in body should be one of [{words}]", "enum")
+            near = (
+                nearest(value, (word for word in values if isinstance(word, str)))
+                if isinstance(value, str)
+                else None
+            )
+            hint = f'; did you mean "{near}"?' if near else ""
+            yield Violation(path, f"in body should be one of [{words}]{hint}", "enum")
 
     return check
 
@@ -371,13 +377,8 @@ def _struct(info: shape.StructType, orders: _Orders) -> Check:
 
 def unknown_field(name: str, names: tuple[str, ...]) -> str:
     """The sentence for a field that does not exist, with the nearest one that does."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if not near:
-        lowered = {known.lower(): known for known in names}
-        near = [lowered[name.lower()]] if name.lower() in lowered else []
-    hint = (
-        f'; did you mean "{near[0]}"?' if near else f"; known fields are {', '.join(names)}" if names else ""
-    )
+    near = nearest(name, names)
+    hint = f'; did you mean "{near}"?' if near else f"; known fields are {', '.join(names)}" if names else ""
     return f'unknown field "{name}"{hint}'
 
 

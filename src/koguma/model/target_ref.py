@@ -104,11 +104,18 @@ def violations(
     `gateway_tags`: whether a MeshGateway may be narrowed to listeners.
     """
     if ref.kind not in allowed:
-        yield Violation(child(path, "kind"), f"value '{ref.kind}' is not supported", "kind")
+        yield Violation(
+            child(path, "kind"), f"value '{ref.kind}' is not supported; {_instead(allowed)}", "kind"
+        )
         return
     yield from _field_violations(ref, path, gateway_tags=gateway_tags)
     if ref.kind == "Dataplane" and ref.section_name and not sections:
         yield Violation(child(path, "sectionName"), "can only be used with inbound policies", "forbidden")
+
+
+def _instead(allowed: Collection[str]) -> str:
+    *most, last = allowed
+    return f"use {', '.join(most)} or {last} here" if most else f"use {last} here"
 
 
 def _field_violations(ref: TargetRef, path: str, *, gateway_tags: bool) -> Iterator[Violation]:

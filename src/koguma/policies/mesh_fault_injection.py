@@ -112,6 +112,10 @@ _NO_FROM_ON_GATEWAYS: Final = (
     f"{fields.MUST_NOT_BE_DEFINED} when the scope includes a Gateway, select only proxyType Sidecar or select"
     " only gateways and use spec.to"
 )
+_NO_TO_ON_SIDECARS: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; spec.to is for what gateways send on, faults in what a sidecar receives"
+    " go into spec.rules"
+)
 _BANDWIDTH = re.compile(r"\d+\s?[kMG]bps", re.ASCII)
 
 
@@ -124,7 +128,7 @@ def validate(spec: MeshFaultInjectionSpec, about: About) -> Iterator[Violation]:
     if spec.from_ and spec.rules:
         yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     if spec.to and not target_ref.includes_gateways(top):
-        yield Violation("spec.to", fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation("spec.to", _NO_TO_ON_SIDECARS, "forbidden")
     if spec.from_ and target_ref.includes_gateways(top):
         yield Violation("spec.from", _NO_FROM_ON_GATEWAYS, "forbidden")
     yield from fields.entries("spec.to", spec.to, ("Mesh",), _conf)

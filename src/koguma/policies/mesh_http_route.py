@@ -34,7 +34,7 @@ spec:
 """
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
@@ -67,6 +67,12 @@ clean = spelling.chain(
 )
 
 
+_GATEWAYS_ONLY: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; host names are matched by gateways only, select one in spec.targetRef"
+    " (kind MeshGateway)"
+)
+
+
 def validate(spec: MeshHTTPRouteSpec, about: About) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, and what Envoy or the founding document refuses beyond that."""
     top = spec.target_ref or target_ref.MESH
@@ -79,7 +85,7 @@ def validate(spec: MeshHTTPRouteSpec, about: About) -> Iterator[Violation]:
         if gateway:
             yield from route_rules.hostname_violations(entry.hostnames, child(path, "hostnames"))
         elif entry.hostnames:
-            yield Violation(child(path, "hostnames"), fields.MUST_NOT_BE_DEFINED, "forbidden")
+            yield Violation(child(path, "hostnames"), _GATEWAYS_ONLY, "forbidden")
         yield from route_rules.violations(entry.rules, child(path, "rules"), about, gateway=gateway)
 
 

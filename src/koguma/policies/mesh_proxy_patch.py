@@ -197,6 +197,9 @@ def _modification(modification: Modification, path: str) -> Iterator[Violation]:
     yield from _content(change, child(path, name), name)
 
 
+_NO_PLACE: Final = f"{fields.MUST_NOT_BE_DEFINED}; leave it out with operation Add, or use operation Patch"
+_PATCHES_ONLY: Final = f"{fields.MUST_NOT_BE_DEFINED}; jsonPatches go with operation Patch"
+_NO_VALUE: Final = f"{fields.MUST_NOT_BE_DEFINED}; with operation Remove, match says what is removed"
 _PICK: Final = "You need to pick a filter {} which this one will be added"
 _NAME_MESSAGES: Final = {
     "AddBefore": f"{fields.MUST_BE_DEFINED}. {_PICK.format('before')}",
@@ -210,10 +213,10 @@ def _place(change: AnyChange, path: str) -> Iterator[Violation]:
     match change:
         case VirtualHostChange(operation="Add"):
             if name is not None:
-                yield Violation(child(path, "match.name"), fields.MUST_NOT_BE_DEFINED, "forbidden")
+                yield Violation(child(path, "match.name"), _NO_PLACE, "forbidden")
         case ClusterChange(operation="Add") | ListenerChange(operation="Add"):
             if change.match is not None:
-                yield Violation(child(path, "match"), fields.MUST_NOT_BE_DEFINED, "forbidden")
+                yield Violation(child(path, "match"), _NO_PLACE, "forbidden")
         case FilterChange(operation="AddBefore" | "AddAfter" | "Patch" as operation):
             if name is None:
                 yield Violation(child(path, "match.name"), _NAME_MESSAGES[operation], "required")
@@ -226,11 +229,11 @@ def _content(change: AnyChange, path: str, name: str) -> Iterator[Violation]:
         yield from _patch(change, path, name)
         return
     if change.json_patches:
-        yield Violation(child(path, "jsonPatches"), fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation(child(path, "jsonPatches"), _PATCHES_ONLY, "forbidden")
     at = child(path, "value")
     if change.operation == "Remove":
         if change.value is not None:
-            yield Violation(at, fields.MUST_NOT_BE_DEFINED, "forbidden")
+            yield Violation(at, _NO_VALUE, "forbidden")
     elif change.value is None:
         yield Violation(at, fields.MUST_BE_DEFINED, "required")
     else:

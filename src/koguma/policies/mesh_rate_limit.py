@@ -131,6 +131,18 @@ _NO_FROM_ON_GATEWAYS: Final = (
     f"{fields.MUST_NOT_BE_DEFINED} when the scope includes a Gateway, select only proxyType Sidecar or select"
     " only gateways and use spec.to"
 )
+_NO_RULES_ON_GATEWAYS: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; spec.targetRef includes gateways, which have no rules: select only"
+    " sidecars (kind Mesh with proxyTypes [Sidecar], or kind Dataplane), or only gateways and use spec.to"
+)
+_NO_TO_ON_SIDECARS: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; spec.to limits what gateways send on, what a sidecar receives is limited"
+    " in spec.rules"
+)
+_NO_TCP_BY_IDENTITY: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; connections are counted before the caller is known, so limit them in a"
+    " rule whose matches have no spiffeID"
+)
 _INTERVAL_NS_MIN: Final = duration.nanoseconds("50ms")
 
 
@@ -160,12 +172,12 @@ def _scope(spec: MeshRateLimitSpec, top: TargetRef) -> Iterator[Violation]:
     """Sidecars are limited where calls arrive, gateways where they leave: the lists exclude each other."""
     gateways = target_ref.includes_gateways(top)
     if not gateways and any(entry.target_ref.kind not in target_ref.ROUTES for entry in spec.to):
-        yield Violation("spec.to", fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation("spec.to", _NO_TO_ON_SIDECARS, "forbidden")
     if spec.from_ and gateways:
         message = _NO_FROM_ON_ROUTES if top.kind == "MeshHTTPRoute" else _NO_FROM_ON_GATEWAYS
         yield Violation("spec.from", message, "forbidden")
     if spec.rules and gateways:
-        yield Violation("spec.rules", fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation("spec.rules", _NO_RULES_ON_GATEWAYS, "forbidden")
 
 
 def _to(entry: RateLimitTo, path: str) -> Iterator[Violation]:
@@ -181,7 +193,7 @@ def _rule(rule: RateLimitRule, path: str) -> Iterator[Violation]:
     yield from _conf(rule.default, child(path, "default"))
     by_identity = any(match.spiffe_id for match in rule.matches)
     if by_identity and rule.default.local is not None and rule.default.local.tcp is not None:
-        yield Violation(child(path, "default.local.tcp"), fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation(child(path, "default.local.tcp"), _NO_TCP_BY_IDENTITY, "forbidden")
 
 
 def _conf(conf: RateLimitConf, path: str) -> Iterator[Violation]:

@@ -98,7 +98,9 @@ def validate(spec: MeshTimeoutSpec, about: About) -> Iterator[Violation]:
         yield Violation("spec", "fields 'to' and 'from' must be empty when 'rules' is defined", "exclusive")
     yield from fields.entries("spec.to", spec.to, outbound.target_kinds(top), _to_conf)
     if spec.from_ and top.kind in ("MeshGateway", *target_ref.ROUTES):
-        yield Violation("spec.from", fields.MUST_NOT_BE_DEFINED, "forbidden")
+        yield Violation(
+            "spec.from", f"{fields.MUST_NOT_BE_DEFINED}; with {top.kind} use spec.to", "forbidden"
+        )
     yield from fields.entries("spec.from", spec.from_, ("Mesh",), _conf)
     for index, rule in enumerate(spec.rules):
         yield from _rule(rule, item("spec.rules", index))
@@ -117,7 +119,7 @@ def _rule(rule: TimeoutRule, path: str) -> Iterator[Violation]:
     if any(match.spiffe_id for match in rule.matches):
         for name in _limits(rule.default):
             if name not in _HTTP_ROUTE_FIELDS:
-                yield Violation(child(at, name), fields.MUST_NOT_BE_DEFINED, "forbidden")
+                yield Violation(child(at, name), _NOT_BY_IDENTITY, "forbidden")
 
 
 def _conf(conf: TimeoutConf, path: str) -> Iterator[Violation]:
@@ -148,6 +150,10 @@ def _limits(conf: TimeoutConf) -> dict[str, str]:
 
 
 # What Envoy can limit per route; a rule that holds for some clients only is a route as well.
+_NOT_BY_IDENTITY: Final = (
+    f"{fields.MUST_NOT_BE_DEFINED}; it holds before the caller is known, so set it in a rule whose matches"
+    " have no spiffeID"
+)
 _HTTP_ROUTE_FIELDS: Final = ("http.requestTimeout", "http.streamIdleTimeout")
 _ROUTE_FIELDS: Final = {"MeshHTTPRoute": _HTTP_ROUTE_FIELDS, "MeshTCPRoute": ("idleTimeout",)}
 

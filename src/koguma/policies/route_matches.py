@@ -122,7 +122,8 @@ def header_violations(headers: tuple[HttpHeaderMatch, ...], path: str) -> Iterat
     for index, header in enumerate(headers):
         at = child(item(path, index), "value")
         if header.type in ("Present", "Absent") and header.value:
-            yield Violation(at, fields.MUST_NOT_BE_DEFINED, "forbidden")
+            instead = f"type {header.type} takes no value, type Exact compares with one"
+            yield Violation(at, f"{fields.MUST_NOT_BE_DEFINED}; {instead}", "forbidden")
         elif header.type == "RegularExpression":
             yield from regular_expression.violations(header.value or "", at)
 

@@ -4,7 +4,6 @@ A reference to nothing changes nothing, and does so in silence; one in a route's
 A MeshService that the control plane will make of proxies counts as being there.
 """
 
-import difflib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from koguma.core.oddities.problem import NO_OBJECT, NO_PORT, Problem, Severity
 from koguma.core.role import Role
 from koguma.core.world import Destination, Pairs, pairs
 from koguma.model import labels, tags
+from koguma.model.nearest import nearest
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -120,9 +120,9 @@ def _hint(db: Db, policy: Key, one: Reference) -> str:
     elsewhere = [key for key in there if one.name and key.name == one.name]
     if elsewhere:
         return f"; there is {elsewhere[0]}: write its namespace or zone, or refer to it by labels"
-    near = difflib.get_close_matches(one.name, sorted({key.name for key in there}), n=1)
+    near = nearest(one.name, sorted({key.name for key in there}))
     if near:
-        return f'; did you mean "{near[0]}"?'
+        return f'; did you mean "{near}"?'
     return "; create it, or correct the reference"
 
 
