@@ -60,7 +60,8 @@ def test_without_a_token_nobody_may_do_anything(guarded):
     assert (answer.status, answer.json["title"]) == (403, "Access Denied")
     assert answer.json["detail"] == (
         'user "mesh-system:anonymous/mesh-system:unauthenticated" cannot list meshes.rest.koguma.io:'
-        " no access rule allows it"
+        " no access rule allows it; no token was sent: an administrator issues one with"
+        " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it"
     )
     assert guarded("GET", "/").status == 200
     assert guarded("GET", "/ready").status == 200

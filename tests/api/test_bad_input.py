@@ -40,7 +40,7 @@ def test_text_that_cannot_be_read(plane, body, place):
 def test_a_tab_in_yaml_is_named_with_its_place(plane):
     answer = refused(plane, b"type: MeshTimeout\nspec:\n\tto: []\n", Content_Type="application/yaml")
     words = "a tab stands here, and YAML forbids tabs for indentation: use spaces"
-    assert answer["invalid_parameters"] == [{"field": "line 3, column 1", "reason": words}]
+    assert answer["invalid_parameters"] == [{"field": "line 3, column 1", "reason": words, "rule": "syntax"}]
 
 
 def test_broken_yaml(plane):

@@ -385,6 +385,9 @@ async def test_without_a_ca_of_ours_the_machines_own_must_do(closed):
         assert (refused.status, "not a certificate authority" in refused.text) == (400, True)
 
 
+ISSUE = "`koguma token dataplane --mesh default` issues"
+
+
 async def test_a_token_is_asked_for(house):
     for nothing in (..., "", None, "  "):
         answer = await house.bring(dataplane(), dataplaneToken=nothing)
@@ -396,22 +399,29 @@ async def test_a_token_is_asked_for(house):
     [
         (
             lambda token: token[:-8] + "AAAAAAAA",
-            "authentication failed: could not parse token: signature is invalid",
+            f"could not parse token: signature is invalid; {ISSUE} a new one",
         ),
-        (lambda _: "nonsense", "authentication failed: could not parse token: it is not a signed JWT"),
-        (lambda _: "x" * 9000, "authentication failed: could not parse token: it is longer than 8192 bytes"),
+        (
+            lambda _: "nonsense",
+            f"could not parse token: it is not a signed JWT; {ISSUE} a dataplane token",
+        ),
+        (
+            lambda _: "x" * 9000,
+            f"could not parse token: it is longer than 8192 bytes; {ISSUE} a dataplane token",
+        ),
     ],
 )
 async def test_a_bad_token_is_refused_before_all_else(house, changed, text):
     answer = await house.bring("{", dataplaneToken=changed(house.token()), workdir="", name="")
-    assert (answer.status, answer.text) == (401, text)
+    assert (answer.status, answer.text) == (401, f"authentication failed: {text}")
 
 
 async def test_an_old_token_is_refused(house):
     token = house.token(lifetime=HOUR)
     house.now = NOW + 2 * HOUR
     answer = await house.bring(dataplane(), dataplaneToken=token)
-    assert (answer.status, answer.text) == (401, "authentication failed: token is expired")
+    text = f"authentication failed: token is expired; {ISSUE} a new one"
+    assert (answer.status, answer.text) == (401, text)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,35 @@ def test_a_web_site_is_no_control_plane(fake, koguma):
     fake.answer(200, b"<html>hello</html>")
     ended = koguma("get", "meshes", "--address", fake.address)
     assert ended.code == 1
-    assert "no control plane" in ended.err
+    first, hint = ended.err.splitlines()
+    assert first == (
+        f"error: the server at {fake.address} (from --address) is not a Koguma control plane:"
+        " it answered GET /_resources with 200 text/html"
+    )
+    assert hint.startswith(" - name the control plane with --address, KOGUMA_ADDRESS or --context;")
+
+
+def test_a_server_that_speaks_json_is_no_control_plane_for_that(fake, koguma):
+    fake.answer(200, {"hello": "world"}, Server="other/1.0")
+    ended = koguma("get", "meshes", "--address", fake.address)
+    assert ended.code == 1
+    answered = 'it answered GET /_resources with 200 application/json of "other/1.0"'
+    assert f"is not a Koguma control plane: {answered}" in ended.err
+
+
+def test_a_server_that_leads_elsewhere_is_named_with_the_place(fake, koguma):
+    fake.answer(301, b"moved", Location="https://mesh.example/")
+    ended = koguma("get", "meshes", "--address", fake.address)
+    assert "with 301 text/html, to https://mesh.example/" in ended.err
+
+
+def test_kumas_control_plane_is_told_from_ours(fake, koguma):
+    fake.answer(404, b"404: Page Not Found")
+    fake.answer(200, {"product": "Kuma", "version": "2.13.0", "hostname": "kuma-cp"})
+    ended = koguma("apply", "-f", "-", "--address", fake.address, given="{type: Mesh, name: a}")
+    assert (ended.code, [asked.path for asked in fake.asked]) == (1, ["/_apply?fieldValidation=Strict", "/"])
+    assert "is Kuma 2.13.0, not Koguma: it has no POST /_apply" in ended.err
+    assert " - use kumactl for it" in ended.err
 
 
 def test_a_redirect_is_not_followed(fake):

@@ -15,6 +15,7 @@ import yaml
 from koguma import __version__
 from koguma.cli import cp, nouns, root
 from koguma.settings import Settings, load
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize("name", root.COMMANDS)
@@ -235,14 +236,31 @@ def test_wrong_settings_are_all_told_with_their_source(koguma, monkeypatch):
 TOKEN = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJqdGkiOiJhYmMiLCJleHAiOjAsIk1lc2giOiJzaG9wIn0.c2ln"
 
 
-def test_a_token_is_taken_apart_and_said_to_be_unchecked(koguma):
+def test_a_token_is_taken_apart_and_said_to_be_unchecked(koguma, monkeypatch, tmp_path):
+    monkeypatch.setenv("KOGUMA_ADDRESS", f"http://127.0.0.1:{free_port()}")
     ended = koguma("token", "inspect", "-", given=f"{TOKEN}\n")
     assert ended.code == 0
-    assert "not checked" in ended.out
+    assert re.search(r"^holds: +not checked: cannot reach the control plane at http://127", ended.out)
+    file = tmp_path / "web-1.token"
+    file.write_text(f"{TOKEN}\n")
+    assert koguma("token", "inspect", str(file)) == ended
+    assert TOKEN not in ended.out
     assert re.search(r"^purpose: +dataplane$", ended.out, re.MULTILINE)
     assert re.search(r"^Mesh: +shop$", ended.out, re.MULTILINE)
     said = json.loads(koguma("token", "inspect", TOKEN, "-o", "json").out)
-    assert (said["verified"], said["claims"]["jti"]) == (False, "abc")
+    assert (said["verified"], said["valid"], said["claims"]["jti"]) == (False, None, "abc")
+
+
+def test_a_token_is_not_shown_to_a_server_over_an_open_network(koguma):
+    ended = koguma("token", "inspect", TOKEN, "--address", "http://192.0.2.1:5681")
+    assert ended.code == 0
+    assert "not checked: the token would cross the network unprotected" in ended.out
+
+
+def test_a_token_file_that_is_not_there_is_named(koguma):
+    ended = koguma("token", "inspect", "nothing.token")
+    assert ended.code == 1
+    assert "nothing.token: No such file or directory; give a file with a token" in ended.err
 
 
 @pytest.mark.parametrize("text", ["", "abc", "a.b.c", "W10.W10.x", "e30.ÿ.x"])

@@ -5,10 +5,12 @@ REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for 
 come from the settings, which a start reads, and from stored roles and bindings, which act at once.
 """
 
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from shlex import quote
 from typing import Final
 
-from koguma.api.user import ADMIN_GROUP, AUTHENTICATED, UNAUTHENTICATED, User
+from koguma.api.user import ADMIN_GROUP, ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
 from koguma.kube import places, rbac
 from koguma.kube.rbac import Grant, Stored
 from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
@@ -37,6 +39,9 @@ __all__ = [
 READ_VERBS: Final = ("get", "list", "watch")
 WRITE_VERBS: Final = ("create", "update", "patch", "delete")
 _DECIDED_MAX: Final = 10_000
+# The roles of a new store that a refused user is usually to have, the least of them first.
+_GRANTED_ROLES: Final = ("view", "edit", "admin")
+_UNFIT_FOR_NAMES = re.compile(r"[^0-9a-z.-]+")
 _PUBLIC: Final = "system:public-info-viewer"
 
 
@@ -151,11 +156,36 @@ class Access:
     def check(self, user: User, attempt: Attempt, refusal: str = "") -> None:
         """Raise Forbidden, saying what is missing, unless the user may."""
         if not self.allows(user, attempt):
-            raise Forbidden(refusal) if refusal else self.refusal(user, attempt)
+            raise self.refusal(user, attempt, refusal)
 
-    def refusal(self, user: User, attempt: Attempt) -> Forbidden:
-        """What to raise for an attempt that no rule allows."""
-        return Forbidden(f'user "{user}" cannot {attempt}: no access rule allows it')
+    def refusal(self, user: User, attempt: Attempt, words: str = "") -> Forbidden:
+        """What to raise for an attempt that no rule allows: what is missing, and who can allow it."""
+        words = words or f'user "{user}" cannot {attempt}: no access rule allows it'
+        return Forbidden(f"{words}; {self.remedy(user, attempt)}")
+
+    def remedy(self, user: User, attempt: Attempt) -> str:
+        """Who can allow an attempt that was refused, and by which command."""
+        if user == ANONYMOUS:
+            return (
+                "no token was sent: an administrator issues one with"
+                " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it"
+            )
+        role = next((name for name in _GRANTED_ROLES if self._role_covers(name, attempt)), None)
+        if role is None:
+            what = attempt.path or attempt.whole_resource
+            return (
+                f"administrators (group {ADMIN_GROUP}) may, and whoever gets a role with a rule for {what}:"
+                " docs/access.md says how"
+            )
+        name = _UNFIT_FOR_NAMES.sub("-", user.name.lower()).strip("-.")
+        command = (
+            f"kubectl create clusterrolebinding {name}-{role} --clusterrole={role} --user={quote(user.name)}"
+        )
+        return f"an administrator (group {ADMIN_GROUP}) can allow it: `{command}`"
+
+    def _role_covers(self, name: str, attempt: Attempt) -> bool:
+        rules = self._roles.rules(rbac.CLUSTER_ROLE, name)
+        return rules is not None and any(rbac.covers(rule, attempt) for rule in rules)
 
     def allows_any(self, user: User, verbs: Collection[str], resource: str = "") -> bool:
         """Whether some rule lets the user do any of this to some object of the plain form."""
@@ -166,9 +196,11 @@ class Access:
         """Raise Forbidden where no rule lets the user do any of this to anything: then no body is read."""
         if self.allows_any(user, verbs, resource):
             return
-        raise Forbidden(
+        words = (
             f'user "{user}" cannot {" or ".join(verbs)} {resource or "anything"}: no access rule allows it'
         )
+        attempt = Attempt(next(iter(verbs)), resource or "meshes")
+        raise Forbidden(f"{words}; {self.remedy(user, attempt)}")
 
 
 def _settled(roles: Iterable[Role], bindings: Iterable[Binding]) -> Iterator[Grant]:

@@ -11,7 +11,7 @@ from koguma.api.user import User
 from koguma.background import Background
 from koguma.core.incremental import Db
 from koguma.model import kri
-from koguma.model.errors import Forbidden, KogumaError, NotFound
+from koguma.model.errors import KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds
 from koguma.model.nearest import nearest
 from koguma.model.place import Place
@@ -91,9 +91,8 @@ class Context(msgspec.Struct, frozen=True):
 
     def refuse(self, user: User, kind: Kind, attempt: Attempt) -> NoReturn:
         """Raise Forbidden for an attempt of the plain form, saying what is missing."""
-        if kind.admin_only:
-            raise Forbidden(f'user "{user}" cannot access the resource of type "{kind.name}"')
-        raise self.access.refusal(user, attempt)
+        words = f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
+        raise self.access.refusal(user, attempt, words)
 
     def named_by(self, text: str) -> tuple[Kind, Key, str]:
         """The kind, the key and the section that a KRI in a path means."""

@@ -146,6 +146,7 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/tokens/user": _ISSUER,
     "/tokens/dataplane": _ISSUER,
     "/tokens/zone": _ISSUER,
+    "/tokens/_review": _ISSUER,
     "/healthy": NOTHING,
     "/ready": NOTHING,
     "/readyz": PlainPath({"GET": (VERBOSE,)}),

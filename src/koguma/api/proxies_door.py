@@ -27,7 +27,7 @@ from koguma.api.user import ANONYMOUS, User
 from koguma.core import admission
 from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import Node, Source
-from koguma.identity import certificate_facts, dataplane_auth, tokens
+from koguma.identity import certificate_facts, dataplane_auth
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.model import forms, labels
 from koguma.model.errors import (
@@ -168,7 +168,7 @@ class ProxiesDoor:
         if self._context.state.get(mesh_key(asked.mesh)) is None:
             raise Invalid([Violation("mesh", f'mesh "{asked.mesh[:100]}" does not exist', "missing")])
         try:
-            claims = tokens.verify(self._keys.ring(DATAPLANE, asked.mesh), token, self._clock())
+            claims = dataplane_auth.verified(self._keys.ring(DATAPLANE, asked.mesh), token, self._clock())
         except Unauthenticated as error:
             raise Unauthenticated(f"authentication failed: {error.detail}") from error
         dataplane_auth.check_name(claims, asked.mesh, asked.name)

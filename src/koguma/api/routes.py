@@ -43,6 +43,9 @@ def fixed(
         "/tokens/user": _token(issuer.user),
         "/tokens/dataplane": _token(issuer.dataplane),
         "/tokens/zone": _token(issuer.zone),
+        "/tokens/_review": Endpoint(
+            "token-review", {"POST": issuer.review}, {"POST": "Could not review a token"}
+        ),
     }
     for path, (handler, is_open) in pages.items():
         endpoints[f"/{path}"] = Endpoint(path, {"GET": handler}, is_open=is_open)

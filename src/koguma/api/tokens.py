@@ -10,18 +10,21 @@ from typing import Any
 from aiohttp import web
 
 from koguma.api.access import Attempt
-from koguma.api.call import Call, answer
+from koguma.api.call import Call, answer, answer_json
 from koguma.api.context import Context
 from koguma.api.user import User, authenticated
-from koguma.identity import token_requests, tokens
+from koguma.identity import token_advice, token_requests, tokens
 from koguma.identity.claims import DATAPLANE, USER, ZONE, C, Purpose, UserClaims
 from koguma.identity.signing_keys import KeyRing, key_ring
-from koguma.model.errors import BadRequest, Forbidden
+from koguma.identity.token_advice import Claimed
+from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.store.state import State
 
 _KNOWN_MAX = 4096
+# What rules call the right to issue tokens of each purpose.
+_RESOURCES = {USER.word: "usertokens", DATAPLANE.word: "dataplanetokens", ZONE.word: "zonetokens"}
 
 
 class Keys:
@@ -57,7 +60,10 @@ class TokenVerifier:
         known = self._known.get(token)
         if known is not None and known[0] is ring and now.timestamp() < known[1]:
             return known[2]
-        claims = tokens.verify(ring, token, now)
+        try:
+            claims = tokens.verify(ring, token, now)
+        except Unauthenticated as error:
+            raise token_advice.advised(error, token, USER) from error
         user = authenticated(claims.name, tuple(claims.groups))
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
@@ -96,11 +102,44 @@ class TokenIssuer:
         self._context.access.check(call.user, Attempt("create", "zonetokens", request.zone), refusal)
         return self._answer(self._keys.ring(ZONE), request.claims, request.lifetime)
 
+    async def review(self, call: Call) -> web.StreamResponse:
+        """Whether a token holds, and what it is for; for who may issue such tokens."""
+        allowed = [purpose for purpose in _RESOURCES if self._may_issue_some(call, purpose)]
+        if not allowed:
+            words = f'user "{call.user}" cannot create tokens of any kind, so cannot ask about one'
+            remedy = self._context.access.remedy(call.user, Attempt("create", _RESOURCES[DATAPLANE.word]))
+            raise Forbidden(f"{words}; {remedy}")
+        token = (await _body(call)).get("token")
+        if not isinstance(token, str):
+            raise BadRequest("the body must be a JSON object with a token as text", title="Invalid request")
+        found = token_advice.claimed(token) or Claimed()
+        answered = {"purpose": found.purpose.word if found.purpose else "", "mesh": found.mesh}
+        if found.purpose is None:
+            return answer_json({**answered, "valid": False, "reason": "it is no token of this control plane"})
+        attempt = Attempt("create", _RESOURCES[found.purpose.word], mesh=found.mesh)
+        refusal = f'user "{call.user}" cannot {attempt}, so cannot ask about such a token'
+        self._context.access.check(call.user, attempt, refusal)
+        if found.purpose.is_meshed and not found.mesh:
+            return answer_json({**answered, "valid": False, "reason": "token names no mesh"})
+        try:
+            tokens.verify(self._keys.ring(found.purpose, found.mesh), token, self._clock())
+        except Unauthenticated as error:
+            return answer_json({**answered, "valid": False, "reason": error.detail})
+        return answer_json({**answered, "valid": True, "reason": ""})
+
+    def _may_issue_some(self, call: Call, purpose: str) -> bool:
+        try:
+            self._context.access.check_any(call.user, ("create",), _RESOURCES[purpose])
+        except Forbidden:
+            return False
+        return True
+
     def _check_any(self, call: Call, resource: str, words: str) -> None:
         try:
             self._context.access.check_any(call.user, ("create",), resource)
         except Forbidden:
-            raise Forbidden(f'user "{call.user}" cannot {words}') from None
+            remedy = self._context.access.remedy(call.user, Attempt("create", resource))
+            raise Forbidden(f'user "{call.user}" cannot {words}; {remedy}') from None
 
     def _answer(self, ring: KeyRing[C], claims: C, lifetime: timedelta) -> web.Response:
         token = tokens.issue(ring, claims, lifetime, self._clock())

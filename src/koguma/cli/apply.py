@@ -68,7 +68,7 @@ def applied(
         body |= {"set": set_name, "prune": prune}
     query = [("fieldValidation", validation), *([("dryRun", "All")] if dry_run else [])]
     try:
-        results: list[Json] = client.send("POST", "/_apply", query, body).object["results"]
+        results: list[Json] = client.send("POST", "/_apply", query, body).part("results")
     except Refused as refused:
         raise inputs.located(read, refused) from None
     return results

@@ -3,7 +3,9 @@
 import base64
 import binascii
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from koguma.cli.failures import Failure
@@ -17,6 +19,20 @@ _LENGTH_MAX: Final = 64 * 1024
 def read(word: str) -> str:
     """A token from the command line, or from standard input where it is `-`."""
     return sys.stdin.read(_LENGTH_MAX).strip() if word == "-" else word.strip()
+
+
+def from_file(word: str) -> str:
+    """A token from a file, from standard input where it is `-`, or the word itself where it is one."""
+    if word == "-" or (is_token(word) and not os.path.isfile(word)):  # noqa: PTH113 - Path raises for long names
+        return read(word)
+    try:
+        with Path(word).expanduser().open(encoding="ascii") as stream:
+            return stream.read(_LENGTH_MAX).strip()
+    except OSError as error:
+        shown = f"{word[:80]}: {error.strerror}"
+        raise Failure(f"{shown}; give a file with a token, - for standard input, or a token") from None
+    except UnicodeDecodeError:
+        raise Failure(f"{word}: this is no token: it is no text") from None
 
 
 def is_token(text: str) -> bool:

@@ -24,21 +24,45 @@ _ANSWER_SECONDS: Final = 120.0
 _WATCH_SECONDS: Final = 45.0  # the server sends a bookmark every 15
 _PAGE_SIZE: Final = 1_000
 _ERRORS_FROM: Final = 400
+_GATEWAY_ERRORS: Final = (500, 502, 503, 504)  # a load balancer's words for the control plane behind it
 
 
 class Answer(NamedTuple):
-    """What the server said; `value` is the JSON of the body, or its text."""
+    """What the server said to a request; `value` is the JSON of the body, or its text."""
 
     status: int
     headers: http.client.HTTPMessage
     value: Json
+    request: str
+    target: Target
 
     @property
     def object(self) -> dict[str, Json]:
         """The JSON object that a control plane answers with."""
         if not isinstance(self.value, dict):
-            raise Failure("what answers is no control plane; is the address right?")
+            raise self.stranger()
         return self.value
+
+    def part(self, name: str) -> Json:
+        """A part of the JSON object that every control plane's answer to this request has."""
+        if name not in self.object:
+            raise self.stranger()
+        return self.object[name]
+
+    def stranger(self) -> Refused:
+        """The failure for an answer that no control plane gives: another server has the address."""
+        answered = f"{self.status} {self.headers.get_content_type()}"
+        by = f' of "{self.headers["Server"][:80]}"' if self.headers.get("Server") else ""
+        to = f", to {self.headers['Location'][:200]}" if self.headers.get("Location") else ""
+        message = (
+            f"the server at {self.target.address} (from {self.target.origin}) is not a Koguma control plane:"
+            f" it answered {self.request} with {answered}{by}{to}"
+        )
+        hint = (
+            "name the control plane with --address, KOGUMA_ADDRESS or --context; `koguma cp run` prints its"
+            f" addresses, usually http on port 5681 and https on port {HTTPS_PORT}"
+        )
+        return Refused(self.status, message, "", (Field("", hint),))
 
     @property
     def etag(self) -> str:
@@ -49,8 +73,9 @@ class Answer(NamedTuple):
 class Client:
     """Talks to one server, over one connection at a time."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, connect_seconds: float = _CONNECT_SECONDS) -> None:
         self.target = target
+        self._connect_seconds = connect_seconds
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -77,15 +102,16 @@ class Client:
         with self._trouble():
             response = self._request(method, path, query, content, {**typed, **(headers or {})})
             data = response.read()
-        return _answer(response, data)
+        return self._answer(f"{method} {path}", response, data)
 
     def pages(self, path: str, query: Query = ()) -> Iterator[Json]:
         """The objects of a list, page by page."""
         offset = "0"
         while offset:
             sent = (*query, ("size", str(_PAGE_SIZE)), *([("offset", offset)] if offset != "0" else []))
-            page = self.get(path, sent).object
-            yield from page["items"]
+            answer = self.get(path, sent)
+            page = answer.object
+            yield from answer.part("items")
             # Only the offset is taken from the link: its host may be one that is known inside a network.
             offset = parse_qs(urlsplit(page.get("next") or "").query).get("offset", [""])[0]
 
@@ -94,7 +120,7 @@ class Client:
         with self._trouble(), contextlib.closing(self._opened(_WATCH_SECONDS)) as connection:
             response = self._request("GET", path, (*query, ("watch", "true")), None, {}, connection)
             if response.status >= _ERRORS_FROM:
-                _answer(response, response.read())
+                self._answer(f"GET {path}", response, response.read())
             while (line := response.readline()).endswith(b"\n"):  # half a line is a lost connection
                 yield json.loads(line)
 
@@ -129,13 +155,51 @@ class Client:
         if self.target.is_https:
             context = _tls_context(self.target)
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                self.target.host, url.port, timeout=_CONNECT_SECONDS, context=context
+                self.target.host, url.port, timeout=self._connect_seconds, context=context
             )
         else:
-            connection = http.client.HTTPConnection(self.target.host, url.port, timeout=_CONNECT_SECONDS)
+            connection = http.client.HTTPConnection(self.target.host, url.port, timeout=self._connect_seconds)
         connection.connect()
         connection.sock.settimeout(patience_seconds)
         return connection
+
+    def _answer(self, request: str, response: http.client.HTTPResponse, data: bytes) -> Answer:
+        text = data.decode("utf-8", "replace")
+        value: Json = text
+        if response.headers.get_content_type() == "application/json":
+            with contextlib.suppress(ValueError):
+                value = json.loads(text)
+        answer = Answer(response.status, response.headers, value, request, self.target)
+        if response.status >= _ERRORS_FROM:
+            raise self._refusal(answer)
+        return answer
+
+    def _refusal(self, answer: Answer) -> Refused:
+        """Why a request failed; a server that is no control plane says so in its own way, or in HTML."""
+        request_id = answer.headers.get("Koguma-Request-Id", "")
+        if request_id or isinstance(answer.value, dict) or answer.status in _GATEWAY_ERRORS:
+            return refused(answer.status, answer.value, request_id)
+        return self._kuma(answer) or answer.stranger()
+
+    def _kuma(self, answer: Answer) -> Refused | None:
+        """The failure where it is a Kuma control plane, which does not have all that Koguma has."""
+        if answer.request == "GET /":
+            return None
+        asking = Client(self.target._replace(token=None))
+        try:
+            about = asking.get("/").object
+        except Failure:
+            return None
+        finally:
+            asking.close()
+        if about.get("product") != "Kuma" and about.get("tagline") != "Kuma":
+            return None
+        message = (
+            f"the server at {self.target.address} (from {self.target.origin}) is Kuma"
+            f" {str(about.get('version', ''))[:40]}, not Koguma: it has no {answer.request}"
+        )
+        hint = "use kumactl for it, or name Koguma's control plane with --address or --context"
+        return Refused(answer.status, message, "", (Field("", hint),))
 
     @contextlib.contextmanager
     def _trouble(self) -> Iterator[None]:
@@ -180,17 +244,6 @@ def _words(error: Exception) -> str:
     if type(error).__name__ == "SSLCertVerificationError":
         return str(getattr(error, "verify_message", error))
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
-
-
-def _answer(response: http.client.HTTPResponse, data: bytes) -> Answer:
-    text = data.decode("utf-8", "replace")
-    value: Json = text
-    if response.headers.get_content_type() == "application/json":
-        with contextlib.suppress(ValueError):
-            value = json.loads(text)
-    if response.status >= _ERRORS_FROM:
-        raise refused(response.status, value, response.headers.get("Koguma-Request-Id", ""))
-    return Answer(response.status, response.headers, value)
 
 
 def refused(status: int, value: Json, request_id: str = "") -> Refused:

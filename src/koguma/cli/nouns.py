@@ -73,7 +73,7 @@ class Nouns:
 def served(client: "Client") -> Nouns:
     """The kinds of the server; our own where it does not tell this user."""
     try:
-        listed = client.get("/_resources").object["resources"]
+        listed = client.get("/_resources").part("resources")
     except Refused as refused:
         if refused.code is not ExitCode.DENIED:
             raise

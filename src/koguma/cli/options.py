@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -69,6 +69,14 @@ def client(
     from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
 
     return Client(resolve(Given(address, token_file, ca_file, context), os.environ))
+
+
+def opened(given: Mapping[str, str | None], connect_seconds: float) -> "contextlib.closing[Client]":
+    """The same for a question that is not worth waiting for."""
+    from koguma.cli.client import Client  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
+
+    return contextlib.closing(Client(resolve(Given(**given), os.environ), connect_seconds))
 
 
 mesh = click.option("-m", "--mesh", default="default", show_default=True, help="Mesh of the objects.")

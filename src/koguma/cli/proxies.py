@@ -69,7 +69,7 @@ def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
 
 
 def _connected(client: Client, names: Sequence[str], mesh: str | None) -> list[Json]:
-    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).object["items"]
+    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).part("items")
     return [each for each in found if not names or each["name"] in names]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from koguma.identity import tokens
-from koguma.identity.claims import DataplaneClaims
+from koguma.identity import token_advice, tokens
+from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.identity.signing_keys import KeyRing
 from koguma.model import labels as well_known
 from koguma.model.errors import Forbidden, Unauthenticated
@@ -24,8 +24,16 @@ _BEARER: Final = "bearer "
 
 def authenticate(ring: KeyRing[DataplaneClaims], token: str, now: datetime, proxy: Resource) -> None:
     """Raise Unauthenticated or Forbidden unless the token is valid and is for this Dataplane."""
-    claims = tokens.verify(ring, bare(token), now)
+    claims = verified(ring, bare(token), now)
     check(claims, proxy.mesh, proxy.core_name, tag_sets(proxy.spec), proxy.labels)
+
+
+def verified(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> DataplaneClaims:
+    """The claims of a proxy's token that holds; Unauthenticated with the next step where it does not."""
+    try:
+        return tokens.verify(ring, token, now)
+    except Unauthenticated as error:
+        raise token_advice.advised(error, token, DATAPLANE, ring.mesh) from error
 
 
 def bare(text: str) -> str:
