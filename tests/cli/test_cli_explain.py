@@ -178,3 +178,48 @@ def test_files_that_would_be_refused_are_not_explained(explain, tmp_path):
     ended = explain("--to", "backend")
     assert ended.code == 1
     assert "policies.yaml:19:26: spec.to[0].default.http.requestTimout: unknown field" in ended.err
+
+
+TCP = """\
+type: MeshService
+name: database
+mesh: default
+spec: {ports: [{name: sql, port: 5432}]}
+---
+type: MeshTimeout
+name: limits
+mesh: default
+spec:
+  to:
+    - targetRef: {kind: MeshService, name: database}
+      default: {connectionTimeout: 1s, http: {requestTimeout: 1s}}
+"""
+NOT_HTTP = (
+    'port sql of database speaks tcp, so http fields do not act on it; set "appProtocol: http" at the port'
+)
+
+
+@pytest.mark.parametrize("words", [(), ("--field", "http.requestTimeout")])
+def test_http_fields_on_a_tcp_port_are_said_not_to_act(explain, tmp_path, words):
+    (tmp_path / "tcp.yaml").write_text(TCP)
+    ended = explain("-f", "tcp.yaml", "--to", "database", *words)
+    assert ended.code == 0
+    assert ended.err.startswith(f'note: {NOT_HTTP} in MeshService "database"; ')
+    assert "`koguma dp run --protocol http`" in ended.err
+    shown = json.loads(explain("-f", "tcp.yaml", "--to", "database", "-o", "json").out)["fields"]
+    assert {row["field"]: row["acts"] for row in shown} == {
+        "connectionTimeout": True,
+        "http.requestTimeout": False,
+    }
+
+
+def test_a_field_that_nobody_sets_and_that_could_not_act_is_told_with_both(explain, tmp_path):
+    (tmp_path / "tcp.yaml").write_text(TCP)
+    ended = explain("-f", "tcp.yaml", "--to", "database", "--field", "http.streamIdleTimeout")
+    assert ended.code == 1
+    assert "no policy sets http.streamIdleTimeout" in ended.err
+    assert f" - {NOT_HTTP}" in ended.err
+
+
+def test_fields_that_act_need_no_note(explain):
+    assert explain("--to", "backend").err == ""

@@ -174,6 +174,23 @@ def test_live_objects_lie_beneath_the_files(cli, shop, tmp_path):
     assert cli("lint", "-f", str(file), "--live").out.count("KG002") == 1
 
 
+def test_everything_that_is_stored_is_linted_without_files(cli, shop):
+    before = cli("lint", "--live")
+    assert f"(mesh {shop})" not in before.out
+    assert cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", "gone"))).code == 0
+    ended = cli("lint", "--live")
+    assert ended.code == 1
+    (line,) = [line for line in ended.out.splitlines() if f"meshtimeout/lost (mesh {shop}):" in line]
+    place, _, words = line.partition(": ")
+    assert words.startswith("warning KG002: spec.to[0].targetRef: ")
+    # The place is that of the object as `get` shows it.
+    shown = cli("get", "mt", "lost", "-m", shop, "-o", "yaml").out.splitlines()
+    row = int(place.rpartition(":")[0].rpartition(":")[2])
+    assert "kind: MeshService" in "\n".join(shown[row - 1 : row + 1])
+    cli("delete", "mt", "lost", "-m", shop)
+    assert cli("lint", "--live").out == before.out
+
+
 def test_a_proxy_is_shown_with_its_ports_rules_and_problems(cli, shop):
     cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", "gone")))
     ended = cli("inspect", "dataplane", "web", "-m", shop)

@@ -1,17 +1,17 @@
 """`koguma explain`: who set a value, where it stands, and whom it won against."""
 
 import contextlib
-import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
-from koguma.cli import explanation, inputs, offline, options, output, tables, terminal
+from koguma.cli import explanation, inert_fields, inputs, offline, options, output, tables, terminal
 from koguma.cli.explanation import Row, Source
 from koguma.cli.failures import Failure
 from koguma.model import kri
+from koguma.model.nearest import nearest
 
 Json = Any
 
@@ -63,31 +63,43 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> No
         else:
             client = stack.enter_context(contextlib.closing(options.client(**given)))
             source = explanation.Served(client, mesh, name)
-        for line in _lines(source, _found(source, wanted), wanted, form):
+        layout = source.layout()
+        spoken = explanation.protocols(layout)
+        found = _found(source, wanted, layout)
+        for line in _lines(source, found, spoken, wanted, form):
             print(line)
+        for reason in inert_fields.reasons(((row.to, row.field) for row in found), spoken):
+            terminal.complain(f"note: {reason}")
 
 
-def _found(source: Source, wanted: Wanted) -> list[Row]:
-    outbounds = explanation.chosen(source.layout(), wanted.to, wanted.port)
+def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
+    outbounds = explanation.chosen(layout, wanted.to, wanted.port)
     kind = offline.known_kinds().word(wanted.kind).name if wanted.kind else ""
     of_kind = [row for row in explanation.rows(source, outbounds, wanted.route) if kind in ("", row.kind)]
     found = [row for row in of_kind if explanation.is_of_field(row, wanted.field)]
     if not found:
         what = " of ".join(filter(None, (wanted.field or "anything", kind)))
         through = f" through {wanted.route}" if wanted.route else ""
-        raise Failure(f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}")
+        asked = ((outbound, wanted.field) for outbound in outbounds)
+        notes = inert_fields.reasons(asked, explanation.protocols(layout))
+        raise Failure(
+            f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}",
+            tuple(f" - {note}" for note in notes),
+        )
     return found
 
 
 def _near(field: str, rows: Sequence[Row]) -> str:
     fields = {word: row.field for row in rows for word in (row.field, row.field.rpartition(".")[2])}
-    near = difflib.get_close_matches(field, fields, n=1)
-    return f'; did you mean "{fields[near[0]]}"?' if near else "; without --field all that is set is shown"
+    near = nearest(field, fields) if field else None
+    return f'; did you mean "{fields[near]}"?' if near else "; without --field all that is set is shown"
 
 
-def _lines(source: Source, found: Sequence[Row], wanted: Wanted, form: str | None) -> Iterator[str]:
+def _lines(
+    source: Source, found: Sequence[Row], spoken: Mapping[str, str], wanted: Wanted, form: str | None
+) -> Iterator[str]:
     if form == "json":
-        yield output.json_text({"fields": [_json(row, source) for row in found]})
+        yield output.json_text({"fields": [_json(row, source, spoken) for row in found]})
         return
     kept = found if wanted.route else list(explanation.without_inherited(found))
     if not wanted.field:
@@ -98,7 +110,7 @@ def _lines(source: Source, found: Sequence[Row], wanted: Wanted, form: str | Non
         yield from _in_full(row, also, source)
 
 
-def _json(row: Row, source: Source) -> Json:
+def _json(row: Row, source: Source, spoken: Mapping[str, str]) -> Json:
     origin, *losers = ({**each, "place": source.place(each)} for each in (row.origin, *row.losers))
     return {
         "to": row.to,
@@ -107,6 +119,7 @@ def _json(row: Row, source: Source) -> Json:
         "kind": row.kind,
         "field": row.field,
         "value": row.value,
+        "acts": inert_fields.acts(row.field, spoken.get(row.to, "")),
         "origin": {name: value for name, value in origin.items() if name not in ("losers", "value")},
         "losers": losers,
     }

@@ -149,6 +149,11 @@ class Row(NamedTuple):
     requests: str = ""  # which, where a route's rule says so
 
 
+def protocols(layout: Json) -> dict[str, str]:
+    """What the ports that a proxy calls speak, by KRI."""
+    return {each["kri"]: str(each.get("protocol") or "") for each in layout["outbounds"] if each["kri"]}
+
+
 def chosen(layout: Json, to: str, port: str) -> list[str]:
     """The outbounds that are meant by a service (name, kind/name or KRI) and maybe a port."""
     outbounds = [(kri.parse(each["kri"]), each) for each in layout["outbounds"] if each["kri"]]

@@ -20,10 +20,14 @@ _STDIN: Final = "<stdin>"
 _OBJECT = re.compile(r"objects\[(\d+)\]\.?")
 
 
-def read(paths: Sequence[str]) -> tuple[Document, ...]:
-    """All objects, in the order given; every file that cannot be read is told at once."""
+def read(paths: Sequence[str], instead: str = "") -> tuple[Document, ...]:
+    """All objects, in the order given; every file that cannot be read is told at once.
+
+    `instead` is what else a command takes where there are no files.
+    """
     if not paths:
-        raise click.UsageError("name what to read with -f: a file, a folder, or - for standard input")
+        words = "name what to read with -f: a file, a folder, or - for standard input"
+        raise click.UsageError(f"{words}; {instead}" if instead else words)
     found: list[Document] = []
     problems: list[str] = []
     for source, data in _sources(paths):

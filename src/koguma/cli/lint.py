@@ -1,16 +1,19 @@
 """`koguma lint`: what is wrong and what is odd in files, by the rules of the server, without one."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
 from koguma.cli import inputs, offline, options, terminal
+from koguma.cli.client import Client
 from koguma.cli.failures import ExitCode
 from koguma.cli.offline import Loaded
 from koguma.core import problems
 from koguma.core.problems import INVALID, NO_OBJECT, Problem
 from koguma.model.documents import Document
+from koguma.model.place import Place
 from koguma.model.violation import Violation
 
 Json = Any
@@ -40,7 +43,9 @@ class Finding(NamedTuple):
 @click.command("lint", cls=options.ReadsFiles)
 @options.files
 @click.option(
-    "--live", is_flag=True, help="Let what the server holds lie beneath the files, so references resolve."
+    "--live",
+    is_flag=True,
+    help="Let what the server holds lie beneath the files, so references resolve; alone, look at all of it.",
 )
 @click.option("--errors-only", is_flag=True, help="Leave warnings out; they do not count.")
 @offline.options
@@ -60,23 +65,33 @@ def command(
 
     Every finding has a file, a line, a column and a code that docs/lint.md explains. What the server would
     refuse is an error; what it would take and what then would not do what it seems to is a warning. Nothing
-    is asked of a server, unless --live is given.
+    is asked of a server, unless --live is given. With --live and without files, everything that is stored is
+    looked at; places are then those in the output of `koguma get -o yaml`.
 
     Exit code 0: nothing was found. 1: something was. More than 1: an error.
     """
-    read = inputs.read(files)
     place = offline.place(zone=zone, is_global=is_global)
     if live:
-        client = options.client(**connection)
-        loaded = offline.load(read, offline.place_of(client, place), list(offline.served(client)))
-        client.close()
+        with contextlib.closing(options.client(**connection)) as client:
+            loaded, n_objects = _live(client, files, place)
     else:
-        loaded = offline.load(read, place)
+        read = inputs.read(files, "or --live for everything that the server holds")
+        loaded, n_objects = offline.load(read, place), len(read)
     found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
-    _show(found, len(read), output)
+    _show(found, n_objects, output)
     if not live and any(one.code == NO_OBJECT for one in found):
         terminal.complain("objects that only the server has are known with --live")
     return ExitCode.REFUSED if found else ExitCode.FINE
+
+
+def _live(client: Client, files: Sequence[str], given: Place) -> tuple[Loaded, int]:
+    """The files on top of what the server holds; without files, what it holds itself."""
+    place = offline.place_of(client, given)
+    if not files:
+        loaded = offline.load_stored(offline.stored(client), place)
+        return loaded, len(loaded.documents)
+    read = inputs.read(files)
+    return offline.load(read, place, list(offline.served(client))), len(read)
 
 
 def findings(loaded: Loaded) -> list[Finding]:

@@ -10,16 +10,17 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from koguma.cli import inputs, nouns, terminal
+from koguma.cli import inputs, nouns, objects, terminal
 from koguma.cli.client import Client
 from koguma.cli.failures import Failure, Refused
 from koguma.core import admission, defaults, identity, pipeline, services, world
 from koguma.core.incremental import Db
-from koguma.model import forms, kri, labels
+from koguma.model import documents, forms, kri, labels
 from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft
-from koguma.model.kind import Kinds
+from koguma.model.kind import About, Kinds
+from koguma.model.page import yaml_text
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -83,6 +84,34 @@ def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = (
     for mesh in loaded.meshes:
         pipeline.take(db, _made_of_proxies(db, mesh, files))
     return loaded
+
+
+def load_stored(values: Iterable[Json], place: Place) -> Loaded:
+    """The objects that a server holds, as plain documents; their places are those in `koguma get -o yaml`.
+
+    They are not admitted again, since some were never this program's to write: those that came from another
+    zone, and those that the control plane makes.
+    """
+    kinds = known_kinds()
+    resources: list[Resource] = []
+    read: dict[Key, Document] = {}
+    wrong: list[Wrong] = []
+    warned: list[Warned] = []
+    for value in values:
+        resource = _resource(value, kinds)
+        if resource is None:
+            continue
+        name = objects.shown(resource.kind, resource.core_name, resource.mesh)
+        (document,) = documents.load(yaml_text(value), name)
+        resources.append(resource)
+        read[resource.key] = document
+        kind = kinds[resource.kind]
+        about = About(place=place, name=resource.name, mesh=resource.mesh, namespace=resource.namespace)
+        found = tuple(kind.violations(resource.spec, about))
+        wrong += (Wrong(document, violation) for violation in found)
+        if not found:
+            warned += (Warned(resource.key, text) for text in admission.remarks(kind, resource.spec, about))
+    return Loaded(pipeline.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
 
 
 class _Files:
@@ -178,12 +207,17 @@ def place_of(client: Client, given: Place) -> Place:
 def served(client: Client) -> Iterator[Resource]:
     """What the server holds of the kinds that the engine looks at and this program knows."""
     kinds = known_kinds()
+    for value in stored(client):
+        found = _resource(value, kinds)
+        if found is not None:
+            yield found
+
+
+def stored(client: Client) -> Iterator[Json]:
+    """What the server holds of the kinds that the engine looks at, as plain documents."""
     for noun in nouns.served(client):
         if noun.is_policy or noun.name in _WORLD:
-            for value in client.pages(noun.path(None)):
-                found = _resource(value, kinds)
-                if found is not None:
-                    yield found
+            yield from client.pages(noun.path(None))
 
 
 def _resource(value: Json, kinds: Kinds) -> Resource | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import identity, role
+from koguma.core import defaults, identity, role
 from koguma.core.identity import Identity
 from koguma.model import labels, names
 from koguma.model.errors import Invalid
@@ -221,9 +221,19 @@ def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
             yield Violation("spec", str(error), "role")
 
 
+def remarks(kind: Kind, written: Json, about: About) -> Iterator[str]:
+    """What a kind warns about in a checked spec.
+
+    The policies that come with a mesh are written as Kuma 2.13 writes them, with fields that it deprecates.
+    Whoever did not write them need not hear that.
+    """
+    if not defaults.is_untouched(kind.name, about.mesh, about.name, written):
+        yield from kind.warn(kind.read(kind.clean(written)), about)
+
+
 def _warnings(draft: Draft, about: About) -> Iterator[str]:
     kind = draft.kind
-    yield from kind.warn(kind.read(kind.clean(draft.spec)), about)
+    yield from remarks(kind, draft.spec, about)
     if kind.dns_name and not names.is_dns1035_label(about.name):
         yield f'name "{about.name}" is no RFC 1035 label, so it cannot be part of a host name'
 

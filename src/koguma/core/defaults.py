@@ -108,6 +108,13 @@ _POLICIES: Final[tuple[tuple[str, str, Json], ...]] = (
 )
 
 
+def is_untouched(kind: str, mesh: str, name: str, spec: Json) -> bool:
+    """Whether a policy is one that came with its mesh and that nobody changed."""
+    return any(
+        kind == own and name == f"{prefix}-{mesh}" and spec == policy for prefix, own, policy in _POLICIES
+    )
+
+
 def mesh_policies(mesh: str, spec: Json) -> Iterator[Mapping[str, Json]]:
     """The policies of a new mesh, as plain documents, less those that it asks to skip."""
     skipped = set(spec.get("skipCreatingInitialPolicies") or ())

@@ -7,7 +7,7 @@ page warns about.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koguma.core import inbound, items, match, routes, world
+from koguma.core import admission, inbound, items, match, routes, world
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId
 from koguma.core.oddities.problem import (
@@ -33,7 +33,7 @@ def advice(db: Db, key: Key) -> Iterator[Problem]:
     kind = world.kind_of(db, key.kind)
     about = About(world.place(db), key.name, key.mesh, key.namespace, resource.labels)
     try:
-        found = list(kind.warn(kind.read(kind.clean(resource.spec)), about))
+        found = list(admission.remarks(kind, resource.spec, about))
     except Exception as error:  # noqa: BLE001 - a policy of another package must not hide what else is odd
         message = f"{key} cannot be read as it is stored: {error}; write it again, or mend its policy"
         yield Problem(INVALID, message, (key,), "error")
