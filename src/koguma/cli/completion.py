@@ -3,15 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
-_EXAMPLES = """\b
-Load it in the shell's start file:
-  bash  source <(koguma completion bash)
-  zsh   source <(koguma completion zsh)
-  fish  koguma completion fish | source
-"""
 
-
-@click.command("completion", epilog=_EXAMPLES)
+@click.command("completion")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

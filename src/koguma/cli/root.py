@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from koguma import __version__
-from koguma.cli import failures
+from koguma.cli import examples, failures
 from koguma.cli.failures import ExitCode, Failure
 from koguma.cli.options import VERBOSE
 
@@ -50,6 +50,7 @@ class Root(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
+        examples.attach(command, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
@@ -110,7 +111,8 @@ def _near(name: str) -> str:
 @click.group(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 server unreachable, 4 not allowed."
+    epilog=f"{examples.text(examples.ROOT)}\n\n"
+    "Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 server unreachable, 4 not allowed."
     " The server is found by --address, KOGUMA_ADDRESS, the current context, or http://localhost:5681.",
 )
 @click.version_option(__version__, prog_name="koguma", message="%(prog)s %(version)s")

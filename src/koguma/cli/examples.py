@@ -1,0 +1,133 @@
+"""Examples: what stands at the end of each command's help.
+
+They are in one place, so that they read as one story and a test can run over all of them. A command with more
+to say has its own.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+_TITLE: Final = "Examples:"
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cp": ("koguma cp run",),
+    "cp run": (
+        "koguma cp run",
+        "koguma cp run --zone-name east --store postgresql://koguma@db/mesh",
+        "koguma cp run --config-file koguma.yaml --print-config",
+    ),
+    "dp": ("koguma dp run --name web-1 --service web --port 10080 --service-port 8080 --protocol http",),
+    "dp install": ("koguma dp install transparent-proxy --kuma-dp-user koguma-dp",),
+    "dp uninstall": ("koguma dp uninstall transparent-proxy",),
+    "dp uninstall transparent-proxy": (
+        "koguma dp uninstall transparent-proxy --dry-run",
+        "koguma dp uninstall transparent-proxy",
+    ),
+    "apply": (
+        "koguma apply -f shop.yaml",
+        "koguma apply -f shop/ --dry-run",
+        "koguma get mt -m shop -o yaml | koguma apply -f -",
+        "koguma apply -f shop/ --set shop --prune",
+    ),
+    "describe": (
+        "koguma describe meshtimeout backend-is-quick -m shop",
+        "koguma describe kri_mt_shop___backend-is-quick_",
+    ),
+    "diff": ("koguma diff -f shop.yaml", "koguma diff -f shop/ --set shop --prune"),
+    "lint": (
+        "koguma lint -f shop/",
+        "koguma lint -f shop.yaml --live",
+        "koguma lint --live",
+    ),
+    "inspect": (
+        "koguma inspect dataplane web-1 -m shop",
+        "koguma inspect policy meshtimeout backend-is-quick -m shop",
+        "koguma inspect service backend -m shop",
+    ),
+    "inspect dataplane": (
+        "koguma inspect dataplane web-1 -m shop",
+        "koguma inspect dataplane web-1 -o json",
+    ),
+    "inspect policy": (
+        "koguma inspect policy meshtimeout backend-is-quick -m shop",
+        "koguma inspect policy mtp allow-web -o json",
+    ),
+    "inspect service": ("koguma inspect service backend -m shop",),
+    "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
+    "explain dataplane": (
+        "koguma explain dataplane web-1 --to backend -m shop",
+        "koguma explain dataplane web-1 --to backend --field http.requestTimeout -m shop",
+        "koguma explain dataplane web-1 --to backend --kind MeshRetry -f shop/",
+    ),
+    "delete": (
+        "koguma delete meshtimeout backend-is-quick -m shop",
+        "koguma delete -f shop.yaml --ignore-not-found",
+        "koguma delete mesh shop --dry-run",
+    ),
+    "kinds": ("koguma kinds",),
+    "kri": ("koguma kri parse kri_mt_shop___backend-is-quick_",),
+    "kri parse": (
+        "koguma kri parse kri_mt_shop___backend-is-quick_",
+        "koguma kri parse kri_msvc_shop_east__backend_http -o json",
+    ),
+    "kri build": ("koguma kri build --type meshtimeout -m shop --name backend-is-quick",),
+    "token": (
+        "koguma token user --name dora --group developers --valid-for 24h",
+        "koguma token dataplane -m shop --name web-1 > web-1.token",
+        "koguma token inspect web-1.token",
+    ),
+    "token user": (
+        "koguma token user --name dora --group developers --valid-for 24h > dora.token",
+        "koguma token user --name ci --group mesh-system:admin --valid-for 720h",
+    ),
+    "token dataplane": (
+        "koguma token dataplane -m shop > shop.token",
+        "koguma token dataplane -m shop --name web-1 --tag kuma.io/service=web --valid-for 720h",
+    ),
+    "token zone": ("koguma token zone --zone east --scope ingress --scope egress --valid-for 720h",),
+    "token revoke": (
+        "koguma token revoke user - < dora.token",
+        "koguma token revoke dataplane 6d8a4763-dac3-4509-918f-3df379ca803a -m shop",
+    ),
+    "config": (
+        "koguma config add prod --address https://mesh.example:5682 --ca-file ca.pem --token-file token",
+        "koguma config use prod",
+    ),
+    "config contexts": ("koguma config contexts",),
+    "config add": (
+        "koguma config add prod --address https://mesh.example:5682 --ca-file ca.pem --token-file token",
+    ),
+    "config use": ("koguma config use prod",),
+    "config remove": ("koguma config remove prod",),
+    "config view": ("koguma config view",),
+    "check": (
+        "koguma check",
+        "koguma check --address https://mesh.example:5682 --ca-file ca.pem --token-file token -o json",
+    ),
+    "version": ("koguma version", "koguma version --client"),
+    "completion": (
+        "source <(koguma completion bash)",
+        "source <(koguma completion zsh)",
+        "koguma completion fish | source",
+    ),
+}
+ROOT: Final = (
+    "koguma cp run",
+    "koguma apply -f shop.yaml",
+    "koguma get proxies -A",
+    "koguma explain dataplane web-1 --to backend -m shop",
+)
+
+
+def text(lines: tuple[str, ...]) -> str:
+    """The examples as click prints them: as they are, without wrapping."""
+    return "\n".join(("\b", _TITLE, *(f"  {line}" for line in lines)))
+
+
+def attach(command: click.Command, path: str) -> None:
+    """Give a command and those below it the examples that they do not have themselves."""
+    if path in EXAMPLES and _TITLE not in (command.epilog or ""):
+        command.epilog = "\n\n".join(filter(None, (text(EXAMPLES[path]), command.epilog)))
+    for name, below in command.commands.items() if isinstance(command, click.Group) else ():
+        attach(below, f"{path} {name}")
