@@ -100,6 +100,61 @@ def test_what_a_piece_refers_to_is_there_and_it_says_that_it_needs_it(case: Case
             assert all(made.get(id_) or id_ in missing for id_ in here), piece
 
 
+# Listeners whose ports another process may share, and why that is harmless.
+SHARED_PORTS = {
+    "_kuma_dns": "Envoy takes UDP for several workers only with SO_REUSEPORT; one per machine asks for it",
+    "virtual": "a virtual address leads to the same service through every proxy of a machine",
+}
+
+
+def binds_ports(listener: dict[str, Any]) -> bool:
+    return "socket_address" in listener["address"] and listener.get("bind_to_port", True)
+
+
+def sharing(listener: dict[str, Any], virtual: set[str]) -> str:
+    """The reason in the list above, for a listener that shares its ports; empty where there is none."""
+    if listener["name"] in SHARED_PORTS:
+        return SHARED_PORTS[listener["name"]]
+    places = [listener["address"], *(more["address"] for more in listener.get("additional_addresses", ()))]
+    bound = {place["socket_address"]["address"] for place in places}
+    return SHARED_PORTS["virtual"] if bound <= virtual else ""
+
+
+def virtual_addresses(case: Case) -> set[str]:
+    statuses = [resource.status or {} for resource in objects(case.objects)]
+    return {vip["ip"] for status in statuses for vip in status.get("vips") or ()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_no_listener_shares_its_port_with_another_process_without_a_reason(case: Case):
+    db, virtual = case.database(), virtual_addresses(case)
+    for key in proxies(db):
+        pieces = [decoded(piece) for piece in snapshot.of(db, key) if piece.type == "listener"]
+        for listener in filter(binds_ports, pieces):
+            is_shared = listener.get("enable_reuse_port") is not False
+            assert is_shared == bool(sharing(listener, virtual)), listener["name"]
+
+
+def test_the_cases_have_listeners_of_every_sort():
+    names = {
+        piece.name
+        for db in (case.database() for case in CASES)
+        for key in proxies(db)
+        for piece in snapshot.of(db, key)
+        if piece.type == "listener" and binds_ports(decoded(piece))
+    }
+    for part in (
+        "kri_dp_",
+        "kri_msvc_",
+        "_kuma_dns",
+        "_kuma_envoy_admin",
+        "_kuma_metrics_",
+        "_kuma_passthrough_inbound_",
+        "_kuma_passthrough_outbound_",
+    ):
+        assert any(name.startswith(part) for name in names), part
+
+
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_order_of_arrival_leaves_no_trace_in_bytes(case: Case):
     there = list(objects(case.objects))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from building import CASES, encoder, proxies
 
+from koguma.core.build import network as network_of
 from koguma.core.build import snapshot
 from koguma.envoy.snapshot import SECRET, Bundle, Piece, Snapshot, bundle
 from koguma.identity import sds
@@ -38,8 +39,11 @@ def secrets() -> Bundle:
     return bundle(encoder().piece(SECRET, each.name, each.data()) for each in made)
 
 
-def snapshots(folder: Path) -> Iterator[tuple[str, Snapshot]]:
-    """What every proxy of every case gets, each on addresses of this machine that are its own."""
+def snapshots(folder: Path, *, binding: bool) -> Iterator[tuple[str, Snapshot]]:
+    """What proxies of every case get that bind virtual addresses, or do not; an Envoy never changes in that.
+
+    Each is on addresses of this machine that are its own.
+    """
     ports = {name: str(free_port()) for name in FIXED_PORTS}
     known, networks = secrets(), count(os.getpid())
     for case in CASES:
@@ -50,6 +54,8 @@ def snapshots(folder: Path) -> Iterator[tuple[str, Snapshot]]:
             db = case.database({"127.0.0.": own, "/workdir": str(workdir), **ports})
             made = snapshot.of(db, key)
             assert made is not None
+            if network_of.link(db, key).binds_outbounds is not binding:
+                continue
             yield f"{case.path.stem}: {key.name}", Snapshot((*made.bundles, known))
 
 
@@ -87,11 +93,12 @@ async def refused(proxy: RunningEnvoy) -> dict[str, str]:
     return {name: count for name, count in (line.split(": ") for line in lines) if count != "0"}
 
 
-async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path):
+@pytest.mark.parametrize("binding", [False, True], ids=["local", "virtual"])
+async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path, binding):
     house = House()
     async with serving(house, NOW) as (_, port), envoy(tmp_path, port, "DELTA_GRPC") as proxy:
         room = await house.room()
-        for revision, (name, made) in enumerate(snapshots(tmp_path), start=1):
+        for revision, (name, made) in enumerate(snapshots(tmp_path, binding=binding), start=1):
             room.offer(revision, made)
             names = {name for name, piece in made.of_type("listener").items() if can_come(made, piece)}
             assert await settled(proxy, names) == dict.fromkeys(names, ""), name

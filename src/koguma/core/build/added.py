@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from koguma.core.build import encoding
+from koguma.core.build import encoding, shape
 from koguma.core.build.lay import Parts
 from koguma.core.incremental import Db
 from koguma.envoy import snapshot
@@ -20,7 +20,7 @@ def clusters(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure
 def listeners(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure]:
     """The listeners that policies add."""
     for name, data in (parts.get("listeners") or {}).items():
-        made = {**data, "name": name}
+        made = {**shape.EXCLUSIVE, **data, "name": name}
         needs = (*needed(parts), *secrets(made))
         yield encoding.encoded(db, snapshot.LISTENER, name, made, needs, origin)
 

@@ -252,7 +252,7 @@ def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure
     where = of.where
     tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
     addresses = ((where.address, where.port),)
-    data = shape.listener(of.name, addresses, "INBOUND", tags, binds=not of.is_transparent)
+    data = shape.listener(of.name, addresses, "INBOUND", tags, shape.Binding(is_bound=not of.is_transparent))
     needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name), *added.needed(parts)]
     if of.is_http:
         needs.append((snapshot.ROUTES, of.name))

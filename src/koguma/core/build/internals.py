@@ -100,8 +100,10 @@ def _beside(
     of = _Side(link.workdir, net.address, port, is_told)
     made: tuple[Piece | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
     yield from made[:2] if port else ()
-    if link.dns_port and not (link.has_own_dns and link.workdir):
-        # Names of the mesh, answered by Envoy itself where the agent beside it does not.
+    uses_names = bool(net.redirect_outbound) or link.binds_outbounds
+    if link.dns_port and uses_names and not (link.has_own_dns and link.workdir):
+        # Names of the mesh, answered by Envoy itself where the agent beside it does not. They lead to virtual
+        # addresses, so without these nobody asks. kuma-dp names a port for DNS even where DNS is off.
         yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
     if is_told:
         yield made[-1]
@@ -146,6 +148,7 @@ def _readiness(db: Db, of: _Side) -> Iterator[Piece | Failure]:
         "name": names.ADMIN,
         "stat_prefix": names.ADMIN,
         "address": words.address(of.address, of.port),
+        **shape.EXCLUSIVE,
         "filter_chains": [{"filters": _answering(names.ADMIN, route_config=config)}],
     }
     needs = ((snapshot.CLUSTER, names.READINESS),)

@@ -17,6 +17,7 @@ from koguma.core.build import added, backends, clusters, encoding, lay, logs, ov
 from koguma.core.build.backends import Going, Meant
 from koguma.core.build.clusters import Assigned, Caller, ClusterOf
 from koguma.core.build.overlays import Laid
+from koguma.core.build.shape import Binding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
@@ -126,7 +127,7 @@ class Outbounds(msgspec.Struct, frozen=True):
 
 
 @question
-def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: bool) -> Outbounds:  # noqa: FBT001
+def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: Binding) -> Outbounds:
     """What proxies of a class call; equal proxies share it.
 
     It is put together from parts, and these from smaller ones, so that a change of one port looks at few
@@ -141,7 +142,7 @@ def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, bin
 
 
 @question
-def _called(db: Db, some: Group[tuple[Ruled, Group[Listened]]], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
+def _called(db: Db, some: Group[tuple[Ruled, Group[Listened]]], caller: Caller, binds: Binding) -> Called:
     """What is called of a few parts."""
     found = [calls(db, ruled, part, caller, binds) for ruled, part in some]
     wanted = tuple(chain.from_iterable(each.wanted for each in found))
@@ -237,7 +238,7 @@ def _part(destination: Key) -> int:
 
 
 @question
-def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds: bool) -> Called:  # noqa: FBT001
+def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds: Binding) -> Called:
     """The listeners of some ports, with their routes."""
     found: list[Piece | Failure] = []
     wanted: dict[int, dict[Wanted, None]] = {}
@@ -312,7 +313,7 @@ def _joined(parts: tuple[Bundle, ...]) -> Bundle:
 
 
 @question
-def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Heard:  # noqa: FBT001 - a question has no names
+def listener(db: Db, of: PortOf, addresses: Addresses, binds: Binding) -> Heard:
     """The listener of a port on local addresses, with its routes."""
     # What it is made of is not kept: most ports are called on one set of addresses only.
     what = _traffic(db, of)
@@ -320,12 +321,12 @@ def listener(db: Db, of: PortOf, addresses: Addresses, binds: bool) -> Heard:  #
 
 
 def _heard(
-    db: Db, of: PortOf, addresses: Addresses, what: Traffic, *, binds: bool
+    db: Db, of: PortOf, addresses: Addresses, what: Traffic, *, binds: Binding
 ) -> tuple[Piece | Failure, ...]:
     name = _listener_name(db, of)
     if not what.parts:
         return what.pieces
-    data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds=binds)
+    data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binds)
     data["filter_chains"] = [{"filters": shape.chain(what.parts)}]
     needs = _needs(db, what.clusters) if "tcp" in what.parts else ((snapshot.ROUTES, name),)
     needs = (*needs, *added.needed(what.parts))

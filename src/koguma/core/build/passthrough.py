@@ -85,6 +85,7 @@ def _one(
         "name": name,
         "stat_prefix": name,
         "address": words.address(_EVERYWHERE[family], port),
+        **shape.EXCLUSIVE,
         "use_original_dst": True,
         "listener_filters": [_ORIGINAL_DST],
         "traffic_direction": direction.upper(),

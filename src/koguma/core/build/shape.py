@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from koguma.core.build import lay
 from koguma.envoy import filters, words
 from koguma.envoy.words import Data
@@ -21,8 +23,24 @@ _LOOPBACK: Final = [
     {"address_prefix": "::1", "prefix_len": 128},
 ]
 
+# By default Envoy listens with SO_REUSEPORT, and the kernel spreads the connections of a port over all
+# processes that listen on it so: calls to one proxy would be answered by another one, in silence. Without it
+# the second one gets "Address already in use". The workers of one Envoy share the socket either way.
+EXCLUSIVE: Final[Data] = {"enable_reuse_port": False}
+
 # An inbound without a port does not exist; it is what a connection gets that may go nowhere.
 NOWHERE: Final = "_kuma_no_destination"
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """Whether Envoy binds a listener's addresses itself, and whether other processes may bind them too.
+
+    Envoy refuses a change of `is_shared` while it has the listener, so it follows from what stays the same
+    for as long as an Envoy runs.
+    """
+
+    is_bound: bool = True
+    is_shared: bool = False
 
 
 def hcm(name: str) -> Data:
@@ -68,7 +86,7 @@ def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
 
 
 def listener(
-    name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, *, binds: bool = True
+    name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, binding: Binding
 ) -> Data:
     """A listener without filter chains; of several addresses the first is the listener's own."""
     first, *more = [words.address(ip, port) for ip, port in addresses]
@@ -81,4 +99,6 @@ def listener(
     }
     if more:
         data["additional_addresses"] = [{"address": each} for each in more]
-    return data if binds else {**data, "bind_to_port": False}
+    if not binding.is_shared:
+        data |= EXCLUSIVE
+    return data if binding.is_bound else {**data, "bind_to_port": False}

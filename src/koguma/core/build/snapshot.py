@@ -15,6 +15,7 @@ from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
 from koguma.core.build.network import Link, Net
 from koguma.core.build.outbound import Listened, Outbounds
+from koguma.core.build.shape import Binding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import Class
@@ -68,7 +69,7 @@ class Place(NamedTuple):
     mine: Class
     listened: Group[Listened]
     caller: Caller
-    binds: bool
+    binds: Binding
 
     def outbounds(self, db: Db) -> Outbounds:
         """What it calls."""
@@ -113,12 +114,17 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     return (patches.INBOUND, inbound.everything(db, proxy)), (patches.INTERNAL, own)
 
 
-def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], bool]:
-    """The ports that a proxy can call and where, and whether Envoy itself binds these addresses."""
+def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], Binding]:
+    """The ports that a proxy can call and where, and how Envoy has these addresses.
+
+    A virtual address belongs to one service in all meshes of a zone, so all proxies of a machine that bind it
+    lead to the same place, and may do so together. Any other address is of the one Dataplane that names it.
+    """
     if net.redirect_outbound or link.binds_outbounds:
-        binds = not net.redirect_outbound
-        return virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binds), binds
-    return Group(_explicit(db, proxy, net)), True
+        binding = Binding(is_bound=not net.redirect_outbound, is_shared=link.binds_outbounds)
+        found = virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binding.is_bound)
+        return found, binding
+    return Group(_explicit(db, proxy, net)), Binding()
 
 
 @question
