@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -41,7 +41,7 @@ from koguma.api.watch import Watches
 from koguma.background import Background
 from koguma.control import Control, ServiceGenerator
 from koguma.core import services, world
-from koguma.core.incremental import Db
+from koguma.core.problems import of_proxies
 from koguma.housekeeping import Housekeeper
 from koguma.identity import certificates, files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
@@ -57,6 +57,8 @@ from koguma.store import Store, log_at, migrate
 # The compile works beside the loop. Whoever waits for Python gets it after this long, and with 5 ms, which is
 # usual, thousands of small waits of the loop add up to seconds.
 SWITCH_SECONDS: Final = 0.0005
+
+_ODD_MAX: Final = 20  # problems of Dataplanes that a check shows
 
 _log = structlog.get_logger("koguma")
 
@@ -96,15 +98,14 @@ class ControlPlane:
         self._proxies: ProxySide | None = None
         self._tracer: Tracer | None = None
         self._certificate = ""
-        self._engine: Callable[[], Awaitable[Db]] | None = None
+        self._engine: Control | None = None
 
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
         data_dir = _made(Path(self.settings.data_dir))
         asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
         await self.store.open()
-        control = self._control()
-        self._engine = control.database
+        control = self._engine = self._control()
         context, keys = self._context(control)
         self._tracer = self._traces(context.about)
         await bootstrap.fill(context, self.settings)
@@ -323,6 +324,7 @@ class ControlPlane:
             *self._warnings,
             *self._plugin_checks(),
             *self._service_checks(),
+            *await self._dataplane_checks(),
             *(self._proxies.checks() if self._proxies else ()),
             *self._background_checks(),
         ]
@@ -358,7 +360,7 @@ class ControlPlane:
 
     async def _unfit(self) -> list[Check]:
         """Objects that the store can read, and their kinds cannot: they act nowhere."""
-        found = world.UNREADABLE.items(await self._engine()) if self._engine else ()
+        found = world.UNREADABLE.items(await self._engine.database()) if self._engine else ()
         hint = "delete it, or write it again"
         return [Check("objects", "error", f"{key} cannot be read: {why}", hint) for key, why in found]
 
@@ -379,6 +381,19 @@ class ControlPlane:
         for problem in self._services.problems if self._services else ():
             if problem.rule != services.HAND_MADE:
                 yield Check("services", "warning", f"{problem.about}: {problem.message}")
+
+    async def _dataplane_checks(self) -> Sequence[Check]:
+        """What is odd about Dataplanes; most of them no person writes, so that nobody else would be told."""
+        if self._engine is None:
+            return ()
+        found, _ = await self._engine.beside(of_proxies)
+        shown = [
+            Check("dataplanes", each.severity, each.message, f"docs/lint.md has more under {each.code}")
+            for each in found[:_ODD_MAX]
+        ]
+        left = len(found) - len(shown)
+        more = Check("dataplanes", "warning", f"{left} more like these", "begin with the first ones")
+        return [*shown, more] if left else shown
 
 
 def _span(text: str) -> timedelta:

@@ -11,7 +11,7 @@ from koguma.core import admission, pipeline, problems
 from koguma.core.incremental import Db
 from koguma.core.oddities.problem import Problem
 from koguma.kinds import KINDS
-from koguma.model import documents, forms
+from koguma.model import documents, forms, labels
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Resource
@@ -152,7 +152,15 @@ EXAMPLES = [
 def test_everything_that_manuals_show_can_be_asked_about_together():
     db = database("---\n".join(EXAMPLES))
     found = problems.of_mesh(db, MESH)
-    assert {problem.code for problem in found} <= {"KG002", "KG005", "KG006", "KG007", "KG010", "KG012"}
+    assert {problem.code for problem in found} <= {
+        "KG002",
+        "KG005",
+        "KG006",
+        "KG007",
+        "KG010",
+        "KG012",
+        "KG014",
+    }
     assert all(problem.message and problem.objects for problem in found)
 
 
@@ -167,3 +175,44 @@ def test_writing_a_policy_again_compares_it_with_its_rivals_and_no_others():
     assert db.runs["ties.among"] == 1
     assert db.runs["ties.tied"] == 0
     assert [problem.code for problem in problems.of_policy(db, written)] == ["KG010"]
+
+
+SAME_PLACE = """
+type: Dataplane
+name: one
+mesh: default
+networking: {address: 10.0.0.1, inbound: [{port: 80, tags: {kuma.io/service: one}}]}
+---
+type: Dataplane
+name: two
+mesh: default
+networking: {address: 10.0.0.1, inbound: [{port: 80, tags: {kuma.io/service: two}}]}
+"""
+
+
+def codes(*there: Resource) -> list[str]:
+    return [problem.code for problem in problems.of_proxies(pipeline.load(ALL_KINDS, Place(), there))]
+
+
+def test_each_zone_has_addresses_of_its_own():
+    one, two = resources(SAME_PLACE)
+    assert codes(one, two) == ["KG013"]
+    assert codes(one, msgspec.structs.replace(two, zone="west")) == []
+
+
+def test_a_proxy_that_does_not_listen_yet_is_in_nobodys_way():
+    one, two = resources(SAME_PLACE)
+    marked = {**two.labels, labels.REGISTERED_BY: "proxy", labels.INSTANCE: "run-1"}
+    waiting = msgspec.structs.replace(two, labels=marked)
+    assert codes(one, waiting) == []
+    assert codes(one, msgspec.structs.replace(waiting, annotations={labels.READY: "run-1"})) == ["KG013"]
+
+
+def test_a_proxy_that_comes_back_is_not_in_its_own_way():
+    one, two = resources(SAME_PLACE)
+    db = pipeline.load(ALL_KINDS, Place(), [one])
+    again = msgspec.structs.replace(one, labels={**one.labels, labels.INSTANCE: "run-2"})
+    pipeline.take(db, [again])
+    assert problems.of_proxies(db) == ()
+    pipeline.take(db, [two])
+    assert [problem.code for problem in problems.of_proxies(db)] == ["KG013"]

@@ -29,5 +29,5 @@ def _odd(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
 
 
 def _is_asked(context: Context, key: Key) -> bool:
-    """Whether anything about it can be odd; proxies come and go often, and are not asked."""
-    return context.kinds[key.kind].policy is not None or key.kind in world.DESTINATION_KINDS
+    """Whether anything about it can be odd; Dataplanes that proxies bring do not come this way."""
+    return context.kinds[key.kind].policy is not None or key.kind in (*world.DESTINATION_KINDS, "Dataplane")

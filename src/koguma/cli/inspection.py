@@ -38,7 +38,8 @@ def proxy(layout: Json, rules: Json) -> Iterator[str]:
     yield from section("Calls", ("SERVICE", "PORT", "PROTOCOL", "KRI"), map(_outbound, layout["outbounds"]))
     acting = (row for kind in rules["rules"] for row in _acting(kind))
     yield from section("Rules", ("KIND", "FOR", "SAYS", "FROM"), acting)
-    warnings = [text for kind in rules["rules"] for text in kind.get("warnings") or ()]
+    warnings = [*(layout.get("warnings") or ())]
+    warnings += [text for kind in rules["rules"] for text in kind.get("warnings") or ()]
     if warnings:
         yield ""
         yield terminal.paint("Warnings:", "yellow")

@@ -8,7 +8,7 @@ policies as a whole.
 
 from collections.abc import Iterator
 
-from koguma.core import inbound, routes, rules, rules_view, world
+from koguma.core import inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
@@ -36,17 +36,19 @@ def _class(db: Db, proxy: Key) -> Class:
 
 
 def layout(db: Db, key: Key) -> Json:
-    """The ports that a proxy serves and calls, with the names that they have in Envoy."""
+    """The ports that a proxy serves and calls, with the names that they have in Envoy, and what is odd."""
     proxy = _proxy(db, key)
     inbounds = [
         _named(kri(db, key, inbound.section), inbound.port, inbound.protocol) for inbound in proxy.inbounds
     ]
     outbounds = [_outbound(db, port) for port in rules.ports(db, _class(db, key))]
+    odd = [problem.text for problem in problems.of_object(db, key)]
     return {
         "kri": kri(db, key),
         "labels": dict(proxy.labels),
         "inbounds": inbounds,
         "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
+        **({"warnings": odd} if odd else {}),
     }
 
 

@@ -7,6 +7,7 @@ the Inspect API shows those of what it is asked for.
     of_policy(db, key)      what is odd about a policy, also where another object is the cause
     of_object(db, key)      the same for any object
     of_mesh(db, mesh)       everything, sorted
+    of_proxies(db)          the same for Dataplanes alone, of all meshes
 
 Every problem has a code with a section in docs/lint.md. These are no questions themselves: what they read is
 remembered, but nobody reads them, so that a change does not find out again what was odd for somebody once.
@@ -17,20 +18,22 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
-from koguma.core.oddities import effects, ports, references, selection, ties
+from koguma.core.oddities import effects, ports, proxies, references, selection, ties
 from koguma.core.oddities.effects import warning
-from koguma.core.oddities.problem import CODES, INVALID, NO_OBJECT, Problem
+from koguma.core.oddities.problem import CODES, INVALID, NO_OBJECT, OUTBOUND_TO_NOWHERE, Problem
 from koguma.model.resource import Key
 
 __all__ = [
     "CODES",
     "INVALID",
     "NO_OBJECT",
+    "OUTBOUND_TO_NOWHERE",
     "Problem",
     "keep",
     "of_mesh",
     "of_object",
     "of_policy",
+    "of_proxies",
     "warning",
 ]
 
@@ -73,6 +76,8 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
         return of_policy(db, key)
     if world.RESOURCES.get(db, key) is None:
         return _unreadable(db, key)
+    if key.kind == "Dataplane":
+        return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
     conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
     return _sorted((*effects.advice(db, key), *conflicts))
 
@@ -88,6 +93,17 @@ def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:
     return (Problem(INVALID, message, (key,), "error"),)
 
 
+def of_proxies(db: Db) -> tuple[Problem, ...]:
+    """What is odd about proxies of all meshes because of what else there is, sorted."""
+    keys = world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
+    return _sorted(problem for key in keys for problem in _of_proxy(db, key))
+
+
+def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
+    yield from proxies.same_address(db, proxy)
+    yield from proxies.outbounds_to_nowhere(db, proxy)
+
+
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     """Everything that is odd in a mesh, each problem once, sorted."""
     kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]
@@ -97,7 +113,7 @@ def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     return _sorted((*(found for key in keys for found in of_object(db, key)), *ports.disagreements(db, mesh)))
 
 
-def _sorted(found: Iterator[Problem] | tuple[Problem, ...]) -> tuple[Problem, ...]:
+def _sorted(found: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(set(found), key=_place))
 
 

@@ -4,7 +4,10 @@ Apart from `world.proxy`, which rules are made from, so that a proxy that moves 
 listeners, and nothing else.
 """
 
+import ipaddress
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -202,3 +205,42 @@ def _tagged(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
 
 
 BY_TAG = Index(world.RESOURCES, _tagged)
+
+
+class CalledAt(NamedTuple):
+    """Where an inbound is called, and by whom: `mesh` is empty where the address is one for all meshes."""
+
+    zone: str
+    mesh: str
+    address: str
+    port: int
+
+
+def called_at(proxy: Key, inbound: InboundNet) -> CalledAt:
+    """Where an inbound is called. Each zone has a network of its own, and each machine a loopback.
+
+    Meshes that have nothing to do with each other may have machines of their own; who calls a loopback
+    address is on the same machine and in the same mesh.
+    """
+    mesh = proxy.mesh if _is_loopback(inbound.reached_at) else ""
+    return CalledAt(proxy.zone, mesh, inbound.reached_at, inbound.port)
+
+
+@lru_cache(maxsize=4096)
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _called_at(key: Key, resource: Resource) -> Iterator[CalledAt]:
+    """Where a Dataplane's ready inbounds are called."""
+    networking = resource.spec.get("networking") if isinstance(resource.spec, dict) else None
+    if key.kind == "Dataplane" and isinstance(networking, dict):
+        for inbound in _inbounds(networking, waits=_waits(resource)):
+            if inbound.is_ready:
+                yield called_at(key, inbound)
+
+
+BY_CALLED_AT = Index(world.RESOURCES, _called_at)

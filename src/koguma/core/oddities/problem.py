@@ -26,6 +26,8 @@ ANSWERED_TWICE: Final = "KG009"
 TIE: Final = "KG010"
 PORTS_CONFLICT: Final = "KG011"
 NOT_GENERATED: Final = "KG012"
+SAME_ADDRESS: Final = "KG013"
+OUTBOUND_TO_NOWHERE: Final = "KG014"
 
 # Every code, and what it means in a few words.
 CODES: Final[Mapping[str, str]] = {
@@ -42,6 +44,8 @@ CODES: Final[Mapping[str, str]] = {
     TIE: "policies that only their names put in order",
     PORTS_CONFLICT: "ports that conflict",
     NOT_GENERATED: "a proxy of which no MeshService can be made",
+    SAME_ADDRESS: "proxies that are reached at one address and port",
+    OUTBOUND_TO_NOWHERE: "an outbound that leads nowhere",
 }
 
 
