@@ -558,6 +558,8 @@ def test_a_proxy_that_can_get_nothing_says_why(plane):
     (told,) = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
     assert told["message"].startswith('Dataplane "web-1" (mesh default zone default) cannot be read: ')
     assert next(refusals([proxy])).startswith("\nweb-1 gets nothing new")
+
+
 def refused_through_each_door(plane):
     """Knock in every way in which a proxy may be refused; each under a name that says how."""
     plane("PUT", "/meshes/other", {"type": "Mesh", "name": "other"})

@@ -124,8 +124,10 @@ def test_listeners_are_read_with_ports_and_paths():
                 Listener("kri_dp_default_default__web-1_8080", "127.0.0.1:8080"),
                 Listener("mine", "127.0.0.1:7"),
             ],
-            "serves 127.0.0.1:8080; reaches backend at 127.0.0.1:9001, backend (env=a,version=v2) at"
-            " 127.0.0.1:9002; listens: mine at 127.0.0.1:7",
+            (
+                "serves 127.0.0.1:8080; reaches backend at 127.0.0.1:9001, backend (env=a,version=v2) at"
+                " 127.0.0.1:9002; listens: mine at 127.0.0.1:7"
+            ),
         ),
         (
             [Listener(f"kri_msvc_default_default__s{n}_80", f"127.0.0.1:{n}") for n in range(1, 8)],

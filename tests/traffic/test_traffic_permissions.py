@@ -95,7 +95,10 @@ def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: Town) ->
 def test_whom_nothing_allows_is_told_that_nobody_did(mesh: Town) -> None:
     with mesh.permits("web-may", allow=[WEB]):
         answer = mesh.guest.call("backend", path="/of-guest?key=secret")
-        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, "no-permission(deny-by-default)")
+        assert (answer.status, answer.headers["x-koguma-denied-by"]) == (
+            403,
+            "no-permission(deny-by-default)",
+        )
         said(mesh.backend, f"no-permission(deny-by-default) denied GET /of-guest from {GUEST}")
         assert "key=secret" not in mesh.backend.output
 

@@ -116,7 +116,7 @@ def _denied(details: str) -> Data:
 
 
 def denied_reply() -> Data:
-    """The local_reply_config by which a denied request's answer says who denied it: a policy, or that none allows it."""
+    """The local_reply_config by which a denied answer names the policy that denied it, if one did."""
     header = {"key": DENIED_BY, "value": _denier("response.code_details")}
     change = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {"mappers": [{"filter": _denied("response.code_details"), "headers_to_add": [change]}]}
