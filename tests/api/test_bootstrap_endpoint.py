@@ -598,6 +598,7 @@ async def test_other_paths_and_methods_lead_nowhere(house):
     assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
 
 
+@pytest.mark.expected_errors("what only the log may hear")
 async def test_a_mistake_of_ours_is_one_bad_answer(closed):
     def broken() -> int:
         raise ZeroDivisionError("what only the log may hear")

@@ -21,6 +21,10 @@ from koguma.model.errors import Invalid, KogumaError
 from tests.plane import Plane, timeout
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+pytestmark = pytest.mark.expected_errors(
+    "meshtimeouts/slow.*request failed"
+)  # one of the requests is made to fail
+
 SERVER_KIND = 2
 ERROR_STATUS = 2
 

@@ -112,6 +112,7 @@ def test_a_proxy_becomes_ready_and_keeps_its_token_to_itself(start, plane):
     assert left.authorization == f"Bearer {TOKEN}"
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_an_envoy_that_crashes_is_told_about_and_started_again_with_a_new_bootstrap(start, plane, token_file):
     proxy = start()
     proxy.ready()
@@ -155,6 +156,7 @@ def test_an_envoy_goes_with_its_agent_even_if_that_is_killed(start):
     until(lambda: not Path(f"/proc/{pid}").exists())
 
 
+@pytest.mark.expected_errors("Envoy refuses its bootstrap")
 def test_a_bootstrap_that_envoy_refuses_is_told_in_its_words_and_asked_for_again(start, plane):
     def at_first_refused(asked: Any) -> Any:
         made = bootstrap(asked)

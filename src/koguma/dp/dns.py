@@ -137,7 +137,10 @@ class DnsServer:
         try:
             if len(self._connections) < CONNECTIONS_MAX:
                 self._connections.add(task)
-                with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                # Only `stop` cancels it. A handler that ends cancelled is an error for asyncio's streams, and
+                # would be logged as one whenever a proxy ends while somebody is connected.
+                ends = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError)
+                with contextlib.suppress(*ends):
                     await self._converse(reader, writer)
         finally:
             self._connections.discard(task)
