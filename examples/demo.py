@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +22,12 @@ from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from examples.lifeline import LEFT_BEHIND
+
 KOGUMA = str(Path(sys.executable).with_name("koguma"))
+# What runs as long as the demo: it ends with the demo, whatever ends that.
+KOGUMA_BOUND = (sys.executable, "-m", "examples.lifeline")
+ROOT = Path(__file__).parent.parent
 SHOP = Path(__file__).with_name("shop")
 READY_WORDS = "is ready"
 SHOWN_SECONDS = 1.0
@@ -67,10 +73,12 @@ class Processes:
         self._environment = dict(environment)
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, command: Sequence[str]) -> "subprocess.Popen[str]":
-        """Start a process whose output is read here; Ctrl-C is for the demo alone."""
+    def start(self, words: Sequence[str]) -> "subprocess.Popen[str]":
+        """Start a `koguma` whose output is read here; Ctrl-C is for the demo alone."""
         process = subprocess.Popen(
-            command,
+            [*KOGUMA_BOUND, *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None,
             text=True,
@@ -160,7 +168,9 @@ def main() -> int:
     """Run the demo until Ctrl-C."""
     data = tempfile.mkdtemp(prefix="koguma-demo-")
     ports = {name: os.environ.get(f"KOGUMA_{name}_PORT", default) for name, default in _PORTS.items()}
-    processes = Processes({**os.environ, "KOGUMA_DATA_DIR": data})
+    processes = Processes({**os.environ, "KOGUMA_DATA_DIR": data, LEFT_BEHIND: data})
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as when its terminal is closed
+        signal.signal(number, _interrupt)
     try:
         return _run(Path(data), ports, processes)
     except KeyboardInterrupt:
@@ -171,19 +181,23 @@ def main() -> int:
         shutil.rmtree(data, ignore_errors=True)
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 _PORTS = {"API": "5681", "API_TLS": "5682", "DP": "5678", "XDS": "5679"}
 
 
 def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
     flags = [f"--{name.lower().replace('_', '-')}-port={port}" for name, port in ports.items()]
-    plane = processes.start([KOGUMA, "cp", "run", *flags, "--log-level", "warning"])
+    plane = processes.start(["cp", "run", *flags, "--log-level", "warning"])
     line = ready_line(plane)
     if not line:
         return plane.wait()
     print(line, flush=True)
     address = next(word for word in line.split() if word.startswith("http://"))
     environment = {**os.environ, "KOGUMA_ADDRESS": address}
-    subprocess.run([KOGUMA, "apply", "-f", str(SHOP)], env=environment, check=True)
+    _apply(environment, "mesh.yaml", "permissions.yaml")
     calls = free_port()
     more = {
         "backend-1": ("--service", "backend", "--label", "app=backend", "--tag", "version=v1"),
@@ -198,9 +212,15 @@ def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
         if not said:
             return 1
         print(said, flush=True)
+    _apply(environment, "policies.yaml")  # now that there is whom they are about
     traffic = Traffic(calls)
     print(_words(address, calls), flush=True)
     return _watch(plane, traffic)
+
+
+def _apply(environment: Mapping[str, str], *names: str) -> None:
+    files = [word for name in names for word in ("-f", str(SHOP / name))]
+    subprocess.run([KOGUMA, "apply", *files], env=environment, check=True)
 
 
 def _door(address: str) -> str:
@@ -213,13 +233,13 @@ def _door(address: str) -> str:
 
 
 def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, target: int) -> list[str]:
-    """The command of a proxy beside the service on a port, with a token that is for it alone."""
+    """The words that run a proxy beside the service on a port, with a token that is for it alone."""
     token = data / f"{name}.token"
     make = [KOGUMA, "token", "dataplane", "-m", "shop", "--name", name, "--valid-for", "24h"]
     token.touch(0o600)
     token.write_text(subprocess.run(make, env=environment, check=True, capture_output=True, text=True).stdout)
     return [
-        *(KOGUMA, "dp", "run", "--mesh", "shop", "--name", name),
+        *("dp", "run", "--mesh", "shop", "--name", name),
         *("--port", str(free_port()), "--service-port", str(target), "--protocol", "http"),
         *("--port-name", "http", "--cp-address", door, "--dataplane-token-file", str(token)),
         *("--concurrency", "1", "--drain-time", "1s", "--log-level", "warning", "--envoy-log-level", "error"),

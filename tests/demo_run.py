@@ -1,5 +1,6 @@
 """The demo as a newcomer starts it, for tests that look at it or play with it."""
 
+import contextlib
 import os
 import re
 import signal
@@ -68,9 +69,25 @@ class Demo:
         """What it keeps in its folder."""
         return sorted(each.name for each in Path(self._folder.name).iterdir())
 
-    def end(self) -> int:
-        """Ctrl-C, and how it ended."""
-        self._process.send_signal(signal.SIGINT)
+    @property
+    def alive(self) -> list[str]:
+        """What it started that still runs, and itself: whoever has inherited the name of its folder."""
+        mark = f"TMPDIR={self._folder.name}\0".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
+                if mark in (process / "environ").read_bytes():
+                    found.append((process / "comm").read_text().strip())
+        return sorted(found)
+
+    def kill(self) -> None:
+        """End it without giving it any time."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Ctrl-C, or another signal, and how it ended."""
+        self._process.send_signal(number)
         code = self._process.wait(30)
         self._reader.join(5)
         return code
