@@ -81,6 +81,11 @@ async def test_texts_are_sent_without_quotes_and_objects_as_json(log, collector,
     assert await collector.hears(2) == ['a "line" ä\n'.encode(), b'{"status":200}\n']
 
 
+async def test_a_text_that_ends_its_line_gets_no_second_end(log, collector, tmp_path) -> None:
+    write(tmp_path, told(collector, b'"a\\n"'), told(collector, b'"b"'))
+    assert await collector.hears(2) == [b"a\n", b"b\n"]
+
+
 async def test_a_line_may_come_in_pieces_and_what_is_none_is_counted(log, collector, tmp_path) -> None:
     whole = told(collector, b'"whole"')
     write(tmp_path, b"no line\n", b'{"address":5,"message":""}\n', whole[:10], whole[10:])

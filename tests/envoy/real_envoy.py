@@ -138,6 +138,27 @@ def validated(listeners: list[Any], clusters: list[Any]) -> str:
     return "\n".join(line for line in lines if "static_resources" not in line)[-4000:]
 
 
+def refused(listeners: list[Any], clusters: list[Any], folder: Path) -> dict[str, str]:
+    """What one Envoy has against each of many listeners, by name; whoever is not there was taken.
+
+    They come from a file, as over xDS: one that is refused does not keep the others out.
+    """
+    typed = [{"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", **each} for each in listeners]
+    update = folder / "listeners.json"
+    update.write_text(json.dumps({"version_info": "1", "resources": typed}))
+    source = {"resource_api_version": "V3", "path_config_source": {"path": str(update)}}
+    more = {"node": {"id": "it", "cluster": "it"}, "dynamic_resources": {"lds_config": source}}
+    with envoy([], clusters, folder, more=more) as running:
+        sections = json.loads(running.get("/config_dump"))["configs"]
+    (dump,) = (each for each in sections if each["@type"].endswith("ListenersConfigDump"))
+    states = dump["dynamic_listeners"]
+    seen = {each["name"] for each in states if "name" in each}
+    failures = [each["error_state"] for each in states if "error_state" in each]
+    found = {each["failed_configuration"]["name"]: each["details"] for each in failures}
+    assert seen | found.keys() == {each["name"] for each in listeners}
+    return found
+
+
 class Envoy(msgspec.Struct, frozen=True):
     """A running Envoy."""
 
@@ -159,10 +180,15 @@ class Envoy(msgspec.Struct, frozen=True):
 
 @contextmanager
 def envoy(
-    listeners: list[Any], clusters: list[Any], folder: Path, environment: Mapping[str, str] | None = None
+    listeners: list[Any],
+    clusters: list[Any],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Iterator[Envoy]:
     admin = free_port()
     config = {
+        **(more or {}),
         "admin": {"address": address(admin)},
         "static_resources": {"listeners": listeners, "clusters": clusters},
     }

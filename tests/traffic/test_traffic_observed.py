@@ -178,6 +178,7 @@ def test_a_collector_of_lines_that_was_away_gets_what_it_missed(mesh) -> None:
         mesh.web.call("backend", path="/last")
         until(lambda: '/last of "web"' in collector.lines, "the last line", 5)
         assert collector.lines.count('/missed of "web"') == 1
+        assert "" not in collector.lines, "every line ends once"
     finally:
         collector.stop()
 

@@ -228,4 +228,4 @@ def _text(message: msgspec.Raw) -> bytes:
     """A message as it is sent: a text without its quotes, anything else as JSON."""
     raw = bytes(message)
     text = msgspec.json.decode(raw, type=str).encode() if raw.startswith(b'"') else raw
-    return text + b"\n"
+    return text if text.endswith(b"\n") else text + b"\n"

@@ -6,7 +6,6 @@ address go through a pipe to the agent beside Envoy, which keeps the connection.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -44,7 +43,6 @@ PLACEHOLDERS: Final = (
 )
 
 _OTEL: Final = "envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig"
-_PLACEHOLDER: Final = re.compile(rf"%({'|'.join(PLACEHOLDERS)})%")
 _DEFAULT: Final = "MeshAccessLog"
 
 _OWN_SERVICE: Final = "%CEL(xds.node.cluster)%"
@@ -70,10 +68,14 @@ class _Call(msgspec.Struct, frozen=True):
 
     def text(self, format_: str) -> str:
         """A format with its placeholders filled in."""
-        made = _PLACEHOLDER.sub(lambda found: self.values[found[1]], format_)
-        for problem in operators.problems(made):
+        for problem in format_problems(format_):
             raise BadFormat(f"the format {problem}")
-        return made
+        return "".join(self._part(part) for part in operators.parts(format_))
+
+    def _part(self, part: operators.Command | str) -> str:
+        if isinstance(part, operators.Command) and part.is_one_of(PLACEHOLDERS):
+            return self.values[part.name]
+        return str(part)
 
     @property
     def default(self) -> str:
@@ -83,7 +85,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 def format_problems(format_: str) -> Iterator[str]:
     """What is wrong with a format, a sentence for each."""
-    return operators.problems(_PLACEHOLDER.sub("", format_))
+    return operators.problems(format_, PLACEHOLDERS)
 
 
 def outbound(conf: Json, where: Where) -> Overlay:
@@ -194,14 +196,14 @@ def _line(form: Json, call: _Call) -> Any:
         return call.text(call.default)
     if form["type"] == "Plain":
         return call.text(form["plain"])
-    return {_unquoted(pair["key"]): call.text(_unquoted(pair["value"])) for pair in form["json"]}
+    return {unquoted(pair["key"]): call.text(unquoted(pair["value"])) for pair in form["json"]}
 
 
 def _omitting(form: Json) -> Data:
     return {"omit_empty_values": True} if form and form.get("omitEmptyValues") else {}
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
     """Fields are written as they would stand between quotes in JSON."""
     return str(json.loads(f'"{text}"'))
 
@@ -209,7 +211,10 @@ def _unquoted(text: str) -> str:
 def _tcp(tcp: Json, call: _Call) -> Data:
     """A logger that tells the agent beside Envoy what to send, and where."""
     form = tcp.get("format")
-    told = {"address": operators.escaped(tcp["address"]), "message": _line(form, call)}
+    line = _line(form, call)
+    # What reads the pipe sends a text as it is, so a line has to end itself.
+    message = line if isinstance(line, dict) else f"{line}\n"
+    told = {"address": operators.escaped(tcp["address"]), "message": message}
     return access_logs.file(call.where.log_pipe, {"json_format": told, **_omitting(form)})
 
 

@@ -203,7 +203,8 @@ def _pair(pair: LogPair, path: str) -> Iterator[Violation]:
         json.loads(f'{{"{pair.key}": "{pair.value}"}}')
     except ValueError:  # a quote, a lone backslash or a control character, which would break the line
         yield Violation(path, "is not a valid JSON object", "json")
-    yield from _commands(pair.value, child(path, "value"))
+        return
+    yield from _commands(access_log_overlay.unquoted(pair.value), child(path, "value"))
 
 
 def _commands(format_: str, path: str) -> Iterator[Violation]:
