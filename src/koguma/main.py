@@ -42,6 +42,8 @@ from koguma.background import Background
 from koguma.control import Control, ServiceGenerator
 from koguma.core import services, world
 from koguma.core.problems import of_proxies
+from koguma.envoy import schema
+from koguma.envoy.patch_check import PatchChecker
 from koguma.housekeeping import Housekeeper
 from koguma.identity import certificates, files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
@@ -99,11 +101,13 @@ class ControlPlane:
         self._tracer: Tracer | None = None
         self._certificate = ""
         self._engine: Control | None = None
+        self._patch_checks: PatchChecker | None = None
 
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
         data_dir = _made(Path(self.settings.data_dir))
         asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
+        loading = self.background.once("messages of Envoy", self._load_envoy())
         await self.store.open()
         control = self._engine = self._control()
         context, keys = self._context(control)
@@ -117,6 +121,7 @@ class ControlPlane:
             self._proxies = ProxySide(context, control, keys, self.settings, now)
         self._http = HttpServer(self._dispatch(context, keys).handle)
         await self._http.start()
+        await loading  # proxies need it too; before requests come, so that no patch is stored unseen
         await self._listen(self._http, tls)
         self._start_tasks(context)
         if self._proxies is not None:
@@ -142,6 +147,14 @@ class ControlPlane:
 
     def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(self.background.forever(name, work))
+
+    async def _load_envoy(self) -> None:
+        """Have patches judged by the messages of the Envoy that is here, if one is."""
+        try:
+            known = await asyncio.to_thread(lambda: schema.load(schema.find_envoy()))
+        except KogumaError:
+            return  # told where proxies would need it
+        self._patch_checks = PatchChecker(known)
 
     async def stop(self) -> None:
         """End watches, finish requests, then close the store."""
@@ -182,6 +195,7 @@ class ControlPlane:
             signing_key=lambda: signing_keys.generate().reveal(),
             database=control.database,
             background=self.background,
+            patch_checks=lambda: self._patch_checks,
         )
         return context, Keys(lambda: self.store.state)
 

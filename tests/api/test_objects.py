@@ -196,6 +196,30 @@ def test_a_new_mesh_brings_its_policies_and_its_key(plane):
     assert plane("GET", "/meshes/fresh/secrets/dataplane-token-signing-key-fresh-1").status == 200
 
 
+@pytest.mark.parametrize("query", ["", "?dryRun=All", "?fieldValidation=Ignore"])
+def test_a_patch_is_judged_by_envoys_messages_when_it_is_written(plane, mesh, query):
+    value = "connect_timeout: 1s\nlb_policy: NO_SUCH\n"
+    changes = [
+        {"cluster": {"operation": "Patch", "value": {"lb_polici": "RANDOM"}}},
+        {"cluster": {"operation": "Patch", "value": value}},
+        {"cluster": {"operation": "Patch", "jsonPatches": [{"op": "remove", "path": "/lbPolici"}]}},
+    ]
+    document = {"type": "MeshProxyPatch", "mesh": mesh, "name": "p"}
+    spec = {"default": {"appendModifications": changes}}
+    refused = plane("PUT", url(mesh, "p", "meshproxypatches") + query, {**document, "spec": spec})
+    assert refused.status == 400
+    at = "spec.default.appendModifications"
+    assert [(field, reason.split("; ")[-1].split(" of ")[0]) for field, reason in refused.fields] == [
+        (f"{at}[0].cluster.value.lb_polici", 'did you mean "lb_policy"?'),
+        (f"{at}[1].cluster.value.lb_policy", 'line 2: "NO_SUCH" is not one'),
+        (f"{at}[2].cluster.jsonPatches[0].path", 'did you mean "lbPolicy"?'),
+    ]
+    applied = plane("POST", f"/_apply{query}", [{**document, "spec": spec}])
+    assert [field for field, _ in applied.fields] == [f"objects[0].{field}" for field, _ in refused.fields]
+    changes[:] = [{"cluster": {"operation": "Patch", "value": {"lb_policy": "RANDOM"}}}]
+    assert plane("PUT", url(mesh, "p", "meshproxypatches") + query, {**document, "spec": spec}).status < 300
+
+
 def secret(mesh, name):
     return {"type": "Secret", "mesh": mesh, "name": name, "data": "YQ=="}
 

@@ -48,6 +48,22 @@ spec:
 """
 
 
+PATCH = """\
+type: MeshProxyPatch
+name: random
+mesh: default
+spec:
+  default:
+    appendModifications:
+      - cluster:
+          operation: Patch
+          match: {origin: outbound}
+          value: |
+            connect_timeout: 2s
+            lb_polici: RANDOM
+"""
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder that is the current one, so that places are short."""
@@ -166,3 +182,13 @@ def test_no_server_is_asked_unless_live(koguma, folder):
     nowhere = ("--address", "http://127.0.0.1:1")
     assert koguma("lint", "-f", ".", *nowhere).code == 0
     assert koguma("lint", "-f", ".", "--live", *nowhere).code == 3
+
+
+def test_patches_are_judged_by_the_envoy_of_this_machine(koguma, folder):
+    (folder / "patch.yaml").write_text(PATCH)
+    ended = koguma("lint", "-f", "patch.yaml")
+    assert ended.code == 1
+    assert lines(ended) == [("patch.yaml:10:18", "error", "KG000")]
+    assert 'line 2: envoy.config.cluster.v3.Cluster has no field "lb_polici"; did you mean' in ended.out
+    (folder / "patch.yaml").write_text(PATCH.replace("lb_polici", "lb_policy"))
+    assert koguma("lint", "-f", "patch.yaml").code == 0

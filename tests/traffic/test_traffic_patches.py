@@ -160,7 +160,8 @@ def test_a_patched_virtual_host_answers_with_another_header_and_route(mesh: Work
 
 
 def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modifications_alone(mesh: Workshop):
-    broken = {"cluster": {"operation": "Patch", "value": {"conect_timeout": "1s"}}}
+    absent = [{"op": "replace", "path": "/cleanupInterval", "value": "1s"}]
+    broken = {"cluster": {"operation": "Patch", "match": {"origin": "outbound"}, "jsonPatches": absent}}
     refused = {
         "cluster": {"operation": "Patch", "match": {"origin": "outbound"}, "value": {"connect_timeout": "0s"}}
     }
@@ -176,13 +177,15 @@ def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modific
     assert mesh.get().headers["x-host"] == "still"
     shown = mesh.koguma("get", "proxies").stdout
     place = "spec.default.appendModifications"
-    assert f"{place}[0].cluster.value.conect_timeout: envoy.config.cluster.v3.Cluster has no field" in shown
+    assert (
+        f"{place}[0].cluster.jsonPatches[0]: cannot replace /cleanupInterval: there is no such place" in shown
+    )
     assert f"{place}[1].cluster: Envoy would refuse the result: connect_timeout" in shown
     assert "kri_mpp_default_" in shown
     checked = mesh.koguma("check", check=False)
     assert checked.returncode == 1
-    assert "conect_timeout" in checked.stdout
+    assert "cleanupInterval" in checked.stdout
     mesh.gone("meshproxypatches", "wrong")
     assert "x-host" not in mesh.get().headers
     assert "appendModifications" not in mesh.koguma("get", "proxies").stdout
-    assert "conect_timeout" not in mesh.koguma("check", check=False).stdout
+    assert "cleanupInterval" not in mesh.koguma("check", check=False).stdout

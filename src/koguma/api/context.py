@@ -12,7 +12,7 @@ from koguma.background import Background
 from koguma.core.incremental import Db
 from koguma.model import kri
 from koguma.model.errors import KogumaError, NotFound
-from koguma.model.kind import Kind, Kinds
+from koguma.model.kind import Kind, Kinds, PatchChecks
 from koguma.model.nearest import nearest
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
@@ -45,6 +45,7 @@ class Context(msgspec.Struct, frozen=True):
     signing_key: Callable[[], str]  # a new private key, as a secret's data
     database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
     background: Background = msgspec.field(default_factory=Background)
+    patch_checks: Callable[[], PatchChecks | None] = lambda: None  # of the Envoy that is here, if one is
 
     @property
     def state(self) -> State:

@@ -58,7 +58,7 @@ def put(
     Secrets that the same request writes.
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
-    made = admission.admitted(draft, before, context.place, unknown_fields)
+    made = admission.admitted(draft, before, context.place, unknown_fields, context.patch_checks())
     if draft.kind.name == "Mesh":
         missing_secrets = list(_missing_secrets(context, made.resource, secrets_beside))
         if missing_secrets:

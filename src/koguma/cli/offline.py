@@ -4,6 +4,7 @@ Files go through the same admission as on the server, then what a control plane 
 policies of a new mesh, and MeshServices made of proxies. What the server holds can lie beneath the files.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -17,9 +18,9 @@ from koguma.core import admission, defaults, identity, pipeline, services, world
 from koguma.core.incremental import Db
 from koguma.model import documents, forms, kri, labels
 from koguma.model.documents import Document
-from koguma.model.errors import BadRequest, Invalid
+from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.forms import Draft
-from koguma.model.kind import About, Kinds
+from koguma.model.kind import About, Kinds, PatchChecks
 from koguma.model.page import yaml_text
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Key, Resource
@@ -114,6 +115,17 @@ def load_stored(values: Iterable[Json], place: Place) -> Loaded:
     return Loaded(pipeline.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
 
 
+@functools.cache
+def _patch_checks() -> PatchChecks | None:
+    """What judges patches by the Envoy of this machine; None where there is none."""
+    from koguma.envoy import patch_check, schema  # noqa: PLC0415 - half a second that most files do not need
+
+    try:
+        return patch_check.PatchChecker(schema.load(schema.find_envoy()))
+    except KogumaError:
+        return None
+
+
 class _Files:
     """The objects so far."""
 
@@ -131,7 +143,8 @@ class _Files:
         """Take an object, or note what is wrong with it."""
         try:
             draft = forms.read(document.value, self.kinds)
-            made = admission.admitted(draft, self._stored(draft), self.place)
+            checks = _patch_checks() if draft.kind.name == "MeshProxyPatch" else None
+            made = admission.admitted(draft, self._stored(draft), self.place, patch_checks=checks)
         except (Invalid, BadRequest) as error:
             found = error.violations or (Violation("", error.detail),)
             self.wrong += (Wrong(document, violation) for violation in found)

@@ -15,7 +15,7 @@ from koguma.core.identity import Identity
 from koguma.model import labels, names
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
-from koguma.model.kind import About, Kind
+from koguma.model.kind import About, Kind, PatchChecks
 from koguma.model.place import Place
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
@@ -46,6 +46,7 @@ def admitted(
     stored: Resource | None,
     place: Place,
     unknown_fields: FieldValidation = FieldValidation.STRICT,
+    patch_checks: PatchChecks | None = None,
 ) -> Admitted:
     """The resource that a draft makes, on top of what is stored under the same core name."""
     draft = _with_kept_labels(draft, stored)
@@ -58,6 +59,7 @@ def admitted(
         namespace=wanted.key.namespace,
         labels=draft.labels,
         stored=stored.spec if stored else None,
+        patch_checks=patch_checks,
     )
     found = [*draft.unknown, *_spec_violations(draft, about)]
     ignorable = [v for v in found if v.rule == UNKNOWN and unknown_fields is not FieldValidation.STRICT]

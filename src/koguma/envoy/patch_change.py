@@ -120,17 +120,19 @@ class Reader:
         changes: list[Change] = []
         failures: list[Failure] = []
         for each in modifications:
-            what, conf = _only(each.conf)
             try:
-                changes.append(self._change(each, what, conf))
+                changes.append(self.change(each))
             except Unpatchable as found:
+                what, _ = _only(each.conf)
                 # No resource has the name of a policy, so nothing that a proxy has is taken for what failed.
                 id_ = _FOUND_IN.get(what, (LISTENER,))[0], each.policy
                 path = child(each.path, what) if what else each.path
                 failures.append(_failure(id_, each.policy, path, found.violations))
         return Program(tuple(changes), tuple(failures))
 
-    def _change(self, of: Modification, what: str, conf: Mapping[str, Json]) -> Change:
+    def change(self, of: Modification) -> Change:
+        """A modification, read; Unpatchable, with paths as seen from what it is about, where it cannot be."""
+        what, conf = _only(of.conf)
         if not what:
             raise unpatchable(f"must have one of {', '.join(MESSAGES)}")
         change = Change(

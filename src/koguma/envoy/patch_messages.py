@@ -28,7 +28,7 @@ from koguma.model.violation import Violation, item
 _ANY: Final = "google.protobuf.Any"
 _ONE_VALUE: Final = re.compile(r"google\.protobuf\.(Duration|Timestamp|FieldMask|\w+Value)")
 _MANY: Final = ("google.protobuf.ListValue",)  # a list, which is made longer as others are
-_INDEX: Final = re.compile(r"-|0|[1-9][0-9]*")
+INDEX: Final = re.compile(r"-|0|[1-9][0-9]*")  # of a list, in a JSON pointer
 _CHARACTERS_MAX: Final = 1_000_000
 _REFUSALS: Final = (
     jsonpatch.JsonPatchException,
@@ -188,7 +188,7 @@ def _make_room(data: Json, parts: Sequence[str]) -> None:
     """Make the objects, or lists, that a pointer leads through and that are not there yet."""
     for part, following in itertools.pairwise(parts):
         if isinstance(data, Mapping) and part not in data:
-            data[part] = [] if _INDEX.fullmatch(following) else {}  # type: ignore[index]  # it is our dict
+            data[part] = [] if INDEX.fullmatch(following) else {}  # type: ignore[index]  # it is our dict
         if isinstance(data, list) and not part.isdecimal():
             return  # the patch itself says what is wrong with that
         data = data[int(part)] if isinstance(data, list) else data[part]

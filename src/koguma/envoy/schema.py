@@ -5,6 +5,7 @@ older or newer than the proxy. Published Python packages of these messages are o
 overwrite files of other packages; here they live in a pool of their own, beside whatever else is loaded.
 """
 
+import difflib
 import functools
 import importlib.metadata
 import mmap
@@ -34,6 +35,8 @@ _TAGS: Final[Mapping[int, bool]] = {
     **{number << 3 | 2: True for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15)},
     **{number << 3: False for number in (10, 11, 14)},
 }
+_NEAREST: Final = 5  # how many last parts of names are looked at
+_ALIKE: Final = 0.8  # how alike they must be, so that no far-off name is suggested
 _NAME_TAG: Final = 0x0A
 _MORE: Final = 0x80  # the bit that says that a number has another byte
 _ROOTS: Final = (
@@ -64,8 +67,23 @@ class Schema:
         try:
             found: Descriptor = self.pool.FindMessageTypeByName(full_name)
         except KeyError:
-            raise UnknownType(f'this Envoy has no message "{full_name}"') from None
+            near = self._nearest(full_name)
+            hint = f'; did you mean "{near}"?' if near else ""
+            raise UnknownType(f'this Envoy has no message "{full_name}"{hint}') from None
         return found
+
+    def _nearest(self, full_name: str) -> str:
+        """The message whose name is most like one that does not exist; empty where none is."""
+        files = map(self.pool.FindFileByName, self.files)
+        names = [each.full_name for file in files for each in file.message_types_by_name.values()]
+        # Most names have a long part in common, so that all would be alike: the last part decides.
+        wanted = full_name.rpartition(".")[2]
+        by_last: dict[str, list[str]] = {}
+        for name in names:
+            by_last.setdefault(name.rpartition(".")[2], []).append(name)
+        lasts = difflib.get_close_matches(wanted, by_last, _NEAREST, _ALIKE)
+        found = difflib.get_close_matches(full_name, [name for last in lasts for name in by_last[last]], 1)
+        return found[0] if found else ""
 
     def message_class(self, full_name: str) -> type[Message]:
         """The class of a message, by its full name."""

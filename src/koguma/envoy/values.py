@@ -5,6 +5,7 @@ Texts and numbers, base64, durations and points in time, the names of enums, and
 
 import base64
 import binascii
+import difflib
 import functools
 import math
 import re
@@ -18,6 +19,7 @@ from koguma.envoy.conversion import Convert, listed, mapped, must_be, shown, tex
 from koguma.envoy.schema import Schema
 
 _NS: Final = 1_000_000_000
+_ALIKE: Final = 0.8  # how alike two names must be for one to be suggested for the other
 _DAY_S: Final = 86_400
 _SECONDS_MAX: Final = 315_576_000_000  # ten thousand years
 _FLOAT_MAX: Final = 3.4028234663852886e38
@@ -96,7 +98,9 @@ def enum(described: EnumDescriptor) -> Convert:
         if type(value) is str:
             if (number := numbers.get(value)) is not None:
                 return number
-            raise wrong(f"{shown(value)} is not one of {', '.join(numbers)}", "enum")
+            near = difflib.get_close_matches(value.upper(), numbers, 1, _ALIKE)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise wrong(f"{shown(value)} is not one of {', '.join(numbers)}{hint}", "enum")
         if type(value) is int:
             return int(whole(value))
         raise must_be(f"one of {', '.join(numbers)}", value)

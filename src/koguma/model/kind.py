@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -87,6 +87,13 @@ class Column(msgspec.Struct, frozen=True):
     is_wide: bool = False  # shown with `-o wide` only
 
 
+class PatchChecks(Protocol):
+    """Judges what a MeshProxyPatch changes, by the messages of an Envoy."""
+
+    def violations(self, modification: Json, path: str) -> Iterator[Violation]:
+        """What is wrong with a modification at a path."""
+
+
 class About(msgspec.Struct, frozen=True):
     """What a validator may know beside the spec: whose it is, where it lives, what it was before."""
 
@@ -96,6 +103,7 @@ class About(msgspec.Struct, frozen=True):
     namespace: str = ""
     labels: Mapping[str, str] = {}
     stored: Json = None  # the spec that this one replaces
+    patch_checks: PatchChecks | None = None  # None where there is no Envoy to ask
 
     @property
     def is_system(self) -> bool:

@@ -6,6 +6,10 @@ Envoy's own configuration, as YAML text or as an object; it is merged into what 
 change single fields. Names are those of the finished configuration, so a patch may stop fitting when they
 change. Lists of several policies are put together.
 
+A field, a value, a type or a pointer that Envoy's messages do not have is refused when the policy is written,
+with its place and the nearest name. What depends on the configuration that is patched, such as a `replace` of
+something that is not set, is told by `koguma get proxies` and `koguma check`; the other modifications act.
+
 ```yaml
 type: MeshProxyPatch
 name: buffer-less
@@ -165,7 +169,7 @@ AnyChange = ClusterChange | ListenerChange | VirtualHostChange | FilterChange
 
 
 def validate(spec: MeshProxyPatchSpec, about: About) -> Iterator[Violation]:
-    """What Kuma refuses, with its messages; that Envoy knows the fields of `value` is checked later."""
+    """What Kuma refuses, with its messages, and what Envoy's messages do not have where they are at hand."""
     allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=False, gateway_tags=False)
@@ -173,7 +177,10 @@ def validate(spec: MeshProxyPatchSpec, about: About) -> Iterator[Violation]:
     if not spec.default.append_modifications:
         yield Violation(path, fields.MUST_NOT_BE_EMPTY, "required")
     for index, modification in enumerate(spec.default.append_modifications or ()):
-        yield from _modification(modification, item(path, index))
+        found = list(_modification(modification, item(path, index)))
+        yield from found
+        if not found and about.patch_checks is not None:
+            yield from about.patch_checks.violations(msgspec.to_builtins(modification), item(path, index))
 
 
 def _modification(modification: Modification, path: str) -> Iterator[Violation]:

@@ -418,3 +418,13 @@ def test_a_writer_owns_what_it_wrote_under_the_name_that_it_gives_itself(maps):
     assert managers(first)["one", "Update"]["f:data"] == {".": {}, "f:x": {}}
     long = maps.create("b", query={"fieldManager": "x" * 129})
     assert refused(long) == (422, "Invalid")
+
+
+def test_a_patch_of_envoys_configuration_is_judged_when_it_is_written(patches):
+    change = {"cluster": {"operation": "Patch", "value": "lb_polici: RANDOM"}}
+    answer = patches.create("p", spec={"default": {"appendModifications": [change]}})
+    assert refused(answer) == (422, "Invalid")
+    assert causes(answer) == [
+        ("spec.default.appendModifications[0].cluster.value.lb_polici", "FieldValueInvalid")
+    ]
+    assert 'has no field "lb_polici"; did you mean "lb_policy"?' in answer.json["message"]

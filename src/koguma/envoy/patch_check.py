@@ -1,0 +1,153 @@
+"""Patch check: what is wrong with a modification before anything is patched, by Envoy's own messages.
+
+A value has to be a message, or a part of one, of the type that it is laid over; what is added as a whole also
+keeps Envoy's rules. The pointer of a JSON patch has to lead through fields that exist, and what is put there
+has to fit. What depends on the configuration that is patched (whether a place is set, whether a list is long
+enough, what an Any holds) cannot be known here, and is told when the patch is applied.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import jsonpointer
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from koguma.envoy.encode import Encoder
+from koguma.envoy.patch_change import MESSAGES, Modification, Reader
+from koguma.envoy.patch_messages import INDEX, Messages, Unpatchable, unpatchable
+from koguma.envoy.schema import Schema
+from koguma.model import documents, violation
+from koguma.model.documents import BadDocument
+from koguma.model.schema import Json
+from koguma.model.violation import Violation, child, item
+
+_RULE: Final = "envoy"  # not the rule of unknown fields, which a writer may ask to ignore
+# Patches of a filter begin in its configuration. Of those that every proxy has, the type is known.
+_FILTERS: Final[Mapping[str, str]] = {
+    "envoy.filters.network.http_connection_manager": (
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    ),
+    "envoy.filters.network.tcp_proxy": "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+    "envoy.filters.http.router": "envoy.extensions.filters.http.router.v3.Router",
+}
+_GOOGLE: Final = "google.protobuf."
+_FREE_FORM: Final = frozenset(f"{_GOOGLE}{name}" for name in ("Any", "Struct", "Value", "ListValue"))
+_TAKES_VALUE: Final = ("add", "replace")
+
+
+_NOTHING: Final = object()
+
+
+class PatchChecker:
+    """Judges modifications by the messages of one Envoy."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._messages = Messages(schema)
+        self._reader = Reader(Encoder(schema), self._messages)
+
+    def violations(self, modification: Json, path: str) -> Iterator[Violation]:
+        """What is wrong with a modification at a path; its shape was judged before."""
+        what = next(word for word in MESSAGES if modification.get(word))
+        change, at = modification[what], child(path, what)
+        try:
+            self._reader.change(Modification(modification, "", ""))
+        except Unpatchable as found:
+            yield from violation.under(at, _with_lines(found.violations, change.get("value")))
+        message = MESSAGES[what]
+        if what in ("networkFilter", "httpFilter"):
+            message = _FILTERS.get((change.get("match") or {}).get("name") or "", "")
+        for index, operation in enumerate(change.get("jsonPatches") or () if message else ()):
+            yield from self._operation(operation, message, item(child(at, "jsonPatches"), index))
+
+    def _operation(self, operation: Json, message: str, path: str) -> Iterator[Violation]:
+        for name in ("path", "from"):
+            if operation.get(name) is None:
+                continue
+            # Only `add` may name a field as protos do: the others look for it in the message's JSON form.
+            is_add = name == "path" and operation.get("op") == "add"
+            wrong = list(self._wrong(message, operation[name], _NOTHING, in_json=not is_add))
+            yield from (Violation(child(path, name), words, _RULE) for words in wrong)
+            if name == "path" and not wrong and operation.get("op") in _TAKES_VALUE:
+                for words in self._wrong(message, operation[name], operation.get("value")):
+                    yield Violation(child(path, "value"), words, _RULE)
+
+    def _wrong(self, message: str, pointer: str, value: Any, *, in_json: bool = False) -> Iterator[str]:
+        """What is wrong with a message that has nothing but a value at a pointer."""
+        try:
+            steps = jsonpointer.JsonPointer(pointer).parts
+            data = _Nest(value, in_json=in_json).message(self._schema.descriptor(message), steps)
+            if data is not _NOTHING:
+                self._messages.read(message, data)
+        except jsonpointer.JsonPointerException:
+            yield f"{pointer}: is no JSON pointer; write ~0 for '~' and ~1 for '/'"
+        except Unpatchable as found:
+            # Where in the message it is wrong is said by the pointer.
+            yield from (f"{pointer}: {each.message}" for each in found.violations)
+
+
+def _with_lines(found: Iterable[Violation], value: Json) -> Iterator[Violation]:
+    """The violations of a value, with their lines in it where it is a text."""
+    document = None
+    if isinstance(value, str):
+        try:
+            (document,) = documents.load(value)
+        except (BadDocument, ValueError):  # that is what is wrong, and it says its line
+            document = None
+    for each in found:
+        words = each.message
+        if document is not None:
+            words = f"line {document.place(each.field.removeprefix('value.'))[0]}: {words}"
+        yield Violation(each.field, words, _RULE)
+
+
+class _Nest:
+    """Plain data that has nothing but a value at some steps below it; nothing where that is not known."""
+
+    def __init__(self, value: Any, *, in_json: bool) -> None:
+        self._value = value
+        self._in_json = in_json
+
+    def message(self, described: Descriptor, steps: Sequence[str]) -> Any:
+        """Data of a message."""
+        if not steps:
+            return self._value
+        if described.full_name in _FREE_FORM:
+            return _NOTHING
+        if described.full_name.startswith(_GOOGLE):
+            raise _nothing_below(described.full_name, steps[0])
+        name, *rest = steps
+        field = next((each for each in described.fields if name in (each.json_name, each.name)), None)
+        if field is None:
+            return {name: {}}  # the reader says that there is none, and what was probably meant
+        if self._in_json and name != field.json_name:
+            raise unpatchable(f'"{name}" is "{field.json_name}" in JSON, which a pointer leads through')
+        inner = self._field(field, rest)
+        return {} if inner is _NOTHING else {name: inner}
+
+    def _field(self, field: FieldDescriptor, steps: Sequence[str]) -> Any:
+        if not steps:
+            return self._value
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            inner = self._one(entry.fields_by_name["value"], steps[1:])
+            return _NOTHING if inner is _NOTHING else {steps[0]: inner}
+        if field.is_repeated:
+            if not INDEX.fullmatch(steps[0]):
+                words = f'"{field.json_name}" is a list; write an index, or "-" for its end'
+                raise unpatchable(f'{words}, not "{steps[0]}"')
+            inner = self._one(field, steps[1:])
+            return _NOTHING if inner is _NOTHING else [inner]
+        return self._one(field, steps)
+
+    def _one(self, field: FieldDescriptor, steps: Sequence[str]) -> Any:
+        """One value of a field."""
+        if not steps:
+            return self._value
+        if field.message_type is None:
+            raise _nothing_below(field.json_name, steps[0])
+        return self.message(field.message_type, steps)
+
+
+def _nothing_below(name: str, step: str) -> Unpatchable:
+    return unpatchable(f'"{name}" is one value, and has no "{step}" in it')
