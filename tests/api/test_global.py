@@ -21,6 +21,36 @@ def test_what_it_writes_has_no_zone(above):
     assert above("GET", "/").json["mode"] == "global"
 
 
+def test_what_came_from_a_zone_is_of_no_zone_there(above):
+    written = timeout("moved", labels={"kuma.io/zone": "east", "team": "red"})
+    answer = above("PUT", "/meshes/default/meshtimeouts/moved", written)
+    text = 'labels["kuma.io/zone"]: is computed, and is not set on Global; "east" is not kept'
+    assert (answer.status, answer.json["warnings"][0]) == (201, text)
+    read = above("GET", "/meshes/default/meshtimeouts/moved").json
+    assert read["kri"] == "kri_mt_default___moved_"
+    assert "kuma.io/zone" not in read["labels"]
+    assert above("PUT", "/meshes/default/meshtimeouts/moved", written).status == 200
+
+
+def test_the_configuration_of_a_proxy_is_for_zones_to_show(above):
+    answer = above("GET", "/meshes/default/dataplanes/web/_config")
+    assert (answer.status, answer.json["detail"]) == (405, "Not allowed on global CP")
+
+
+def test_names_of_services_are_shown_with_the_zones_that_have_them(above):
+    assert above("PUT", "/zones/east", {"type": "Zone", "name": "east"}).status == 201
+    spec = {"selector": {"meshService": {"matchLabels": {"team": "red"}}}, "ports": [{"port": 80}]}
+    service = {"type": "MeshMultiZoneService", "mesh": "default", "name": "all", "spec": spec}
+    assert above("PUT", "/meshes/default/meshmultizoneservices/all", service).status == 201
+    shown = above("GET", "/meshes/default/meshmultizoneservices/all/_hostnames").json
+    assert shown == {
+        "total": 1,
+        "items": [{"hostname": "all.mzsvc.mesh.local", "zones": [{"name": "east"}]}],
+    }
+    assert above("DELETE", "/meshes/default/meshmultizoneservices/all").status == 200
+    assert above("DELETE", "/zones/east").status == 200
+
+
 def test_kinds_of_zones_are_read_only(above):
     document = {"type": "Dataplane", "mesh": "default", "name": "d", "networking": {"address": "10.0.0.1"}}
     answer = above("PUT", "/meshes/default/dataplanes/d", document)

@@ -248,6 +248,8 @@ def computed_labels(draft: Draft, wanted: Identity, place: Place) -> Mapping[str
     computed[labels.ORIGIN] = place.origin
     if kind.is_mesh_scoped:
         computed.setdefault(labels.MESH, wanted.key.mesh)
+    if place.is_global:
+        computed.pop(labels.ZONE, None)
     if wanted.key.zone:
         computed.setdefault(labels.ZONE, wanted.key.zone)
         computed.setdefault(labels.ENV, "universal")
@@ -267,10 +269,11 @@ def _written_once(draft: Draft) -> dict[str, str]:
 
 def _not_kept(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
     """What a writer wrote in vain. Kuma is silent about it."""
-    for name, value in _written_once(draft).items():
-        if value != computed[name]:
-            at = key(_labels_field(draft), name)
-            yield f'{at}: is computed, and becomes "{computed[name]}"; "{value}" is not kept'
+    for name in (*_COMPUTED_ONCE, labels.ZONE):
+        value, kept = draft.labels.get(name), computed.get(name)
+        if value is not None and value != kept:
+            becomes = f'becomes "{kept}"' if kept is not None else "is not set on Global"
+            yield f'{key(_labels_field(draft), name)}: is computed, and {becomes}; "{value}" is not kept'
 
 
 def _check_immutable(stored: Resource, wanted: Identity, asked: Mapping[str, str], field: str) -> None:

@@ -27,7 +27,9 @@ def of(draft: Draft, place: Place) -> Identity:
     """The identity that a draft asks for."""
     kind = draft.kind
     mesh = (draft.mesh or DEFAULT_MESH) if kind.is_mesh_scoped else ""
-    zone = draft.labels.get(labels.ZONE) or local_zone(kind, place)
+    # What is written on Global is of no zone, also if it was exported from one and still has its label.
+    written = "" if place.is_global else draft.labels.get(labels.ZONE)
+    zone = written or local_zone(kind, place)
     if draft.form is Form.KUBERNETES:
         namespace = _kubernetes_namespace(draft, mesh)
         core_name = f"{draft.name}.{namespace}" if namespace else draft.name
