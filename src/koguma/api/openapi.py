@@ -42,13 +42,14 @@ _ERROR: Final[Json] = {
 }
 _KUBERNETES: Final[Json] = {
     "type": "object",
-    "description": "Any object in the Kubernetes form.",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "description": "Any object in the Kubernetes form; a secret is Kubernetes' own kind, with `data`.",
+    "required": ["apiVersion", "kind", "metadata"],
     "properties": {
-        "apiVersion": {"const": forms.API_VERSION},
+        "apiVersion": {"enum": [forms.API_VERSION, "v1"]},
         "kind": {"type": "string"},
         "metadata": {"type": "object", "required": ["name"]},
         "spec": {"type": "object"},
+        "data": {"type": "object"},
     },
 }
 _WRITTEN: Final[Json] = {
@@ -213,7 +214,7 @@ _ERROR_WORDS: Final = {
 
 
 def _list(kind: Kind, *, everywhere: bool = False) -> Json:
-    items = {"type": "array", "items": {"$ref": _REF.format(name=kind.name)}}
+    items = {"type": "array", "items": _shown(kind)}
     schema = {
         "type": "object",
         "required": ["total", "items", "next"],
@@ -232,7 +233,10 @@ def _list(kind: Kind, *, everywhere: bool = False) -> Json:
     }
 
 
-_IN_KUBERNETES_FORM: Final = {"$ref": "#/components/schemas/KubernetesObject"}
+def _shown(kind: Kind) -> Json:
+    """An object in either form."""
+    in_kubernetes_form = {"$ref": "#/components/schemas/KubernetesObject"}
+    return {"anyOf": [{"$ref": _REF.format(name=kind.name)}, in_kubernetes_form]}
 
 
 def _item(kind: Kind, parameters: list[Json]) -> Json:
@@ -243,7 +247,7 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
             "operationId": f"get{kind.name}",
             "tags": [kind.name],
             "responses": {
-                "200": _answer(f"The {kind.display_names[0]}.", {"anyOf": [reference, _IN_KUBERNETES_FORM]}),
+                "200": _answer(f"The {kind.display_names[0]}.", _shown(kind)),
                 **_errors(400, 401, 403, 404),
             },
         },

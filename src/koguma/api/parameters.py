@@ -38,7 +38,7 @@ class Parameter(msgspec.Struct, frozen=True):
     def described(self) -> Json:
         """The parameter in OpenAPI's words."""
         if self.name.endswith("["):
-            kept = {"type": "object", "additionalProperties": self.schema}
+            kept = {"type": "object", "additionalProperties": self.schema or True}
             style = {"style": "deepObject", "explode": True}
             return {"name": self.name[:-1], "in": "query", "description": self.description, **style} | {
                 "schema": kept
@@ -120,7 +120,7 @@ def _ignored(*used: Parameter) -> tuple[Parameter, ...]:
     """The parameters of a read: those that it uses, and the common ones, about which it promises nothing."""
     names = {parameter.name for parameter in used}
     text = "Has no effect here; accepted because Kuma's programs send it with any read."
-    return used + tuple(Parameter(p.name, text) for p in _COMMON if p.name not in names)
+    return used + tuple(Parameter(p.name, text, {}) for p in _COMMON if p.name not in names)
 
 
 NOTHING: Final = PlainPath({"GET": ()})
