@@ -223,3 +223,18 @@ def test_a_field_that_nobody_sets_and_that_could_not_act_is_told_with_both(expla
 
 def test_fields_that_act_need_no_note(explain):
     assert explain("--to", "backend").err == ""
+
+
+def test_limits_for_grpc_on_an_http_port_are_told_to_who_asks_for_them(explain, tmp_path):
+    policy = """
+type: MeshRetry
+name: again
+mesh: default
+spec: {to: [{targetRef: {kind: Mesh}, default: {grpc: {numRetries: 1}, http: {numRetries: 1}}}]}
+"""
+    (tmp_path / "retry.yaml").write_text(policy)
+    assert explain("-f", "retry.yaml", "--to", "backend").err == ""
+    asked = explain("-f", "retry.yaml", "--to", "backend", "--port", "http", "--field", "grpc.numRetries")
+    assert asked.err.startswith(
+        "note: port http of backend speaks http, so grpc fields do not act on it; set"
+    )

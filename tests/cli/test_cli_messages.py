@@ -6,6 +6,9 @@ Cases without a server come first; the others ask a real control plane.
 import json
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -267,3 +270,68 @@ def test_who_is_refused_reads_who_can_allow_it_and_it_helps(cli, token_file, con
     assert (
         "administrators (group mesh-system:admin) may, and whoever gets a role with a rule for" in secret.err
     )
+
+
+def connected(name: str, state: str = "synced", **changed: Any) -> dict[str, Any]:
+    """A proxy as `/_proxies` shows it."""
+    return {
+        "name": name,
+        "mesh": "default",
+        "kri": f"kri_dp_default___{name}_",
+        "instance": "a",
+        "state": state,
+        "revision": 7,
+        "behindSeconds": 0,
+        "envoy": "1.35.0",
+        "connectedAt": "2026-01-01T00:00:00Z",
+        "rejections": [],
+        "failures": [],
+        **changed,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        (
+            (),
+            [
+                "EVENT NAME MESH STATE",
+                "added web-1 default synced",
+                "modified web-1 default NACK",
+                "",
+                "web-1 refused",
+                "  bad",
+                "added web-2 default synced",
+                "deleted web-1 default NACK",
+            ],
+        ),
+        (("-o", "name"), ["proxy/web-1", "proxy/web-1", "proxy/web-2", "proxy/web-1"]),
+    ],
+)
+def test_proxies_are_watched(fake, form, lines):
+    refused = {"type": "Listener", "names": ["inbound"], "text": "bad"}
+    for items in (
+        [connected("web-1")],
+        [connected("web-1", behindSeconds=3.0)],  # how long it is behind is no change
+        [connected("web-1", "nack", rejections=[refused])],
+        [connected("web-1", "nack", rejections=[refused]), connected("web-2")],
+        *([[connected("web-2")]] * 60),
+    ):
+        fake.answer(200, {"total": len(items), "items": items})
+    command = [str(Path(sys.executable).parent / "koguma"), "get", "proxies", "-w", "--address", fake.address]
+    with subprocess.Popen(
+        [*command, *form], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            shown = [process.stdout.readline() for _ in lines]
+            assert [
+                " ".join(line.split()[: len(want.split())]) for line, want in zip(shown, lines, strict=True)
+            ] == [" ".join(line.split()) for line in lines]
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20) == ("", "")
+            assert process.returncode == 130
+        finally:
+            process.kill()

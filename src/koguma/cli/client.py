@@ -73,9 +73,15 @@ class Answer(NamedTuple):
 class Client:
     """Talks to one server, over one connection at a time."""
 
-    def __init__(self, target: Target, connect_seconds: float = _CONNECT_SECONDS) -> None:
+    def __init__(
+        self,
+        target: Target,
+        connect_seconds: float = _CONNECT_SECONDS,
+        answer_seconds: float | None = None,
+    ) -> None:
         self.target = target
         self._connect_seconds = connect_seconds
+        self._answer_seconds = answer_seconds or _ANSWER_SECONDS
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
@@ -147,10 +153,10 @@ class Client:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            self._connection = self._opened()
+            self._connection = self._opened(self._answer_seconds)
         return self._connection
 
-    def _opened(self, patience_seconds: float = _ANSWER_SECONDS) -> http.client.HTTPConnection:
+    def _opened(self, patience_seconds: float) -> http.client.HTTPConnection:
         url = self.target.url
         if self.target.is_https:
             context = _tls_context(self.target)

@@ -1,4 +1,4 @@
-"""`koguma completion`: scripts that let a shell complete commands, options and kinds."""
+"""`koguma completion`: scripts that let a shell complete commands, options, kinds, names and files."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -8,7 +8,11 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print a completion script for a shell."""
+    """Print a completion script for a shell.
+
+    It completes commands, options, kinds, fields and files; names of objects and meshes come from the server,
+    where it answers at once. Load it in the shell's start file.
+    """
     found = get_completion_class(shell)
     assert found is not None, f"click completes {shell}"
     print(found(ctx.find_root().command, {}, "koguma", "_KOGUMA_COMPLETE").source())

@@ -17,7 +17,7 @@ _ORDER: Final = {"Mesh": 1, "Secret": 2}
 
 
 @click.command("delete")
-@click.argument("words", nargs=-1, metavar="[KIND NAME... | KRI...]", shell_complete=nouns.complete)
+@click.argument("words", nargs=-1, metavar="[KIND NAME... | KRI...]")
 @options.files
 @options.mesh
 @click.option("--ignore-not-found", is_flag=True, help="What is not there is fine.")

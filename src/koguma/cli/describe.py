@@ -15,9 +15,7 @@ _OUTSIDE = ("type", "mesh", "name", "labels", "creationTime", "modificationTime"
 
 
 @click.command("describe")
-@click.argument(
-    "words", nargs=-1, required=True, metavar="KIND NAME... | KRI...", shell_complete=nouns.complete
-)
+@click.argument("words", nargs=-1, required=True, metavar="KIND NAME... | KRI...")
 @options.mesh
 @options.connected
 def command(client: Client, *, words: Sequence[str], mesh: str) -> None:

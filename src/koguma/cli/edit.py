@@ -29,7 +29,7 @@ Examples:
 
 
 @click.command("edit", epilog=_EXAMPLES)
-@click.argument("words", nargs=-1, required=True, metavar="KIND NAME | KRI", shell_complete=nouns.complete)
+@click.argument("words", nargs=-1, required=True, metavar="KIND NAME | KRI")
 @options.mesh
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @options.connected

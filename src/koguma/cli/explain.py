@@ -68,7 +68,7 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> No
         found = _found(source, wanted, layout)
         for line in _lines(source, found, spoken, wanted, form):
             print(line)
-        for reason in inert_fields.reasons(((row.to, row.field) for row in found), spoken):
+        for reason in inert_fields.reasons(((row.to, row.field) for row in found), spoken, wanted.field):
             terminal.complain(f"note: {reason}")
 
 
@@ -81,7 +81,7 @@ def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
         what = " of ".join(filter(None, (wanted.field or "anything", kind)))
         through = f" through {wanted.route}" if wanted.route else ""
         asked = ((outbound, wanted.field) for outbound in outbounds)
-        notes = inert_fields.reasons(asked, explanation.protocols(layout))
+        notes = inert_fields.reasons(asked, explanation.protocols(layout), wanted.field)
         raise Failure(
             f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}",
             tuple(f" - {note}" for note in notes),

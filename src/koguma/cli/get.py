@@ -23,7 +23,7 @@ Examples:
 
 
 @click.command("get", epilog=_EXAMPLES)
-@click.argument("words", nargs=-1, metavar="KIND [NAME...] | KRI...", shell_complete=nouns.complete)
+@click.argument("words", nargs=-1, metavar="KIND [NAME...] | KRI...")
 @options.mesh
 @click.option("-A", "--all-meshes", is_flag=True, help="List the objects of all meshes.")
 @click.option(

@@ -30,11 +30,23 @@ def acts(field: str, protocol: str) -> bool:
     return not name or not protocol or protocol in _SECTIONS[name]
 
 
-def reasons(fields: Iterable[tuple[str, str]], protocols: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each port (by KRI) that has fields which do not act on it, and how to change that."""
-    told = {(port, section(field)) for port, field in fields if not acts(field, protocols.get(port, ""))}
-    for port, name in sorted(told):
+def reasons(
+    fields: Iterable[tuple[str, str]], protocols: Mapping[str, str], asked: str = ""
+) -> Iterator[str]:
+    """A sentence for each port (by KRI) that has fields which do not act on it, and how to change that.
+
+    Limits for gRPC beside those for HTTP are usual, as in the policies of a new mesh; on a port that speaks
+    HTTP they are told only where somebody `asked` for such a field.
+    """
+    idle: dict[str, set[str]] = {}
+    for port, field in fields:
+        if not acts(field, protocols.get(port, "")):
+            idle.setdefault(port, set()).add(section(field))
+    for port, names in sorted(idle.items()):
+        if protocols[port] in world.HTTP_PROTOCOLS and section(asked) not in names:
+            continue
         own = kri.parse(port)
+        name = section(asked) or max(names)
         remedy = _REMEDIES.get(own.short, 'set the protocol of the port to "{0}"').format(name, own.name)
         spoken = f"port {own.section} of {own.name} speaks {protocols[port]}"
-        yield f"{spoken}, so {name} fields do not act on it; {remedy}"
+        yield f"{spoken}, so {' and '.join(sorted(names, reverse=True))} fields do not act on it; {remedy}"

@@ -36,7 +36,7 @@ def dataplane(client: Client, name: str, *, mesh: str, output: str | None) -> No
 
 
 @command.command("policy")
-@click.argument("kind", shell_complete=nouns.complete)
+@click.argument("kind")
 @click.argument("name")
 @options.mesh
 @options.output("json")

@@ -30,9 +30,7 @@ def parse(text: str, *, output: str | None) -> None:
 
 
 @command.command("build")
-@click.option(
-    "--type", "kind", required=True, metavar="KIND", help="Kind or short name.", shell_complete=nouns.complete
-)
+@click.option("--type", "kind", required=True, metavar="KIND", help="Kind or short name.")
 @click.option("-m", "--mesh", default="", help="Mesh; none for kinds of global scope.")
 @click.option("--zone", default="", help="Zone that the object comes from; none for Global.")
 @click.option("--namespace", default="", help="Namespace; none outside Kubernetes.")

@@ -107,8 +107,3 @@ def local_kinds() -> "Kinds":
     from koguma.policies import POLICIES  # noqa: PLC0415 - the same
 
     return Kinds((*KINDS, *POLICIES))
-
-
-def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Kinds that begin like this, for shells; the longest word of each, which says most."""
-    return sorted(noun.plural for noun in local() if noun.plural.startswith(incomplete.lower()))

@@ -71,12 +71,15 @@ def client(
     return Client(resolve(Given(address, token_file, ca_file, context), os.environ))
 
 
-def opened(given: Mapping[str, str | None], connect_seconds: float) -> "contextlib.closing[Client]":
+def opened(
+    given: Mapping[str, str | None], connect_seconds: float, answer_seconds: float | None = None
+) -> "contextlib.closing[Client]":
     """The same for a question that is not worth waiting for."""
     from koguma.cli.client import Client  # noqa: PLC0415 - `--help` does not pay for HTTP
     from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
 
-    return contextlib.closing(Client(resolve(Given(**given), os.environ), connect_seconds))
+    target = resolve(Given(**given), os.environ)
+    return contextlib.closing(Client(target, connect_seconds, answer_seconds))
 
 
 mesh = click.option("-m", "--mesh", default="default", show_default=True, help="Mesh of the objects.")

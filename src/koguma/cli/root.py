@@ -45,12 +45,16 @@ class Root(click.Group):
         """The names of all commands."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
         examples.attach(command, cmd_name)
+        if ctx.resilient_parsing:  # a shell asks what could stand here
+            from koguma.cli import suggestions  # noqa: PLC0415 - no other call pays for it
+
+            suggestions.attach(command, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same

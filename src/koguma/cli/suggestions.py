@@ -1,0 +1,225 @@
+"""Suggestions: what a shell offers for the word that is being typed.
+
+Names of objects, meshes, services and routes come from the server. It is asked only for a moment, and where
+it does not answer nothing is offered and nothing is said: a completion must not get in the way of typing.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from koguma.cli import nouns, options
+
+if TYPE_CHECKING:  # a shell waits for this: HTTP and the kinds are imported where they are needed
+    from koguma.cli.client import Client
+    from koguma.cli.nouns import Noun, Nouns
+
+_PATIENCE_SECONDS: Final = 1.0
+_OFFERED_MAX: Final = 500
+_CONNECTION: Final = ("address", "token_file", "ca_file", "context")
+
+Completer = Callable[[click.Context, str], Iterable[str | CompletionItem]]
+
+
+def attach(command: click.Command, path: str) -> None:
+    """Let a command's options and arguments, and those of the commands below it, suggest what they take."""
+    for param in command.params:
+        completer = _OF_PARAMETER.get((path, param.name or "")) or _of_any(param)
+        if completer is not None:
+            # Click takes a completer only where a parameter is declared; here all of them stand together.
+            setattr(param, "shell_complete", _quiet(completer))  # noqa: B010 - a method of the instance
+    for name, below in command.commands.items() if isinstance(command, click.Group) else ():
+        attach(below, f"{path} {name}")
+
+
+def _of_any(param: click.Parameter) -> Completer | None:
+    """What a parameter takes wherever it is, by its name or by the word for its value."""
+    if not isinstance(param, click.Option):
+        return None
+    return _BY_METAVAR.get(str(param.metavar)) or _BY_NAME.get(param.name or "")
+
+
+def _quiet(completer: Completer) -> Callable[[click.Context, str], list[CompletionItem]]:
+    def complete(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        with contextlib.suppress(Exception):
+            found = completer(ctx, incomplete)
+            items = [item if isinstance(item, CompletionItem) else CompletionItem(item) for item in found]
+            fitting = [
+                item for item in items if item.type != "plain" or str(item.value).startswith(incomplete)
+            ]
+            return fitting[:_OFFERED_MAX]
+        return []
+
+    return complete
+
+
+def files(_ctx: click.Context, incomplete: str) -> Iterable[CompletionItem]:
+    """Files, which the shell knows best."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def folders(_ctx: click.Context, incomplete: str) -> Iterable[CompletionItem]:
+    """Folders."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def contexts(_ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The contexts of the configuration file."""
+    from koguma.cli import contexts as kept  # noqa: PLC0415 - only here
+
+    return sorted(context.name for context in kept.load(kept.path(os.environ)).contexts)
+
+
+def meshes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The meshes of the server."""
+    return _names(ctx, "/meshes")
+
+
+def kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The longest word of each kind, which says most."""
+    return sorted(noun.plural for noun in _kinds(ctx))
+
+
+def policy_kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The kinds that are policies, by name."""
+    return sorted(noun.name for noun in _kinds(ctx) if noun.is_policy)
+
+
+def policy_plurals(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The kinds that are policies, by their longest word."""
+    return sorted(noun.plural for noun in _kinds(ctx) if noun.is_policy)
+
+
+def objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
+    """A kind, then names of its objects; or KIND/NAME."""
+    words = ctx.params.get("words") or ()
+    if "/" in incomplete:
+        kind = incomplete.partition("/")[0]
+        return [f"{kind}/{name}" for name in _named(ctx, kind)]
+    if not words:
+        return kinds(ctx, incomplete)
+    return [name for name in _named(ctx, words[0]) if name not in words[1:]]
+
+
+def shown_objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
+    """The same for `get`, which shows connected proxies and everything too."""
+    words = ctx.params.get("words") or ()
+    if words and words[0] in ("proxies", "proxy"):
+        return [name for name in dataplanes(ctx, incomplete) if name not in words[1:]]
+    extra = ("all", "proxies") if not words and "/" not in incomplete else ()
+    return [*objects(ctx, incomplete), *extra]
+
+
+def dataplanes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The Dataplanes of the mesh."""
+    return _named(ctx, "dataplanes")
+
+
+def services(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The MeshServices of the mesh."""
+    return _named(ctx, "meshservices")
+
+
+def policies(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The policies of the kind that was named before."""
+    return _named(ctx, str(ctx.params.get("kind") or ""))
+
+
+def destinations(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """What the proxy that was named before calls."""
+    return sorted({name for name, _ in _outbounds(ctx)})
+
+
+def ports(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The ports of the service that was named before."""
+    return sorted({port for name, port in _outbounds(ctx) if name == ctx.params.get("to")})
+
+
+def routes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The routes of the mesh."""
+    return sorted({*_named(ctx, "meshhttproutes"), *_named(ctx, "meshtcproutes")})
+
+
+def fields(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The fields that policies set for calls, of one kind where it was named before."""
+    from koguma.cli import policy_fields  # noqa: PLC0415 - the kinds are the largest import of all
+
+    return policy_fields.outbound(str(ctx.params.get("kind") or ""))
+
+
+def _client(ctx: click.Context) -> "contextlib.closing[Client]":
+    """The server that the options so far name, for a moment."""
+    given = {name: ctx.params.get(name) for name in _CONNECTION}
+    return options.opened(given, _PATIENCE_SECONDS, _PATIENCE_SECONDS)
+
+
+def _kinds(ctx: click.Context) -> "Nouns":
+    """The server's kinds; our own where it does not answer."""
+    try:
+        with _client(ctx) as client:
+            return nouns.served(client)
+    except Exception:  # noqa: BLE001 - whatever keeps the server from answering, there are our own
+        return nouns.local()
+
+
+def _named(ctx: click.Context, kind: str) -> list[str]:
+    """The names of a kind's objects, in the mesh that the options so far name."""
+    with _client(ctx) as client:
+        noun: Noun = nouns.served(client).word(kind)
+        mesh = None if ctx.params.get("all_meshes") else str(ctx.params.get("mesh") or "default")
+        return _first_page(client, noun.path(mesh))
+
+
+def _names(ctx: click.Context, path: str) -> list[str]:
+    with _client(ctx) as client:
+        return _first_page(client, path)
+
+
+def _first_page(client: "Client", path: str) -> list[str]:
+    items = client.get(path, [("size", str(_OFFERED_MAX))]).part("items")
+    return sorted({str(item["name"]) for item in items})
+
+
+def _outbounds(ctx: click.Context) -> Iterator[tuple[str, str]]:
+    """Name and port of what a proxy calls."""
+    from koguma.cli.explanation import Served  # noqa: PLC0415 - only here
+    from koguma.model import kri  # noqa: PLC0415 - the same
+
+    # While an option has no value yet, click leaves arguments where they are, among those that nobody took.
+    name = str(ctx.params.get("name") or next(iter(ctx.args), ""))
+    with _client(ctx) as client:
+        mesh = str(ctx.params.get("mesh") or "default")
+        for outbound in Served(client, mesh, name).layout()["outbounds"]:
+            if outbound["kri"]:
+                own = kri.parse(outbound["kri"])
+                yield own.name, own.section
+
+
+_BY_METAVAR: Final[Mapping[str, Completer]] = {"FILE": files, "PATH": files, "DIR": folders}
+_BY_NAME: Final[Mapping[str, Completer]] = {"mesh": meshes, "context": contexts}
+# By the command's path and the parameter's name.
+_OF_PARAMETER: Final[Mapping[tuple[str, str], Completer]] = {
+    ("get", "words"): shown_objects,
+    ("describe", "words"): objects,
+    ("edit", "words"): objects,
+    ("delete", "words"): objects,
+    ("inspect dataplane", "name"): dataplanes,
+    ("inspect policy", "kind"): policy_plurals,
+    ("inspect policy", "name"): policies,
+    ("inspect service", "name"): services,
+    ("explain dataplane", "name"): dataplanes,
+    ("explain dataplane", "to"): destinations,
+    ("explain dataplane", "port"): ports,
+    ("explain dataplane", "route"): routes,
+    ("explain dataplane", "kind"): policy_kinds,
+    ("explain dataplane", "field"): fields,
+    ("kri build", "kind"): kinds,
+    ("token dataplane", "name"): dataplanes,
+    ("token inspect", "token"): files,
+    ("config use", "name"): contexts,
+    ("config remove", "name"): contexts,
+}
