@@ -28,7 +28,8 @@ from koguma.api.proxies_door import PROXY, ProxiesDoor
 from koguma.api.server import HttpServer, tls_context
 from koguma.api.shown import Shown
 from koguma.api.tokens import Keys
-from koguma.core import admission
+from koguma.core import admission, pipeline
+from koguma.core.incremental import Db
 from koguma.identity import certificate_facts, files, signing_keys, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.kinds import KINDS
@@ -178,6 +179,10 @@ async def closed(credentials, signing_key):
     """A house whose door is not open yet."""
     kinds = Kinds(KINDS)
     store = await open_store("memory://")
+
+    async def database() -> Db:
+        return pipeline.load(kinds, Place(), store.state.all())
+
     context = Context(
         kinds=kinds,
         place=Place(),
@@ -186,7 +191,7 @@ async def closed(credentials, signing_key):
         shown=Shown(kinds),
         about=About("host", "host-1", lambda: "", "0", dict),
         signing_key=lambda: signing_key,
-        database=lambda: asyncio.sleep(0, None),  # type: ignore[arg-type]
+        database=database,
     )
     house = House(context, Keys(lambda: store.state), credentials)
     secret = {"type": "Secret", "mesh": "default", "name": DATAPLANE.key_name(1, "default")}
@@ -222,6 +227,18 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
         "metrics": {"aggregate": []},
     }
     assert house.stored() is None, "it is registered when it connects"
+
+
+async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(house):
+    await house.write(dataplane("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
+    outbound = [
+        {"port": port, "tags": {SERVICE: name}} for port, name in ((9001, "backend"), (9002, "bakend"))
+    ]
+    answer = await house.bring(dataplane(outbound=outbound))
+    (warning,) = json.loads(answer.text)["warnings"]
+    assert warning.startswith('the outbound on port 9002 of Dataplane "web-1"')
+    assert warning.endswith('there is no MeshService "bakend"; did you mean "backend"?')
+    assert "warnings" not in json.loads((await house.bring(dataplane(outbound=outbound[:1]))).text)
 
 
 async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):

@@ -28,7 +28,8 @@ REFUSED = (
         ({}, "--drain-time-s 30 --drain-strategy immediate --log-level warning"),
         ({"concurrency": 2}, "--concurrency 2 --log-level warning"),
         ({"drain_seconds": 0.0}, "--drain-time-s 1 "),
-        ({"log_level": "debug"}, "--log-level debug"),
+        ({"log_level": "debug"}, "--log-level debug --file-flush"),
+        ({"log_level": "off"}, "--log-level off --component-log-level config:warning,upstream:warning "),
     ],
 )
 def test_the_command_line_of_envoy(settings, words):
@@ -94,6 +95,22 @@ def test_a_refusal_is_envoys_own_sentence(line, sentence):
 def test_requests_and_opaque_connections_keep_envoy_busy(gauges, activity):
     assert admin.read_activity(gauges) == activity
     assert activity.is_quiet == (activity == Activity())
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            r"[error][config] listener \'a.b\' failed to bind or apply socket options: cannot \'bind\'",
+            ("a.b", "cannot 'bind'"),
+        ),
+        (r"[warning][upstream] lds: listener \'a\' config rejected: odd\n", ("a", "odd")),
+        (r"[warning][upstream] lds: add/update listener \'a\'", None),
+        ("listener 'a' config rejected: not a record", None),
+    ],
+)
+def test_a_line_about_a_refused_listener_is_understood(line, found):
+    assert envoy.refused_listener_in(line) == found
 
 
 def test_listeners_are_read_with_ports_and_paths():

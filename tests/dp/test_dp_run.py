@@ -1,5 +1,6 @@
 """`koguma dp run` with a real Envoy, against a stand-in of the control plane."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,9 +18,12 @@ from typing import Any
 import pytest
 from stand_in import TOKEN, Running, StandIn, bootstrap, packed, until
 
+from tests.ports import free_port
+
 pytestmark = pytest.mark.slow
 
-WEB = ("--name", "web-1", "--service", "web", "--port", "8080", "--service-port", "18080")
+PORT = free_port()
+WEB = ("--name", "web-1", "--service", "web", "--port", str(PORT), "--service-port", "18080")
 QUICK = ("--concurrency", "1", "--no-dns")
 
 
@@ -89,7 +93,7 @@ def test_a_proxy_becomes_ready_and_keeps_its_token_to_itself(start, plane):
 
     (asked,) = plane.paths("/bootstrap")
     assert asked.body["dataplaneToken"] == TOKEN
-    assert json.loads(asked.body["dataplaneResource"])["networking"]["inbound"][0]["port"] == 8080
+    assert json.loads(asked.body["dataplaneResource"])["networking"]["inbound"][0]["port"] == PORT
     assert asked.body["caCert"] == Path(plane.ca_file).read_text()
     assert asked.body["version"]["envoy"]["version"].startswith("1.")
     assert asked.body["workdir"] == str(proxy.workdir())
@@ -261,16 +265,78 @@ def test_names_of_the_mesh_are_answered_as_envoy_hands_them_on(start, plane):
     proxy.ready()
     (asked,) = plane.paths("/bootstrap")
     assert "feature-embedded-dns" in asked.body["features"]
+    # It is ready, so they are answered by now.
+    assert resolved(asked.body["dnsPort"]).endswith(bytes([241, 0, 0, 1]))
+
+
+def resolved(port: int) -> bytes:
+    """What a name server answers when it is asked for `backend.mesh`."""
     question = b"\x07backend\x04mesh\x00\x00\x01\x00\x01"
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as client:
         client.settimeout(2)
-        client.connect(("127.0.0.1", asked.body["dnsPort"]))
+        client.connect(("127.0.0.1", port))
+        client.send(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question)
+        return client.recv(512)
 
-        def addresses() -> bytes:
-            client.send(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + question)
-            return client.recv(512)
 
-        until(lambda: addresses().endswith(bytes([241, 0, 0, 1])))
+def test_a_proxy_is_not_ready_before_names_of_the_mesh_are_answered(start, plane):
+    def without_names(asked: Any) -> Any:
+        made = bootstrap(asked)
+        made["static_resources"]["listeners"].pop()
+        return packed(made)
+
+    plane.answer = without_names
+    proxy = start("--dns", "--dns-port", "0", "--dns-upstream", "127.0.0.1:9")
+    directory = until(lambda: next(proxy.runtime.iterdir(), None))
+    until(lambda: over_unix(directory / "envoy-admin.sock", "/ready")[0] == 200)
+    assert over_unix(directory / "kuma-readiness-reporter.sock", "/ready") == (503, "STARTING")
+    assert " is ready" not in proxy.log
+    plane.answer = lambda asked: packed(bootstrap(asked))
+    os.kill(proxy.envoy_pid(), signal.SIGKILL)
+    port = int(proxy.line(r"is ready: .*; answers DNS at 127\.0\.0\.1:(\d+)")[1])
+    assert resolved(port).endswith(bytes([241, 0, 0, 1]))
+
+
+def test_another_proxy_that_answers_dns_is_no_obstacle_and_the_port_is_said(start, plane):
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody has it already
+            taken.bind(("127.0.0.1", 15053))
+            taken.listen()
+        proxy = start("--dns", "--dns-upstream", "127.0.0.1:9")
+        port = int(proxy.line(r"is ready: .*; answers DNS at 127\.0\.0\.1:(\d+)")[1])
+        assert port != 15053
+        assert resolved(port).endswith(bytes([241, 0, 0, 1]))
+
+
+@pytest.mark.parametrize("flag", ["--port", "--outbound"])
+def test_a_port_on_which_another_envoy_listens_is_refused_before_anything_starts(start, plane, flag):
+    with closing(socket.socket()) as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        proxy = start(flag, str(port) if flag == "--port" else f"backend:{port}")
+        assert proxy.ended() == 1
+    assert f"cannot listen on 127.0.0.1:{port}: " in proxy.log
+    assert (
+        f"(process {os.getpid()}) listens there already; stop it, or choose another port with {flag} ("
+        in proxy.log
+    )
+    assert plane.paths("/bootstrap") == []
+
+
+def test_what_the_control_plane_finds_odd_is_said_once(start, plane):
+    def answer(asked: Any) -> Any:
+        status, found = packed(bootstrap(asked))
+        return status, {**found, "warnings": ["the outbound on port 9001 leads nowhere"]}
+
+    plane.answer = answer
+    proxy = start()
+    proxy.ready()
+    os.kill(proxy.envoy_pid(), signal.SIGKILL)
+    proxy.ready(2)
+    said = "koguma dp: web-1 (mesh default) warning: the outbound on port 9001 leads nowhere"
+    assert proxy.log.count(said) == 1
 
 
 @pytest.mark.parametrize(

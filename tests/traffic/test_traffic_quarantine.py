@@ -106,13 +106,16 @@ def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(m
         {"type": "Dataplane", "name": "late", "networking": {"address": "127.0.0.1", "inbound": [inbound]}}
     )
     with socket.create_server(("127.0.0.1", port)):
-        mesh.sidecar("late", serves=False)
+        late = mesh.sidecar("late", serves=False, wait=False)
+        late.says(f"is not ready: it cannot listen on 127.0.0.1:{port}: Address already in use, by ")
         (held,) = until(lambda: mesh.proxies()["late"]["quarantined"])
         assert (held["type"], held["has"]) == ("listener", "none")
         assert "Address already in use" in held["text"]
         checked = mesh.koguma("check", check=False).stdout
         assert checked.count("Address already in use") == 1
         assert "stop what uses the address" in checked
+        assert " is ready" not in late.output
     until(lambda: mesh.proxies()["late"]["state"] == "synced")
     assert call(port).status == 200
+    late.says(f"is ready: serves 127.0.0.1:{port}")
     until(lambda: "late" not in mesh.koguma("check", check=False).stdout)

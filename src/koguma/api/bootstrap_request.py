@@ -174,13 +174,14 @@ def service(proxy: Resource) -> str:
     return next(filter(None, found), proxy.name)
 
 
-def answer(bootstrap: bytes, spec: Json) -> bytes:
-    """The answer that holds a bootstrap."""
+def answer(bootstrap: bytes, spec: Json, warnings: Sequence[str] = ()) -> bytes:
+    """The answer that holds a bootstrap; Kuma's proxies pass over what is odd about them."""
     address = (spec.get("networking") or {}).get("address") or ""
     return msgspec.json.encode(
         {
             "bootstrap": base64.b64encode(bootstrap).decode(),
             "kumaSidecarConfiguration": {"networking": {"address": address}, "metrics": {"aggregate": []}},
+            **({"warnings": list(warnings)} if warnings else {}),
         }
     )
 

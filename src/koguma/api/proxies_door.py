@@ -25,6 +25,7 @@ from koguma.api.refused_proxies import RefusedProxies
 from koguma.api.tokens import Keys
 from koguma.api.user import ANONYMOUS, User
 from koguma.core import admission
+from koguma.core.oddities import proxies as oddities
 from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import Node, Source
 from koguma.identity import certificate_facts, dataplane_auth
@@ -160,7 +161,8 @@ class ProxiesDoor:
         made = self._made(call, asked, proxy, document, token)
         headers = {"Cache-Control": "no-store"}  # there is a token in it
         if JSON in (call.header("Accept") or ""):
-            return answer(bootstrap_request.answer(made, proxy.spec), headers=headers)
+            warnings = await self._warnings(proxy)
+            return answer(bootstrap_request.answer(made, proxy.spec, warnings), headers=headers)
         return answer(made, headers=headers, content_type="text/x-yaml")
 
     def _authenticated(self, call: Call, token: str, asked: ProxyName) -> DataplaneClaims:
@@ -183,6 +185,13 @@ class ProxiesDoor:
         made = admission.admitted(draft, before, context.place).resource
         _refuse(bootstrap_request.transparency_violations(made.spec))
         return made
+
+    async def _warnings(self, proxy: Resource) -> list[str]:
+        """What of a proxy's own outbounds leads nowhere now; it may still come."""
+        if not (proxy.spec.get("networking") or {}).get("outbound"):
+            return []  # most proxies; a start of many does not wait for the engine
+        db = await self._context.database()
+        return [problem.message for problem in oddities.leading_nowhere(db, proxy)]
 
     def _stored(self, asked: ProxyName) -> Resource:
         found = self._context.state.named("Dataplane", asked.mesh, asked.name)

@@ -277,9 +277,8 @@ def _beside() -> list[click.Parameter]:
             beside,
             "--dns-port",
             type=_PORT_OR_NONE,
-            default=15053,
-            show_default=True,
-            help="Port for DNS on 127.0.0.1; 0 takes a free one.",
+            help="Port for DNS on 127.0.0.1; 0 takes a free one.  [default: 15053; where that is taken and"
+            " the kernel redirects nothing there, a free one]",
         ),
         Option(
             beside,

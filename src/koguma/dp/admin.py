@@ -30,6 +30,13 @@ class Listener(msgspec.Struct, frozen=True):
     address: str
 
 
+class Refused(msgspec.Struct, frozen=True):
+    """A listener that Envoy did not take when it was last told of listeners, and why."""
+
+    name: str
+    details: str
+
+
 class Activity(msgspec.Struct, frozen=True):
     """What goes on: HTTP requests under way, and connections of which Envoy cannot say whether they rest."""
 
@@ -60,6 +67,12 @@ class Admin:
         answer = await unix_http.ask(self._socket, "/listeners?format=json")
         return tuple(read_listeners(msgspec.json.decode(answer.text)))
 
+    async def refused(self) -> tuple[Refused, ...]:
+        """The listeners that Envoy did not take; it forgets them when it is told of other listeners."""
+        mask = "name,error_state.details"
+        answer = await unix_http.ask(self._socket, f"/config_dump?resource=dynamic_listeners&mask={mask}")
+        return tuple(read_refused(msgspec.json.decode(answer.text)))
+
     async def activity(self) -> Activity:
         """How busy Envoy is."""
         query = f"/stats?format=json&type=Gauges&filter={quote(_GAUGES)}"
@@ -88,6 +101,14 @@ def read_listeners(answer: Json) -> Iterator[Listener]:
             yield Listener(status.get("name", ""), f"{shown}:{socket.get('port_value', 0)}")
         elif pipe is not None:
             yield Listener(status.get("name", ""), pipe.get("path", ""))
+
+
+def read_refused(answer: Json) -> Iterator[Refused]:
+    """The listeners with an error in a dump; Envoy lists each once more without its name."""
+    for status in answer.get("configs", ()):
+        details = (status.get("error_state") or {}).get("details")
+        if details and status.get("name"):
+            yield Refused(status["name"], details)
 
 
 def read_activity(gauges: Mapping[str, int]) -> Activity:

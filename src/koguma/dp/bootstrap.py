@@ -116,12 +116,21 @@ def content(answer: Json) -> Redacted:
     return Redacted(text)
 
 
-async def fetch(plane: ControlPlane, body: Callable[[], Json]) -> Redacted:
+def warnings(answer: Json) -> tuple[str, ...]:
+    """What the control plane finds odd about the proxy that asks; other control planes say nothing."""
+    found = answer.get("warnings") if isinstance(answer, dict) else None
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+async def fetch(
+    plane: ControlPlane, body: Callable[[], Json], warn: Callable[[str], None] = lambda _text: None
+) -> Redacted:
     """The bootstrap, however long the control plane is away; the log says so once for each reason."""
     said = ""
     for pause in delays(*_RETRY_SECONDS):
         try:
-            found = content(await plane.post("/bootstrap", body()))
+            answer = await plane.post("/bootstrap", body())
+            found = content(answer)
         except Away as away:
             if str(away) != said:
                 said = str(away)
@@ -130,6 +139,8 @@ async def fetch(plane: ControlPlane, body: Callable[[], Json]) -> Redacted:
         else:
             if said:
                 _log.info("the control plane is there", address=plane.address)
+            for text in warnings(answer):
+                warn(text)
             return found
     raise AssertionError("delays never end")
 

@@ -38,6 +38,7 @@ class DnsServer:
         self._upstream_seconds = upstream_seconds
         self._records: Mapping[dns_message.Name, tuple[dns_message.Address, ...]] = {}
         self._ttl = TTL_SECONDS
+        self.is_filled = False  # whether it was ever told which names to answer for
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._forwarded = 0
@@ -46,6 +47,7 @@ class DnsServer:
 
     def set_records(self, records: Mapping[str, Iterable[str]], ttl: int = TTL_SECONDS) -> None:
         """Answer for these names, and for no others, from now on: addresses by host name."""
+        self.is_filled = True
         self._records, self._ttl = dns_message.records(records), min(max(ttl, 0), _TTL_SECONDS_MAX)
 
     async def start(self, host: str, port: int) -> int:

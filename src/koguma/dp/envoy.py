@@ -32,6 +32,13 @@ _LOG_FORMAT: Final = ("--log-format", "[%l][%n] %v", "--log-format-escaped")
 _FLUSH: Final = ("--file-flush-interval-msec", "1000")
 _RECORD: Final = re.compile(r"\[(trace|debug|info|warning|error|critical)\]\[([^\]]*)\] (.*)", re.DOTALL)
 _REFUSAL: Final = re.compile(r"error `(.*)` initializing config", re.DOTALL)
+_REFUSED_LISTENER: Final = re.compile(
+    r"(?:lds: )?listener '([^']+)' (?:config rejected|failed to bind or apply socket options): (.*)",
+    re.DOTALL,
+)
+# Loggers that say which listeners Envoy does not take, at the level at which they do so.
+_ON_LISTENERS: Final = "config:warning,upstream:warning"
+_LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical", "off")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final[Mapping[str, str]] = {"n": "\n", "t": "\t", "r": "\r"}
 
@@ -45,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 30.0
     concurrency: int = 0  # 0: as many threads as it may use cores
     log_level: str = "warning"
+
+
+class RefusedListener(msgspec.Struct, frozen=True):
+    """Why Envoy did not take a listener, and when it said so last."""
+
+    details: str
+    at: float  # on the monotonic clock
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -75,7 +89,9 @@ def arguments(settings: Settings, bootstrap: Path) -> tuple[str, ...]:
     """The command line of Envoy; nothing secret is in it, because everybody on the machine can read it."""
     threads = ("--concurrency", str(settings.concurrency)) if settings.concurrency else ()
     drain = ("--drain-time-s", str(max(1, round(settings.drain_seconds))), "--drain-strategy", "immediate")
-    level = ("--log-level", settings.log_level, *_FLUSH)
+    is_terse = _LEVELS.index(settings.log_level) > _LEVELS.index("warning")
+    listeners = ("--component-log-level", _ON_LISTENERS) if is_terse else ()
+    level = ("--log-level", settings.log_level, *listeners, *_FLUSH)
     return (
         *(str(settings.binary.absolute()), "--config-path", str(bootstrap), "--disable-hot-restart"),
         *(*drain, *threads, *level, *_LOG_FORMAT),
@@ -106,9 +122,14 @@ async def version(binary: Path) -> EnvoyVersion:
 class EnvoyProcess:
     """A running Envoy. It goes when we go, whatever ends us."""
 
-    def __init__(self, process: asyncio.subprocess.Process, masked: Callable[[str], str]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, masked: Callable[[str], str], level: str = "warning"
+    ) -> None:
         self._process = process
         self._masked = masked
+        self._level = level
+        # By name. Its admin interface tells of these as well, but only until it hears of other listeners.
+        self.refused_listeners: dict[str, RefusedListener] = {}
         self._started_at = time.monotonic()
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._refusal = ""
@@ -134,7 +155,7 @@ class EnvoyProcess:
             start_new_session=True,
             preexec_fn=_bound_to_parent(),
         )
-        return cls(process, masked)
+        return cls(process, masked, settings.log_level)
 
     @property
     def pid(self) -> int:
@@ -193,16 +214,25 @@ class EnvoyProcess:
         self._refusal = refusal
         if text and not refusal:
             self._last.append(text)
-            _tell(text)
+            self._note_listener(text)
+            _tell(text, self._level)
+
+    def _note_listener(self, text: str) -> None:
+        found = refused_listener_in(text)
+        if found is not None:
+            name, details = found
+            self.refused_listeners[name] = RefusedListener(details, time.monotonic())
 
 
-def _tell(text: str) -> None:
-    """Hand a line of Envoy's on; its level was chosen by --envoy-log-level, so what is low is wanted too."""
+def _tell(text: str, wanted: str) -> None:
+    """Hand a line of Envoy's on, unless only we wanted it; its level was chosen by --envoy-log-level."""
     record = _RECORD.fullmatch(text)
     if record is None:
         _log.info(text)
         return
     level, component, message = record.groups()
+    if _LEVELS.index(level) < _LEVELS.index(wanted):
+        return
     at = {"warning": _log.warning, "error": _log.error, "critical": _log.error}.get(level, _log.info)
     at(unescaped(message), component=component)
 
@@ -217,6 +247,13 @@ def refusal_in(text: str) -> str:
     whole = unescaped(found[1]).strip()
     reason = whole.rpartition("\n: ")[2] if whole.startswith("goo.gle/debug") else whole
     return " ".join(reason.split())[:_SENTENCE_MAX]
+
+
+def refused_listener_in(text: str) -> tuple[str, str] | None:
+    """The name of a listener that Envoy did not take, and why, if a line is about one."""
+    record = _RECORD.fullmatch(text)
+    found = _REFUSED_LISTENER.fullmatch(unescaped(record[3])) if record else None
+    return (found[1], found[2].strip()) if found else None
 
 
 def unescaped(text: str) -> str:

@@ -1,7 +1,8 @@
 """Records: the names that the control plane wants answered, taken from Envoy and given to the DNS server.
 
 Envoy gets them with the rest of its configuration, and hands them on through a socket in the proxy's
-directory. They are asked for every second, by version, so that an unchanged answer is empty.
+directory. They are asked for every second, by version, so that an unchanged answer is empty; more often until
+they come for the first time.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from koguma.dp.dns import DnsServer
 from koguma.dp.unix_http import Silent
 
 _POLL_SECONDS: Final = 1.0
+_QUICK_POLL_SECONDS: Final = 0.05
+_QUICK_POLLS_MAX: Final = 400
 _OK: Final = 200
 
 _log = structlog.get_logger("koguma.dp")
@@ -44,12 +47,19 @@ def read(text: str) -> Records:
     return msgspec.json.decode(text, type=Records)
 
 
-async def follow(socket: Path, server: DnsServer) -> None:
-    """Keep the server's records as the control plane wants them, for as long as this runs."""
-    etag = ""
+async def follow(socket: Path, server: DnsServer, known: asyncio.Event) -> None:
+    """Keep the server's records as the control plane wants them, for as long as this runs.
+
+    `known` is set when there are records for the first time. Until then they are asked for often, because the
+    proxy is not ready without them, but not for ever.
+    """
+    etag, n_quick = "", _QUICK_POLLS_MAX
     while True:
         etag = await _step(socket, server, etag)
-        await asyncio.sleep(_POLL_SECONDS)
+        if server.is_filled:
+            known.set()
+        n_quick = 0 if server.is_filled else max(0, n_quick - 1)
+        await asyncio.sleep(_QUICK_POLL_SECONDS if n_quick else _POLL_SECONDS)
 
 
 async def _step(socket: Path, server: DnsServer, etag: str) -> str:

@@ -7,6 +7,7 @@ takes the proxy out of the mesh before it lets Envoy go.
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -17,7 +18,18 @@ from typing import Final
 import msgspec
 import structlog
 
-from koguma.dp import admin, bootstrap, dataplane, drain, envoy, machine, observing, records, workdir
+from koguma.dp import (
+    addresses,
+    admin,
+    bootstrap,
+    dataplane,
+    drain,
+    envoy,
+    machine,
+    observing,
+    records,
+    workdir,
+)
 from koguma.dp.admin import Admin
 from koguma.dp.bootstrap import EnvoyVersion, Setup
 from koguma.dp.control_plane import Away, ControlPlane, Denied
@@ -26,6 +38,8 @@ from koguma.dp.dns import DnsServer, upstreams_of
 from koguma.dp.envoy import Ended, EnvoyProcess
 from koguma.dp.observing import Certificate, Observing
 from koguma.dp.readiness import Readiness, State
+from koguma.dp.redirect_rules import DNS_PORT
+from koguma.dp.startup import Startup
 from koguma.dp.token_source import TokenSource
 from koguma.dp.unix_http import Silent
 from koguma.dp.workdir import Workdir
@@ -34,9 +48,6 @@ from koguma.model.redacted import Redacted
 
 INTERRUPTED: Final = 130  # as a shell reports an end by Ctrl-C
 
-_LIVE: Final = "LIVE"
-_READY_POLL_SECONDS: Final = 0.25
-_PATIENCE_SECONDS: Final = 10.0
 _RESTART_SECONDS: Final = (0.5, 30.0)
 _STEADY_SECONDS: Final = 60.0  # an Envoy that lived this long did not fail at its start
 _REFUSED_SECONDS: Final = 30.0
@@ -58,7 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     bind_outbounds: bool = False
     has_dns: bool = False
-    dns_port: int = 0
+    dns_port: int | None = None  # None: the usual one, or a free one where that is taken
     dns_upstreams: tuple[tuple[str, int], ...] = ()
     readiness_port: int = 0
     metrics_certificate: Certificate | None = None
@@ -78,6 +89,8 @@ class Agent:
         self._observing = Observing(options.envoy.binary, options.metrics_certificate)
         self._dns: DnsServer | None = None
         self._dns_port = 0
+        self._names_known = asyncio.Event()
+        self._warned: set[str] = set()
         self._version = EnvoyVersion()
         self._process: EnvoyProcess | None = None
         self._is_known = False  # to the control plane, which has given us a bootstrap
@@ -92,6 +105,7 @@ class Agent:
     async def run(self) -> int:
         """Run until told to stop; the exit code says how it ended."""
         options = self._options
+        await addresses.refuse_if_taken(options.proxy)
         self._version = await envoy.version(options.envoy.binary)
         if not self._version.is_compatible:
             found, wanted = self._version.version, f"{bootstrap.ENVOY_MINOR}x"
@@ -118,22 +132,38 @@ class Agent:
         if not options.has_dns:
             return
         server = DnsServer(options.dns_upstreams or upstreams_of(machine.resolv_conf()))
+        port = DNS_PORT if options.dns_port is None else options.dns_port
         try:
-            self._dns_port = await server.start(dataplane.LOOPBACK, options.dns_port)
+            self._dns_port = await self._start_on(server, port)
             if options.proxy.may_be_transparent and machine.has_ipv6():  # queries over IPv6 are sent there
                 await server.also(dataplane.LOOPBACK_IPV6, self._dns_port)
         except OSError as error:
-            where, why = f"{dataplane.LOOPBACK}:{options.dns_port}", os.strerror(error.errno or 0)
+            where, why = f"{dataplane.LOOPBACK}:{port}", os.strerror(error.errno or 0)
             hint = "choose another port with --dns-port, or do without DNS with --no-dns"
             raise KogumaError(f"cannot answer DNS on {where}: {why}; {hint}") from error
         self._dns = server
+
+    async def _start_on(self, server: DnsServer, port: int) -> int:
+        """Let the server listen, and say where.
+
+        A port that nobody chose may be another one: other proxies of the machine answer DNS too. Where the
+        kernel redirects queries, or may do so, the port is one that was agreed upon.
+        """
+        options = self._options
+        try:
+            return await server.start(dataplane.LOOPBACK, port)
+        except OSError as error:
+            is_agreed = options.dns_port is not None or options.proxy.may_be_transparent
+            if is_agreed or error.errno != errno.EADDRINUSE:
+                raise
+            return await server.start(dataplane.LOOPBACK, 0)
 
     async def _serve(self, directory: Workdir) -> int:
         work = [asyncio.create_task(self._supervise(directory), name="Envoy")]
         work.append(asyncio.create_task(self._observing.run(directory), name="observing"))
         work.append(asyncio.create_task(self._token.follow(directory.token), name="token"))
         if self._dns is not None:
-            work.append(asyncio.create_task(records.follow(directory.dynamic_config, self._dns), name="DNS"))
+            work.append(asyncio.create_task(self._follow_names(directory, self._dns), name="DNS"))
         told = asyncio.create_task(self._stopping.wait(), name="stop")
         try:
             await asyncio.wait({*work, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +173,9 @@ class Agent:
         finally:
             await _cancelled(*work, told)
         return await self._end(directory)
+
+    async def _follow_names(self, directory: Workdir, server: DnsServer) -> None:
+        await records.follow(directory.dynamic_config, server, self._names_known)
 
     async def _supervise(self, directory: Workdir) -> None:
         """Keep an Envoy running, with a new bootstrap each time: its token or the CA may be others now."""
@@ -188,7 +221,7 @@ class Agent:
         while True:
             try:
                 return await bootstrap.fetch(
-                    plane, lambda: bootstrap.request(proxy, setup, plane.ca(), plane.token())
+                    plane, lambda: bootstrap.request(proxy, setup, plane.ca(), plane.token()), self._warn
                 )
             except Denied as denied:
                 if not self._is_known or denied.answered not in _ABOUT_TOKEN:
@@ -196,6 +229,16 @@ class Agent:
                 hint = "it is asked again when the token changes, and now and then"
                 _log.error("the control plane refuses the proxy", why=denied.detail, hint=hint)
                 await self._token.changed(_REFUSED_SECONDS)
+
+    def _warn(self, text: str) -> None:
+        """Say what the control plane finds odd about this proxy; once, however often Envoy starts."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._tell_of(f"warning: {text}")
+
+    def _tell_of(self, text: str) -> None:
+        proxy = self._options.proxy
+        self._tell(f"koguma dp: {proxy.name} (mesh {proxy.mesh}) {text}")
 
     async def _recover(self, ended: Ended, pause: float) -> None:
         self._readiness.state = State.STARTING
@@ -205,21 +248,19 @@ class Agent:
         await asyncio.sleep(pause)
 
     async def _watch(self, directory: Workdir, process: EnvoyProcess) -> None:
-        """Wait until Envoy is live; from then on its process is trusted to say when it no longer is."""
-        asked, begun_at, patient = Admin(directory.admin), time.monotonic(), True
-        while (state := await asked.state()) != _LIVE:
-            if patient and time.monotonic() - begun_at > _PATIENCE_SECONDS:
-                patient = False
-                hint = "it waits for configuration; its own lines here, or the control plane's log, say why"
-                _log.warning("Envoy is not ready yet", state=state or "does not answer", hint=hint)
-            await asyncio.sleep(_READY_POLL_SECONDS)
+        """Wait until the proxy is ready; from then on its process is trusted to say when it no longer is."""
+        asked, begun_at = Admin(directory.admin), time.monotonic()
+        names_known = self._names_known if self._dns is not None else None
+        await Startup(asked, process.refused_listeners, names_known, self._tell_of).finish()
         self._readiness.state = State.READY
         facts = "listeners are not known"
         with contextlib.suppress(Silent):
             facts = admin.told(await asked.listeners())
-        proxy, again = self._options.proxy, " again" if self._was_ready else ""
+        if self._dns is not None:
+            facts += f"; answers DNS at {addresses.shown(dataplane.LOOPBACK, self._dns_port)}"
+        again = " again" if self._was_ready else ""
         self._was_ready = True
-        self._tell(f"koguma dp: {proxy.name} (mesh {proxy.mesh}) is ready{again}: {facts}")
+        self._tell_of(f"is ready{again}: {facts}")
         _log.info("the proxy is ready", pid=process.pid, seconds=round(time.monotonic() - begun_at, 2))
 
     async def _end(self, directory: Workdir) -> int:

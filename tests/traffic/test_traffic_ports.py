@@ -1,0 +1,123 @@
+"""Two real proxies on one port: calls to one are never answered by the other, and everybody is told."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.mesh import Echo, Mesh, Sidecar, call, until
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+N_CALLS = 40
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    with Mesh(tmp_path_factory.mktemp("ports")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(mesh: Mesh) -> Sidecar:
+    return mesh.sidecar("api-1", "api")
+
+
+@pytest.fixture(scope="module")
+def client(mesh: Mesh, api: Sidecar) -> Sidecar:
+    made = mesh.sidecar("client-1", "client", outbounds=["api"], serves=False)
+    until(lambda: made.call("api").status == 200, f"{api.name} answers")
+    return made
+
+
+def answered(client: Sidecar) -> Counter[str]:
+    """Who answers calls to `api`, each on a connection of its own."""
+    return Counter(client.call("api").headers.get("x-from", "") for _ in range(N_CALLS))
+
+
+def stored(name: str, port: int, target: int) -> dict[str, Any]:
+    tags = {"kuma.io/service": name, "kuma.io/protocol": "http"}
+    inbound = {"port": port, "servicePort": target, "tags": tags}
+    return {
+        "type": "Dataplane",
+        "name": name,
+        "networking": {"address": "127.0.0.1", "inbound": [inbound]},
+    }
+
+
+def test_a_second_proxy_on_the_port_does_not_start(mesh: Mesh, api: Sidecar, client: Sidecar):
+    other = mesh.sidecar("other-1", "other", flags=("--port", str(api.inbound)), wait=False)
+    assert other._popen.wait(15) == 1
+    assert f"cannot listen on 127.0.0.1:{api.inbound}: envoy (process {api.envoy_pid()})" in other.output
+    assert "choose another port with --port" in other.output
+    assert answered(client) == {"api-1": N_CALLS}
+    assert "other-1" not in mesh.proxies()
+
+
+def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: Mesh, api: Sidecar, client: Sidecar):
+    """The Dataplane is stored, so that `dp run` cannot know the port before its Envoy does."""
+    service = Echo(name="rival")
+    mesh.apply(stored("rival", api.inbound, service.port))
+    rival = mesh.sidecar("rival", serves=False, wait=False)
+    try:
+        rival.says(f"is not ready: it cannot listen on 127.0.0.1:{api.inbound}: Address already in use")
+        assert f"by envoy (process {api.envoy_pid()}); stop that" in rival.output
+        until(lambda: mesh.proxies()["rival"]["state"] == "nack")
+        assert mesh.proxies()["api-1"]["state"] == "synced"
+        assert answered(client) == {"api-1": N_CALLS}
+        checked = mesh.koguma("check", check=False)
+        assert checked.returncode == 1
+        assert f"are both reached at 127.0.0.1:{api.inbound}" in checked.stdout
+        assert "Address already in use" in checked.stdout
+        assert " is ready" not in rival.output
+    finally:
+        rival.stop()
+        mesh.delete("dataplanes", "rival")
+        service.stop()
+    until(lambda: "rival" not in mesh.koguma("check", check=False).stdout)
+
+
+def test_one_port_for_the_metrics_of_two_proxies_is_told_and_stops_no_calls(
+    mesh: Mesh, api: Sidecar, client: Sidecar
+):
+    port = free_port()
+    backend = {"type": "Prometheus", "prometheus": {"port": port}}
+    mesh.apply({"type": "MeshMetric", "name": "all", "spec": {"default": {"backends": [backend]}}})
+    until(lambda: sorted(refused_metrics(mesh, port)) == [False, True], "one of the two has the port")
+    late = mesh.sidecar("late-1", "late")
+    assert f"cannot be scraped: it cannot listen on 127.0.0.1:{port}: Address already in use" in late.output
+    assert call(late.inbound).status == 200
+    assert answered(client) == {"api-1": N_CALLS}
+    assert (
+        f"cannot bind '127.0.0.1:{port}': Address already in use" in mesh.koguma("check", check=False).stdout
+    )
+    mesh.delete("meshmetrics", "all")
+    until(lambda: not any(refused_metrics(mesh, port)))
+    late.stop()
+
+
+def refused_metrics(mesh: Mesh, port: int) -> list[bool]:
+    """Whether the port was refused to each proxy."""
+    return [f"127.0.0.1:{port}" in str(each["quarantined"]) for each in mesh.proxies().values()]
+
+
+def test_an_outbound_that_leads_nowhere_is_said_at_the_start_with_the_nearest_name(mesh: Mesh, api: Sidecar):
+    lost = mesh.sidecar("lost-1", "lost", outbounds=["apii"], serves=False)
+    warning = f'the outbound on port {lost.outbounds["apii"]} of Dataplane "lost-1"'
+    assert f"koguma dp: lost-1 (mesh default) warning: {warning}" in lost.output
+    assert 'there is no MeshService "apii"; did you mean "api"?' in lost.output
+    until(lambda: warning in mesh.koguma("check").stdout)
+    assert warning in mesh.koguma("inspect", "dataplane", "lost-1").stdout
+    assert lost.output.index("leads nowhere") < lost.output.index("is ready")
+    lost.stop()
+
+
+def test_two_proxies_on_one_machine_both_answer_dns(mesh: Mesh, api: Sidecar):
+    flags = ("--dns", "--dns-upstream", "127.0.0.1:9")
+    both = [mesh.sidecar(f"named-{n}", "named", flags=flags) for n in (1, 2)]
+    ports = {each.output.rpartition("; answers DNS at 127.0.0.1:")[2].split()[0] for each in both}
+    assert len(ports) == 2
+    for each in both:
+        assert each.stop() == 0
