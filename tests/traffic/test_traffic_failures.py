@@ -248,7 +248,8 @@ def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> 
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken, good = other.getsockname()[1], free_port()
         mesh.apply(_caller(taken, good))
-        caller = mesh.sidecar("caller", serves=False)
+        caller = mesh.sidecar("caller", serves=False, wait=False)
+        caller.says(f"is not ready: it cannot listen on 127.0.0.1:{taken}: Address already in use")
         proxy = until(lambda: _nacked(mesh), "the proxy refuses")
         (rejection,) = proxy["rejections"]
         assert rejection["objects"] == ["kri_msvc_default_default__backend_http"]
@@ -258,10 +259,12 @@ def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> 
         assert "caller refused listener kri_msvc_default_default__backend_http:\n" in shown
         assert rejection["text"].strip() in shown
         until(lambda: call(good).status == 200, "the rest works")
+        assert " is ready" not in caller.output
         mesh.apply(_caller(free := free_port(), good))
         until(lambda: mesh.proxies()["caller"]["state"] == "synced", "it is content")
         assert call(free).json["name"] == "backend-1"
         assert mesh.proxies()["caller"]["rejections"] == []
+        caller.says("is ready: reaches backend at ")
     assert caller.stop() == 0
     assert "caller" in mesh.dataplanes(), "what a user wrote is not taken away"
 
