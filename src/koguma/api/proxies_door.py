@@ -143,13 +143,13 @@ class ProxiesDoor:
     async def _bootstrap(self, call: Call, body: bytes) -> web.Response:
         asked = bootstrap_request.of(body, BootstrapRequest)
         try:
-            return self._bootstrapped(call, asked)
+            return await self._bootstrapped(call, asked)
         except KogumaError as error:
             if asked.name:
                 self._refused.refuse("bootstrap", asked.mesh, asked.name, call.request.remote or "", error)
             raise
 
-    def _bootstrapped(self, call: Call, asked: BootstrapRequest) -> web.Response:
+    async def _bootstrapped(self, call: Call, asked: BootstrapRequest) -> web.Response:
         token = _token(call, asked.dataplane_token)
         if not token:
             raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
