@@ -163,6 +163,10 @@ def test_scripts_get_everything_as_json(explain):
         (("--to", "backend", "--port", "https"), 'has no port "https"; it has admin (81), http (80)'),
         (("--to", "backend", "--field", "requestTimout"), 'did you mean "http.requestTimeout"?'),
         (("--to", "backend", "--kind", "MeshRetry"), "no policy sets anything of MeshRetry"),
+        (
+            ("--to", "backend", "--kind", "MeshPassthrough"),
+            "MeshPassthrough is only stored, and does not act yet (KG015)",
+        ),
         (("--to", "backend", "--route", "other"), "through other"),
         (("--to", "backend", "-m", "other"), 'no Dataplane "web" in mesh "other"'),
     ],
@@ -238,3 +242,31 @@ spec: {to: [{targetRef: {kind: Mesh}, default: {grpc: {numRetries: 1}, http: {nu
     assert asked.err.startswith(
         "note: port http of backend speaks http, so grpc fields do not act on it; set"
     )
+
+
+def test_what_is_stored_for_calls_and_does_not_act_yet_is_named(koguma, tmp_path):
+    edge = """
+type: MeshGateway
+name: edge
+mesh: default
+selectors: [{match: {kuma.io/service: edge}}]
+conf: {listeners: [{port: 80, protocol: HTTP}]}
+---
+type: Dataplane
+name: edge
+mesh: default
+networking: {address: 127.0.0.1, gateway: {type: BUILTIN, tags: {kuma.io/service: edge}}}
+---
+type: MeshFaultInjection
+name: sometimes
+mesh: default
+spec:
+  targetRef: {kind: MeshGateway, name: edge}
+  to: [{targetRef: {kind: Mesh}, default: {http: [{abort: {httpStatus: 500, percentage: 10}}]}}]
+---
+"""
+    (tmp_path / "edge.yaml").write_text(edge + MESH)
+    words = ("explain", "dataplane", "edge", "-f", str(tmp_path / "edge.yaml"), "--to", "backend")
+    ended = koguma(*words, "--kind", "MeshFaultInjection")
+    assert (ended.code, ended.out) == (1, "")
+    assert "MeshFaultInjection sometimes is stored, and does not act yet on these calls (KG015)" in ended.err

@@ -117,6 +117,7 @@ VIEWS = {
     "tags": tags_of,
     "warnings": warnings_of,
     "policies": lambda db, name: inspect.whole_policies(db, proxy(db, name))["policies"],
+    "inactive": lambda db, name: inspect.whole_policies(db, proxy(db, name))["inactive"],
     "inbound": lambda db, name, at: inspect.inbound_policies(db, proxy(db, name), at)["policies"],
     "outbound": outbound_of,
     "routes": lambda db, name, at: inspect.outbound_routes(db, port_of(db, name, at))["routes"],

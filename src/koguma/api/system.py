@@ -109,5 +109,6 @@ class System:
                 "hasFromTargetRef": kind.policy.has_from,
                 "hasRulesTargetRef": kind.policy.has_rules,
                 "isFromAsRules": kind.policy.from_as_rules,
+                "isActive": kind.policy.acts,
             }
         return shown

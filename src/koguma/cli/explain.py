@@ -80,6 +80,11 @@ def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
     if not found:
         what = " of ".join(filter(None, (wanted.field or "anything", kind)))
         through = f" through {wanted.route}" if wanted.route else ""
+        inactive = ", ".join(explanation.inactive(source, outbounds, kind)) if kind else ""
+        if inactive:
+            raise Failure(f"{kind} {inactive} is stored, and does not act yet on these calls (KG015)")
+        if kind and not _acts(kind):
+            raise Failure(f"{kind} is only stored, and does not act yet (KG015)")
         asked = ((outbound, wanted.field) for outbound in outbounds)
         notes = inert_fields.reasons(asked, explanation.protocols(layout), wanted.field)
         raise Failure(
@@ -87,6 +92,11 @@ def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
             tuple(f" - {note}" for note in notes),
         )
     return found
+
+
+def _acts(kind: str) -> bool:
+    policy = offline.known_kinds()[kind].policy
+    return policy is None or policy.acts
 
 
 def _near(field: str, rows: Sequence[Row]) -> str:

@@ -192,6 +192,13 @@ def rows(source: Source, outbounds: Iterable[str], route: str = "") -> Iterator[
                 yield from _policies(outbound, name, source.route_policies(outbound, name))
 
 
+def inactive(source: Source, outbounds: Iterable[str], kind: str) -> list[str]:
+    """The policies of a kind that are stored for calls to these ports, and do not act yet."""
+    answers = (source.policies(outbound).get("inactive") or () for outbound in outbounds)
+    found = (each for answer in answers for each in answer if each["kind"] == kind)
+    return list(dict.fromkeys(kri.parse(o["kri"]).name for each in found for o in each["origins"]))
+
+
 def _is_called(text: str, word: str) -> bool:
     if not text:
         return False

@@ -79,6 +79,11 @@ def _lines(noun: Noun, value: Json, proxies: Sequence[Json]) -> Iterator[str]:
                 if noun.is_policy
                 else ()
             ),
+            *(
+                ()
+                if noun.is_active
+                else (("Acts", "not yet: it is stored, and no proxy follows it (KG015)"),)
+            ),
         )
     )
     if not noun.is_policy:

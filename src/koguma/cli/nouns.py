@@ -26,6 +26,7 @@ class Noun(NamedTuple):
     is_mesh_scoped: bool = True
     is_policy: bool = False
     aliases: tuple[str, ...] = ()
+    is_active: bool = True  # of a policy that is stored and does not act yet: False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -89,13 +90,22 @@ def _served(entry: "Json") -> Noun:
         is_mesh_scoped=entry.get("scope") == "Mesh",
         is_policy="policy" in entry,
         aliases=tuple(entry.get("aliases") or ()),
+        is_active=(entry.get("policy") or {}).get("isActive", True),
     )
 
 
 def local() -> Nouns:
     """The kinds that this program knows."""
     return Nouns(
-        Noun(kind.name, kind.plural, kind.short, kind.is_mesh_scoped, kind.policy is not None, kind.aliases)
+        Noun(
+            kind.name,
+            kind.plural,
+            kind.short,
+            kind.is_mesh_scoped,
+            kind.policy is not None,
+            kind.aliases,
+            kind.policy is None or kind.policy.acts,
+        )
         for kind in local_kinds()
     )
 

@@ -3,10 +3,12 @@
 Pure views for people, from the engine's database to JSON-shaped values, in the shapes of Kuma 2.13's Inspect
 API. Configurations come out of the same entries and the same merge as those that proxies get. With `fields`
 every configuration is shown with who set each of its fields, under `fieldOrigins`: Kuma has `origins` for the
-policies as a whole.
+policies as a whole. Policies of which nothing is built yet are no part of that; they stand under `inactive`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
 
 from koguma.core import inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
@@ -86,11 +88,37 @@ def _merged(viewer: Viewer, kind: str, entries: Entries, *, listed: bool) -> Jso
     }
 
 
+INACTIVE: Final = "stored, does not act yet"
+
+
+def _with_inactive(
+    db: Db, list_: str, found: Iterable[tuple[str, Entries]], shown: Callable[[str, Entries], Json]
+) -> Json:
+    """What acts of these; and what is stored only, where there is anything like that."""
+    all_found = tuple(found)
+    acting = [(kind, entries) for kind, entries in all_found if acts(db, kind, list_)]
+    inactive = [
+        {"kind": kind, "origins": _origins(db, entries), "reason": INACTIVE}
+        for kind, entries in all_found
+        if not acts(db, kind, list_)
+    ]
+    return {
+        "policies": [shown(kind, entries) for kind, entries in acting],
+        **({"inactive": inactive} if inactive else {}),
+    }
+
+
+def acts(db: Db, kind: str, list_: str) -> bool:
+    """Whether what entries of a list say reaches an Envoy; without a list, what is said of whole proxies."""
+    policy = world.kind_of(db, kind).policy
+    return policy is not None and policy.acts_by(list_)
+
+
 def whole_policies(db: Db, proxy: Key, *, fields: bool = False) -> Json:
     """The policies about a proxy as a whole, merged, in policy order."""
     viewer = Viewer(db, fields=fields)
     found = rules.whole(db, _class(db, proxy))
-    return {"policies": [_merged(viewer, kind, entries, listed=False) for kind, entries in found]}
+    return _with_inactive(db, "", found, partial(_merged, viewer, listed=False))
 
 
 def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
@@ -103,16 +131,14 @@ def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) 
     viewer = Viewer(db, fields=fields)
     seen = matching.traits(db, proxy)
     assert seen is not None, proxy
-    return {
-        "policies": [
-            {
-                "kind": kind,
-                "rules": [_inbound_rule(viewer, rule) for rule in found],
-                "origins": _origins(db, tuple(rule.entry for rule in found)),
-            }
-            for kind, found in inbound.of(db, seen, section)
-        ]
-    }
+    by_kind = dict(inbound.of(db, seen, section))
+
+    def shown(kind: str, entries: Entries) -> Json:
+        arriving = [_inbound_rule(viewer, rule) for rule in by_kind[kind]]
+        return {"kind": kind, "rules": arriving, "origins": _origins(db, entries)}
+
+    entries = ((kind, tuple(rule.entry for rule in found)) for kind, found in by_kind.items())
+    return _with_inactive(db, "rules", entries, shown)
 
 
 def _inbound_rule(viewer: Viewer, rule: InboundRule) -> Json:
@@ -143,7 +169,7 @@ def outbound(db: Db, proxy: Key, destination: Key, section: str) -> PortRules | 
 def outbound_policies(db: Db, port: PortRules, *, fields: bool = False) -> Json:
     """What is merged for calls to one port, routes aside."""
     viewer = Viewer(db, fields=fields)
-    return {"policies": [_merged(viewer, kind, entries, listed=True) for kind, entries in port.entries]}
+    return _with_inactive(db, "to", port.entries, partial(_merged, viewer, listed=True))
 
 
 def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False) -> Json:
@@ -151,11 +177,7 @@ def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False)
     viewer = Viewer(db, fields=fields)
     acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
     found = next((by_kind for each, by_kind in port.routes if each.key == route), ())
-    return {
-        "policies": [
-            _merged(viewer, kind, entries, listed=True) for kind, entries in found if route in acting
-        ]
-    }
+    return _with_inactive(db, "to", found if route in acting else (), partial(_merged, viewer, listed=True))
 
 
 def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:

@@ -42,6 +42,7 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     selection.nobody,
     references.unresolved,
     effects.advice,
+    effects.not_built,
     effects.wrong_protocol,
     effects.never_matched,
     ties.broken_rules,

@@ -65,16 +65,20 @@ def _subject(db: Db, key: Key) -> _Subject:
 
 
 def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
-    to = list(_to_rules(viewer, kind, subject))
+    record = world.kind_of(viewer.db, kind).policy
+    assert record is not None, kind
+    # Of what is stored only, and does not act yet, there are no rules; a warning says so.
+    to = list(_to_rules(viewer, kind, subject)) if record.acts_by("to") else []
+    arrives = record.acts_by("rules")
     shown: dict[str, Json] = {
         "type": kind,
         "toRules": list(_tag_rules(viewer.db, kind, subject.mine)),
         "toResourceRules": [rule for rule, _ in to],
-        "fromRules": list(_by_inbound(_from_rules, viewer, kind, subject)),
-        "inboundRules": list(_by_inbound(_inbound_rules, viewer, kind, subject)),
+        "fromRules": list(_by_inbound(_from_rules, viewer, kind, subject)) if arrives else [],
+        "inboundRules": list(_by_inbound(_inbound_rules, viewer, kind, subject)) if arrives else [],
     }
     whole = rules.whole_proxy(viewer.db, subject.mine.of(kind))
-    if whole:
+    if whole and record.acts_by(""):
         conf = viewer.conf(whole)
         shown["proxyRule"] = {**confs(conf), "origin": policies(viewer.db, whole)}
     warnings = list(dict.fromkeys(_warnings(viewer.db, kind, subject.mine)))

@@ -76,6 +76,21 @@ class Policy(msgspec.Struct, frozen=True):
     has_rules: bool = False
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
     overlays: Overlays = Overlays()  # what it does to an Envoy
+    read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything of it reaches an Envoy; else it is stored, and that is all."""
+        return any(self.acts_by(of) for of in ("to", "from", "rules", ""))
+
+    def acts_by(self, list_: str) -> bool:
+        """Whether entries of one of its lists reach an Envoy; without one, what it says of whole proxies."""
+        hooks = {
+            "to": (self.overlays.outbound,),
+            "from": (self.overlays.inbound,),
+            "rules": (self.overlays.inbound,),
+        }.get(list_, (self.overlays.outbound, self.overlays.inbound, self.overlays.whole))
+        return self.read_by_build or any(hooks)
 
 
 class Column(msgspec.Struct, frozen=True):

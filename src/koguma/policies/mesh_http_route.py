@@ -106,7 +106,7 @@ KIND = Kind(
     spec=MeshHTTPRouteSpec,
     columns=columns.ROUTE,
     sync=POLICY,
-    policy=Policy(order=100, has_to=True),
+    policy=Policy(order=100, has_to=True, read_by_build=True),
     clean=clean,
     v1=route_rules.clean_shape("spec.to[].rules"),
     validate=validate,

@@ -117,7 +117,7 @@ KIND = Kind(
     spec=MeshTCPRouteSpec,
     columns=columns.ROUTE,
     sync=POLICY,
-    policy=Policy(order=200, has_to=True),
+    policy=Policy(order=200, has_to=True, read_by_build=True),
     clean=clean,
     validate=validate,
     warn=warn,

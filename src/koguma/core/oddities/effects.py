@@ -1,7 +1,7 @@
 """Effects: what stands in a policy and cannot act.
 
-Settings for HTTP on a port that speaks something else, rules that no request reaches, and what the kind's own
-page warns about.
+Policies of which nothing is built yet, settings for HTTP on a port that speaks something else, rules that no
+request reaches, and what the kind's own page warns about.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from koguma.core.oddities.problem import (
     DEPRECATED_ROUTE,
     INVALID,
     NEVER_MATCHED,
+    NOT_BUILT,
     WRONG_PROTOCOL,
     Problem,
 )
@@ -60,6 +61,28 @@ def _place(text: str) -> str:
         return "spec.from"
     first = text.partition(":")[0].partition(" ")[0]
     return first if first.startswith("spec") else ""
+
+
+def not_built(db: Db, policy: Key) -> Iterator[Problem]:
+    """A policy, or a list in it, of which nothing reaches an Envoy yet."""
+    record = world.kind_of(db, policy.kind).policy
+    if record is None:
+        return
+    if not record.acts:
+        yield _not_built(policy, str(policy), "")
+        return
+    spec = items.clean_spec(db, policy)
+    for name in ("to", "from", "rules"):
+        if spec.get(name) and not record.acts_by(name):
+            yield _not_built(policy, f"spec.{name} of {policy}", f"spec.{name}")
+
+
+def _not_built(policy: Key, what: str, path: str) -> Problem:
+    message = (
+        f"{what} is stored and does not act yet: no proxy is configured by it. Keep it for a version that"
+        " does, or delete it; until then traffic goes on as without it"
+    )
+    return Problem(NOT_BUILT, message, (policy,), path=path)
 
 
 # Sections of configurations that act on these protocols only, wherever in it they stand.

@@ -28,6 +28,7 @@ PORTS_CONFLICT: Final = "KG011"
 NOT_GENERATED: Final = "KG012"
 SAME_ADDRESS: Final = "KG013"
 OUTBOUND_TO_NOWHERE: Final = "KG014"
+NOT_BUILT: Final = "KG015"
 
 # Every code, and what it means in a few words.
 CODES: Final[Mapping[str, str]] = {
@@ -46,6 +47,7 @@ CODES: Final[Mapping[str, str]] = {
     NOT_GENERATED: "a proxy of which no MeshService can be made",
     SAME_ADDRESS: "proxies that are reached at one address and port",
     OUTBOUND_TO_NOWHERE: "an outbound that leads nowhere",
+    NOT_BUILT: "a policy that is stored and does not act yet",
 }
 
 

@@ -1,0 +1,127 @@
+"""Every kind of policy changes what some Envoy gets, or says of itself that it does not act yet (KG015)."""
+
+import re
+
+import pytest
+from building import KINDS, bodies, database, objects, proxies, stored
+
+from koguma.core import inspect, problems, rules_view
+from koguma.core.build import network, snapshot
+from koguma.core.build.network import Link
+from koguma.core.incremental import Db
+from koguma.core.oddities.problem import NOT_BUILT
+from koguma.model import documents
+from koguma.model.resource import Resource
+
+# Everybody is everything that manuals speak of: called and calling, over HTTP and not, on any address.
+MESH = """
+type: Mesh
+name: default
+mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, mode: STRICT}]}
+---
+type: Dataplane
+mesh: default
+name: web
+labels: {app: backend, kuma.io/workload: web}
+networking:
+  address: 127.0.0.2
+  inbound:
+    - {name: http, port: 21080, tags: {kuma.io/service: backend, kuma.io/protocol: http}}
+    - {name: bytes, port: 21081, tags: {kuma.io/service: backend}}
+  transparentProxying: {redirectPortInbound: 15006, redirectPortOutbound: 15001}
+---
+type: MeshService
+mesh: default
+name: backend
+labels: {app: backend}
+spec:
+  selector: {dataplaneTags: {kuma.io/service: backend}}
+  ports: [{name: http, port: 80, targetPort: 21080, appProtocol: http}]
+status: {vips: [{ip: 241.0.0.1}], tls: {status: Ready}}
+---
+type: MeshService
+mesh: default
+name: database
+spec: {selector: {dataplaneTags: {kuma.io/service: database}}, ports: [{port: 5432}]}
+status: {vips: [{ip: 241.0.0.2}], tls: {status: Ready}}
+---
+type: MeshMultiZoneService
+mesh: default
+name: backend
+x-zone: ""
+spec: {selector: {meshService: {matchLabels: {app: backend}}}, ports: [{port: 80, appProtocol: http}]}
+status: {vips: [{ip: 243.0.0.1}]}
+---
+type: MeshOpenTelemetryBackend
+mesh: default
+name: collector
+labels: {team: observability}
+spec: {endpoint: {address: otel.local, port: 4317}}
+"""
+POLICIES = tuple(kind.name for kind in KINDS if kind.policy is not None)
+LINK = Link(("feature-embedded-dns", "feature-access-log-pipe"), "/w", 9901, 15053)
+
+
+def examples(kind: str) -> list[Resource]:
+    """What the manual of a kind shows, with the services of this mesh for those of the manual."""
+    found = re.findall(r"^```yaml\n(.*?)^```$", KINDS[kind].doc, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\b(orders|shop|web|frontend|api)\b(?!-)", "backend", "---\n".join(found))
+    made = [stored(each.value) for each in documents.load(text)]
+    return [each for each in made if each.kind == kind]
+
+
+def mesh(*more: Resource) -> Db:
+    db = database([*objects(MESH), *more])
+    for key in proxies(db):
+        db.set(network.LINKS, key, LINK)
+    return db
+
+
+def changes(example: Resource) -> bool:
+    """Whether a policy changes what any proxy gets."""
+    before, after = mesh(), mesh(example)
+    return any(bodies(snapshot.of(before, key)) != bodies(snapshot.of(after, key)) for key in proxies(before))
+
+
+def reports(example: Resource) -> bool:
+    return NOT_BUILT in {each.code for each in problems.of_policy(mesh(example), example.key)}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_policy_acts_or_says_that_it_does_not(kind: str):
+    shown = examples(kind)
+    assert shown, "its manual shows how to write it"
+    acts = any(changes(each) for each in shown)
+    assert {reports(each) for each in shown} == {not acts}
+    assert KINDS[kind].policy.acts == acts
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_what_does_not_act_is_no_rule_of_any_proxy(kind: str):
+    for example in examples(kind):
+        db = mesh(example)
+        for key in proxies(db):
+            listed = {each["kind"] for each in inspect.whole_policies(db, key)["policies"]}
+            shown = rules_view.of_proxy(db, key)["rules"]
+            ruled = {each["type"] for each in shown if any(each[name] for name in each if name not in APART)}
+            assert KINDS[kind].policy.acts or kind not in listed | ruled
+            told = [text for each in shown if each["type"] == kind for text in each["warnings"]]
+            selected = key in inspect.dataplanes(db, example.key)
+            assert not selected or KINDS[kind].policy.acts != any(NOT_BUILT in text for text in told)
+
+
+APART = ("type", "warnings")
+
+
+def test_a_list_that_does_not_act_is_told_apart_from_those_that_do():
+    spec = {
+        "targetRef": {"kind": "MeshGateway", "name": "edge"},
+        "to": [{"targetRef": {"kind": "Mesh"}, "default": {"http": [{"abort": ABORT}]}}],
+    }
+    edge = stored({"type": "MeshFaultInjection", "mesh": "default", "name": "edge", "spec": spec})
+    (told,) = [each for each in problems.of_policy(mesh(edge), edge.key) if each.code == NOT_BUILT]
+    assert told.path == "spec.to"
+    assert not changes(edge)
+
+
+ABORT = {"httpStatus": 500, "percentage": 10}
