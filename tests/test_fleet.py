@@ -14,6 +14,7 @@ from koguma.cli.proxies import refusals
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
+from koguma.model.resource import Key, Resource
 from koguma.registration import CONNECTED_TO
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import Hello, ProxyStatus, Rejection
@@ -618,3 +619,64 @@ def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
             connect(plane, dataplane(), shown="rubbish")
         assert [each["name"] for each in plane("GET", "/_proxies", **admin).json["refused"]] == ["web-1"]
         assert plane("GET", "/_proxies").json.get("refused", []) == []
+
+
+@pytest.fixture
+def with_spoilt_objects(tmp_path):
+    """A control plane that has one object of each kind in its store that nobody can read."""
+    with Plane(tmp_path) as running:
+        kinds = [kind for kind in running.plane.kinds if kind.is_mesh_scoped and not kind.read_only]
+        spoilt = [
+            Resource(
+                kind=kind.name,
+                mesh="default",
+                zone="default",
+                name="spoilt",
+                core_name="spoilt",
+                spec=dict.fromkeys(("targetRef", "to", "networking", "data", "spec", "match", "selector"), 5),
+            )
+            for kind in kinds
+        ]
+
+        async def write():
+            puts = tuple(Put(resource, 0) for resource in spoilt)
+            await running.plane.store.write(Transaction(puts, "test", ""))
+
+        running.run(write())
+        yield running
+
+
+def test_objects_that_cannot_be_read_keep_no_proxy_waiting(with_spoilt_objects):
+    plane = with_spoilt_objects
+    line = connect(plane, dataplane())
+    assert "kri_dp_default_default__web-1_10080" in plane.run(next_offer(line)).snapshot.of_type(LISTENER)
+    told = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
+    assert {each["status"] for each in told} == {"error"}
+    named = {each["message"].split()[0] for each in told}
+    assert {kind.name for kind in plane.plane.kinds if kind.policy} <= named
+    for name in sorted(named):
+        path = f"/meshes/default/{plane.plane.kinds[name].plural}/spoilt"
+        assert plane("DELETE", path).status == 200, name
+    assert not [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
+
+
+def test_a_mesh_that_cannot_be_read_takes_nothing_from_its_proxies(plane):
+    backend = {"name": "ca-1", "type": "builtin"}
+    mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
+    assert plane("PUT", "/meshes/default", mesh).status == 200
+    line = connect(plane, dataplane())
+    until(lambda: len(offered(line, SECRET)) == 2)
+    before = line.offered
+
+    async def spoil():
+        now = plane.plane.store.state.get(Key("Mesh", "", "", "", "default"))
+        put = Put(msgspec.structs.replace(now, spec={"mtls": 5}), now.revision)
+        await plane.plane.store.write(Transaction((put,), "test", ""))
+
+    plane.run(spoil())
+    until(lambda: of_proxies(plane)[0]["failures"], "there is a reason")
+    assert "its Mesh is gone, or cannot be read" in of_proxies(plane)[0]["failures"][0]["text"]
+    assert line.offered is before
+    assert plane("PUT", "/meshes/default", mesh).status == 200
+    until(lambda: of_proxies(plane)[0]["failures"] == [], "it is mended")
+    assert offered(line, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"]

@@ -438,6 +438,6 @@ class Fleet:
 
 
 def _unread(line: ProxyLine) -> Failure:
-    """Why a proxy gets nothing whose Dataplane is none to the engine."""
-    text = "its Dataplane is gone, or cannot be read as it is stored; write it again"
+    """Why a proxy gets nothing whose Dataplane or Mesh is none to the engine."""
+    text = "its Dataplane or its Mesh is gone, or cannot be read as it is stored; write it again"
     return Failure("proxy", line.proxy.core_name, text, str(line.key))

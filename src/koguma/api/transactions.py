@@ -230,7 +230,10 @@ def _unready(context: Context, mesh: Resource) -> Iterator[Put]:
 
 
 def _enabled(mesh: Resource) -> str:
-    return mesh_kind.mtls_of(mesh.spec).enabled_backend or ""
+    try:
+        return mesh_kind.mtls_of(mesh.spec).enabled_backend or ""
+    except msgspec.ValidationError:  # stored, and cannot be read: so it is written again
+        return ""
 
 
 async def mesh_authorities(context: Context, mesh: Resource, brought: frozenset[str]) -> list[Put]:

@@ -25,7 +25,7 @@ from koguma.model.resource import Key
 
 
 def of(db: Db, proxy: Key) -> Snapshot | None:
-    """Everything that a proxy's Envoy gets but secrets; None where there is no such proxy."""
+    """Everything that a proxy's Envoy gets but secrets; None where it, or its mesh, cannot be read."""
     mine = own(db, proxy)
     return None if mine is None else whole(mine, shared(db, mine.place))
 
@@ -86,6 +86,8 @@ class Own(NamedTuple):
 @question
 def _place(db: Db, proxy: Key) -> Place | None:
     # Apart from what it gets: what is its own is then made again only where something of its own changed.
+    if world.UNREADABLE.get(db, Key("Mesh", "", "", "", proxy.mesh)) is not None:
+        return None  # nobody knows whether it has mTLS; without a new configuration nothing gets less safe
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
     return None if mine is None or net is None else _placed(db, proxy, mine, net, network.link(db, proxy))
 
