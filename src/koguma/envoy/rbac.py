@@ -22,6 +22,7 @@ DENIED_BY: Final = "x-koguma-denied-by"
 # The name for what nothing decides; no mesh and no policy can be called so. Without a space, since Envoy
 # replaces those in response code details.
 DEFAULT: Final = "no-permission(deny-by-default)"
+_UNDECIDED: Final = "default"  # among planned denials, where nothing decides and so nobody is noted
 
 _HTTP: Final = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _NETWORK: Final = "envoy.extensions.filters.network.rbac.v3.RBAC"
@@ -76,7 +77,7 @@ def _matchers(decisions: tuple[Decision, ...]) -> Data:
 
 def _matcher(decided: Iterable[tuple[Decision, str]], otherwise: str) -> Data:
     """The first that fits, else `otherwise`; what comes after one for everybody can never fit."""
-    fallback = _action(DEFAULT, otherwise)
+    fallback = _action(DEFAULT if otherwise == _DENY else _UNDECIDED, otherwise)
     found = []
     for decision, action in decided:
         if decision.is_for_anybody:
@@ -116,7 +117,7 @@ def _denied(details: str) -> Data:
 
 
 def denied_reply() -> Data:
-    """The local_reply_config by which a denied answer names the policy that denied it, if one did."""
+    """The local_reply_config by which a denied request's answer says which policy denied it, if one did."""
     header = {"key": DENIED_BY, "value": _denier("response.code_details")}
     change = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {"mappers": [{"filter": _denied("response.code_details"), "headers_to_add": [change]}]}
