@@ -39,6 +39,28 @@ def test_client_side_apply_creates_changes_and_leaves_alone(kube_everywhere):
     assert kube("delete", "-f", "-", given=changed).startswith('meshtimeout.kuma.io "slow" deleted')
 
 
+def test_a_server_side_dry_run_warns_as_apply_does(kube):
+    document = timeout()
+    document["spec"]["to"][0]["targetRef"] = {"kind": "MeshService", "name": "nobody"}
+    given = json.dumps(document)
+
+    def warned(*words: str) -> list[str]:
+        done = kube.run(*words, "-f", "-", given=given)
+        assert done.code == 0, done.err
+        return [line for line in done.err.splitlines() if line.startswith("Warning: ")]
+
+    tried = warned("apply", "--dry-run=server")
+    assert [line for line in tried if line.endswith("(KG002)")]
+    assert warned("apply") == tried
+    mesh = {"apiVersion": "kuma.io/v1alpha1", "kind": "Mesh", "metadata": {"name": "secure"}}
+    backends = [{"name": "ca-1", "type": "builtin"}]
+    given = json.dumps({**mesh, "spec": {"mtls": {"enabledBackend": "ca-1", "backends": backends}}})
+    tried = warned("apply", "--dry-run=server")
+    assert [line for line in tried if line.endswith("(KG016)")]
+    assert warned("apply") == tried
+    kube("delete", "mesh", "secure")
+
+
 def test_what_apply_no_longer_says_goes_away_and_what_others_wrote_stays(kube):
     kube.applied(config_map("c", {"team": "a"}, one="1", two="2"))
     kube("annotate", "cm", "c", "note=mine")

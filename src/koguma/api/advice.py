@@ -1,23 +1,57 @@
-"""Advice: what a writer hears beside success: what admission warns about, and what is odd in the mesh now."""
+"""Advice: what a writer hears beside success: what admission warns about, and what is odd in the mesh then.
 
-from collections.abc import Collection, Iterator, Sequence
+A dry run hears the same, in the same order: it asks an engine that holds the objects as they would be.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
 
 from koguma.api.context import Context
-from koguma.core import problems, world
+from koguma.core import pipeline, problems, world
 from koguma.core.admission import Admitted
 from koguma.core.incremental import Db
-from koguma.core.oddities.problem import ADVICE, DEPRECATED_ROUTE
-from koguma.model.resource import Key
+from koguma.core.oddities import mentions, permissions
+from koguma.core.oddities.mentions import Mention
+from koguma.core.oddities.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
+from koguma.model.resource import Key, Resource
+from koguma.store.contract import Change, Op
+
+_NAMED_MAX: Final = 5  # objects that a warning names
+
+T = TypeVar("T")
+Tried = Sequence[Change] | None  # what a write would have changed; None where it was written
 
 
-async def told(context: Context, made: Sequence[Admitted]) -> list[tuple[str, ...]]:
+async def told(context: Context, made: Sequence[Admitted], tried: Tried = None) -> list[tuple[str, ...]]:
     """The warnings for each object that was written; what is odd about several of them is told once."""
     written = [one.resource.key for one in made]
     if not any(_is_asked(context, key) for key in written):
         return [one.warnings for one in made]
-    db = await context.database()
-    problems.keep(db, [key for key in written if context.kinds[key.kind].policy is not None])
-    return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
+    policies = [key for key in written if context.kinds[key.kind].policy is not None]
+
+    def all_odd(db: Db) -> list[tuple[str, ...]]:
+        problems.keep(db, policies)
+        return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
+
+    return await _answered(context, written, tried, all_odd)
+
+
+async def _answered(context: Context, keys: Iterable[Key], tried: Tried, ask: Callable[[Db], T]) -> T:
+    """What the engine says after a write, or one of its own with these meshes as they would be then."""
+    if tried is None:
+        return ask(await context.database())
+    meshes = {"", *(key.name if key.kind == "Mesh" else key.mesh for key in keys)}
+    there = {each.key: each for each in context.state.all() if each.mesh in meshes}
+    for change in tried:
+        if change.op is Op.DELETE:
+            there.pop(change.resource.key, None)
+        else:
+            there[change.resource.key] = change.resource
+    # Beside the loop, since it grows with the mesh; what it reads are values that nobody changes.
+    return await asyncio.to_thread(lambda: ask(pipeline.load(context.kinds, context.place, there.values())))
 
 
 def _odd(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
@@ -30,4 +64,64 @@ def _odd(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
 
 def _is_asked(context: Context, key: Key) -> bool:
     """Whether anything about it can be odd; Dataplanes that proxies bring do not come this way."""
-    return context.kinds[key.kind].policy is not None or key.kind in (*world.DESTINATION_KINDS, "Dataplane")
+    return context.kinds[key.kind].policy is not None or key.kind in (
+        *world.DESTINATION_KINDS,
+        "Dataplane",
+        "Mesh",
+    )
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """Objects that somebody is about to delete, and what leads to them as long as they are there."""
+
+    resources: tuple[Resource, ...]
+    mentioned: dict[Key, tuple[Mention, ...]]
+    allowed: frozenset[Key]  # permissions that let somebody in
+
+
+async def departure(context: Context, resources: Sequence[Resource]) -> Departure:
+    """What has to be known before objects are deleted, to tell afterwards what their absence does."""
+    asked = [each for each in resources if each.kind in (*mentions.KINDS, permissions.KIND)]
+    if not asked:
+        return Departure(tuple(resources), {}, frozenset())
+    db = await context.database()
+    keys = {each.key for each in asked}
+    found: dict[Key, list[Mention]] = {}
+    for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in mentions.KINDS}):
+        for mention in mentions.of_kind(db, mesh, kind):
+            for key in keys.intersection(mention.means):
+                found.setdefault(key, []).append(mention)
+    meshes = {key.mesh for key in keys if key.kind == permissions.KIND}
+    allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
+    return Departure(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
+
+
+async def told_of(context: Context, left: Departure, tried: Tried = None) -> list[tuple[str, ...]]:
+    """The warnings for each deleted object: what then refers to nothing, and a mesh that then is closed."""
+    keys = [each.key for each in left.resources]
+    if not left.mentioned and left.allowed.isdisjoint(keys):
+        return [() for _ in keys]
+
+    def all_missed(db: Db) -> list[tuple[str, ...]]:
+        lost = {
+            (mention.by, mention.path)
+            for kind, mesh in {(key.kind, key.mesh) for key in left.mentioned}
+            for mention in mentions.of_kind(db, mesh, kind)
+            if not mention.means
+        }
+        return [tuple(_missed(db, key, left, lost)) for key in keys]
+
+    return await _answered(context, keys, tried, all_missed)
+
+
+def _missed(db: Db, key: Key, left: Departure, lost: Collection[tuple[Key, str]]) -> Iterator[str]:
+    found = [each for each in left.mentioned.get(key, ()) if (each.by, each.path) in lost]
+    if found:
+        by = {mention.by: mention.path for mention in sorted(found, reverse=True)}
+        named = [f"{who} at {path}" for who, path in sorted(by.items())][:_NAMED_MAX]
+        more = f" and {len(by) - len(named)} more" if len(by) > len(named) else ""
+        verb = "refers" if len(by) == 1 else "refer"
+        yield f"{', '.join(named)}{more} {verb} to it, which then leads nowhere ({NO_OBJECT})"
+    if key in left.allowed:
+        for problem in permissions.none_allows(db, key.mesh):
+            yield f"{problem.message} ({problem.code})"

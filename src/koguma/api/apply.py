@@ -63,6 +63,7 @@ class Apply:
         drafts = self._drafts(wanted)
         for _ in range(_TRIES):
             made, operations, pruned = await self._plan(call, drafts, wanted, unknown_fields)
+            left = await advice.departure(self._context, pruned)
             try:
                 changes = await self._objects.commit(call, operations)
             except (AlreadyExists, Conflict):
@@ -71,8 +72,10 @@ class Apply:
                     raise
                 continue
             is_dry = plain.dry_run(call)
-            warnings = [one.warnings for one in made] if is_dry else await advice.told(self._context, made)
-            results = self._results(made, warnings, changes, pruned)
+            tried = changes if is_dry else None
+            warnings = await advice.told(self._context, made, tried)
+            warnings += await advice.told_of(self._context, left, tried)
+            results = self._results([*(one.resource for one in made), *pruned], warnings, changes)
             return self._answer(results, changes, is_dry=is_dry)
         raise Conflict("the objects are being written by others all the time; try again")
 
@@ -177,15 +180,13 @@ class Apply:
 
     def _results(
         self,
-        made: Sequence[Admitted],
+        resources: Sequence[Resource],
         warnings: Sequence[Sequence[str]],
         changes: Sequence[Change],
-        pruned: Sequence[Resource],
     ) -> list[Json]:
         by_key = {change.resource.key: change for change in changes}
-        told = zip(made, warnings, strict=True)
-        results = [self._result(one.resource, by_key, heard) for one, heard in told]
-        return [*results, *(self._result(resource, by_key, ()) for resource in pruned)]
+        told = zip(resources, warnings, strict=True)
+        return [self._result(resource, by_key, heard) for resource, heard in told]
 
     def _answer(self, results: list[Json], changes: Sequence[Change], *, is_dry: bool) -> web.Response:
         if is_dry:

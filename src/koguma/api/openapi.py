@@ -278,7 +278,7 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
     operations["delete"] = {
         "operationId": f"delete{kind.name}",
         "tags": [kind.name],
-        "responses": {"200": _answer("It is gone.", {"type": "object"}), **refused},
+        "responses": {"200": _answer("It is gone.", written), **refused},
     }
     return operations
 

@@ -134,8 +134,10 @@ class Objects:
         resource = context.find(call.user, kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
-        await self.commit(call, transactions.delete(context, resource, expected))
-        return answer(b"{}")
+        left = await advice.departure(context, [resource])
+        changes = await self.commit(call, transactions.delete(context, resource, expected))
+        (warnings,) = await advice.told_of(context, left, changes if dry_run(call) else None)
+        return answer_json({"warnings": list(warnings)} if warnings else {})
 
     def _check_writable(self, kind: Kind) -> None:
         if kind.read_only_at(self._context.place):
@@ -163,8 +165,8 @@ class Objects:
         _check_preconditions(call, before)
         operations += await transactions.new_meshes(context, [made.resource])
         changes = await self.commit(call, operations)
-        is_dry = dry_run(call)  # then nothing is in the mesh that could be odd there
-        warnings = made.warnings if is_dry else (await advice.told(context, [made]))[0]
+        is_dry = dry_run(call)
+        (warnings,) = await advice.told(context, [made], changes if is_dry else None)
         return _written(made, warnings, changes, before, is_dry=is_dry)
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:

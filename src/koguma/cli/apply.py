@@ -81,6 +81,9 @@ def warnings(read: Sequence[Document], results: Sequence[Json]) -> Iterator[str]
         for text in result.get("warnings") or ():
             field = text.partition(":")[0].partition(" ")[0]
             yield f"{mark} {inputs.place(document, field)}: {terminal.printable(text)}"
+    for result in results[len(read) :]:  # what is pruned is in no file
+        name = objects.shown(result["type"], result["name"], result.get("mesh", ""))
+        yield from (f"{mark} {name}: {terminal.printable(text)}" for text in result.get("warnings") or ())
 
 
 def _line(result: Json, *, dry_run: bool) -> str:

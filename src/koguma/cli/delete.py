@@ -12,8 +12,10 @@ from koguma.cli.nouns import Noun
 from koguma.cli.objects import Named, Reference
 
 _NOT_FOUND: Final = 404
-# Dataplanes hold their mesh, and a mesh holds the secrets of its mTLS; everything else comes first.
-_ORDER: Final = {"Mesh": 1, "Secret": 2}
+# Dataplanes hold their mesh, and a mesh holds the secrets of its mTLS. Policies go before routes and these
+# before services, so that nothing refers to an object that is deleted before it.
+_ORDER: Final = {"MeshHTTPRoute": -1, "MeshTCPRoute": -1, "MeshGatewayHTTPRoute": -1, "Mesh": 1, "Secret": 2}
+_POLICY_ORDER: Final = -2
 
 
 @click.command("delete")
@@ -57,7 +59,7 @@ class _Deletion:
         """Remove one object and say so; one that cannot be removed does not keep others from it."""
         try:
             named = _named(self._client, reference)
-            self._client.send("DELETE", named.path, self._query)
+            answer = self._client.send("DELETE", named.path, self._query)
         except Refused as refused:
             if refused.code is ExitCode.DENIED:
                 raise
@@ -65,6 +67,9 @@ class _Deletion:
             return
         if named.noun.name == "Mesh":
             self._meshes.add(named.name)
+        mark = terminal.paint("warning:", "yellow", error=True)
+        for text in answer.object.get("warnings") or ():
+            terminal.complain(f"{mark} {named}: {terminal.printable(text)}")
         print(f"{named} {terminal.paint('deleted', 'red')}{self._mark}")
 
     def _refused(self, reference: Reference, refused: Refused) -> None:
@@ -102,7 +107,11 @@ def _from_files(client: Client, files: Sequence[str]) -> list[Named]:
         _stored(client, known.word(kind), mesh, names)
         for kind, mesh, names in reversed(written.identities(inputs.read(files)))
     ]
-    return sorted(meant, key=lambda reference: _ORDER.get(reference.noun.name, 0))
+    return sorted(meant, key=lambda reference: _order(reference.noun))
+
+
+def _order(noun: Noun) -> int:
+    return _ORDER.get(noun.name, _POLICY_ORDER if noun.is_policy else 0)
 
 
 def _stored(client: Client, noun: Noun, mesh: str, names: Sequence[str]) -> Named:

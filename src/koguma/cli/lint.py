@@ -11,7 +11,7 @@ from koguma.cli.client import Client
 from koguma.cli.failures import ExitCode
 from koguma.cli.offline import Loaded
 from koguma.core import problems
-from koguma.core.problems import INVALID, NO_OBJECT, OUTBOUND_TO_NOWHERE, Problem
+from koguma.core.problems import INVALID, NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE, Problem
 from koguma.model.documents import Document
 from koguma.model.place import Place
 from koguma.model.violation import Violation
@@ -79,7 +79,7 @@ def command(
         loaded, n_objects = offline.load(read, place), len(read)
     found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
     _show(found, n_objects, output)
-    if not live and any(one.code in (NO_OBJECT, OUTBOUND_TO_NOWHERE) for one in found):
+    if not live and any(one.code in (NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE) for one in found):
         terminal.complain("objects that only the server has are known with --live")
     return ExitCode.REFUSED if found else ExitCode.FINE
 

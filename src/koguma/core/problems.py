@@ -18,15 +18,23 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
-from koguma.core.oddities import effects, ports, proxies, references, selection, ties
+from koguma.core.oddities import effects, permissions, ports, proxies, references, selection, ties
 from koguma.core.oddities.effects import warning
-from koguma.core.oddities.problem import CODES, INVALID, NO_OBJECT, OUTBOUND_TO_NOWHERE, Problem
+from koguma.core.oddities.problem import (
+    CODES,
+    INVALID,
+    NO_OBJECT,
+    NO_PERMISSION,
+    OUTBOUND_TO_NOWHERE,
+    Problem,
+)
 from koguma.model.resource import Key
 
 __all__ = [
     "CODES",
     "INVALID",
     "NO_OBJECT",
+    "NO_PERMISSION",
     "OUTBOUND_TO_NOWHERE",
     "Problem",
     "keep",
@@ -47,6 +55,7 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     effects.never_matched,
     ties.broken_rules,
     ties.ties,
+    permissions.of_policy,
 )
 
 
@@ -80,7 +89,8 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     if key.kind == "Dataplane":
         return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
     conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
-    return _sorted((*effects.advice(db, key), *conflicts))
+    denied = permissions.none_allows(db, key.name) if key.kind == "Mesh" else ()
+    return _sorted((*effects.advice(db, key), *conflicts, *denied))
 
 
 def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import namespaces, plain, tracing
+from koguma.api import advice, namespaces, plain, tracing
 from koguma.api.call import Call
 from koguma.api.context import Context
 from koguma.api.kube import admitting, bodies, options, status
@@ -38,13 +38,13 @@ class Deleting:
         check_writable(self._context, target, "delete")
         check(self._context, call.user, target, "delete")
         asked = options.of_delete(call, await bodies.options(call))
-        change = await self._deleted(call, target, asked)
+        change, warnings = await self._deleted(call, target, asked)
         if change.op is Op.DELETE:
-            return sent(msgspec.json.encode(status.deleted(target, change.resource)))
+            return sent(msgspec.json.encode(status.deleted(target, change.resource)), warnings=warnings)
         if asked.is_dry:  # it was never stored like this, so its bytes are not kept
             document = self._answers.shown.document(change.resource, target.endpoint)
-            return self._answers.document(call, target.endpoint, document)
-        return self._answers.one(call, target, change.resource)
+            return self._answers.document(call, target.endpoint, document, warnings=warnings)
+        return self._answers.one(call, target, change.resource, warnings=warnings)
 
     async def delete_many(self, call: Call, target: Target) -> web.StreamResponse:
         """All objects that the selectors fit, each for itself; answers with what they were."""
@@ -54,19 +54,26 @@ class Deleting:
         asked = options.of_delete(call, await bodies.options(call))
         page = self._finder.page(target, fits, options.limit(call), "", None)
         done: list[Resource] = []
+        warnings: list[str] = []
         for spot, resource in page.objects:
             at = msgspec.structs.replace(target, name=spot.name)
             just_this = msgspec.structs.replace(asked, uid=asked.uid or resource.uid)
             try:
-                await self._deleted(call, at, just_this)
+                _, told = await self._deleted(call, at, just_this)
             except (Conflict, NotFound):
                 continue  # somebody else deleted it in between, or it is not the one that was meant
             done.append(resource)
+            warnings += told
         meta = {"resourceVersion": str(self._context.state.revision)}
-        return self._answers.many(call, target, done, meta, ())
+        return self._answers.many(call, target, done, meta, warnings)
 
-    async def _deleted(self, call: Call, target: Target, asked: DeleteOptions) -> Change:
-        """Delete what a target names, whatever is written to it in between, if it is what was meant."""
+    async def _deleted(
+        self, call: Call, target: Target, asked: DeleteOptions
+    ) -> tuple[Change, tuple[str, ...]]:
+        """Delete what a target names, whatever is written to it in between, if it is what was meant.
+
+        Also what the caller should hear about it.
+        """
         for _ in range(_TRIES):
             found = self._finder.find(target.endpoint, target.where, target.name)
             if found is None:
@@ -79,14 +86,19 @@ class Deleting:
                 continue
         raise Conflict(f'{target.endpoint.qualified} "{target.name}" is being written by others all the time')
 
-    async def _delete(self, call: Call, found: Resource | Unreadable, asked: DeleteOptions) -> Change:
+    async def _delete(
+        self, call: Call, found: Resource | Unreadable, asked: DeleteOptions
+    ) -> tuple[Change, tuple[str, ...]]:
         operations: Sequence[Operation] = (Delete(found.key, found.revision),)
         if isinstance(found, Resource):
             if found.kind == namespaces.NAMESPACE:
                 namespaces.check_removal(self._context, found.name)
             operations = admitting.removal(self._context, _held(found, asked.policy), found.revision)
+        left = await advice.departure(self._context, [found] if isinstance(found, Resource) else [])
         changes = await self._commit(call, operations, asked)
-        return next(change for change in changes if change.resource.key == found.key)
+        told = await advice.told_of(self._context, left, changes if asked.is_dry else None)
+        change = next(change for change in changes if change.resource.key == found.key)
+        return change, tuple(text for each in told for text in each)
 
     async def _commit(
         self, call: Call, operations: Sequence[Operation], asked: DeleteOptions

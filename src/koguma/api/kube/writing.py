@@ -161,10 +161,10 @@ class Writing:
         )
         change = next(c for c in changes if c.resource.key == made.resource.key)
         status = 200 if isinstance(before, Resource) else 201
+        warnings = await self._warnings(request, made, change, changes if is_dry else None)
         if is_dry:
             document = self._tried(request, change, before)
-            return self._answers.document(call, request.endpoint, document, status, made.warnings)
-        warnings = await self._warnings(request, made, change)
+            return self._answers.document(call, request.endpoint, document, status, warnings)
         return self._answers.one(call, request.target, change.resource, status, warnings)
 
     def _tried(self, request: Request, change: Change, before: Stored) -> Json:
@@ -176,10 +176,12 @@ class Writing:
             document["metadata"]["resourceVersion"] = str(before.revision)
         return document
 
-    async def _warnings(self, request: Request, made: Made, change: Change) -> tuple[str, ...]:
+    async def _warnings(
+        self, request: Request, made: Made, change: Change, tried: advice.Tried
+    ) -> tuple[str, ...]:
         if change.op is Op.DELETE or places.is_native(request.endpoint.kind):
             return made.warnings
-        told = await advice.told(self._context, [Admitted(made.resource, made.warnings)])
+        told = await advice.told(self._context, [Admitted(made.resource, made.warnings)], tried)
         return tuple(told[0])
 
 

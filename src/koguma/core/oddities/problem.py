@@ -29,6 +29,7 @@ NOT_GENERATED: Final = "KG012"
 SAME_ADDRESS: Final = "KG013"
 OUTBOUND_TO_NOWHERE: Final = "KG014"
 NOT_BUILT: Final = "KG015"
+NO_PERMISSION: Final = "KG016"
 
 # Every code, and what it means in a few words.
 CODES: Final[Mapping[str, str]] = {
@@ -48,6 +49,7 @@ CODES: Final[Mapping[str, str]] = {
     SAME_ADDRESS: "proxies that are reached at one address and port",
     OUTBOUND_TO_NOWHERE: "an outbound that leads nowhere",
     NOT_BUILT: "a policy that is stored and does not act yet",
+    NO_PERMISSION: "mTLS without a permission",
 }
 
 

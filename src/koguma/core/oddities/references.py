@@ -93,7 +93,7 @@ def _of_rules(rules: Json, path: str) -> Iterator[Reference]:
 
 
 def _object(db: Db, policy: Key, one: Reference) -> Iterator[Problem]:
-    if found(db, policy, one) or _will_be_made(db, policy, one):
+    if found(db, policy, one) or will_be_made(db, policy, one):
         return
     message = f"{policy} refers to {one}, which does not exist{_hint(db, policy, one)}"
     yield Problem(NO_OBJECT, message, (policy,), one.severity, one.path)
@@ -133,7 +133,7 @@ def served(db: Db, mesh: str) -> frozenset[Pairs]:
     return frozenset(inbound.tags for one in known if one for inbound in one.inbounds)
 
 
-def _will_be_made(db: Db, policy: Key, one: Reference) -> bool:
+def will_be_made(db: Db, policy: Key, one: Reference) -> bool:
     """Whether the control plane is about to make such a MeshService out of proxies."""
     if one.kind != "MeshService" or not one.name:
         return False
