@@ -126,6 +126,25 @@ def test_warnings_count_unless_only_errors_are_asked_for(koguma, folder):
     assert (ended.code, ended.out) == (0, "")
 
 
+def test_mtls_without_a_permission_is_told_at_the_mesh(koguma, folder):
+    mesh = "type: Mesh\nname: default\nmtls:\n  enabledBackend: ca\n  backends: [{name: ca, type: builtin}]\n"
+    allowed = "{spiffeID: {type: Prefix, value: 'spiffe://default/'}}"
+    permission = f"""\
+type: MeshTrafficPermission
+name: all
+mesh: default
+spec: {{rules: [{{default: {{allow: [{allowed}]}}}}]}}
+"""
+    (folder / "all.yaml").write_text(mesh)
+    ended = koguma("lint", "-f", "all.yaml")
+    assert (ended.code, lines(ended)) == (1, [("all.yaml:4:19", "warning", "KG016")])
+    assert "known with --live" in ended.err
+    (folder / "all.yaml").write_text(f"{mesh}---\n{permission.replace('allow:', 'deny:')}")
+    assert [code for _, _, code in lines(koguma("lint", "-f", "all.yaml"))] == ["KG016"]
+    (folder / "all.yaml").write_text(f"{mesh}---\n{permission}")
+    assert koguma("lint", "-f", "all.yaml").code == 0
+
+
 def test_scripts_get_json(koguma, folder):
     (folder / "odd.yaml").write_text(FINE.replace("{kind: Mesh}", "{kind: MeshService, name: nobody}"))
     ended = koguma("lint", "-f", "odd.yaml", "-o", "json")

@@ -179,8 +179,9 @@ WHERE = "(mesh default zone default)"
 
 def nowhere(*who: str) -> list[str]:
     """The warning that these refer to an object that goes."""
-    verb = "refers" if len(who) == 1 and "more" not in who[0] else "refer"
-    return [f"{', '.join(who)} {verb} to it, which then leads nowhere (KG002)"]
+    many = "1 object then refers" if len(who) == 1 else f"{len(who)} objects then refer"
+    more = f" and {len(who) - 5} more" if len(who) > 5 else ""
+    return [f"{many} to nothing (KG002): {', '.join(who[:5])}{more}"]
 
 
 # What is there, which of it is deleted, and what whoever does that hears.
@@ -203,8 +204,7 @@ DELETIONS = {
         [service("backend"), *(to("MeshService", "backend", f"t{number}") for number in range(8))],
         0,
         nowhere(
-            *(f'MeshTimeout "t{number}" {WHERE} at spec.to[0].targetRef' for number in range(4)),
-            f'MeshTimeout "t4" {WHERE} at spec.to[0].targetRef and 3 more',
+            *(f'MeshTimeout "t{number}" {WHERE} at spec.to[0].targetRef' for number in range(8)),
         ),
     ),
     "a route of a policy": (

@@ -120,8 +120,9 @@ def _missed(db: Db, key: Key, left: Departure, lost: Collection[tuple[Key, str]]
         by = {mention.by: mention.path for mention in sorted(found, reverse=True)}
         named = [f"{who} at {path}" for who, path in sorted(by.items())][:_NAMED_MAX]
         more = f" and {len(by) - len(named)} more" if len(by) > len(named) else ""
-        verb = "refers" if len(by) == 1 else "refer"
-        yield f"{', '.join(named)}{more} {verb} to it, which then leads nowhere ({NO_OBJECT})"
+        many = "1 object then refers" if len(by) == 1 else f"{len(by)} objects then refer"
+        # The names come last: kubectl is sent some hundred letters of a warning, and they may be long.
+        yield f"{many} to nothing ({NO_OBJECT}): {', '.join(named)}{more}"
     if key in left.allowed:
         for problem in permissions.none_allows(db, key.mesh):
             yield f"{problem.message} ({problem.code})"

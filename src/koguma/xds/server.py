@@ -143,7 +143,7 @@ class XdsServer:
             stream = await self._let_in(context, form)
         except KogumaError as error:
             end = end_of(error)
-            # Not for operators: it knocks every few seconds, and whoever refused it has said so once.
+            # The door has told operators once; here it would come with every knock, each few seconds.
             _log.debug("proxy not let in", peer=context.peer(), code=end.code.name, text=end.text)
         else:
             end = await self._attend(stream)
@@ -156,9 +156,13 @@ class XdsServer:
         self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
     ) -> Stream[Any, Any]:
         """Hear who it is, and whether it may come in. What it said first lives no longer than this."""
-        token = token_in(context.invocation_metadata() or ())
-        first = await self._first(context, form)
-        hello = hello_of(first.node, token, context.peer())
+        try:
+            token = token_in(context.invocation_metadata() or ())
+            first = await self._first(context, form)
+            hello = hello_of(first.node, token, context.peer())
+        except KogumaError as error:  # nobody whom the door could name
+            _log.info("stream ended before it said who it is", peer=context.peer(), text=str(error))
+            raise
         line = await self._door.connect(hello)
         stream = Stream(form, context, line, hello, first, self._terms)
         stream.log.info("proxy connected", form=form.name, envoy=hello.version)
