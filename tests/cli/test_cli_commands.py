@@ -282,3 +282,39 @@ def test_a_token_that_cannot_be_meant_is_not_revoked(koguma, words, code, messag
     ended = koguma("token", "revoke", *words, "--address", "http://127.0.0.1:1")
     assert ended.code == code
     assert message in ended.err
+
+
+REFUSED = {
+    "name": "web-1",
+    "mesh": "default",
+    "address": "10.0.0.7",
+    "door": "xds",
+    "reason": "authentication failed: token is expired",
+    "hint": "make a token for it",
+    "since": "2026-01-01T00:00:00Z",
+    "lastSeen": "2026-01-01T00:01:00Z",
+    "count": 16,
+}
+
+
+def test_proxies_that_were_refused_stand_below_the_table(koguma, fake):
+    listed = {"total": 0, "items": [], "refused": [REFUSED, {**REFUSED, "name": "web-2\x1b[2J", "count": 1}]}
+    fake.answer(200, listed)
+    ended = koguma("get", "proxies", "--address", fake.address)
+    assert "no proxies are connected in mesh default" in ended.err
+    assert ended.out.splitlines()[2:] == [
+        "  web-1 (mesh default) from 10.0.0.7, 16 times since 2026-01-01T00:00:00Z:",
+        "    authentication failed: token is expired",
+        "    make a token for it",
+        "  web-2?[2J (mesh default) from 10.0.0.7, once since 2026-01-01T00:00:00Z:",
+        "    authentication failed: token is expired",
+        "    make a token for it",
+    ]
+    fake.answer(200, listed)
+    ended = koguma("get", "proxies", "web-1", "-o", "json", "--address", fake.address)
+    assert json.loads(ended.out) == {"total": 0, "items": [], "refused": [REFUSED]}
+    fake.answer(200, listed)
+    ended = koguma("get", "proxies", "-o", "yaml", "--address", fake.address)
+    assert "2 more were refused; `koguma get proxies` shows them" in ended.err
+    fake.answer(200, {"total": 0, "items": []})  # as a server of before says
+    assert koguma("get", "proxies", "--address", fake.address).out == ""
