@@ -88,9 +88,8 @@ async def departure(context: Context, resources: Sequence[Resource]) -> Departur
     keys = {each.key for each in asked}
     found: dict[Key, list[Mention]] = {}
     for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in mentions.KINDS}):
-        for mention in mentions.of_kind(db, mesh, kind):
-            for key in keys.intersection(mention.means):
-                found.setdefault(key, []).append(mention)
+        for key, mention in mentions.of(db, mesh, kind, keys):
+            found.setdefault(key, []).append(mention)
     meshes = {key.mesh for key in keys if key.kind == permissions.KIND}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
     return Departure(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
@@ -103,19 +102,14 @@ async def told_of(context: Context, left: Departure, tried: Tried = None) -> lis
         return [() for _ in keys]
 
     def all_missed(db: Db) -> list[tuple[str, ...]]:
-        lost = {
-            (mention.by, mention.path)
-            for kind, mesh in {(key.kind, key.mesh) for key in left.mentioned}
-            for mention in mentions.of_kind(db, mesh, kind)
-            if not mention.means
-        }
-        return [tuple(_missed(db, key, left, lost)) for key in keys]
+        return [tuple(_missed(db, key, left)) for key in keys]
 
     return await _answered(context, keys, tried, all_missed)
 
 
-def _missed(db: Db, key: Key, left: Departure, lost: Collection[tuple[Key, str]]) -> Iterator[str]:
-    found = [each for each in left.mentioned.get(key, ()) if (each.by, each.path) in lost]
+def _missed(db: Db, key: Key, left: Departure) -> Iterator[str]:
+    there = left.mentioned.get(key, ())
+    found = [each for each in there if mentions.leads_nowhere(db, each, key.kind)]
     if found:
         by = {mention.by: mention.path for mention in sorted(found, reverse=True)}
         named = [f"{who} at {path}" for who, path in sorted(by.items())][:_NAMED_MAX]

@@ -1,16 +1,17 @@
 """Mentions: which objects refer to an object, so that somebody who deletes it hears what then leads nowhere.
 
-Read before and after a deletion and compared: a name may mean another object once the first is gone, and a
-deleted MeshService may be made again out of proxies.
+Who refers to it is asked before a deletion, and whether that still leads somewhere after it: a name may mean
+another object once the first is gone, and a deleted MeshService may be made again out of proxies.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
 from koguma.core.items import clean_spec
 from koguma.core.oddities import references
+from koguma.core.oddities.references import Reference
 from koguma.core.world import pairs
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -25,36 +26,82 @@ KINDS: Final = (*world.DESTINATION_KINDS, *match.ROUTE_KINDS, _GATEWAY, _COLLECT
 
 
 class Mention(NamedTuple):
-    """A reference: whose it is, where it stands, and what it means; nothing where it leads nowhere."""
+    """A reference: whose it is, and where it stands."""
 
     by: Key
     path: str
-    means: tuple[Key, ...]
 
 
-def of_kind(db: Db, mesh: str, kind: str) -> Iterator[Mention]:
-    """All references in a mesh to objects of a kind."""
+class _Written(NamedTuple):
+    """A reference as it is written: the kind and the name or labels of what it means."""
+
+    path: str
+    ref: Json
+
+    def may_mean(self, kind: str, names: Collection[str]) -> bool:
+        """Whether it may mean an object of a kind with one of these names; by labels it may mean any."""
+        wanted = self.ref.get("name")
+        return self.ref.get("kind") == kind and (not wanted or wanted in names)
+
+
+def of(db: Db, mesh: str, kind: str, keys: Collection[Key]) -> Iterator[tuple[Key, Mention]]:
+    """The references in a mesh to some objects of a kind, each with the object that it means."""
+    names = {key.name for key in keys}
+    for by in _referrers(db, mesh, kind):
+        for written in _written(db, by, kind):
+            if written.may_mean(kind, names):
+                for key in _meant(db, by, written):
+                    if key in keys:
+                        yield key, Mention(by, written.path)
+
+
+def leads_nowhere(db: Db, mention: Mention, kind: str) -> bool:
+    """Whether a reference is there and means nothing, now or as soon as services are made."""
+    by = mention.by
+    if world.RESOURCES.get(db, by) is None:
+        return False
+    here = [each for each in _written(db, by, kind) if each.path == mention.path]
+    return any(not _meant(db, by, each) and not _will_be_made(db, by, each) for each in here)
+
+
+def _referrers(db: Db, mesh: str, kind: str) -> Iterator[Key]:
+    """The objects of a mesh that may refer to those of a kind."""
     if kind == _SECRET:
-        yield from _of_secrets(db, mesh)
+        yield from world.BY_KIND.keys(db, ("MeshExternalService", mesh))
         return
     for policy_kind in match.policy_kinds(db):
-        for policy in world.BY_KIND.keys(db, (policy_kind, mesh)):
-            yield from _of_policy(db, policy, kind)
+        yield from world.BY_KIND.keys(db, (policy_kind, mesh))
     if kind in world.DESTINATION_KINDS:
-        for proxy in world.BY_KIND.keys(db, ("Dataplane", mesh)):
-            yield from _of_proxy(db, proxy, kind)
+        yield from world.BY_KIND.keys(db, ("Dataplane", mesh))
 
 
-def _of_policy(db: Db, policy: Key, kind: str) -> Iterator[Mention]:
-    spec = clean_spec(db, policy)
+def _written(db: Db, by: Key, kind: str) -> Iterator[_Written]:
+    if by.kind == "Dataplane":
+        return _of_proxy(db, by)
+    if kind == _SECRET:
+        return _of_external_service(db, by)
+    spec = clean_spec(db, by)
     if kind == _COLLECTOR:
-        for path, ref in _collectors(spec, "spec"):
-            yield Mention(policy, path, world.labelled(db, policy.mesh, kind, pairs(ref.get("labels"))))
-        return
-    for one in references.references(spec):
-        if one.kind == kind:
-            made = (policy,) if references.will_be_made(db, policy, one) else ()
-            yield Mention(policy, one.path, references.found(db, policy, one) or made)
+        return (_Written(path, ref) for path, ref in _collectors(spec, "spec"))
+    return (_Written(one.path, {**one.ref, "kind": one.kind}) for one in references.references(spec))
+
+
+def _meant(db: Db, by: Key, written: _Written) -> tuple[Key, ...]:
+    """The objects that a reference means."""
+    ref, kind = written.ref, str(written.ref["kind"])
+    if kind == _SECRET:
+        keys = world.BY_KIND.keys(db, (kind, by.mesh))
+        return tuple(key for key in keys if key.name == ref["name"])
+    if by.kind == "Dataplane":
+        namespace, wanted = ref.get("namespace") or by.namespace, pairs(ref.get("labels"))
+        return world.referenced(db, by.mesh, kind, ref.get("name") or "", namespace, by.zone, wanted)
+    if kind == _COLLECTOR:
+        return world.labelled(db, by.mesh, kind, pairs(ref.get("labels")))
+    return references.found(db, by, Reference(written.path, ref))
+
+
+def _will_be_made(db: Db, by: Key, written: _Written) -> bool:
+    return references.will_be_made(db, by, Reference(written.path, written.ref))
 
 
 def _collectors(value: Json, path: str) -> Iterator[tuple[str, Json]]:
@@ -71,30 +118,20 @@ def _collectors(value: Json, path: str) -> Iterator[tuple[str, Json]]:
             yield from _collectors(part, item(path, index))
 
 
-def _of_proxy(db: Db, proxy: Key, kind: str) -> Iterator[Mention]:
+def _of_proxy(db: Db, proxy: Key) -> Iterator[_Written]:
     """Outbounds that name a service; those by tags mean whoever serves it."""
     resource = world.RESOURCES.get(db, proxy)
     networking = (resource.spec.get("networking") or {}) if resource else {}
     for index, outbound in enumerate(networking.get("outbound") or ()):
-        ref = outbound.get("backendRef") or {}
-        if ref.get("kind") == kind:
-            path = child(item("networking.outbound", index), "backendRef")
-            namespace = ref.get("namespace") or proxy.namespace
-            found = world.referenced(
-                db, proxy.mesh, kind, ref.get("name") or "", namespace, proxy.zone, pairs(ref.get("labels"))
-            )
-            yield Mention(proxy, path, found)
+        if outbound.get("backendRef"):
+            yield _Written(f"networking.outbound[{index}].backendRef", outbound["backendRef"])
 
 
-def _of_secrets(db: Db, mesh: str) -> Iterator[Mention]:
-    """Certificates and keys of services outside of the mesh; a mesh's own secrets cannot be deleted."""
-    by_name: dict[str, list[Key]] = {}
-    for key in world.BY_KIND.keys(db, (_SECRET, mesh)):
-        by_name.setdefault(key.name, []).append(key)
-    for service in world.BY_KIND.keys(db, ("MeshExternalService", mesh)):
-        resource = world.RESOURCES.get(db, service)
-        for path, name in _secrets((resource.spec.get("tls") or {}) if resource else {}, "spec.tls"):
-            yield Mention(service, path, tuple(by_name.get(name, ())))
+def _of_external_service(db: Db, service: Key) -> Iterator[_Written]:
+    """Certificates and keys of a service outside of the mesh; a mesh's own secrets cannot be deleted."""
+    resource = world.RESOURCES.get(db, service)
+    for path, name in _secrets((resource.spec.get("tls") or {}) if resource else {}, "spec.tls"):
+        yield _Written(path, {"kind": _SECRET, "name": name})
 
 
 def _secrets(value: Json, path: str) -> Iterator[tuple[str, str]]:
