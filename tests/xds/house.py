@@ -17,7 +17,7 @@ from koguma.identity import certificates
 from koguma.identity.certificates import KeyPair
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.violation import Violation
-from koguma.xds.contract import Hello, Offer, ProxyStatus
+from koguma.xds.contract import HealthDoor, Hello, Offer, ProxyStatus
 from koguma.xds.server import SERVICE, Limits, XdsServer
 
 TOKEN = "let-me-in"
@@ -118,10 +118,10 @@ class House:
 
 @asynccontextmanager
 async def serving(
-    house: House, limits: Limits | None = None, port: int = 0
+    house: House, limits: Limits | None = None, port: int = 0, health: HealthDoor | None = None
 ) -> AsyncIterator[tuple[XdsServer, int]]:
     """A server with TLS on a free port."""
-    server = XdsServer(house, schema(), monotonic, limits)
+    server = XdsServer(house, schema(), monotonic, limits, health)
     pair = server_pair()
     bound = await server.listen("127.0.0.1", port, pair.certificate, pair.key)
     await server.start()

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from koguma.envoy.health import HealthCheck
 from koguma.envoy.snapshot import Snapshot
 from koguma.model.schema import Json
 
@@ -62,6 +63,23 @@ class Line(Protocol):
 
     async def close(self) -> None:
         """The stream is over."""
+
+
+class CheckedProxy(Protocol):
+    """One proxy that checks the health of applications, from the house's side."""
+
+    def checks(self) -> tuple[HealthCheck, ...]:
+        """What it is to check now."""
+
+    async def report(self, healthy: Mapping[str, bool]) -> None:
+        """Note what it found, by the names of checks; what it has not found out yet is not there."""
+
+
+class HealthDoor(Protocol):
+    """Lets proxies in that check the health of applications."""
+
+    async def check(self, hello: Hello) -> CheckedProxy:
+        """Check who it is and let it in; Unauthenticated, Forbidden or NotFound say why not."""
 
 
 class Door(Protocol):

@@ -81,7 +81,7 @@ class DeltaReader:
             return None
         versions = Unread(entries, lambda: self._versions(data))
         request = DeltaRequest(type_, subscribe=tuple(outline.subscribe), initial_versions=versions)
-        return Incoming(outline.type_url, request, _read_node(node) if node is not None else None)
+        return Incoming(outline.type_url, request, read_node(node) if node is not None else None)
 
     def _versions(self, data: bytes) -> dict[str, str]:
         message: Any = self._class.FromString(data)
@@ -147,10 +147,11 @@ def _error(message: Any) -> str:
 
 
 def _node(message: Any) -> Node | None:
-    return _read_node(message.node) if message.HasField("node") else None
+    return read_node(message.node) if message.HasField("node") else None
 
 
-def _read_node(node: Any) -> Node:
+def read_node(node: Any) -> Node:
+    """Who a message's node says it is."""
     build = node.user_agent_build_version.version
     version = f"{build.major_number}.{build.minor_number}.{build.patch}"
     metadata: dict[str, Json] = json_format.MessageToDict(node.metadata)

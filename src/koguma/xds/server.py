@@ -8,19 +8,23 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import msgspec
 import structlog
 from google.protobuf.message import DecodeError
 
+from koguma.envoy.encode import Encoder
 from koguma.envoy.schema import Schema
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
 from koguma.model.redacted import Redacted
-from koguma.xds.contract import Door
+from koguma.xds import health
+from koguma.xds.contract import Door, HealthDoor
+from koguma.xds.health import HealthReader, HealthSession
+from koguma.xds.health_stream import HealthStream
 from koguma.xds.hello import End, end_of, hello_of, token_in
-from koguma.xds.messages import DeltaReader, Incoming, SotwReader, delta_bytes, sotw_bytes
+from koguma.xds.messages import DeltaReader, SotwReader, delta_bytes, sotw_bytes
 from koguma.xds.pace import Pace
 from koguma.xds.protocol.session import Session
 from koguma.xds.sotw import SotwSession
@@ -28,7 +32,10 @@ from koguma.xds.stream import Form, Stream, Terms
 
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STOPPING: Final = "the control plane is stopping"
+_TAKEN_OVER: Final = "a newer stream of the same proxy took its place"
 _UNKNOWN_TYPES_MAX: Final = 100  # that are remembered, so that each is logged once
+
+_First = TypeVar("_First")
 
 _log = structlog.get_logger("koguma.xds")
 
@@ -51,12 +58,21 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class XdsServer:
-    """Aggregated discovery for Envoys, in both forms."""
+    """Aggregated discovery for Envoys, in both forms; with a door for it, health discovery too."""
 
     def __init__(
-        self, door: Door, schema: Schema, clock: Callable[[], float], limits: Limits | None = None
+        self,
+        door: Door,
+        schema: Schema,
+        clock: Callable[[], float],
+        limits: Limits | None = None,
+        health_door: HealthDoor | None = None,
     ) -> None:
         self._door = door
+        self._health_door = health_door
+        self._health_reader = HealthReader(schema)
+        self._encode_checks = health.encoder_of(Encoder(schema))
+        self._health_streams: dict[tuple[str, str], HealthStream] = {}
         self._clock = clock
         self._limits = limits or Limits()
         drain_seconds = self._limits.drain_seconds
@@ -119,6 +135,8 @@ class XdsServer:
                 waiting.reschedule(asyncio.get_running_loop().time())
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
+        for reporting in list(self._health_streams.values()):
+            reporting.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _server(self) -> grpc.aio.Server:
@@ -134,7 +152,42 @@ class XdsServer:
             options=_options(self._limits), maximum_concurrent_rpcs=self._limits.streams_max
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        if self._health_door is not None:
+            checked: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+                health.METHOD: grpc.stream_stream_rpc_method_handler(self._serve_health)
+            }
+            found = grpc.method_handlers_generic_handler(health.SERVICE, checked)
+            server.add_generic_rpc_handlers((found,))
         return server
+
+    async def _serve_health(self, _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """A stream of a proxy that checks the health of applications."""
+        try:
+            stream = await self._let_check(context)
+        except KogumaError as error:
+            end = end_of(error)
+            _log.info("proxy may not report health", peer=context.peer(), code=end.code.name, text=end.text)
+        else:
+            if (older := self._health_streams.get(stream.id)) is not None:
+                older.end(grpc.StatusCode.ABORTED, _TAKEN_OVER)
+            self._health_streams[stream.id] = stream
+            try:
+                end = await stream.run()
+            finally:
+                if self._health_streams.get(stream.id) is stream:
+                    del self._health_streams[stream.id]
+        if end.code is not grpc.StatusCode.OK:
+            await context.abort(end.code, end.text)
+
+    async def _let_check(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> HealthStream:
+        assert self._health_door is not None
+        token = token_in(context.invocation_metadata() or ())
+        first = _read_first(self._health_reader.read, await self._first(context))
+        hello = hello_of(first.node, token, context.peer())
+        proxy = await self._health_door.check(hello)
+        if self._is_stopping:
+            raise Unavailable(_STOPPING)
+        return HealthStream(context, self._health_reader, HealthSession(self._encode_checks), proxy, hello)
 
     async def _serve(
         self, form: Form[Any, Any], _requests: object, context: grpc.aio.ServicerContext[bytes, bytes]
@@ -158,7 +211,7 @@ class XdsServer:
         """Hear who it is, and whether it may come in. What it said first lives no longer than this."""
         try:
             token = token_in(context.invocation_metadata() or ())
-            first = await self._first(context, form)
+            first = _read_first(form.read, await self._first(context))
             hello = hello_of(first.node, token, context.peer())
         except KogumaError as error:  # nobody whom the door could name
             _log.info("stream ended before it said who it is", peer=context.peer(), text=str(error))
@@ -168,9 +221,7 @@ class XdsServer:
         stream.log.info("proxy connected", form=form.name, envoy=hello.version)
         return stream
 
-    async def _first(
-        self, context: grpc.aio.ServicerContext[bytes, bytes], form: Form[Any, Any]
-    ) -> Incoming[Any]:
+    async def _first(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:
         """The first request, which says who it is; a stream that says nothing is not waited for."""
         waiting = asyncio.timeout(0 if self._is_stopping else self._limits.hello_seconds)
         self._arriving.add(waiting)
@@ -185,7 +236,7 @@ class XdsServer:
             raise Unavailable(_STOPPING)
         if data is None:
             raise BadRequest(f"no request within {self._limits.hello_seconds:g} seconds")
-        return _read_first(form, data)
+        return data
 
     async def _attend(self, stream: Stream[Any, Any]) -> End:
         """Everything between the first request of a stream and its end."""
@@ -205,7 +256,7 @@ class XdsServer:
     def _make_room(self, stream: Stream[Any, Any]) -> None:
         """Give the stream its room, in place of an older one of the same proxy."""
         if (older := self._streams.get(stream.id)) is not None:
-            older.end(grpc.StatusCode.ABORTED, "a newer stream of the same proxy took its place")
+            older.end(grpc.StatusCode.ABORTED, _TAKEN_OVER)
         self._streams[stream.id] = stream
         if self._is_stopping:
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
@@ -216,11 +267,11 @@ class XdsServer:
             _log.warning("proxies ask for a type that is not served", type_url=type_url)
 
 
-def _read_first(form: Form[Any, Any], data: Any) -> Incoming[Any]:
+def _read_first(read: Callable[[bytes], _First], data: Any) -> _First:
     if data is grpc.aio.EOF:
         raise BadRequest("the stream ended without a request")
     try:
-        return form.read(data)
+        return read(data)
     except DecodeError as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 

@@ -1,0 +1,266 @@
+"""Health discovery: a proxy is told what to check, and reports what it found, once its token lets it in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import json_format
+
+from koguma.envoy.health import HealthCheck
+from koguma.model.errors import Forbidden, Unauthenticated
+from koguma.xds import health_stream
+from koguma.xds.contract import Hello
+from koguma.xds.health import METHOD, SERVICE
+from koguma.xds.server import Limits
+from tests.xds.house import TOKEN, House, authority, schema, serving
+
+NODE = "default.web-1"
+CHECK = HealthCheck(name="probe", address="127.0.0.1", port=8080)
+ENVOY = HealthCheck(name="envoy", address="127.0.0.1", port=9901, path="/ready", source="127.0.0.6")
+
+
+class Checked:
+    """One proxy that reports, from the house's side."""
+
+    def __init__(self) -> None:
+        self.to_check: tuple[HealthCheck, ...] = (CHECK,)
+        self.reports: asyncio.Queue[Mapping[str, bool]] = asyncio.Queue()
+
+    def checks(self) -> tuple[HealthCheck, ...]:
+        return self.to_check
+
+    async def report(self, healthy: Mapping[str, bool]) -> None:
+        await self.reports.put(healthy)
+
+    async def told(self) -> Mapping[str, bool]:
+        async with asyncio.timeout(10):
+            return await self.reports.get()
+
+
+class Checking:
+    """A door that knows one token."""
+
+    def __init__(self) -> None:
+        self.proxy = Checked()
+        self.hellos: list[Hello] = []
+
+    async def check(self, hello: Hello) -> Checked:
+        if hello.token != TOKEN:
+            raise Unauthenticated("token is not valid")
+        if hello.name == "stranger":
+            raise Forbidden("this token is for another proxy")
+        self.hellos.append(hello)
+        return self.proxy
+
+
+class Reporter:
+    """A stream, as an Envoy would open it."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def say(self, **message: Any) -> None:
+        name = "envoy.service.health.v3.HealthCheckRequestOrEndpointHealthResponse"
+        made = json_format.ParseDict(message, schema().message_class(name)())
+        await self.write(made.SerializeToString())
+
+    async def write(self, data: bytes) -> None:
+        await self._call.write(data)
+
+    async def begin(self, node: str = NODE) -> Any:
+        """Say who it is; what it is told to check."""
+        await self.say(health_check_request={"node": {"id": node, "metadata": {"workdir": "somewhere"}}})
+        return await self.hear()
+
+    async def report(self, **found: str) -> None:
+        clusters = [
+            {
+                "cluster_name": name,
+                "locality_endpoints_health": [{"endpoints_health": [{"health_status": status}]}],
+            }
+            for name, status in found.items()
+        ]
+        await self.say(endpoint_health_response={"cluster_endpoints_health": clusters})
+
+    async def hear(self) -> Any:
+        async with asyncio.timeout(10):
+            data = await self._call.read()
+        assert data is not grpc.aio.EOF, await self.end()
+        made = schema().message_class("envoy.service.health.v3.HealthCheckSpecifier").FromString(data)
+        return json_format.MessageToDict(made, preserving_proto_field_name=True)
+
+    async def end(self) -> tuple[str, str]:
+        async with asyncio.timeout(10):
+            return (await self._call.code()).name, await self._call.details()
+
+
+@asynccontextmanager
+async def reporter(port: int, token: str = TOKEN) -> AsyncIterator[Reporter]:
+    credentials = grpc.ssl_channel_credentials(authority().certificate.encode())
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+        yield Reporter(channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=(("authorization", token),)))
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Checking, int]]:
+    door = Checking()
+    async with serving(House(), Limits(hello_seconds=0.2), health=door) as (_, port):
+        yield door, port
+
+
+def names(specifier: Any) -> list[str]:
+    return [each["cluster_name"] for each in specifier["cluster_health_checks"]]
+
+
+async def test_a_proxy_is_told_what_to_check_and_reports_what_it_found(served):
+    door, port = served
+    door.proxy.to_check = (ENVOY, CHECK)
+    async with reporter(port) as proxy:
+        assert await proxy.begin() == {
+            "interval": "5s",
+            "cluster_health_checks": [
+                {
+                    "cluster_name": "envoy",
+                    "locality_endpoints": [
+                        {
+                            "endpoints": [
+                                {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 9901}}}
+                            ]
+                        }
+                    ],
+                    "health_checks": [
+                        {
+                            "timeout": "2s",
+                            "interval": "1s",
+                            "no_traffic_interval": "1s",
+                            "healthy_threshold": 1,
+                            "unhealthy_threshold": 1,
+                            "http_health_check": {"path": "/ready"},
+                        }
+                    ],
+                    "upstream_bind_config": {"source_address": {"address": "127.0.0.6", "port_value": 0}},
+                },
+                {
+                    "cluster_name": "probe",
+                    "locality_endpoints": [
+                        {
+                            "endpoints": [
+                                {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 8080}}}
+                            ]
+                        }
+                    ],
+                    "health_checks": [
+                        {
+                            "timeout": "2s",
+                            "interval": "1s",
+                            "no_traffic_interval": "1s",
+                            "healthy_threshold": 1,
+                            "unhealthy_threshold": 1,
+                            "tcp_health_check": {},
+                        }
+                    ],
+                },
+            ],
+        }
+        assert (door.hellos[0].mesh, door.hellos[0].name) == ("default", "web-1")
+        assert door.hellos[0].metadata == {"workdir": "somewhere"}
+        await proxy.report(envoy="HEALTHY", probe="TIMEOUT")
+        assert await door.proxy.told() == {"envoy": True, "probe": False}
+
+
+@pytest.mark.parametrize(
+    ("status", "report"),
+    [
+        ("HEALTHY", {"probe": True}),
+        ("DEGRADED", {"probe": True}),
+        ("UNHEALTHY", {"probe": False}),
+        ("DRAINING", {"probe": False}),
+        ("UNKNOWN", {}),
+    ],
+)
+async def test_what_was_not_found_out_yet_is_not_reported(served, status, report):
+    door, port = served
+    async with reporter(port) as proxy:
+        await proxy.begin()
+        await proxy.report(probe=status, another="UNHEALTHY")
+        assert await door.proxy.told() == report
+
+
+async def test_a_proxy_is_told_again_when_it_is_to_check_something_else(served):
+    door, port = served
+    async with reporter(port) as proxy:
+        assert names(await proxy.begin()) == ["probe"]
+        await proxy.report(probe="HEALTHY")
+        await door.proxy.told()
+        door.proxy.to_check = (ENVOY,)
+        await proxy.report(probe="HEALTHY")
+        assert await door.proxy.told() == {"probe": True}
+        assert names(await proxy.hear()) == ["envoy"]
+        await proxy.report(probe="HEALTHY", envoy="HEALTHY")
+        assert await door.proxy.told() == {"envoy": True}, "what was to be checked before counts no more"
+
+
+@pytest.mark.parametrize(
+    ("node", "token", "code", "text"),
+    [
+        (NODE, "wrong", "UNAUTHENTICATED", "authentication failed: token is not valid"),
+        ("default.stranger", TOKEN, "PERMISSION_DENIED", "this token is for another proxy"),
+        ("web", TOKEN, "INVALID_ARGUMENT", "request must have a valid Proxy ID: the name should be"),
+    ],
+)
+async def test_who_may_not_report_is_told_why(served, node, token, code, text):
+    door, port = served
+    async with reporter(port, token) as proxy:
+        await proxy.say(health_check_request={"node": {"id": node}})
+        end = await proxy.end()
+        assert (end[0], end[1].startswith(text)) == (code, True), end
+        assert not door.hellos
+
+
+async def test_a_stream_that_says_nothing_ends(served):
+    _, port = served
+    async with reporter(port) as proxy:
+        assert await proxy.end() == ("INVALID_ARGUMENT", "no request within 0.2 seconds")
+
+
+async def test_a_stream_that_says_nothing_more_ends(served, monkeypatch):
+    monkeypatch.setattr(health_stream, "SILENCE_SECONDS", 0.1)
+    _, port = served
+    async with reporter(port) as proxy:
+        await proxy.begin()
+        assert await proxy.end() == ("DEADLINE_EXCEEDED", "no report within 0.1 seconds")
+
+
+async def test_a_stream_that_makes_no_sense_ends(served):
+    _, port = served
+    async with reporter(port) as proxy:
+        await proxy.begin()
+        await proxy.write(b"\xff\xff")
+        code, text = await proxy.end()
+        assert (code, text.startswith("the report cannot be read: ")) == ("INVALID_ARGUMENT", True)
+
+
+async def test_a_newer_stream_of_a_proxy_takes_the_place_of_an_older_one(served):
+    door, port = served
+    async with reporter(port) as older, reporter(port) as newer:
+        await older.begin()
+        await newer.begin()
+        assert await older.end() == ("ABORTED", "a newer stream of the same proxy took its place")
+        await newer.report(probe="HEALTHY")
+        assert await door.proxy.told() == {"probe": True}
+
+
+async def test_a_server_that_stops_ends_the_streams():
+    async with serving(House(), health=Checking()) as (server, port), reporter(port) as proxy:
+        await proxy.begin()
+        await server.stop(5)
+        assert await proxy.end() == ("UNAVAILABLE", "the control plane is stopping")
+
+
+async def test_a_server_without_that_door_does_not_know_the_service():
+    async with serving(House()) as (_, port), reporter(port) as proxy:
+        await proxy.say(health_check_request={"node": {"id": NODE}})
+        assert (await proxy.end())[0] == "UNIMPLEMENTED"
