@@ -21,6 +21,8 @@ from koguma.quarantine import Held
 from koguma.xds.contract import Hello, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older one is not understood
+REDIRECT_PORT_INBOUND: Final = 15006  # as Kuma, where it is on and no port is named
+REDIRECT_PORT_OUTBOUND: Final = 15001
 _NONE_TAKEN: Final[Mapping[str, str]] = {}
 _BEFORE: Final = "the version before"
 _NONE: Final = "none"
@@ -60,6 +62,7 @@ class ProxyView(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...]
     held: tuple[Held, ...] = ()
     kept: frozenset[Id] = frozenset()  # what could not be built, and the proxy has an earlier version of
+    not_ready: tuple[str, ...] = ()  # what there is to say about inbounds that take no calls
 
 
 class ProxyLine:
@@ -230,13 +233,32 @@ def is_same(one: Snapshot, other: Snapshot) -> bool:
 def link_of(metadata: Mapping[str, Json]) -> Link:
     """What a proxy's metadata says of it; what does not fit is as good as absent."""
     features = metadata.get("features")
+    proxying = _mapping(metadata.get("transparentProxy"))
+    redirect = _mapping(proxying.get("redirect"))
+    has_dns = not redirect or _redirected(redirect.get("dns"), 1) != 0
     return Link(
         features=_alike(tuple(sorted(map(str, features)))) if isinstance(features, list) else (),
         workdir=str(metadata.get("workdir") or ""),
         admin_port=_port(metadata.get("dataplane.admin.port")),
-        dns_port=_port(metadata.get("dataplane.dns.port")),
+        dns_port=_port(metadata.get("dataplane.dns.port")) if has_dns else 0,
         has_ipv6=metadata.get("ipv6Enabled") is True,
+        readiness_port=_port(metadata.get("dataplane.readinessReporter.port")),
+        redirect_inbound=_redirected(redirect.get("inbound"), REDIRECT_PORT_INBOUND),
+        redirect_outbound=_redirected(redirect.get("outbound"), REDIRECT_PORT_OUTBOUND),
+        ip_family="IPv4" if str(proxying.get("ipFamilyMode") or "").lower() == "ipv4" else "",
+        metrics_certificate=str(metadata.get("metricsCertPath") or ""),
+        metrics_key=str(metadata.get("metricsKeyPath") or ""),
     )
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _redirected(flow: Json, default_port: int) -> int:
+    """Where the kernel redirects one direction of traffic to; 0 where it does not."""
+    told = _mapping(flow)
+    return (_port(told.get("port")) or default_port) if told.get("enabled") is True else 0
 
 
 @lru_cache(maxsize=64)
@@ -251,7 +273,8 @@ def run_of(hello: Hello, own: Mapping[str, str]) -> str:
 
 
 def _port(text: Json) -> int:
-    found = str(text or "")
+    is_whole = isinstance(text, float) and text.is_integer()  # a protobuf Struct has no other numbers
+    found = str(int(text) if is_whole else text or "")
     return int(found) if found.isascii() and found.isdigit() and int(found) < 1 << 16 else 0
 
 
@@ -269,6 +292,7 @@ def shown(view: ProxyView, identifier: str, instance: str) -> Mapping[str, Json]
         "instance": instance,
         "rejections": [_rejection(each) for each in view.status.rejections],
         "quarantined": [_held(each) for each in view.held],
+        "notReady": list(view.not_ready),
         "failures": [_failure(each, is_kept=each.id in view.kept) for each in view.failures],
     }
 

@@ -216,6 +216,7 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
     assert node["metadata"] == {
         "dataplane.proxyType": "dataplane",
         "dataplane.admin.port": "9902",
+        "dataplane.admin.address": "127.0.0.1",
         "dataplane.dns.port": "15053",
         "workdir": "/run/web-1",
         "version": {"kumaDp": {"version": "2.13.0"}, "envoy": {"version": "1.40.0"}},
@@ -246,7 +247,67 @@ async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
     answer = await house.ask()
     assert answer.bootstrap["node"]["cluster"] == "edge"
     assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
-    assert "dataplane.admin.port" not in answer.bootstrap["node"]["metadata"]
+
+
+OUR_AGENT = ["feature-access-log-pipe"]
+
+
+async def test_kumas_agent_finds_envoys_admin_on_a_port(house):
+    for networking, port in (({}, 9901), ({"admin": {"port": 9902}}, 9902)):
+        made = (await house.bring(dataplane(**networking))).bootstrap
+        address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+        assert made["admin"]["address"] == address
+        assert made["node"]["metadata"]["dataplane.admin.port"] == str(port)
+        assert made["hds_config"]["grpc_services"] == made["dynamic_resources"]["ads_config"]["grpc_services"]
+
+
+async def test_our_agent_has_envoys_admin_on_a_socket(house):
+    for networking, port in (({}, None), ({"admin": {"port": 9902}}, "9902")):
+        made = (await house.bring(dataplane(**networking), features=OUR_AGENT)).bootstrap
+        assert made["admin"]["address"] == {"pipe": {"path": "/run/web-1/envoy-admin.sock", "mode": 0o600}}
+        assert made["node"]["metadata"].get("dataplane.admin.port") == port
+
+
+@pytest.mark.parametrize(("probe", "reports"), [({}, True), ({"tcp": {}}, True), (None, False)])
+async def test_an_envoy_reports_health_where_there_is_something_to_check(house, probe, reports):
+    inbound = INBOUND if probe is None else {**INBOUND, "serviceProbe": probe}
+    answer = await house.bring(dataplane(inbound=[inbound]), features=OUR_AGENT)
+    assert ("hds_config" in answer.bootstrap) == reports
+
+
+REDIRECT = {
+    "ipFamilyMode": "ipv4",
+    "redirect": {
+        "inbound": {"enabled": True, "port": 15006},
+        "outbound": {"enabled": True, "port": 15001},
+        "dns": {"enabled": False, "port": 15053},
+    },
+}
+
+
+async def test_what_kumas_agent_says_of_itself_goes_with_envoy(house):
+    files_ = {"certPath": "/certs/cert.pem", "keyPath": "/certs/key.pem"}
+    answer = await house.bring(
+        dataplane(),
+        dataplaneConfig=REDIRECT,
+        metricsResources=files_,
+        readinessPort=9902,
+        systemCaPath="/etc/ssl/cas.pem",
+        dynamicMetadata={"version.dependencies.coredns": "1.14"},
+    )
+    said = answer.bootstrap["node"]["metadata"]
+    assert said["transparentProxy"] == REDIRECT
+    assert (said["metricsCertPath"], said["metricsKeyPath"]) == ("/certs/cert.pem", "/certs/key.pem")
+    assert said["dataplane.readinessReporter.port"] == "9902"
+    assert said["systemCaPath"] == "/etc/ssl/cas.pem"
+    assert said["dynamicMetadata"] == {"version.dependencies.coredns": "1.14"}
+
+
+async def test_a_proxy_whose_agent_redirects_everything_needs_no_outbounds(house):
+    outbound = [{"port": 9000, "tags": {SERVICE: "shop"}}]
+    answer = await house.bring(dataplane(outbound=outbound), dataplaneConfig=REDIRECT)
+    text = "outbound: should be empty since dataplane is in Transparent Proxying mode"
+    assert (answer.status, answer.text) == (422, text)
 
 
 async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
@@ -546,6 +607,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
             "workdir: is longer than 78 bytes, so that the path of a socket in it would be too long",
         ),
         ({"dnsPort": 65536}, "dnsPort: must be in range [0, 65535]"),
+        ({"readinessPort": -1}, "readinessPort: must be in range [0, 65535]"),
         (
             {"proxyType": "ingress"},
             'proxyType: "ingress" is not served; a Dataplane with networking.listeners is a zone proxy',

@@ -25,7 +25,7 @@ def mesh(*policies: dict[str, Any]) -> Db:
 def dataplane(number: int) -> dict[str, Any]:
     tags = {"kuma.io/service": NAMES[number], "kuma.io/protocol": "http"}
     inbound = {"name": "main", "port": 80, "tags": tags}
-    networking = {"address": f"127.0.0.{number}", "inbound": [inbound]}
+    networking = {"address": f"127.0.1.{number}", "inbound": [inbound]}
     return {"type": "Dataplane", "mesh": "default", "name": NAMES[number], "networking": networking}
 
 

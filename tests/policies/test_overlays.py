@@ -13,7 +13,7 @@ import yaml
 
 from koguma.core.build import lay, logs
 from koguma.envoy import by_caller, filters
-from koguma.model.overlay import Ruled, Where
+from koguma.model.overlay import KumaDp, Ruled, Where
 from koguma.model.resource import Key
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
@@ -266,3 +266,31 @@ def test_every_policy_here_has_a_hook() -> None:
     for policy in {case.values[0] for case in CASES}:
         hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
         assert hooks.inbound or hooks.outbound or hooks.whole
+
+
+def metrics_of_kumas_agent(backend: dict[str, Any], agent: KumaDp) -> Any:
+    where = Where("", "default", "east", "kri_it", address="127.0.0.1", workdir="/run", kuma_dp=agent)
+    hooks = import_module("koguma.policies.mesh_metric").KIND.policy.overlays
+    return hooks.whole({"backends": [backend]}, where)
+
+
+def test_kumas_agent_brings_the_certificate_for_who_scrapes():
+    backend = {"type": "Prometheus", "prometheus": {"tls": {"mode": "ProvidedTLS"}}}
+    (listener,) = metrics_of_kumas_agent(backend, KumaDp("/run/mh.sock", "/c.pem", "/k.pem"))[
+        "listeners"
+    ].values()
+    tls = listener["filter_chains"][0]["transport_socket"]["typed_config"]["common_tls_context"]
+    files = {"certificate_chain": {"filename": "/c.pem"}, "private_key": {"filename": "/k.pem"}}
+    assert tls["tls_certificates"] == [files]
+    without = metrics_of_kumas_agent(backend, KumaDp("/run/mh.sock"))
+    assert "--metrics-cert-path" in without["problems"]["port 5670"]
+    assert "listeners" not in without
+
+
+def test_kumas_agent_sends_metrics_over_grpc_only():
+    backend = {"type": "OpenTelemetry", "openTelemetry": {"endpoint": "http://collector:4318"}}
+    found = metrics_of_kumas_agent(backend, KumaDp("/run/mh.sock"))
+    assert found["problems"] == {
+        "backends[0]": "kuma-dp sends metrics over gRPC only; name a collector for that"
+    }
+    assert "listeners" not in found

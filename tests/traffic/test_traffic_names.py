@@ -198,6 +198,38 @@ def test_a_query_by_kind_selects_what_it_says(site: Site):
     assert {name for name in selected if re.fullmatch("kri_.*_backend_.*", name)} == {BACKEND}
 
 
-def test_the_readiness_port_answers_for_the_proxy(site: Site):
-    assert call(site.readiness_port, path="/ready").status == 200
-    assert call(site.readiness_port, path="/stats").status == 404
+def test_the_admin_port_answers_for_the_proxy(site: Site):
+    assert call(site.readiness_port, path="/ready").text == "READY"
+    for path in ("/stats", "/stats/prometheus?usedonly", "/clusters", "/listeners?format=json", "/certs"):
+        assert call(site.readiness_port, path=path).status == 200, path
+    assert call(site.readiness_port, path="/server_info").json["state"] == "LIVE"
+    dump = call(site.readiness_port, path="/config_dump?resource=dynamic_listeners")
+    assert "_kuma_envoy_admin_loopback" in {each["name"] for each in dump.json["configs"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/quitquitquit"),
+        ("GET", "/quitquitquit"),
+        ("POST", "/healthcheck/fail"),
+        ("POST", "/drain_listeners"),
+        ("POST", "/stats"),
+        ("POST", "/logging?level=trace"),
+        ("GET", "/config_dump"),  # the bootstrap in it has the token
+        ("GET", "/config_dump?mask=bootstrap"),
+        ("GET", "/config_dump?resource=bootstrap"),
+        ("GET", "/config_dump?resource=static_clusters&resource=dynamic_listeners"),
+        ("GET", "/stats/../quitquitquit"),
+        ("GET", "/"),
+    ],
+)
+def test_the_admin_port_changes_nothing_and_shows_no_token(site: Site, method, path):
+    answer = call(site.readiness_port, method, path)
+    assert answer.status == 403
+    assert answer.text.startswith("this port answers GET of /ready, /certs, ")
+
+
+def test_the_admin_port_answers_to_no_other_host_name(site: Site):
+    assert call(site.readiness_port, path="/stats", Host="attacker.example").status == 404
+    assert call(site.readiness_port, path="/ready", Host="web-1.example").status == 200

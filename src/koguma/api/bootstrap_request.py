@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from koguma.envoy.bootstrap import TOKEN_FILE
+from koguma.core.build import network
+from koguma.envoy.bootstrap import ADMIN_ADDRESS, TOKEN_FILE
 from koguma.model import documents, labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
@@ -19,6 +20,7 @@ from koguma.model.violation import Violation
 
 SIDECAR: Final = "dataplane"
 DEFAULT_MESH: Final = "default"
+DEFAULT_ADMIN_PORT: Final = 9901
 
 _PORT_MAX: Final = 65535
 _SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
@@ -60,9 +62,13 @@ class BootstrapRequest(ProxyName):
     ca_cert: str = ""  # the CA by which it knows the control plane
     system_ca_path: str = ""
     dns_port: int = 0
+    readiness_port: int = 0
     features: tuple[str, ...] = ()
     workdir: str = ""
     ipv6_enabled: bool = False
+    dynamic_metadata: Mapping[str, Any] = {}
+    metrics_resources: Mapping[str, Any] = {}  # the certificate for who scrapes: certPath, keyPath
+    dataplane_config: Mapping[str, Any] = {}  # how the kernel redirects traffic to Envoy
 
 
 R = TypeVar("R", bound=ProxyName)
@@ -93,8 +99,9 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
     if request.proxy_type not in ("", SIDECAR):
         text = f'"{request.proxy_type}" is not served; a Dataplane with networking.listeners is a zone proxy'
         yield Violation("proxyType", text, "enum")
-    if not 0 <= request.dns_port <= _PORT_MAX:
-        yield Violation("dnsPort", f"must be in range [0, {_PORT_MAX}]", "range")
+    for field, port in (("dnsPort", request.dns_port), ("readinessPort", request.readiness_port)):
+        if not 0 <= port <= _PORT_MAX:
+            yield Violation(field, f"must be in range [0, {_PORT_MAX}]", "range")
     room = _SOCKET_PATH_BYTES_MAX - len(f"/{_SOCKET_LONGEST}")
     if not request.workdir.startswith("/"):
         yield Violation("workdir", "must be an absolute path: Envoy keeps its sockets there", "path")
@@ -132,21 +139,29 @@ def _from_json(text: str) -> list[Json]:
         return []
 
 
-def transparency_violations(spec: Json) -> Iterator[Violation]:
+def transparency_violations(request: BootstrapRequest, spec: Json) -> Iterator[Violation]:
     """Outbounds of a proxy to which the kernel redirects everything anyway."""
     networking = spec.get("networking") or {}
-    if networking.get("transparentProxying") and networking.get("outbound"):
+    is_transparent = networking.get("transparentProxying") or request.dataplane_config.get("redirect")
+    if is_transparent and networking.get("outbound"):
         text = "should be empty since dataplane is in Transparent Proxying mode"
         yield Violation("outbound", text, "exclusive")
 
 
 def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str, Json]:
     """What an Envoy says of itself on its streams; `document` is the Dataplane that registers it, if any."""
-    admin = ((spec.get("networking") or {}).get("admin") or {}).get("port")
-    optional = {
+    admin, certificate = admin_port(request, spec), request.metrics_resources
+    optional: dict[str, Json] = {
         "dataplane.resource": msgspec.json.encode(document).decode() if document else "",
         "dataplane.admin.port": str(admin or ""),
+        "dataplane.admin.address": ADMIN_ADDRESS if admin else "",
         "dataplane.dns.port": str(request.dns_port or ""),
+        "dataplane.readinessReporter.port": str(request.readiness_port or ""),
+        "metricsCertPath": str(certificate.get("certPath") or ""),
+        "metricsKeyPath": str(certificate.get("keyPath") or ""),
+        "systemCaPath": request.system_ca_path,
+        "transparentProxy": dict(request.dataplane_config),
+        "dynamicMetadata": dict(request.dynamic_metadata),
     }
     return {
         "dataplane.proxyType": SIDECAR,
@@ -154,7 +169,7 @@ def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str,
         "version": dict(request.version),
         "features": list(request.features),
         "ipv6Enabled": request.ipv6_enabled,
-        **{name: text for name, text in optional.items() if text},
+        **{name: value for name, value in optional.items() if value},
     }
 
 
@@ -163,6 +178,28 @@ def token_file(request: BootstrapRequest) -> str:
     if TOKEN_FILE_FEATURE not in request.features:
         return ""
     return f"{request.workdir.rstrip('/')}/{TOKEN_FILE}"
+
+
+def admin_port(request: BootstrapRequest, spec: Json) -> int:
+    """The port on which Envoy's admin is asked; 0: none.
+
+    Kuma's agent drains Envoy and reads its metrics through that port, so it always has one (Kuma: 9901 by
+    default). Ours uses a socket, and the port is for people who want one.
+    """
+    said = ((spec.get("networking") or {}).get("admin") or {}).get("port") or 0
+    return int(said) if said or network.is_own_agent(request.features) else DEFAULT_ADMIN_PORT
+
+
+def reports_health(request: BootstrapRequest, spec: Json) -> bool:
+    """Whether Envoy checks the health of anything.
+
+    Each stream costs the control plane something, so an Envoy with nothing to check opens none. Kuma's agent
+    says only by Envoy's own health that it drains.
+    """
+    if not network.is_own_agent(request.features):
+        return True
+    inbounds = (spec.get("networking") or {}).get("inbound") or ()
+    return any(inbound.get("serviceProbe") is not None for inbound in inbounds)
 
 
 def service(proxy: Resource) -> str:

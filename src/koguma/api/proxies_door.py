@@ -25,6 +25,7 @@ from koguma.api.refused_proxies import RefusedProxies
 from koguma.api.tokens import Keys
 from koguma.api.user import ANONYMOUS, User
 from koguma.core import admission
+from koguma.core.build import network
 from koguma.core.oddities import proxies as oddities
 from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import Node, Source
@@ -156,7 +157,7 @@ class ProxiesDoor:
         claims = self._authenticated(call, token, asked)
         _refuse(bootstrap_request.violations(asked))
         document = bootstrap_request.brought(asked) if asked.dataplane_resource else None
-        proxy = self._admitted(document) if document else self._stored(asked)
+        proxy = self._admitted(asked, document) if document else self._stored(asked)
         _check(claims, proxy)
         made = self._made(call, asked, proxy, document, token)
         headers = {"Cache-Control": "no-store"}  # there is a token in it
@@ -177,13 +178,13 @@ class ProxiesDoor:
         call.user = User(f"proxy:{asked.mesh}.{asked.name}")
         return claims
 
-    def _admitted(self, document: Json) -> Resource:
+    def _admitted(self, asked: BootstrapRequest, document: Json) -> Resource:
         """The Dataplane that a proxy brings, as it would be stored."""
         context = self._context
         draft = forms.read_plain(document, context.kinds["Dataplane"])
         before = transactions.stored(context, draft)
         made = admission.admitted(draft, before, context.place).resource
-        _refuse(bootstrap_request.transparency_violations(made.spec))
+        _refuse(bootstrap_request.transparency_violations(asked, made.spec))
         return made
 
     async def _warnings(self, proxy: Resource) -> list[str]:
@@ -219,7 +220,15 @@ class ProxiesDoor:
             delta=variant != "GRPC",
             token_file=bootstrap_request.token_file(asked),
         )
-        return msgspec.json.encode(bootstrap.bootstrap(node, source, asked.workdir.rstrip("/")))
+        is_ours = network.is_own_agent(asked.features)
+        made = bootstrap.bootstrap(
+            node,
+            source,
+            asked.workdir.rstrip("/"),
+            admin_port=0 if is_ours else bootstrap_request.admin_port(asked, proxy.spec),
+            reports_health=bootstrap_request.reports_health(asked, proxy.spec),
+        )
+        return msgspec.json.encode(made)
 
     def _host(self, call: Call) -> str:
         """The host by which the proxy reaches xDS, which the certificate must be for."""

@@ -15,7 +15,15 @@ from koguma.model.schema import Json
 
 # Listeners that carry nobody's calls: ours, and the control plane's.
 _INTERNAL: Final = frozenset(
-    ("admin", names.ADMIN, names.DNS, names.DYNAMIC_CONFIG, names.METRICS, names.READINESS)
+    (
+        "admin",
+        names.ADMIN,
+        names.ADMIN_LOOPBACK,
+        names.DNS,
+        names.DYNAMIC_CONFIG,
+        names.METRICS,
+        names.READINESS,
+    )
 )
 _GAUGES: Final = r"^(http|listener)\..*\.downstream_(cx|rq)_active$"
 _CONNECTIONS: Final = ".downstream_cx_active"

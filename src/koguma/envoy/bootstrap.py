@@ -2,7 +2,8 @@
 
 Everything else comes over ADS from the control plane. The connection is verified with the CA that is given
 here, for the very host by which the control plane was reached, and carries the proxy's token. Envoy's admin
-interface is a unix socket in the proxy's directory, so that no port of it exists.
+interface is a unix socket in the proxy's directory, so that no port of it exists; only for an agent that
+knows no other way, as Kuma's own, it is a port of the loopback address.
 """
 
 import ipaddress
@@ -19,6 +20,7 @@ from koguma.model.schema import Json
 ADMIN_SOCKET: Final = "envoy-admin.sock"
 TOKEN_FILE: Final = "dataplane-token.json"  # noqa: S105 - a file's name: the agent writes it for each new token
 _TOKEN_SECRET: Final = "dataplane-token"  # noqa: S105 - the name of the secret in that file
+ADMIN_ADDRESS: Final = "127.0.0.1"
 
 _SOCKET_MODE: Final = 0o600
 
@@ -70,19 +72,32 @@ class Source(msgspec.Struct, frozen=True):
     token_file: str = ""  # from which Envoy reads the token whenever it changes; then `token` is not used
 
 
-def bootstrap(node: Node, source: Source, directory: str) -> Data:
-    """The bootstrap of an Envoy whose sockets are in `directory`."""
+def bootstrap(
+    node: Node, source: Source, directory: str, *, admin_port: int = 0, reports_health: bool = False
+) -> Data:
+    """The bootstrap of an Envoy whose sockets are in `directory`.
+
+    With `admin_port` the admin interface is there instead of on a socket; with `reports_health` Envoy asks
+    what it is to check the health of, and reports it.
+    """
     return {
         "node": {"id": node.id, "cluster": node.cluster, "metadata": dict(node.metadata)},
         "layered_runtime": {"layers": [{"name": "kuma", "static_layer": dict(_RUNTIME)}]},
         "stats_config": _stats_config(),
         "dynamic_resources": _dynamic_resources(source),
+        **({"hds_config": _stream(source, "GRPC")} if reports_health else {}),
         "static_resources": {"clusters": [_ads_cluster(source)]},
-        "admin": {"address": {"pipe": {**pipe(f"{directory}/{ADMIN_SOCKET}")["pipe"], "mode": _SOCKET_MODE}}},
+        "admin": _admin(directory, admin_port),
         "default_regex_engine": extension(
             "envoy.regex_engines.google_re2", "envoy.extensions.regex_engines.v3.GoogleRE2"
         ),
     }
+
+
+def _admin(directory: str, port: int) -> Data:
+    if port:
+        return {"address": address(ADMIN_ADDRESS, port)}
+    return {"address": {"pipe": {**pipe(f"{directory}/{ADMIN_SOCKET}")["pipe"], "mode": _SOCKET_MODE}}}
 
 
 def _stats_config() -> Data:
@@ -93,20 +108,22 @@ def _stats_config() -> Data:
 def _dynamic_resources(source: Source) -> Data:
     # Zero: an Envoy without configuration waits for it. After a time limit it would say that it is ready.
     config = {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"}
+    api_type = "DELTA_GRPC" if source.delta else "GRPC"
+    return {"lds_config": config, "cds_config": config, "ads_config": _stream(source, api_type)}
+
+
+def _stream(source: Source, api_type: str) -> Data:
+    """A stream to the control plane, which shows the token."""
     return {
-        "lds_config": config,
-        "cds_config": config,
-        "ads_config": {
-            "api_type": "DELTA_GRPC" if source.delta else "GRPC",
-            "transport_api_version": "V3",
-            "set_node_on_first_message_only": True,
-            "grpc_services": [
-                {
-                    "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": _RECONNECT}},
-                    **_initial_metadata(source),
-                }
-            ],
-        },
+        "api_type": api_type,
+        "transport_api_version": "V3",
+        "set_node_on_first_message_only": True,
+        "grpc_services": [
+            {
+                "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": _RECONNECT}},
+                **_initial_metadata(source),
+            }
+        ],
     }
 
 

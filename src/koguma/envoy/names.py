@@ -8,6 +8,7 @@ from typing import Final
 
 DNS: Final = "_kuma_dns"
 ADMIN: Final = "_kuma_envoy_admin"
+ADMIN_LOOPBACK: Final = "_kuma_envoy_admin_loopback"
 READINESS: Final = "_kuma_readiness"
 ADS: Final = "_kuma_ads"
 ROUTE_DEFAULT: Final = "_kuma_route_default"

@@ -42,6 +42,14 @@ from koguma.model.schema import Json
 Overlay = Mapping[str, Json]
 
 
+class KumaDp(msgspec.Struct, frozen=True):
+    """Kuma's own agent beside Envoy, with the files by which others reach it."""
+
+    metrics_socket: str
+    metrics_certificate: str = ""  # which it was started with, for who scrapes
+    metrics_key: str = ""
+
+
 class Where(msgspec.Struct, frozen=True):
     """What the skeleton is for."""
 
@@ -55,6 +63,7 @@ class Where(msgspec.Struct, frozen=True):
     address: str = ""  # the proxy's own, in the hook `whole`
     workdir: str = ""  # the agent's directory, in the hook `whole`; empty before the proxy has connected
     has_mtls: bool = False  # whether the mesh has, in the hook `whole`
+    kuma_dp: KumaDp | None = None  # where Kuma's agent is beside Envoy and not ours, in the hook `whole`
 
     @property
     def is_http(self) -> bool:

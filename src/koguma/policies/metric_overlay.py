@@ -4,6 +4,7 @@ Envoy has the port, its path and its TLS; behind them it asks the agent, which p
 Envoy and of applications, and sends them to OpenTelemetry collectors by itself.
 """
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from koguma.model.kri import SecretName
 from koguma.model.overlay import Overlay, Where
 from koguma.model.schema import Json
 from koguma.policies import collectors
-from koguma.policies.collectors import Unknown
+from koguma.policies.collectors import Collector, Unknown
 
 PORT: Final = 5670
 PATH: Final = "/metrics"
@@ -26,6 +27,9 @@ INTERVAL: Final = "1m"
 _HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _ROUTER: Final = words.extension(filters.ROUTER, "envoy.extensions.filters.http.router.v3.Router")
 _TLS: Final = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+_TCP: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+_KUMA_PATH: Final = "/meshmetric"  # what Kuma's agent is asked for
+_KUMA_PATH_LENGTH_MAX: Final = 98  # of a socket, without its ending
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9-]")
 
 
@@ -45,9 +49,10 @@ def whole(conf: Json, where: Where) -> Overlay:
         return {}
     problems: dict[str, str] = {}
     listeners = dict(_listeners(backends, where, problems))
+    exports = dict(_exports(backends, where))
     metrics = {
         "applications": [_application(each, where) for each in conf.get("applications") or ()],
-        "backends": list(_told(backends, problems)),
+        "backends": list(_told(backends, where, problems)),
         "sidecar": conf.get("sidecar") or {},
         "extraLabels": {
             "mesh": where.mesh,
@@ -57,8 +62,11 @@ def whole(conf: Json, where: Where) -> Overlay:
         },
     }
     overlay: Data = {"settings": {"/meshmetric": {"observability": {"metrics": metrics}}}}
+    clusters = {names.METRICS: _agent(where)} if listeners else {}
+    clusters |= {name: collectors.cluster(name, collector) for name, collector in exports.items()}
+    listeners |= {name: _export_listener(name, collector, where) for name, collector in exports.items()}
     if listeners:
-        overlay |= {"clusters": {names.METRICS: _agent(where)}, "listeners": listeners}
+        overlay |= {"clusters": clusters, "listeners": listeners}
     return {**overlay, "problems": problems} if problems else overlay
 
 
@@ -71,7 +79,7 @@ def _application(application: Json, where: Where) -> Data:
     }
 
 
-def _told(backends: Json, problems: dict[str, str]) -> Iterator[Data]:
+def _told(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[Data]:
     for index, backend in enumerate(backends):
         if backend["type"] == "Prometheus":
             client = backend["prometheus"].get("clientId") or "default"
@@ -84,15 +92,47 @@ def _told(backends: Json, problems: dict[str, str]) -> Iterator[Data]:
             problems[f"backends[{index}]"] = str(error)
             continue
         is_grpc = collector.protocol == "grpc"
+        if where.kuma_dp is not None and not is_grpc:
+            problems[f"backends[{index}]"] = "kuma-dp sends metrics over gRPC only; name a collector for that"
+            continue
         endpoint = collector.authority if is_grpc else collector.url("/v1/metrics")
+        if where.kuma_dp is not None:
+            endpoint = _export_socket(collector, where)
         interval = otel.get("refreshInterval") or INTERVAL
         told = {"endpoint": endpoint, "refreshInterval": words.seconds(interval)}
         yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": told}
 
 
+def _exports(backends: Json, where: Where) -> Iterator[tuple[str, Collector]]:
+    """The collectors to which Kuma's agent sends through Envoy, which is all that it can; by name."""
+    if where.kuma_dp is None:
+        return
+    for backend in backends:
+        if backend["type"] != "Prometheus":
+            with contextlib.suppress(Unknown):  # which is told with the backend
+                collector = collectors.of_otel(backend["openTelemetry"])
+                if collector.protocol == "grpc":
+                    yield f"{names.METRICS}_opentelemetry_{collector.slug}", collector
+
+
+def _export_socket(collector: Collector, where: Where) -> str:
+    """Where Envoy takes what Kuma's agent sends to a collector; named and cut as Kuma does."""
+    return f"{where.workdir}/kuma-otel-{collector.slug}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
+
+
+def _export_listener(name: str, collector: Collector, where: Where) -> Data:
+    to_collector = words.extension(filters.TCP_PROXY, _TCP, stat_prefix=name, cluster=name)
+    return {
+        "stat_prefix": name,
+        "address": words.pipe(_export_socket(collector, where)),
+        "filter_chains": [{"filters": [to_collector]}],
+    }
+
+
 def _agent(where: Where) -> Data:
     """The cluster of the agent, which listens in its own directory."""
-    endpoint = {"endpoint": {"address": words.pipe(f"{where.workdir}/{names.METRICS_SOCKET}")}}
+    own = f"{where.workdir}/{names.METRICS_SOCKET}"
+    endpoint = {"endpoint": {"address": words.pipe(where.kuma_dp.metrics_socket if where.kuma_dp else own)}}
     return {
         "type": "STATIC",
         "connect_timeout": "5s",
@@ -133,12 +173,18 @@ def _problem(port: _Port, where: Where) -> str:
         return f'it is scraped on "{where.address}", which is no IP; write an IP as networking.address'
     if port.mode == "ActiveMTLSBackend" and not where.has_mtls:
         return "tls.mode is ActiveMTLSBackend, and the mesh has no mTLS; switch it on, or choose another mode"
+    if port.mode == "ProvidedTLS" and where.kuma_dp and not where.kuma_dp.metrics_certificate:
+        return (
+            "tls.mode is ProvidedTLS, and the proxy was started without a certificate;"
+            " give kuma-dp --metrics-cert-path and --metrics-key-path"
+        )
     return ""
 
 
 def _listener(name: str, port: _Port, where: Where) -> Data:
+    asked = _KUMA_PATH if where.kuma_dp else PATH
     routes = [
-        {"match": {"path": path}, "route": {"cluster": names.METRICS, "prefix_rewrite": PATH}}
+        {"match": {"path": path}, "route": {"cluster": names.METRICS, "prefix_rewrite": asked}}
         for path in port.paths
     ]
     host = {"name": name, "domains": ["*"], "routes": routes}
@@ -167,10 +213,11 @@ def _protected(mode: str, where: Where) -> Data:
 
 def _own_files(where: Where) -> Mapping[str, Json]:
     """A certificate that the agent was started with; it keeps the files in its directory."""
-    files = {
-        "certificate_chain": {"filename": f"{where.workdir}/{names.METRICS_CERTIFICATE}"},
-        "private_key": {"filename": f"{where.workdir}/{names.METRICS_KEY}"},
-    }
+    certificate = f"{where.workdir}/{names.METRICS_CERTIFICATE}"
+    key = f"{where.workdir}/{names.METRICS_KEY}"
+    if where.kuma_dp is not None:
+        certificate, key = where.kuma_dp.metrics_certificate, where.kuma_dp.metrics_key
+    files = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
     return {"common_tls_context": {"tls_certificates": [files]}}
 
 

@@ -69,6 +69,7 @@ def everything(db: Db, proxy: Key) -> Bundle:
     net, seen = network.net(db, proxy), match.traits(db, proxy)
     if net is None or seen is None:
         return encoding.bundled(())
+    net = net.with_redirection_of(network.link(db, proxy))
     return encoding.bundled(each for one in _inbounds(db, proxy, net) for each in _one(db, one, seen))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import rules
+from koguma.core import rules, world
 from koguma.core.build import (
     added,
     cast,
@@ -25,9 +25,10 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import Class
 from koguma.envoy import names, snapshot, words
+from koguma.envoy.bootstrap import ADMIN_SOCKET
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
-from koguma.model.overlay import Where
+from koguma.model.overlay import KumaDp, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -36,6 +37,22 @@ Records = Group[tuple[str, tuple[str, ...]]]
 TTL_SECONDS: Final = 30
 READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
 CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
+# What of Envoy's admin can be read on the machine itself, beside parts of its configuration.
+ADMIN_PATHS: Final = (
+    "/certs",
+    "/clusters",
+    "/listeners",
+    "/server_info",
+    "/stats",
+    "/stats/prometheus",
+)
+_READY: Final = {"match": {"path": "/ready"}, "route": {"cluster": names.READINESS}}
+_HERE: Final = ("127.0.0.1", "localhost")
+_REFUSED: Final = (
+    f"this port answers GET of /ready, {', '.join(ADMIN_PATHS)} and"
+    " /config_dump?resource=dynamic_listeners (or another part whose name begins with dynamic_);"
+    " for all else ask Envoy's admin on its unix socket\n"
+)
 _DNS_TYPE: Final = "envoy.extensions.filters.udp.dns_filter.v3.DnsFilterConfig"
 
 
@@ -46,6 +63,9 @@ class _Side(msgspec.Struct, frozen=True):
     address: str
     port: int  # where it is asked whether it is ready; 0: nowhere
     is_told: bool  # whether there is anything to tell to the agent
+    is_on_loopback: bool = False  # apart from the address, which a cast has a mark for
+    has_admin_port: bool = False  # whether Envoy's own admin is on that port of the loopback address
+    readiness_port: int = 0  # where the agent says whether it is ready; 0: on a socket
 
 
 @question
@@ -54,6 +74,7 @@ def everything(db: Db, proxy: Key, records: Records) -> Bundle:
     net, link, mine = network.net(db, proxy), network.link(db, proxy), rules.class_of(db, proxy)
     if net is None or mine is None:
         return encoding.bundled(())
+    net = net.with_redirection_of(link)
     said = overlays.whole(db, mine, _told(db, proxy, net, link)) if _is_ruled(db, mine) else overlays.Laid()
     parts, origin = lay.over_parts({}, said.overlays), str(proxy)
     return encoding.bundled(
@@ -84,7 +105,16 @@ def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
         address=net.address,
         workdir=link.workdir,
         has_mtls=tls.mtls(db, proxy.mesh) is not None,
+        kuma_dp=_kuma_dp(db, proxy, link),
     )
+
+
+def _kuma_dp(db: Db, proxy: Key, link: Link) -> KumaDp | None:
+    known = world.proxy(db, proxy)
+    if known is None or link.is_own_agent:
+        return None
+    socket = link.kuma_metrics_socket(proxy.mesh, known.core_name)
+    return KumaDp(socket, link.metrics_certificate, link.metrics_key)
 
 
 def _beside(
@@ -97,9 +127,17 @@ def _beside(
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
         port = 0
     is_told = bool(link.workdir) and (link.has_own_dns or bool(settings))
-    of = _Side(link.workdir, net.address, port, is_told)
+    of = _Side(
+        link.workdir,
+        net.address,
+        port,
+        is_told,
+        is_on_loopback=bool(port) and net.address == network.LOOPBACK,
+        has_admin_port=bool(port) and not link.is_own_agent,
+        readiness_port=0 if not port or link.has_readiness_socket else link.readiness_port,
+    )
     made: tuple[Piece | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
-    yield from made[:2] if port else ()
+    yield from made[:-1] if is_told else made
     uses_names = bool(net.redirect_outbound) or link.binds_outbounds
     if link.dns_port and uses_names and not (link.has_own_dns and link.workdir):
         # Names of the mesh, answered by Envoy itself where the agent beside it does not. They lead to virtual
@@ -131,32 +169,68 @@ def _cast(db: Db, of: _Side) -> cast.Cast | None:
 
 def _pieces(db: Db, of: _Side) -> Iterator[Piece | Failure]:
     if of.port:
-        yield from _readiness(db, of)
+        yield from _admin(db, of)
     if of.is_told:
         # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
         needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
         yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(of), needs)
 
 
-def _readiness(db: Db, of: _Side) -> Iterator[Piece | Failure]:
-    """A port that says whether the proxy is ready, to whoever asks."""
-    path = f"{of.workdir}/{READINESS_SOCKET}"
-    yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _to_socket(names.READINESS, path))
-    route = {"match": {"path": "/ready"}, "route": {"cluster": names.READINESS}}
-    config = _route_configuration(names.ADMIN, [route])
-    data = {
-        "name": names.ADMIN,
-        "stat_prefix": names.ADMIN,
-        "address": words.address(of.address, of.port),
-        **shape.EXCLUSIVE,
-        "filter_chains": [{"filters": _answering(names.ADMIN, route_config=config)}],
-    }
+def _admin(db: Db, of: _Side) -> Iterator[Piece | Failure]:
+    """The admin port: whether the proxy is ready, to whoever asks; on the machine itself, a little more."""
+    at = words.address(network.LOOPBACK, of.readiness_port)
+    at = at if of.readiness_port else words.pipe(f"{of.workdir}/{READINESS_SOCKET}")
+    yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _cluster_at(names.READINESS, at))
     needs = ((snapshot.CLUSTER, names.READINESS),)
-    yield encoding.own(db, snapshot.LISTENER, names.ADMIN, data, needs)
+    if not of.is_on_loopback:  # where Envoy listens itself, or the listener below does
+        config = _route_configuration(names.ADMIN, [_READY])
+        listener = _admin_listener(names.ADMIN, of.address, of.port, config)
+        yield encoding.own(db, snapshot.LISTENER, names.ADMIN, listener, needs)
+    if not of.has_admin_port:
+        admin = words.pipe(f"{of.workdir}/{ADMIN_SOCKET}")
+        yield encoding.own(db, snapshot.CLUSTER, names.ADMIN, _cluster_at(names.ADMIN, admin))
+        name = names.ADMIN_LOOPBACK
+        listener = _admin_listener(name, network.LOOPBACK, of.port, _admin_routes(name))
+        yield encoding.own(db, snapshot.LISTENER, name, listener, (*needs, (snapshot.CLUSTER, names.ADMIN)))
 
 
-def _to_socket(name: str, path: str) -> Data:
-    endpoint = {"endpoint": {"address": words.pipe(path)}}
+def _admin_listener(name: str, address: str, port: int, config: Data) -> Data:
+    return {
+        "name": name,
+        "stat_prefix": name,
+        "address": words.address(address, port),
+        **shape.EXCLUSIVE,
+        "filter_chains": [{"filters": _answering(name, route_config=config)}],
+    }
+
+
+def _admin_routes(name: str) -> Data:
+    """What of Envoy's admin can be read on the machine itself.
+
+    Nothing can be changed. Hosts are named, so that no web page reads them by a name of its own; and of the
+    configuration only what came from the control plane is shown, since the bootstrap holds the token.
+    """
+    read = {"name": ":method", "string_match": {"exact": "GET"}}
+    matches: list[Data] = [{"path": path, "headers": [read]} for path in ADMIN_PATHS]
+    parts = {"name": "resource", "string_match": {"prefix": "dynamic_"}}
+    matches.append({"path": "/config_dump", "headers": [read], "query_parameters": [parts]})
+    refused = {"status": 403, "body": {"inline_string": _REFUSED}}
+    routes = [
+        _READY,
+        *({"match": match, "route": {"cluster": names.ADMIN}} for match in matches),
+        {"match": {"prefix": "/"}, "direct_response": refused},
+    ]
+    here = {"name": f"{name}_here", "domains": list(_HERE), "routes": routes}
+    config = _route_configuration(name, [_READY])
+    return {
+        **config,
+        "virtual_hosts": [here, *config["virtual_hosts"]],
+        "ignore_port_in_host_matching": True,
+    }
+
+
+def _cluster_at(name: str, address: Data) -> Data:
+    endpoint = {"endpoint": {"address": address}}
     return {
         "name": name,
         "type": "STATIC",

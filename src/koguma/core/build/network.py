@@ -5,7 +5,7 @@ listeners, and nothing else.
 """
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -25,7 +25,13 @@ LOOPBACK = "127.0.0.1"
 _OWN_PIPE = "feature-access-log-pipe"
 _BINDS_OUTBOUNDS = "feature-bind-outbounds"
 _KUMA_PIPE = "feature-tcp-accesslog-via-named-pipe"
-_KUMA_PIPE_LENGTH_MAX = 98
+_KUMA_PATH_LENGTH_MAX = 98  # of a socket, without its ending
+_READINESS_SOCKET = "feature-readiness-unix-socket"
+
+
+def is_own_agent(features: Collection[str]) -> bool:
+    """Whether the agent beside Envoy is the one of this project, and not Kuma's."""
+    return _OWN_PIPE in features
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -36,6 +42,22 @@ class Link(msgspec.Struct, frozen=True):
     admin_port: int = 0
     dns_port: int = 0
     has_ipv6: bool = False
+    readiness_port: int = 0  # where Kuma's agent says whether it is ready, if not on a socket
+    redirect_inbound: int = 0  # ports that the kernel redirects to, where the agent was told and not we
+    redirect_outbound: int = 0
+    ip_family: str = ""
+    metrics_certificate: str = ""  # files of Kuma's agent, for who scrapes
+    metrics_key: str = ""
+
+    @property
+    def is_own_agent(self) -> bool:
+        """Whether the agent beside Envoy is the one of this project, and not Kuma's."""
+        return is_own_agent(self.features)
+
+    @property
+    def has_readiness_socket(self) -> bool:
+        """Whether the agent says on a unix socket whether it is ready."""
+        return _READINESS_SOCKET in self.features or not self.readiness_port
 
     @property
     def binds_outbounds(self) -> bool:
@@ -52,8 +74,16 @@ class Link(msgspec.Struct, frozen=True):
         if _OWN_PIPE in self.features:
             return access_logs.PIPE
         if _KUMA_PIPE in self.features and self.workdir:
-            return f"{self.workdir}/kuma-al-{core_name}-{mesh}"[:_KUMA_PIPE_LENGTH_MAX] + ".sock"
+            return self._kuma_socket(f"kuma-al-{core_name}-{mesh}")
         return ""
+
+    def kuma_metrics_socket(self, mesh: str, core_name: str) -> str:
+        """Where Kuma's agent gives metrics; ours does so elsewhere."""
+        return self._kuma_socket(f"kuma-mh-{core_name}-{mesh}")
+
+    def _kuma_socket(self, name: str) -> str:
+        """The path of a socket as Kuma makes it: cut, so that it fits."""
+        return f"{self.workdir}/{name}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
 
 
 LINKS: Input[Key, Link] = Input("links")
@@ -93,6 +123,19 @@ class Net(msgspec.Struct, frozen=True):
     redirect_inbound: int = 0
     redirect_outbound: int = 0
     ip_family: str = ""
+
+    def with_redirection_of(self, link: Link) -> "Net":
+        """The same with the ports that the agent redirects to, where the Dataplane says none itself."""
+        if self.redirect_inbound or self.redirect_outbound:
+            return self
+        if not link.redirect_inbound and not link.redirect_outbound:
+            return self
+        return msgspec.structs.replace(
+            self,
+            redirect_inbound=link.redirect_inbound,
+            redirect_outbound=link.redirect_outbound,
+            ip_family=self.ip_family or link.ip_family,
+        )
 
 
 @question

@@ -122,6 +122,7 @@ def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Gr
     A virtual address belongs to one service in all meshes of a zone, so all proxies of a machine that bind it
     lead to the same place, and may do so together. Any other address is of the one Dataplane that names it.
     """
+    net = net.with_redirection_of(link)
     if net.redirect_outbound or link.binds_outbounds:
         binding = Binding(is_bound=not net.redirect_outbound, is_shared=link.binds_outbounds)
         found = virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binding.is_bound)
