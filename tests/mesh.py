@@ -104,7 +104,7 @@ class Kept:
 class Echo:
     """A service that says who it is and what it was asked; `/sleep/0.5` is slow, `/status/503` fails."""
 
-    def __init__(self, **about: str) -> None:
+    def __init__(self, port: int = 0, **about: str) -> None:
         self.about = about
         self.seen: list[dict[str, Any]] = []
         echo = self
@@ -151,7 +151,7 @@ class Echo:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()

@@ -29,6 +29,7 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Failure, Snapshot
 from koguma.identity import dataplane_auth
 from koguma.identity.claims import DATAPLANE
+from koguma.kinds import service_probe
 from koguma.model.errors import Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -204,7 +205,12 @@ class Fleet:
                 failures=line.failures,
                 held=held_back,
                 kept=line.kept,
+                not_ready=self._not_ready(key),
             )
+
+    def _not_ready(self, key: Key) -> tuple[str, ...]:
+        found = self.context.state.get(key)
+        return tuple(service_probe.not_ready(found.spec)) if found else ()
 
     def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """How the proxies are, as the API shows it."""

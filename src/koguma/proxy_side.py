@@ -32,6 +32,7 @@ from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Key
 from koguma.model.schema import Json
+from koguma.probing import Probing
 from koguma.prover import Prover
 from koguma.quarantine import Held
 from koguma.settings import Settings
@@ -112,7 +113,8 @@ class ProxySide:
         if not self._settings.store_url.startswith("postgres"):
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
-        self._xds = XdsServer(self.fleet, known, time.monotonic)
+        probing = Probing(self._context, self._keys, self._clock)
+        self._xds = XdsServer(self.fleet, known, time.monotonic, health_door=probing)
         door = ProxiesDoor(
             self._context,
             self._keys,
@@ -253,6 +255,10 @@ class ProxySide:
                 by = f", which {', '.join(held.policies)} changed" if held.policies else ""
                 text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text.strip()}"
                 yield Check("proxies", "error", text, _hint(held))
+        for view in views:
+            for text in view.not_ready:
+                hint = "nobody calls it; start the application, or look at the Dataplane"
+                yield Check("proxies", "warning", f"{view.key}: {text}", hint)
         failures: dict[Failure, list[bool]] = {}  # and whether the proxies have an earlier version
         for view in views:
             for failure in view.failures:

@@ -82,3 +82,16 @@ def test_secrets_in_the_kubernetes_form_are_masked_too():
     stored = {"apiVersion": "v", "kind": "Secret", "metadata": metadata, "spec": {"data": "b2xk"}}
     written = {**stored, "spec": {"data": "bmV3"}}
     assert changed(stored, written, "Secret") == ["-  data: '*****'", "+  data: '***** (changed)'"]
+
+
+def test_the_state_that_a_probe_found_is_no_difference():
+    inbound = {"port": 80, "serviceProbe": {"tcp": {}}}
+    given = {"networking": {"address": "10.0.0.1", "inbound": [inbound]}}
+    found = {"state": "NotReady", "health": {"ready": False}}
+    known = {"networking": {"address": "10.0.0.2", "inbound": [{**inbound, **found}]}}
+    expected = ["-  address: 10.0.0.2", "+  address: 10.0.0.1"]
+    plain = {"type": "Dataplane", "mesh": "default", "name": "a"}
+    assert changed({**plain, **known}, {**plain, **given}, "Dataplane") == expected
+    kube = {"apiVersion": "kuma.io/v1alpha1", "kind": "Dataplane", "metadata": {"name": "a"}}
+    shown = changed({**kube, "spec": known}, {**kube, "spec": given}, "Dataplane")
+    assert [line.replace("  ", "") for line in shown] == [line.replace("  ", "") for line in expected]

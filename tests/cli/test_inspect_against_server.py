@@ -197,7 +197,7 @@ def test_a_proxy_is_shown_with_its_ports_rules_and_problems(cli, shop):
     ended = cli("inspect", "dataplane", "web", "-m", shop)
     assert ended.code == 0
     text = " ".join(ended.out.split())
-    assert "Serves: INBOUND PORT PROTOCOL http 80 http" in text
+    assert "Serves: INBOUND PORT PROTOCOL STATE http 80 http Ready" in text
     assert f"backend 80 http kri_msvc_{shop}_default__backend_http" in text
     assert "MeshHTTPRoute MeshService backend 1 rule slow-pages" in text
     assert "MeshTimeout MeshHTTPRoute slow-pages http.requestTimeout=10s of-service, of-route" in text

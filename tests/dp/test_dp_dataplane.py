@@ -80,6 +80,15 @@ def test_an_outbound_that_cannot_be_read_says_how_to_write_one(text, words):
             {"port": 8080, "serviceAddress": "127.0.0.1", "tags": {"kuma.io/service": "web"}},
         ),
         (
+            {"port": 8080, "service_port": 18080, "service_probe": True},
+            {
+                "port": 8080,
+                "servicePort": 18080,
+                "serviceProbe": {"tcp": {}},
+                "tags": {"kuma.io/service": "web"},
+            },
+        ),
+        (
             {"port": 8080, "service_port": 18080, "protocol": "http", "tags": {"version": "v2"}},
             {
                 "port": 8080,
@@ -129,6 +138,8 @@ def test_what_flags_make_is_admitted_by_the_control_plane(flags):
         ({"port": 8080, "tags": {"a": "b"}}, "--port, --tag describes a new Dataplane"),
         ({"outbounds": [dataplane.outbound("backend:9001")]}, "--outbound describes a new Dataplane"),
         ({"address": "10.0.0.7"}, "--address describes a new Dataplane"),
+        ({"service": "web", "service_probe": True}, "--service-probe describes a port that the service"),
+        ({"service_probe": True}, "--service-probe describes a new Dataplane"),
         ({"service": "web", "protocol": "http"}, "--protocol describes a port that the service serves"),
     ],
 )

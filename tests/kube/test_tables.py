@@ -215,7 +215,7 @@ meshexternalservices:
     cells: {Match: "tcp:443", Endpoints: "a.com:443", VIP: ""}
 dataplanes:
   - spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, name: http, tags: {kuma.io/service: web}}]}}
-    cells: {Address: 10.0.0.1, Services: web}
+    cells: {Address: 10.0.0.1, Services: web, Ready: 1/1}
 meshgateways:
   - spec: {conf: {listeners: [{port: 80, protocol: HTTP}]}}
     cells: {Listeners: "HTTP:80"}

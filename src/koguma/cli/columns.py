@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from koguma.cli import tables
 from koguma.cli.nouns import Noun
+from koguma.model.columns import ready_inbounds
 
 Json = Any
 Column = tuple[str, Callable[[Json], str]]
@@ -93,7 +94,7 @@ def _size(value: Json) -> str:
 
 _OF_KIND: Final[Mapping[str, tuple[Column, ...]]] = {
     "Mesh": (("MTLS", _mtls),),
-    "Dataplane": (("ADDRESS", _address),),
+    "Dataplane": (("ADDRESS", _address), ("READY", ready_inbounds)),
     "ZoneIngress": (("ADDRESS", _address),),
     "ZoneEgress": (("ADDRESS", _address),),
     "MeshService": (("PORTS", _ports),),

@@ -33,7 +33,8 @@ _OUTSIDE: Final = (*_IDENTITY, "labels", "apiVersion", "kind", "metadata")
 def lines(title: str, stored: Json, written: Json, kind: Kind | None) -> Iterator[str]:
     """The unified diff of one object; None on either side stands for nothing. Secrets are masked."""
     before = None if stored is None else _bare(stored)
-    after = None if written is None else ordered(_completed(_bare(written), before or {}), before)
+    after = None if written is None else _completed(_bare(written), before or {})
+    after = ordered(_filled(after, before, kind), before)
     if kind is not None and kind.admin_only:
         before, after = _masked(before, kind), _marked_payload(before, after)
     found = list(
@@ -63,6 +64,16 @@ def _completed(written: dict[str, Json], stored: dict[str, Json]) -> dict[str, J
     if both:
         mine["labels"] = both
     return {**written, inside: mine} if inside else mine
+
+
+def _filled(written: Json, stored: Json, kind: Kind | None) -> Json:
+    """What a file says, with what the server decides in its place, as the states that probes find."""
+    if written is None or stored is None or kind is None:
+        return written
+    if kind.inline and "metadata" not in written:
+        return kind.filled(written, stored)
+    spec = written.get("spec")
+    return {**written, "spec": kind.filled(spec, stored.get("spec"))} if isinstance(spec, dict) else written
 
 
 def ordered(value: Json, like: Json) -> Json:

@@ -142,6 +142,12 @@ def _who() -> list[click.Parameter]:
             type=_PORT,
             help="Where the service itself listens, on 127.0.0.1; the same port where --address is another.",
         ),
+        Option(
+            who,
+            "--service-probe",
+            is_flag=True,
+            help="Let others call it only while the service takes connections.",
+        ),
         Option(who, "--protocol", type=click.Choice(tags.PROTOCOLS), help="What it speaks.  [default: tcp]"),
         Option(who, "--address", metavar="IP", help="Where others reach the proxy.  [default: 127.0.0.1]"),
         Option(

@@ -34,7 +34,7 @@ def proxy(layout: Json, rules: Json) -> Iterator[str]:
             ("Labels", ", ".join(f"{name}={value}" for name, value in marks)),
         )
     )
-    yield from section("Serves", ("INBOUND", "PORT", "PROTOCOL"), map(_inbound, layout["inbounds"]))
+    yield from section("Serves", ("INBOUND", "PORT", "PROTOCOL", "STATE"), map(_inbound, layout["inbounds"]))
     yield from section("Calls", ("SERVICE", "PORT", "PROTOCOL", "KRI"), map(_outbound, layout["outbounds"]))
     acting = (row for kind in rules["rules"] for row in _acting(kind))
     yield from section("Rules", ("KIND", "FOR", "SAYS", "FROM"), acting)
@@ -48,7 +48,7 @@ def proxy(layout: Json, rules: Json) -> Iterator[str]:
 
 def _inbound(port: Json) -> tuple[str, ...]:
     name = kri.parse(port["kri"]).section if port["kri"] else ""
-    return name, str(port["port"]), port["protocol"]
+    return name, str(port["port"]), port["protocol"], port.get("state") or "Ready"
 
 
 def _outbound(port: Json) -> tuple[str, ...]:

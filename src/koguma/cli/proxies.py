@@ -160,7 +160,7 @@ def _row(each: Json, *, wide: bool) -> tuple[str, ...]:
 
 
 def refusals(found: Sequence[Json]) -> Iterator[str]:
-    """What proxies refused and what could not be made, in full, below the table."""
+    """What proxies refused, what could not be made and what takes no calls, in full, below the table."""
     for each in found:
         for rejection in each["rejections"]:
             yield f"\n{each['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
@@ -169,6 +169,8 @@ def refusals(found: Sequence[Json]) -> Iterator[str]:
             by = f" (changed by {', '.join(held['policies'])})" if held["policies"] else ""
             yield f"\n{each['name']} has {held['has']} of {held['type']} {held['name']}{by}:"
             yield f"  {held['text']}"
+        for text in each.get("notReady") or ():
+            yield f"\n{each['name']}: {text}"
         for failure in each["failures"]:
             yield f"\n{each['name']} {_unbuilt(failure)}:"
             yield f"  {failure['text']} (asked for by {failure['origin']})"

@@ -96,7 +96,7 @@ def is_stored(draft: Draft, stored: Resource, place: Place) -> bool:
         and not draft.unknown
         and draft.labels.items() <= stored.labels.items()
         and not any(_origin_violations(kept, wanted, place))
-        and is_same(draft.spec, stored.spec)
+        and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
         and computed_labels(kept, wanted, place) == stored.labels
     )
 
@@ -124,10 +124,17 @@ def _resource(
         core_name=stored.core_name if stored else wanted.core_name,
         labels=computed,
         annotations=annotations,
-        spec=draft.spec,
+        spec=draft.kind.filled(draft.spec, _spec_of_same_run(draft, stored)),
         status=stored.status if stored else None,
         meta=stored.meta if stored else NO_META,
     )
+
+
+def _spec_of_same_run(draft: Draft, stored: Resource | None) -> Json:
+    """What is stored already; nothing where another run of a proxy wrote it, since that knew of another."""
+    if stored is None or draft.labels.get(labels.INSTANCE) != stored.labels.get(labels.INSTANCE):
+        return None
+    return stored.spec
 
 
 def _identity_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from koguma.core import inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
+from koguma.core.build import network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
@@ -41,7 +42,11 @@ def layout(db: Db, key: Key) -> Json:
     """The ports that a proxy serves and calls, with the names that they have in Envoy, and what is odd."""
     proxy = _proxy(db, key)
     inbounds = [
-        _named(kri(db, key, inbound.section), inbound.port, inbound.protocol) for inbound in proxy.inbounds
+        {
+            **_named(kri(db, key, inbound.section), inbound.port, inbound.protocol),
+            **_state(db, key, inbound.section),
+        }
+        for inbound in proxy.inbounds
     ]
     outbounds = [_outbound(db, port) for port in rules.ports(db, _class(db, key))]
     odd = [problem.text for problem in problems.of_object(db, key)]
@@ -52,6 +57,13 @@ def layout(db: Db, key: Key) -> Json:
         "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
         **({"warnings": odd} if odd else {}),
     }
+
+
+def _state(db: Db, key: Key, section: str) -> dict[str, Json]:
+    """That an inbound takes no calls; nothing where it does, as Kuma's answer has it."""
+    net = network.net(db, key)
+    is_ready = net is None or all(each.is_ready for each in net.inbounds if each.section == section)
+    return {} if is_ready else {"state": "NotReady"}
 
 
 def _outbound(db: Db, port: PortRules) -> dict[str, Json]:

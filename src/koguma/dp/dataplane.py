@@ -42,6 +42,7 @@ FLAG_NAMES: Final[Mapping[str, str]] = {
     "port": "--port",
     "port_name": "--port-name",
     "service_port": "--service-port",
+    "service_probe": "--service-probe",
     "protocol": "--protocol",
     "address": "--address",
     "outbounds": "--outbound",
@@ -120,6 +121,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     port_name: str = ""
     service_port: int = 0
+    service_probe: bool = False  # whether the proxy checks that the service takes connections
     protocol: str = ""
     address: str = ""
     tags: Mapping[str, str] = {}
@@ -207,15 +209,15 @@ def _inbound(flags: Flags) -> Json:
         )
     if not is_local and not flags.is_redirected:
         made["serviceAddress"] = LOOPBACK
+    if flags.service_probe:
+        made["serviceProbe"] = {"tcp": {}}
     protocol = {tags.PROTOCOL: flags.protocol} if flags.protocol else {}
     made["tags"] = {tags.SERVICE: flags.service, **protocol, **flags.tags}
     return made
 
 
 def _refuse_words_without_service(flags: Flags) -> None:
-    given = _given(
-        flags, "port", "port_name", "service_port", "protocol", "address", "tags", "labels", "outbounds"
-    )
+    given = _given(flags, *(name for name in FLAG_NAMES if name not in ("name", "mesh", "service")))
     if given:
         raise BadDataplane(
             f"{given} describes a new Dataplane: name its service with --service, or give the whole with"
@@ -224,7 +226,7 @@ def _refuse_words_without_service(flags: Flags) -> None:
 
 
 def _refuse_words_without_port(flags: Flags) -> None:
-    given = _given(flags, "port_name", "service_port", "protocol", "tags")
+    given = _given(flags, "port_name", "service_port", "service_probe", "protocol", "tags")
     if given:
         raise BadDataplane(f"{given} describes a port that the service serves: name it with --port")
 

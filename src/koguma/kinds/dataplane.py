@@ -28,7 +28,7 @@ networking:
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from koguma.kinds import dataplane_networking, mesh_backends, rules, shapes
+from koguma.kinds import dataplane_networking, mesh_backends, rules, service_probe, shapes
 from koguma.kinds.dataplane_networking import DataplaneNetworking
 from koguma.kinds.mesh_backends import MetricsBackend
 from koguma.kinds.rules import UInt32
@@ -136,4 +136,5 @@ KIND = Kind(
     inline=True,
     v1=shapes.DATAPLANE,
     validate=validate,
+    filled=service_probe.filled,
 )

@@ -159,10 +159,22 @@ def _inbounds(spec: Json, _status: Json) -> str:
     )
 
 
+def ready_inbounds(spec: Json, _status: Json = None) -> str:
+    """How many inbounds of a proxy take calls, of all that are not ignored; empty where it has none."""
+    listed = spec["networking"].get("inbound") or ()
+    states = [_takes_calls(each) for each in listed if each.get("state") != "Ignored"]
+    return f"{sum(states)}/{len(states)}" if states else ""
+
+
+def _takes_calls(inbound: Json) -> bool:
+    return inbound.get("state") != "NotReady" and (inbound.get("health") or {}).get("ready") is not False
+
+
 ADDRESS: Final = text("Address", "networking.address", doc="Address on which it listens.")
 DATAPLANE: Final = (
     ADDRESS,
     Column("Services", _inbound_services, "The services that it is, by their tags."),
+    Column("Ready", ready_inbounds, "Inbounds that take calls, of all that it has."),
     Column("Inbounds", _inbounds, "Names and numbers of its ports.", is_wide=True),
 )
 ZONE_PROXY: Final = (ADDRESS,)

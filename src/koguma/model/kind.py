@@ -130,6 +130,10 @@ def _as_written(spec: Json) -> Json:
     return spec
 
 
+def _as_given(spec: Json, _stored: Json) -> Json:
+    return spec
+
+
 def _no_violations(_spec: Any, _about: About) -> Iterator[Violation]:
     return iter(())
 
@@ -186,6 +190,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     v1: CleanShape = CleanShape()  # what `koguma.io/v1` has in place of older fields
     validate: Callable[[Any, About], Iterator[Violation]] = _no_violations
     warn: Callable[[Any, About], Iterator[str]] = _no_warnings
+    filled: Callable[[Json, Json], Json] = (
+        _as_given  # a written spec with what we decide, over the stored one
+    )
     display: tuple[str, str] | None = None
     short_history: bool = False  # payloads are kept for the watch window only
     dns_name: bool = False  # the display name must be an RFC 1035 label
