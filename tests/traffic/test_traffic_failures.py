@@ -158,6 +158,7 @@ def test_no_request_fails_because_of_changes(mesh: Shop) -> None:
     assert not any(mesh.web.stats(r"update_rejected$").values())
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_a_crashed_envoy_is_started_again(mesh: Shop) -> None:
     backend = mesh.called["backend-2"]
     before = mesh.proxies()["backend-2"]["connectedAt"]
@@ -244,6 +245,7 @@ def test_a_later_run_of_a_proxy_takes_the_place_of_an_earlier_one_for_good(mesh:
     second.stop()
 
 
+@pytest.mark.expected_errors("Address already in use")
 def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken, good = other.getsockname()[1], free_port()

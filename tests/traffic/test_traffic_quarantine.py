@@ -77,6 +77,7 @@ def test_a_patch_that_envoy_refuses_is_named_and_held_back_where_it_is_refused(m
         until(lambda client=client: client.call("backend").headers.get("x") == "one")
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_its_last_good_configuration_outlives_restarts_of_both_sides(mesh):
     mesh.control_plane.kill()
     mesh.start_control_plane()
@@ -99,6 +100,7 @@ def test_correcting_it_releases_it(mesh):
     until(lambda: condition(mesh) == {})
 
 
+@pytest.mark.expected_errors("Address already in use")
 def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(mesh):
     port, service = free_port(), mesh.backend.service.port
     inbound = {"port": port, "servicePort": service, "tags": {"kuma.io/service": "late"}}

@@ -6,9 +6,10 @@ import ctypes
 import os
 import re
 import signal
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,18 @@ _KILL_SECONDS: Final = 5.0
 _LAST_LINES: Final = 8
 _LINE_BYTES_MAX: Final = 64 * 1024
 _SENTENCE_MAX: Final = 600
-_PR_SET_PDEATHSIG: Final = 1
+
+# PR_SET_PDEATHSIG is 1. Python ignores some signals, which Envoy is not to inherit. Whose parent has ended
+# before the kernel was told has to end by itself.
+_BIND: Final = """
+import ctypes, os, signal, sys
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 # One line for each record, which Envoy promises only where it escapes line ends.
 _LOG_FORMAT: Final = ("--log-format", "[%l][%n] %v", "--log-format-escaped")
@@ -147,13 +159,12 @@ class EnvoyProcess:
         # A session of its own: Ctrl-C on a terminal is for us, who then let it drain. Its standard output
         # stays ours, because access logs may go there.
         process = await asyncio.create_subprocess_exec(
-            *arguments(settings, bootstrap),
+            *_bound(arguments(settings, bootstrap)),
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             env={name: value for name, value in environment.items() if name != TOKEN_VARIABLE},
             cwd=bootstrap.parent,  # there is the pipe for its access logs
             start_new_session=True,
-            preexec_fn=_bound_to_parent(),
         )
         return cls(process, masked, settings.log_level)
 
@@ -261,16 +272,13 @@ def unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
 
 
-def _bound_to_parent() -> Callable[[], None] | None:
-    """What the child does before it becomes Envoy: ask the kernel to end it when we end, even if killed."""
-    prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
-    if prctl is None:  # only Linux has it
-        return None
-    parent = os.getpid()
+def _bound(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A command that runs this one, which the kernel ends when we end, even if we are killed.
 
-    def bind() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return bind
+    A program in between says so to the kernel and then becomes the other one. To run code of ours between
+    fork and exec (`preexec_fn`) is no way to do it: in a process with threads, as gRPC has some for metrics,
+    the child may hang or abort before it becomes Envoy.
+    """
+    if not hasattr(ctypes.CDLL(None), "prctl"):  # only Linux has it
+        return command
+    return (sys.executable, "-I", "-S", "-c", _BIND, str(os.getpid()), *command)
