@@ -290,3 +290,24 @@ def test_switching_mtls_on_without_a_permission_warns_before_it_is_done(plane):
             "there is no MeshTrafficPermission in it", "each MeshTrafficPermission in it only denies"
         )
     ]
+
+
+def test_a_dry_run_leaves_nothing_behind_for_the_next_one(plane):
+    one, other = timeout("a", idle="1s"), timeout("b", idle="2s")
+    path = "/meshes/default/meshtimeouts"
+
+    def ties(answer: Any) -> list[str]:
+        return [
+            text for text in answer.json.get("warnings", ()) if 'MeshTimeout "a"' in text and "KG010" in text
+        ]
+
+    tried = plane("PUT", f"{path}/a?dryRun=All", one)
+    assert not ties(plane("PUT", f"{path}/b?dryRun=All", other)), "nothing of the first dry run is there"
+    assert plane("PUT", f"{path}/a", one).json == tried.json
+    assert ties(plane("PUT", f"{path}/b?dryRun=All", other)), "but what was written since then is"
+    plane("DELETE", f"{path}/a?dryRun=All")
+    tried = plane("PUT", f"{path}/b?dryRun=All", other)
+    assert ties(tried)
+    assert plane("PUT", f"{path}/b", other).json == tried.json
+    plane("DELETE", f"{path}/a")
+    assert not ties(plane("PUT", f"{path}/b?dryRun=All", {**other, "labels": {"team": "x"}}))

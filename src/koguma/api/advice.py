@@ -3,21 +3,20 @@
 A dry run hears the same, in the same order: it asks an engine that holds the objects as they would be.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from koguma.api.context import Context
-from koguma.core import pipeline, problems, world
+from koguma.core import problems, world
 from koguma.core.admission import Admitted
 from koguma.core.incremental import Db
 from koguma.core.oddities import mentions, permissions
 from koguma.core.oddities.mentions import Mention
 from koguma.core.oddities.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
 from koguma.model.resource import Key, Resource
-from koguma.store.contract import Change, Op
+from koguma.store.contract import Change
 
 _NAMED_MAX: Final = 5  # objects that a warning names
 
@@ -36,22 +35,15 @@ async def told(context: Context, made: Sequence[Admitted], tried: Tried = None) 
         problems.keep(db, policies)
         return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
 
-    return await _answered(context, written, tried, all_odd)
+    return await _answered(context, tried, all_odd)
 
 
-async def _answered(context: Context, keys: Iterable[Key], tried: Tried, ask: Callable[[Db], T]) -> T:
-    """What the engine says after a write, or one of its own with these meshes as they would be then."""
+async def _answered(context: Context, tried: Tried, ask: Callable[[Db], T]) -> T:
+    """What the engine says after a write, or one of its own where the write was only tried."""
+    live = await context.database()
     if tried is None:
-        return ask(await context.database())
-    meshes = {"", *(key.name if key.kind == "Mesh" else key.mesh for key in keys)}
-    there = {each.key: each for each in context.state.all() if each.mesh in meshes}
-    for change in tried:
-        if change.op is Op.DELETE:
-            there.pop(change.resource.key, None)
-        else:
-            there[change.resource.key] = change.resource
-    # Beside the loop, since it grows with the mesh; what it reads are values that nobody changes.
-    return await asyncio.to_thread(lambda: ask(pipeline.load(context.kinds, context.place, there.values())))
+        return ask(live)
+    return await context.trials.ask(live, list(context.state.all()), tried, ask)
 
 
 def _odd(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
@@ -104,7 +96,7 @@ async def told_of(context: Context, left: Departure, tried: Tried = None) -> lis
     def all_missed(db: Db) -> list[tuple[str, ...]]:
         return [tuple(_missed(db, key, left)) for key in keys]
 
-    return await _answered(context, keys, tried, all_missed)
+    return await _answered(context, tried, all_missed)
 
 
 def _missed(db: Db, key: Key, left: Departure) -> Iterator[str]:

@@ -7,6 +7,7 @@ import msgspec
 
 from koguma.api.access import Access, Attempt, namespace_of
 from koguma.api.shown import Shown
+from koguma.api.trial_engine import TrialEngine
 from koguma.api.user import User
 from koguma.background import Background
 from koguma.core.incremental import Db
@@ -46,6 +47,7 @@ class Context(msgspec.Struct, frozen=True):
     database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
     background: Background = msgspec.field(default_factory=Background)
     patch_checks: Callable[[], PatchChecks | None] = lambda: None  # of the Envoy that is here, if one is
+    trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for what is only tried
 
     @property
     def state(self) -> State:
