@@ -78,7 +78,8 @@ def test_the_control_plane_admits_it(words):
 )
 def test_names_of_the_mesh_are_answered_unless_that_is_not_wanted(words, has_dns):
     assert options(*words).has_dns is has_dns
-    assert options(*words).dns_port == 15053
+    assert options(*words).dns_port is None, "nobody chose one"
+    assert options(*words, "--dns-port", "15053").dns_port == 15053
 
 
 def test_what_a_file_says_stays_and_what_it_leaves_out_comes(tmp_path):

@@ -308,6 +308,17 @@ def test_another_proxy_that_answers_dns_is_no_obstacle_and_the_port_is_said(star
         assert resolved(port).endswith(bytes([241, 0, 0, 1]))
 
 
+def test_a_port_to_which_the_kernel_redirects_queries_is_not_exchanged_for_another(start):
+    redirected = ("--redirect-inbound-port", str(free_port()), "--redirect-outbound-port", str(free_port()))
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody has it already
+            taken.bind(("127.0.0.1", 15053))
+            taken.listen()
+        proxy = start("--transparent-proxy", "--address", "192.0.2.7", *redirected, "--dns")
+        assert proxy.ended() == 1
+    assert "cannot answer DNS on 127.0.0.1:15053: Address already in use; choose another port" in proxy.log
+
+
 @pytest.mark.parametrize("flag", ["--port", "--outbound"])
 def test_a_port_on_which_another_envoy_listens_is_refused_before_anything_starts(start, plane, flag):
     with closing(socket.socket()) as other:
