@@ -9,6 +9,7 @@ from koguma import background, logs
 from koguma.background import Background
 from koguma.core.build.watching import Watching
 from tests.error_lines import errors_in, unexpected
+from tests.mesh import until
 from tests.plane import Plane, timeout
 from tests.test_fleet import connect, dataplane, next_offer
 
@@ -135,6 +136,19 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
         assert check["status"] == "error"
         assert check["message"].startswith("push round failed once, last at ")
         assert check["message"].endswith("ValueError: too many values to unpack")
+
+
+def test_policies_that_tie_fail_no_round(tmp_path):
+    """What the advice to writers keeps up to date is none of the fleet's business."""
+    with Plane(tmp_path) as plane:
+        fleet = plane.plane._proxies.fleet
+        line = connect(plane, dataplane("web-1", service="web"), name="web-1")
+        plane.run(next_offer(line))
+        for name, idle in (("one", "5s"), ("two", "6s")):
+            made = plane("PUT", f"/meshes/default/meshtimeouts/{name}", timeout(name, idle=idle))
+            until(lambda: fleet._revision >= int(made.headers["Koguma-Revision"]), "it was looked at")  # noqa: B023 - asked at once
+        assert "KG010" in str(made.json["warnings"])
+        assert plane.plane.background.failures == []
 
 
 @pytest.mark.expected_errors(FAILS)

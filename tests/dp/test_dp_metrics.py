@@ -9,6 +9,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koguma import background
 from koguma.dp import exposition, metrics, observing, otlp
 from koguma.dp.exposition import Choice, Family
 from koguma.dp.metrics import Application, Metrics, Otel
@@ -246,6 +247,30 @@ async def test_metrics_are_pushed_until_the_settings_are_others(sockets) -> None
     await asyncio.sleep(1.2)
     assert asked.count("/v1/metrics") == count
     pushing.cancel()
+
+
+@pytest.mark.expected_errors("metrics to http://127.0.0.1:1/")
+async def test_metrics_that_cannot_be_made_are_told_and_tried_again(sockets, monkeypatch) -> None:
+    """A mistake of ours in one page must not silence a proxy until its settings are others."""
+    admin, _, _ = sockets
+    monkeypatch.setattr(background, "RESTART_SECONDS_MIN", 0.001)
+    gathered = Metrics(admin, list)
+    attempts = asyncio.Semaphore(0)
+
+    async def fails(_push: otlp.Push) -> bytes:
+        attempts.release()
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(otlp.Push, "_body", fails)
+    pushing = asyncio.create_task(otlp.Push(gathered, envoy()).run())
+    backend = {"type": "OpenTelemetry", "name": "x", "openTelemetry": {"endpoint": "http://127.0.0.1:1/"}}
+    gathered.take(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await attempts.acquire()
+    pushing.cancel()
+    await asyncio.gather(pushing, return_exceptions=True)
+    assert pushing.cancelled()
 
 
 ATTRIBUTES = (

@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from koguma.background import Background
+
 _WAITING_BYTES_MAX: Final = 4 * 1024 * 1024  # for each address
 _PIPE_BYTES: Final = 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
@@ -160,7 +162,7 @@ class AccessLog:
     def __init__(self) -> None:
         self.senders: dict[str, Sender] = {}
         self.unreadable = 0
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sending = Background()
         self._pipe = -1
         self._rest = b""
 
@@ -186,9 +188,7 @@ class AccessLog:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
                 await asyncio.gather(*sending)
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._sending.stop()
 
     def _read(self) -> None:
         try:
@@ -214,7 +214,7 @@ class AccessLog:
         if sender is None:
             sender = self.senders[found.address] = Sender(found.address)
             name = f"access log to {found.address}"
-            self._tasks[found.address] = asyncio.create_task(sender.run(), name=name)
+            self._sending.forever(name, sender.run)
         sender.lines.add(message)
 
     def samples(self) -> Iterator[tuple[str, str, int]]:

@@ -7,6 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from koguma.background import Background
 from koguma.dp.exposition import Family
 from koguma.dp.metrics import Metrics, Otel
 from koguma.envoy import schema
@@ -166,16 +168,13 @@ class Push:
         """Send for as long as this runs; other settings begin anew."""
         while True:
             self._metrics.changed.clear()
-            sending = [
-                asyncio.create_task(self._send(each), name=f"metrics to {each.endpoint}")
-                for each in self._metrics.settings.collectors
-            ]
+            sending = Background()
+            for each in self._metrics.settings.collectors:
+                sending.forever(f"metrics to {each.endpoint}", partial(self._send, each))
             try:
                 await self._metrics.changed.wait()
             finally:
-                for task in sending:
-                    task.cancel()
-                await asyncio.gather(*sending, return_exceptions=True)
+                await sending.stop()
 
     async def _send(self, collector: Otel) -> None:
         pause = max(duration.seconds(collector.refresh_interval), _SECONDS_MIN)

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from koguma.background import Background
 from koguma.dp import (
     addresses,
     admin,
@@ -95,6 +96,7 @@ class Agent:
         self._process: EnvoyProcess | None = None
         self._is_known = False  # to the control plane, which has given us a bootstrap
         self._was_ready = False
+        self._background = Background()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
 
@@ -183,7 +185,7 @@ class Agent:
         while True:
             self._readiness.state = State.STARTING
             self._process = await self._started(directory)
-            watching = asyncio.create_task(self._watch(directory, self._process), name="readiness of Envoy")
+            watching = self._background.once("readiness of Envoy", self._watch(directory, self._process))
             try:
                 ended = await self._process.wait()
             finally:
