@@ -1,5 +1,7 @@
 """Two real proxies on one port: calls to one are never answered by the other, and everybody is told."""
 
+import contextlib
+import http.client
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +18,8 @@ N_CALLS = 40
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    with Mesh(tmp_path_factory.mktemp("ports")) as running:
+    # Virtual addresses that any program may bind.
+    with Mesh(tmp_path_factory.mktemp("ports"), mesh_service_cidr="127.241.0.0/16") as running:
         yield running
 
 
@@ -114,10 +117,20 @@ def test_an_outbound_that_leads_nowhere_is_said_at_the_start_with_the_nearest_na
     lost.stop()
 
 
-def test_two_proxies_on_one_machine_both_answer_dns(mesh: Mesh, api: Sidecar):
-    flags = ("--dns", "--dns-upstream", "127.0.0.1:9")
-    both = [mesh.sidecar(f"named-{n}", "named", flags=flags) for n in (1, 2)]
-    ports = {each.output.rpartition("; answers DNS at 127.0.0.1:")[2].split()[0] for each in both}
+def test_two_proxies_on_one_machine_both_answer_dns_and_lead_to_services(mesh: Mesh, api: Sidecar):
+    flags = ("--bind-outbounds", "--dns", "--dns-upstream", "127.0.0.1:9")
+    one, two = (mesh.sidecar(f"named-{n}", "named", flags=flags) for n in (1, 2))
+    ports = {each.output.rpartition("; answers DNS at 127.0.0.1:")[2].split()[0] for each in (one, two)}
     assert len(ports) == 2
-    for each in both:
+    service = mesh.request("GET", "/meshes/default/meshservices/api").json
+    place = service["status"]["vips"][0]["ip"], service["spec"]["ports"][0]["port"]
+    for each in (one, two):  # through both, and through the second alone
+        assert {answer(*place) for _ in range(10)} == {api.name}
         assert each.stop() == 0
+
+
+def answer(address: str, port: int) -> str:
+    """Who answers a call to an address."""
+    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=10)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().headers["x-from"]
