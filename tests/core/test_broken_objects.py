@@ -186,7 +186,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(each, (*path, name))
 
 
-def _with_another_value(random: Random, one: Resource) -> Resource:
+def with_another_value(random: Random, one: Resource) -> Resource:
     """An object in which something, anywhere, is something else."""
     spec = json.loads(msgspec.json.encode(one.spec))
     path = random.choice(list(_places(spec)) or [("x",)])
@@ -214,7 +214,7 @@ def _meshes(random: Random, *, admitted: bool) -> Db:
     there = {one.key: one for one in found} or {EXAMPLES["Dataplane"].key: EXAMPLES["Dataplane"]}
     one = random.choice(list(there.values()))
     for _ in range(40 if admitted else 1):
-        bad: Resource | None = _with_another_value(random, one)
+        bad: Resource | None = with_another_value(random, one)
         bad = _admitted(bad) if admitted and bad else bad
         if bad is not None:
             there[one.key] = bad

@@ -1,9 +1,13 @@
 """Every kind of policy changes what some Envoy gets, or says of itself that it does not act yet (KG015)."""
 
 import re
+from random import Random
 
+import hypothesis.strategies as st
 import pytest
 from building import KINDS, bodies, database, objects, proxies, stored
+from hypothesis import given, settings
+from test_broken_objects import taken, with_another_value
 
 from koguma.core import inspect, problems, rules_view
 from koguma.core.build import network, snapshot
@@ -125,3 +129,15 @@ def test_a_list_that_does_not_act_is_told_apart_from_those_that_do():
 
 
 ABORT = {"httpStatus": 500, "percentage": 10}
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("kind", POLICIES)
+@settings(max_examples=12)
+@given(st.randoms(use_true_random=False))
+def test_a_policy_with_any_field_spoilt_keeps_no_new_proxy_waiting(kind: str, random: Random):
+    db = mesh(with_another_value(random, random.choice(examples(kind))))
+    for key in proxies(db):
+        assert taken(snapshot.of(db, key))[1].state == "synced"
+        rules_view.of_proxy(db, key, fields=True)
+    problems.of_mesh(db, "default")

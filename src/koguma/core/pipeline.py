@@ -7,7 +7,7 @@ An object whose spec its kind cannot read, such as one that another version has 
 engine: it acts nowhere, `world.UNREADABLE` says why, and everything else works.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from koguma.core import world
 from koguma.core.incremental import Db
@@ -15,6 +15,7 @@ from koguma.core.inputs import Change
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
 
 
 def load(kinds: Kinds, place: Place, resources: Iterable[Resource]) -> Db:
@@ -53,7 +54,17 @@ def _put(change: Change, kind: Kind | None, resource: Resource) -> None:
 def unreadable(kind: Kind, resource: Resource) -> str:
     """Why a kind cannot read a spec as it is stored; empty where it can."""
     try:
-        kind.read(kind.clean(resource.spec))
+        kind.read(_without_checked(kind, kind.clean(resource.spec)))
     except Exception as error:  # noqa: BLE001 - a kind of another package may raise anything
         return str(error) or type(error).__name__
     return ""
+
+
+def _without_checked(kind: Kind, spec: Json) -> Json:
+    """A spec without the lists of which the build takes what it can read, and shows what it cannot."""
+    lists = kind.policy.checked_by_build if kind.policy else ()
+    conf = spec.get("default") if lists else None
+    if not isinstance(conf, Mapping):
+        return spec
+    left = {name: value for name, value in conf.items() if not (name in lists and isinstance(value, list))}
+    return {**spec, "default": left}

@@ -77,6 +77,7 @@ class Policy(msgspec.Struct, frozen=True):
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
     overlays: Overlays = Overlays()  # what it does to an Envoy
     read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
+    checked_by_build: tuple[str, ...] = ()  # lists in `default` whose entries the build checks one by one
 
     @property
     def acts(self) -> bool:

@@ -319,7 +319,7 @@ KIND = Kind(
     columns=columns.PATCH,
     status=MeshProxyPatchStatus,
     sync=POLICY,
-    policy=Policy(order=9999, read_by_build=True),
+    policy=Policy(order=9999, read_by_build=True, checked_by_build=("appendModifications",)),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -119,4 +119,7 @@ def _factor(said: Json) -> int:
     threshold = ((said.get("crossZone") or {}).get("failoverThreshold") or {}).get("percentage")
     if threshold is None:
         return _OVERPROVISIONING
-    return round(_HUNDRED * _HUNDRED / float(threshold))
+    try:
+        return round(_HUNDRED * _HUNDRED / float(threshold))
+    except (ValueError, ZeroDivisionError, OverflowError):  # stored by another version; nobody may write it
+        return _OVERPROVISIONING

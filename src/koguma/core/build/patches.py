@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from koguma.core import items, rules
+import msgspec
+
+from koguma.core import items, rules, world
 from koguma.core.build import encoding
 from koguma.core.incremental import Db, question
 from koguma.core.items import Entries, ItemId
@@ -17,6 +19,7 @@ from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
 from koguma.envoy.patch_change import Modification, Program
 from koguma.envoy.snapshot import Bundle, Id, Piece
+from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
 KIND: Final = "MeshProxyPatch"
@@ -74,7 +77,17 @@ def _modifications(db: Db, entry: ItemId) -> Iterator[Modification]:
     one = items.item(db, entry)
     policy = encoding.kri(db, entry.policy, "") or str(entry.policy)
     for number, conf in enumerate(one.conf.get(_LIST) or ()):
-        yield Modification(conf, policy, item(child(one.path, _LIST), number))
+        # What is stored and cannot be read becomes an empty one, which is a failure and keeps no other back.
+        known = conf if _is_readable(db, conf) else {}
+        yield Modification(known, policy, item(child(one.path, _LIST), number))
+
+
+def _is_readable(db: Db, conf: Json) -> bool:
+    try:
+        world.kind_of(db, KIND).read({"default": {_LIST: [conf]}})
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 @question
