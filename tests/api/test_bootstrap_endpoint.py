@@ -463,6 +463,10 @@ async def test_without_a_ca_of_ours_the_machines_own_must_do(closed):
         assert (refused.status, "not a certificate authority" in refused.text) == (400, True)
 
 
+# A header that says nothing, and the claims {"Name": "joe", "Groups": []}.
+NOT_SIGNED = "unknown token alg. Allowed alg is RS256"
+A_USERS = "the token says that it is a user token"
+USERS_TOKEN = "e30.eyJOYW1lIjoiam9lIiwiR3JvdXBzIjpbXX0.c2ln"
 ISSUE = "`koguma token dataplane --mesh default` issues"
 
 
@@ -478,6 +482,10 @@ async def test_a_token_is_asked_for(house):
         (
             lambda token: token[:-8] + "AAAAAAAA",
             f"could not parse token: signature is invalid; {ISSUE} a new one",
+        ),
+        (
+            lambda _: USERS_TOKEN,
+            f"{NOT_SIGNED}; {A_USERS}, and a dataplane token is needed here: {ISSUE} one",
         ),
         (
             lambda _: "nonsense",
