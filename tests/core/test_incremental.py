@@ -816,11 +816,14 @@ def python_calls(function) -> int:
         nonlocal calls
         calls += event == "call"
 
+    gc.collect()
+    gc.disable()  # else whoever listens to the collector is counted too, where it happens to run
     sys.setprofile(count)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
