@@ -297,15 +297,16 @@ def _page(operation: str, words: str, *codes: int, media: str = JSON) -> Json:
     }
 
 
-def _issued(operation: str, words: str) -> Json:
+def _issued(operation: str, words: str, media: str = "text/plain") -> Json:
     body = {"required": True, "content": _content({"type": "object"})}
+    answered = {"type": "object" if media == JSON else "string"}
     return {
         "post": {
             "operationId": operation,
             "tags": ["Tokens"],
             "requestBody": body,
             "responses": {
-                "200": {"description": words, "content": _content({"type": "string"}, "text/plain")},
+                "200": {"description": words, "content": _content(answered, media)},
                 **_errors(400, 401, 403, 404, 413, 415, 503),
             },
         }
@@ -335,6 +336,7 @@ def _system_paths() -> dict[str, Json]:
         "/tokens/user": _issued("issueUserToken", "A token for a user."),
         "/tokens/dataplane": _issued("issueDataplaneToken", "A token for a proxy."),
         "/tokens/zone": _issued("issueZoneToken", "A token for the proxies of a zone."),
+        "/tokens/_review": _issued("reviewToken", "Whether a token holds, and what it is for.", JSON),
         "/_kri/{kri}": {
             "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
             "get": {
