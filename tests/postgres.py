@@ -57,10 +57,13 @@ class Server:
             assert time.monotonic() < ends_at, "PostgreSQL does not answer"
             time.sleep(0.02)
 
-    def stop(self) -> None:
-        """End all connections and stop, as an administrator would for a restart."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End all connections and stop, as an administrator would for a restart.
+
+        `at_once` is a crash: connections end together, and none gets a lock that another one leaves.
+        """
         assert self._process
-        self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
         self._process.wait(30)
         self._process = None
 

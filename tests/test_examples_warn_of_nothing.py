@@ -54,7 +54,8 @@ def test_what_comes_with_a_mesh_is_not_linted_until_somebody_changes_it():
 
 
 def test_the_example_mesh_is_linted_without_a_finding(capsys):
-    code = main(["lint", "-f", str(ROOT / "examples" / "shop")])
+    files = (ROOT / "examples" / "shop", ROOT / "examples" / "dataplanes.yaml")
+    code = main(["lint", *(word for file in files for word in ("-f", str(file)))])
     assert (code, capsys.readouterr().out) == (0, "")
 
 

@@ -503,6 +503,7 @@ def of_proxies(plane):
     return proxy, [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "proxies"]
 
 
+@pytest.mark.expected_errors("a part of the configuration cannot be built")
 @pytest.mark.parametrize(
     ("has", "instead", "told"),
     [

@@ -176,7 +176,7 @@ def test_all_that_is_wrong_is_said_at_once(file):
     ("text", "line", "column", "problem"),
     [
         ("apiPort: [1\nmode: zone\n", 2, 5, "did not find expected"),
-        ("mode: zone\n\tapiPort: 1\n", 2, 1, "tab character"),
+        ("mode: zone\n\tapiPort: 1\n", 2, 1, "YAML forbids tabs"),
         ("mode: zone\nmode: global\n", 2, 1, 'key "mode" is given twice'),
         ("store: !python/object:os.system x\n", 1, 8, "is not supported"),
     ],

@@ -84,7 +84,7 @@ def test_a_dry_run_of_one_object_says_all_that_its_write_says(plane, code):
     tried = plane("PUT", f"{path}?dryRun=All", last).json.get("warnings")
     written = plane("PUT", path, last).json.get("warnings")
     assert tried == written
-    stored = plane("GET", f"{path}?format=kubernetes").json
+    stored = plane("GET", f"{path}?format=kubernetes&namespace=mesh-default").json
     door = Door(plane, stored["metadata"].get("namespace", ""), kind=last["type"])
     name, change = stored["metadata"]["name"], {"metadata": {"annotations": {"a": "b"}}}
     warned = [door.patch(name, change, query=query).warnings for query in ({"dryRun": "All"}, {})]
@@ -242,7 +242,7 @@ def test_whoever_deletes_hears_what_then_leads_nowhere(plane, koguma, case):
     words = (gone["type"], gone["name"], "-m", "default", *where)
     assert plane("DELETE", f"{path}?dryRun=All").json.get("warnings", []) == expected
     assert complained(koguma("delete", *words, "--dry-run")) == expected
-    shown = plane("GET", f"{path}?format=kubernetes").json["metadata"]
+    shown = plane("GET", f"{path}?format=kubernetes&namespace=mesh-default").json["metadata"]
     if gone["type"] != "Secret":  # which has a kind of Kubernetes' own there
         kube = Door(plane, shown.get("namespace", "kuma-system"), kind=gone["type"])
         tried = kube.send("DELETE", shown["name"], query={"dryRun": "All"})

@@ -200,7 +200,7 @@ def test_every_leaf_has_an_origin_that_really_says_it(written):
 
 
 def at(value, path):
-    for step in documents._steps(path.removeprefix("spec.")):
+    for step in documents.steps(path.removeprefix("spec.")):
         value = value[int(step)] if isinstance(value, list) else value[step]
     return value
 

@@ -199,8 +199,8 @@ async def written(store: Store, transaction: Transaction) -> None:
 async def stopped(postgres):
     """Stops the server, which runs again at the end."""
 
-    async def stop() -> None:
-        await asyncio.to_thread(postgres.stop)
+    async def stop(*, at_once: bool = False) -> None:
+        await asyncio.to_thread(postgres.stop, at_once=at_once)
 
     yield stop
     await asyncio.to_thread(postgres.start)
@@ -235,7 +235,7 @@ async def test_a_write_whose_answer_was_lost_may_have_happened(place, opened, st
         await other.execute("SELECT pg_sleep(0.01)")
     queued = asyncio.create_task(store.write(puts(thing("b"))))
     await asyncio.sleep(0)
-    await stopped()
+    await stopped(at_once=True)
     with pytest.raises(Unavailable, match="nothing was written: retry later"):
         await queued
     with pytest.raises(Unavailable, match="the write may have happened: read before you retry"):

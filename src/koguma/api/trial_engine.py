@@ -62,7 +62,6 @@ class TrialEngine:
         _move(db, objects, after)
         answer = ask(db)
         _move(db, after, objects)
-        db.changed()  # what was noted for others to hear, and nobody listens here
         if db.n_memos > _MEMOS_MAX:
             db.collect()
         self._db, self._holds = db, objects

@@ -33,9 +33,14 @@ def is_ready(inbound: Json) -> bool:
 
 
 def not_ready(spec: Json) -> Iterator[str]:
-    """What is to be said about inbounds that take no calls: which, in Kuma's words, and why."""
-    networking = spec.get("networking") or {}
-    for inbound in networking.get("inbound") or ():
+    """What is to be said about inbounds that take no calls: which, in Kuma's words, and why.
+
+    A Dataplane that cannot be read as it is stored has none; that is said elsewhere.
+    """
+    networking = spec.get("networking")
+    if not isinstance(networking, dict) or not isinstance(networking.get("inbound"), list):
+        return
+    for inbound in (each for each in networking["inbound"] if isinstance(each, dict)):
         if is_ready(inbound) or inbound.get("state") == IGNORED:
             continue
         service = (inbound.get("tags") or {}).get(tags.SERVICE) or ""
