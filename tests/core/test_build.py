@@ -103,7 +103,7 @@ def test_what_a_piece_refers_to_is_there_and_it_says_that_it_needs_it(case: Case
 # Listeners whose ports another process may share, and why that is harmless.
 SHARED_PORTS = {
     "_kuma_dns": "Envoy takes UDP for several workers only with SO_REUSEPORT; one per machine asks for it",
-    "virtual": "a virtual address leads to the same service through every proxy of a machine",
+    "OUTBOUND": "Envoy changes the addresses of a listener only with SO_REUSEPORT",
 }
 
 
@@ -111,28 +111,20 @@ def binds_ports(listener: dict[str, Any]) -> bool:
     return "socket_address" in listener["address"] and listener.get("bind_to_port", True)
 
 
-def sharing(listener: dict[str, Any], virtual: set[str]) -> str:
+def sharing(listener: dict[str, Any]) -> str:
     """The reason in the list above, for a listener that shares its ports; empty where there is none."""
-    if listener["name"] in SHARED_PORTS:
-        return SHARED_PORTS[listener["name"]]
-    places = [listener["address"], *(more["address"] for more in listener.get("additional_addresses", ()))]
-    bound = {place["socket_address"]["address"] for place in places}
-    return SHARED_PORTS["virtual"] if bound <= virtual else ""
-
-
-def virtual_addresses(case: Case) -> set[str]:
-    statuses = [resource.status or {} for resource in objects(case.objects)]
-    return {vip["ip"] for status in statuses for vip in status.get("vips") or ()}
+    calls_others = listener["name"].startswith("kri_") and listener["traffic_direction"] == "OUTBOUND"
+    return SHARED_PORTS.get("OUTBOUND" if calls_others else listener["name"], "")
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_no_listener_shares_its_port_with_another_process_without_a_reason(case: Case):
-    db, virtual = case.database(), virtual_addresses(case)
+    db = case.database()
     for key in proxies(db):
         pieces = [decoded(piece) for piece in snapshot.of(db, key) if piece.type == "listener"]
         for listener in filter(binds_ports, pieces):
             is_shared = listener.get("enable_reuse_port") is not False
-            assert is_shared == bool(sharing(listener, virtual)), listener["name"]
+            assert is_shared == bool(sharing(listener)), listener["name"]
 
 
 def test_the_cases_have_listeners_of_every_sort():

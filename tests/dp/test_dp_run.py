@@ -129,6 +129,7 @@ def test_an_envoy_that_crashes_is_told_about_and_started_again_with_a_new_bootst
     assert over_unix(proxy.workdir() / "kuma-readiness-reporter.sock", "/ready") == (200, "READY")
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL|the control plane refuses the proxy")
 def test_a_proxy_that_was_let_in_before_waits_for_another_token_where_it_is_refused(start, plane, token_file):
     def refuses_the_first_token(asked: Any) -> Any:
         is_first_run = len(plane.paths("/bootstrap")) == 1
@@ -279,6 +280,7 @@ def resolved(port: int) -> bytes:
         return client.recv(512)
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_a_proxy_is_not_ready_before_names_of_the_mesh_are_answered(start, plane):
     def without_names(asked: Any) -> Any:
         made = bootstrap(asked)
@@ -336,6 +338,7 @@ def test_a_port_on_which_another_envoy_listens_is_refused_before_anything_starts
     assert plane.paths("/bootstrap") == []
 
 
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_what_the_control_plane_finds_odd_is_said_once(start, plane):
     def answer(asked: Any) -> Any:
         status, found = packed(bootstrap(asked))

@@ -140,6 +140,7 @@ async def test_two_control_planes_may_start_on_an_empty_database_at_once(place) 
 @pytest.mark.parametrize(
     "seconds", [pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.soak)]
 )
+@pytest.mark.expected_errors("unexpected connection_lost")
 async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
     two, postgres, opened, seconds
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_patched_virtual_host_answers_with_another_header_and_route(mesh: Work
     assert mesh.get("/tea").status == 418
 
 
-@pytest.mark.expected_errors("a part of the configuration cannot be made")
+@pytest.mark.expected_errors("a part of the configuration cannot be built")
 def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modifications_alone(mesh: Workshop):
     absent = [{"op": "replace", "path": "/cleanupInterval", "value": "1s"}]
     broken = {"cluster": {"operation": "Patch", "match": {"origin": "outbound"}, "jsonPatches": absent}}

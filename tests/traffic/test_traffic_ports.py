@@ -59,6 +59,7 @@ def test_a_second_proxy_on_the_port_does_not_start(mesh: Mesh, api: Sidecar, cli
     assert "other-1" not in mesh.proxies()
 
 
+@pytest.mark.expected_errors("Address already in use")
 def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: Mesh, api: Sidecar, client: Sidecar):
     """The Dataplane is stored, so that `dp run` cannot know the port before its Envoy does."""
     service = Echo(name="rival")
@@ -82,6 +83,7 @@ def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: Mesh, api: Side
     until(lambda: "rival" not in mesh.koguma("check", check=False).stdout)
 
 
+@pytest.mark.expected_errors("Address already in use")
 def test_one_port_for_the_metrics_of_two_proxies_is_told_and_stops_no_calls(
     mesh: Mesh, api: Sidecar, client: Sidecar
 ):
@@ -134,3 +136,22 @@ def answer(address: str, port: int) -> str:
     with contextlib.closing(http.client.HTTPConnection(address, port, timeout=10)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().headers["x-from"]
+
+
+def test_a_service_can_be_called_through_one_more_port_while_the_proxy_runs(mesh: Mesh, api: Sidecar):
+    ports = [free_port(), free_port()]
+
+    def calling(*ports: int) -> dict[str, Any]:
+        outbound = [{"port": port, "tags": {"kuma.io/service": "api"}} for port in ports]
+        return {
+            "type": "Dataplane",
+            "name": "grows",
+            "networking": {"address": "127.0.0.1", "outbound": outbound},
+        }
+
+    mesh.apply(calling(ports[0]))
+    mesh.sidecar("grows", serves=False)
+    mesh.changed(calling(*ports))
+    assert [call(port).headers.get("x-from") for port in ports] == ["api-1", "api-1"]
+    mesh.changed(calling(ports[1]))
+    assert call(ports[1]).headers.get("x-from") == "api-1"

@@ -19,7 +19,7 @@ from koguma.model.schema import Json
 
 ADMIN_SOCKET: Final = "envoy-admin.sock"
 TOKEN_FILE: Final = "dataplane-token.json"  # noqa: S105 - a file's name: the agent writes it for each new token
-_TOKEN_SECRET: Final = "dataplane-token"  # noqa: S105 - the name of the secret in that file
+_TOKEN_SECRET: Final = "_kuma_dataplane_token"  # noqa: S105 - the name of the secret in that file
 ADMIN_ADDRESS: Final = "127.0.0.1"
 
 _SOCKET_MODE: Final = 0o600

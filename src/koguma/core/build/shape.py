@@ -99,6 +99,6 @@ def listener(
     }
     if more:
         data["additional_addresses"] = [{"address": each} for each in more]
-    if not binding.is_shared:
-        data |= EXCLUSIVE
-    return data if binding.is_bound else {**data, "bind_to_port": False}
+    if not binding.is_bound:
+        return {**data, "bind_to_port": False}
+    return data if binding.is_shared else {**data, **EXCLUSIVE}

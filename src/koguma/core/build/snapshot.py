@@ -119,15 +119,16 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
 def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], Binding]:
     """The ports that a proxy can call and where, and how Envoy has these addresses.
 
-    A virtual address belongs to one service in all meshes of a zone, so all proxies of a machine that bind it
-    lead to the same place, and may do so together. Any other address is of the one Dataplane that names it.
+    These listeners keep SO_REUSEPORT: without it Envoy refuses an update that adds an address to a listener
+    or takes one away, as when a proxy calls a service through a second port. A virtual address leads to the
+    same service through all proxies of a machine; the port of an outbound is tried by the agent at its start.
     """
     net = net.with_redirection_of(link)
     if net.redirect_outbound or link.binds_outbounds:
-        binding = Binding(is_bound=not net.redirect_outbound, is_shared=link.binds_outbounds)
+        binding = Binding(is_bound=not net.redirect_outbound, is_shared=True)
         found = virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binding.is_bound)
         return found, binding
-    return Group(_explicit(db, proxy, net)), Binding()
+    return Group(_explicit(db, proxy, net)), Binding(is_shared=True)
 
 
 @question
