@@ -79,6 +79,20 @@ class Server:
         self.execute(f"CREATE DATABASE {name}")
         return self._url(name)
 
+    def database_on(self, folder: Path) -> str:
+        """The address of a new, empty database whose tables lie in a folder of their own."""
+        if self._as:
+            shutil.chown(folder, self._as["user"], self._as["group"])
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+        self.execute(f"CREATE DATABASE {name} TABLESPACE {name}")
+        return self._url(name)
+
+    def drop_with_tablespace(self, url: str) -> None:
+        """Delete a database and the place of its tables."""
+        self.drop(url)
+        self.execute(f"DROP TABLESPACE {urlsplit(url).path[1:]}")
+
     def drop(self, url: str) -> None:
         """Delete a database, whoever is connected."""
         self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")

@@ -25,6 +25,7 @@ from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op, Operation, Put, Require, Transaction
 from koguma.store.store import Store
+from koguma.store.waiting import log_waiting
 
 PAUSE_SECONDS: Final = 0.05  # what changes together is looked at together
 RETRY_SECONDS: Final = 5.0
@@ -129,7 +130,7 @@ class ServiceGenerator:
                     await self.settle(touched)
                     touched = await self._touched(news.next_batch)
             except (Gone, Unavailable) as error:
-                _log.warning("services are looked at again from the start", reason=error.detail)
+                log_waiting(_log, "services are looked at again from the start", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def settle(self, meshes: Iterable[str]) -> None:
@@ -138,7 +139,7 @@ class ServiceGenerator:
             try:
                 await self._settle(mesh)
             except Unavailable as error:
-                _log.warning("services wait for the store", mesh=mesh, reason=error.detail)
+                log_waiting(_log, "services wait for the store", error, mesh=mesh)
             except Exception as error:  # noqa: BLE001 - the services of one mesh must not wait for those of another
                 _log.exception("services of a mesh cannot be generated", mesh=mesh)
                 self.context.background.failed("service generator", error)

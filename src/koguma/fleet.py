@@ -38,6 +38,7 @@ from koguma.offering import Offering
 from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
 from koguma.quarantine import Quarantine, held
 from koguma.registration import RETRY_SECONDS, Registration, document
+from koguma.store.waiting import log_waiting
 from koguma.xds.contract import Hello, Line
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
@@ -258,7 +259,7 @@ class Fleet:
                         self._begins_anew = False
                     await self._round()
                 except Unavailable as error:
-                    _log.warning("proxies wait for the store", reason=error.detail)
+                    log_waiting(_log, "proxies wait for the store", error)
                     await asyncio.sleep(1)
                     self._wake.set()
                 except Exception as error:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
@@ -426,7 +427,7 @@ class Fleet:
             try:
                 await self._registration.ready(line.proxy)
             except Unavailable as error:
-                _log.warning("a proxy's readiness waits for the store", reason=error.detail)
+                log_waiting(_log, "a proxy's readiness waits for the store", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -34,6 +34,7 @@ from koguma.model.errors import (
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
+from koguma.store.waiting import log_waiting
 
 RETRY_SECONDS: Final = 1.0
 _REASON: Final = "housekeeping"
@@ -65,7 +66,7 @@ class Housekeeper:
                     for change in await news.next_batch(RETRY_SECONDS if self._retries else None):
                         await self._note(change)
             except (Gone, Unavailable) as error:
-                _log.warning("everything is looked at again", reason=error.detail)
+                log_waiting(_log, "everything is looked at again", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _known(self, resources: Iterable[Resource] = ()) -> Owners:

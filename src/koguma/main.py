@@ -236,7 +236,7 @@ class ControlPlane:
         with_ids = self.settings.gate("ResourceID")
         kube = KubeForm(context, now, verifier.user, opened, resource_ids=with_ids)
         self.metrics.registry.register(Gauges(lambda: self._numbers(len(opened))))
-        health = Health(context.access, self.metrics, lambda: self._not_ready, self._checks)
+        health = Health(context.access, self.metrics, self._unready, self._checks)
         description = openapi.encoded(self.kinds)
 
         async def show_openapi(call: Call) -> web.StreamResponse:
@@ -263,6 +263,9 @@ class ControlPlane:
             kube.route,
         )
         return Dispatch((fixed, *variable), authenticator, context.access, self.metrics, self._tracer)
+
+    def _unready(self) -> str:
+        return self._not_ready or self.store.full
 
     def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.shown(mesh) if self._proxies else iter(())
@@ -322,6 +325,7 @@ class ControlPlane:
         yield "koguma_store_batches", "Group commits.", "counter", store.batches
         yield "koguma_store_conflicts", "Appends where another was first.", "counter", store.conflicts
         yield "koguma_store_lost", "Appends whose outcome had to be looked up.", "counter", store.lost
+        yield "koguma_store_full", "Whether there is no room to store more.", "gauge", bool(store.full)
         if self._proxies is not None:
             yield from self._proxies.numbers()
         yield "koguma_api_watches", "Watches that are open.", "gauge", n_watches
@@ -349,6 +353,8 @@ class ControlPlane:
             await self.store.ping()
         except KogumaError as error:
             return Check("store", "error", f"{where}: {error.detail}", "start the database; nothing is lost")
+        if self.store.full:
+            return Check("store", "error", f"{where}: {self.store.full}", "reads and proxies go on meanwhile")
         text = f"{where}: revision {self.store.state.revision}, history from {self.store.state.compacted}"
         return Check("store", "ok", text)
 

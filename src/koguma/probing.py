@@ -28,6 +28,7 @@ from koguma.model.errors import Conflict, Gone, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.proxy_line import link_of
 from koguma.store.contract import Put, Transaction
+from koguma.store.waiting import log_waiting
 from koguma.xds.contract import CheckedProxy, Hello
 
 ARRIVAL_SECONDS: Final = 10.0  # that a proxy is waited for whose Dataplane comes on its other stream
@@ -115,7 +116,7 @@ class ProbedDataplane:
             except (Conflict, NotFound):
                 continue  # somebody else wrote it in between; look again
             except Unavailable as error:
-                _log.warning("a report waits for the store", proxy=str(self._key), reason=error.detail)
+                log_waiting(_log, "a report waits for the store", error, proxy=str(self._key))
                 return
             states = {service_probe.section(each): each.get("state") for each in _inbounds(spec)}
             _log.info("inbounds changed their state", proxy=now.core_name, mesh=now.mesh, states=states)

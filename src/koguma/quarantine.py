@@ -24,6 +24,7 @@ from koguma.model.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Delete, Operation, Put, Transaction
+from koguma.store.waiting import log_waiting
 
 PREFIX: Final = "koguma-quarantine-"
 RETRY_SECONDS: Final = 2.0
@@ -221,7 +222,7 @@ class Quarantine:
         except (AlreadyExists, Conflict, NotFound):
             self._note(proxy)  # somebody else wrote it in between; look again
         except Unavailable as error:
-            _log.warning("quarantine waits for the store", reason=error.detail)
+            log_waiting(_log, "quarantine waits for the store", error)
             await asyncio.sleep(RETRY_SECONDS)
             self._note(proxy)
 

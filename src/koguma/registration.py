@@ -26,6 +26,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Operation, Put, Transaction
+from koguma.store.waiting import log_waiting
 
 PROXY: Final = "proxy"
 CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
@@ -138,7 +139,7 @@ class Registration:
             except (Conflict, NotFound):
                 continue  # one of them changed in between; look again
             except Unavailable as error:
-                _log.warning("proxies' claims wait for the store", reason=error.detail)
+                log_waiting(_log, "proxies' claims wait for the store", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for key in claims:
@@ -179,9 +180,7 @@ class Registration:
             try:
                 return await self.remove(resource)
             except Unavailable as error:
-                _log.warning(
-                    "a proxy's removal waits for the store", proxy=resource.core_name, reason=error.detail
-                )
+                log_waiting(_log, "a proxy's removal waits for the store", error, proxy=resource.core_name)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def left_behind(self) -> list[Resource]:

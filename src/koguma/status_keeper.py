@@ -28,6 +28,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Change, Put, Transaction
 from koguma.store.feed import Subscription
+from koguma.store.waiting import log_waiting
 
 PACE: Final = timedelta(seconds=1)  # between two counts of the proxies of a service
 SHARE: Final = 4  # we rest so many times longer than we work, however large a mesh is
@@ -109,7 +110,7 @@ class StatusKeeper:
                     )
                     touched = await self._touched(news, SHARE * seconds)
             except (Gone, Unavailable) as error:
-                _log.warning("statuses are looked at again from the start", reason=error.detail)
+                log_waiting(_log, "statuses are looked at again from the start", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def settle(self, meshes: Iterable[str]) -> None:
@@ -124,7 +125,7 @@ class StatusKeeper:
             try:
                 todo |= await self._settle(mesh)
             except Unavailable as error:
-                _log.warning("statuses wait for the store", mesh=mesh, reason=error.detail)
+                log_waiting(_log, "statuses wait for the store", error, mesh=mesh)
             except Exception as error:  # noqa: BLE001 - the statuses of one mesh must not wait for those of another
                 _log.exception("statuses of a mesh cannot be told", mesh=mesh)
                 self.context.background.failed("status keeper", error)

@@ -28,6 +28,7 @@ async def test_only_its_owner_can_read_a_store(tmp_path) -> None:
         "store.db-shm": 0o600,
         "store.db-wal": 0o600,
         "store.db.lock": 0o600,
+        "store.db.reserve": 0o600,
     }
     await store.close()
 

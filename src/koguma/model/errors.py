@@ -15,6 +15,7 @@ KogumaError
 ├── TooLarge          413   over a size limit, which the text names
 ├── UnsupportedMedia  415   a content type that we do not read
 ├── Unavailable       503   passing; retry later is right
+│   └── StoreFull     507   there is no room to store anything more; the text says where
 └── TooNew            504   a revision that is not written yet
 """
 
@@ -155,6 +156,13 @@ class Unavailable(KogumaError):
 
     status = 503
     title = "Service unavailable"
+
+
+class StoreFull(Unavailable):
+    """There is no room to store anything more: a person has to make some, and then the same request works."""
+
+    status = 507
+    title = "Insufficient Storage"
 
 
 class NotAcceptable(KogumaError):

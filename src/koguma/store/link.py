@@ -12,7 +12,7 @@ import asyncpg
 
 from koguma.model.redacted import masked_url
 from koguma.store.contract import StoreUnusable
-from koguma.store.log import LogLost, LogUnreachable
+from koguma.store.log import LogFull, LogLost, LogUnreachable
 
 if TYPE_CHECKING:
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
@@ -43,6 +43,13 @@ LOST = (
 def words(error: BaseException) -> str:
     """An error in one line, also where its own text is empty."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _full(url: str, error: asyncpg.DiskFullError) -> str:
+    return (
+        f"the disk of the database {masked_url(url)} is full ({error}); make room there. Deletes need some"
+        " too, and a shorter --history removes old revisions"
+    )
 
 
 async def connect(url: str) -> Connection:
@@ -77,6 +84,8 @@ class Link:
                 self._connection = await self._connected()
             try:
                 yield self._connection
+            except asyncpg.DiskFullError as error:  # an error of one statement: what was asked did not happen
+                raise LogFull(_full(self._url, error)) from error
             except LOST as error:
                 if isinstance(error, ValueError):  # asyncpg's own check of arguments: a mistake of ours
                     raise

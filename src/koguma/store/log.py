@@ -25,6 +25,10 @@ class LogUnreachable(LogLost):
     """The log could not even be asked: nothing was sent, so it did nothing."""
 
 
+class LogFull(LogLost):
+    """The log has no room for what was to be appended; it did nothing. The text says where and what helps."""
+
+
 class Loaded(msgspec.Struct, frozen=True):
     """The current state, all at one revision; changes up to `compacted` may be gone."""
 
@@ -69,6 +73,9 @@ class Log(Protocol):
 
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
         """Forget changes older than that which are not current; answers the new `compacted`."""
+
+    async def has_room(self) -> bool:
+        """Whether a log that was full takes new objects again, as far as it can tell without a write."""
 
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
         """Return when another writer may have written, and after `timeout` seconds in any case."""

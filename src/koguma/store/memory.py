@@ -97,6 +97,10 @@ class MemoryLog:
         self.compacted = max([self.compacted, *old])
         return self.compacted
 
+    async def has_room(self) -> bool:
+        """Memory is not kept account of."""
+        return True
+
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
         """Return after the next append, or when the time is over."""
         with suppress(TimeoutError):

@@ -7,6 +7,7 @@ YugabyteDB take it too; where there is no LISTEN, polling remains.
 """
 
 import asyncio
+import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -85,6 +86,10 @@ _FORGET = """
 DELETE FROM changes WHERE (time < $1 OR (time < $2 AND kind = ANY($3::text[])))
 AND revision NOT IN (SELECT revision FROM current) RETURNING revision
 """
+# What cannot be compressed has to be given room; the revision is one that no change has.
+_ROOM_BYTES = 256 * 1024
+_NO_WORDS = "'', " * (len(Row._fields) - 2)
+_TRY_ROOM = f"INSERT INTO changes ({_COLUMNS}) VALUES (-1, {_NO_WORDS}$1)"
 _COMPACTED = "UPDATE counter SET compacted = greatest(compacted, $1) WHERE id = 1 RETURNING compacted"
 
 
@@ -177,6 +182,19 @@ class PostgresLog:
         finally:
             await link.close()
         return compacted
+
+    async def has_room(self) -> bool:
+        """Insert as much as a large object needs, and take it back."""
+        async with self._reader.use() as db:
+            attempt = db.transaction()
+            await attempt.start()
+            try:
+                await db.execute(_TRY_ROOM, secrets.token_hex(_ROOM_BYTES // 2))
+            except asyncpg.DiskFullError:
+                return False
+            finally:
+                await attempt.rollback()
+        return True
 
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - a hint may simply not come
         """Return after a notification, but never later than the next poll is due."""

@@ -3,6 +3,9 @@
 SQLite runs on a thread of its own, so that waiting for the disk never stops the event loop; a batch costs
 one hop to it. A write is on the disk (WAL, full sync) before it is answered. A lock beside the file keeps a
 second process out, because each process answers reads from its own memory.
+
+Where the disk is full, appends fail at once with the reason, and only deletes and the removal of old history
+go on: they have the room of a file that was kept for them (`reserve`).
 """
 
 import asyncio
@@ -10,8 +13,9 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +25,8 @@ from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
 from koguma.store.decide import rfc3339
-from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
+from koguma.store.log import Decide, Loaded, LogFull, LogLost, too_old, went_back
+from koguma.store.reserve import RESERVE_BYTES, Reserve
 from koguma.store.row import Row
 from koguma.store.worker import Worker
 
@@ -59,6 +64,7 @@ _LOAD = (
     " FROM current p LEFT JOIN changes c ON c.revision = p.revision"
 )
 _SELECT = f"SELECT {_COLUMNS.replace('body', 'CAST(body AS BLOB)')} FROM changes"  # noqa: S608 - fixed names
+_PIECE = 500  # changes that are removed at a time, so that neither writes nor the disk have to wait for all
 _OLD = "(time < ? OR (time < ? AND kind IN ({kinds}))) AND revision NOT IN (SELECT revision FROM current)"
 
 
@@ -67,8 +73,9 @@ class SqliteLog:
 
     shared = False
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, reserve_bytes: int = RESERVE_BYTES) -> None:
         self.path = Path(path)
+        self._reserve = Reserve(self.path, reserve_bytes)
         self._worker = Worker("koguma-sqlite")
         self._closed = False
         self._lock_file: int | None = None
@@ -117,9 +124,15 @@ class SqliteLog:
 
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
         """Forget old changes that are not current."""
-        return await self._run(
-            lambda: self._compact(rfc3339(before), rfc3339(short_before), sorted(short_kinds))
-        )
+        ends = rfc3339(before), rfc3339(short_before)
+        old = await self._run(lambda: self._old(*ends, sorted(short_kinds)))
+        for piece in _pieces(old, self._reserve.size // 8):
+            await self._run(partial(self._with_reserve, partial(self._forget, piece)))
+        return (await self._run(self._bounds))[1]
+
+    async def has_room(self) -> bool:
+        """Whether the reserve is whole again and the disk has a little more than it."""
+        return await self._run(lambda: self._keeps_reserve() and not self._reserve.is_disk_full())
 
     async def wait_hint(self, timeout: float) -> None:  # noqa: ASYNC109 - no hint ever comes
         """There is no other writer; this only sleeps."""
@@ -166,16 +179,22 @@ class SqliteLog:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_file = _locked(self.path)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._db = sqlite3.connect(self.path, isolation_level=None)
-            for setting in _SETTINGS:
-                self._db.execute(setting)
-            self._migrate()
+            self._reserve.fill()
+            self._with_reserve(self._begin)
         except (sqlite3.DatabaseError, OSError) as error:
             self._close()
             raise StoreUnusable(f"{self.path} cannot be used as a store: {error}") from error
-        except StoreUnusable:
+        except (StoreUnusable, LogFull):
             self._close()
             raise
+
+    def _begin(self) -> None:
+        if self._db is not None:  # of an attempt that failed for lack of room
+            self._db.close()
+        self._db = sqlite3.connect(self.path, isolation_level=None)
+        for setting in _SETTINGS:
+            self._db.execute(setting)
+        self._migrate()
 
     def _close(self) -> None:
         if self._db is not None:
@@ -198,7 +217,7 @@ class SqliteLog:
 
     def _load(self) -> Loaded:
         db = self._connection
-        revision, compacted = db.execute(_BOUNDS).fetchone()
+        revision, compacted = self._bounds()
         found = [row.entry(values) for values in db.execute(_LOAD)]
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
@@ -206,13 +225,29 @@ class SqliteLog:
 
     def _since(self, revision: int, limit: int | None) -> list[Change]:
         db = self._connection
-        _, compacted = db.execute(_BOUNDS).fetchone()
+        _, compacted = self._bounds()
         if revision < compacted:
             raise too_old(revision, compacted)
         query = f"{_SELECT} WHERE revision > ? ORDER BY revision LIMIT ?"
         return [row.decoded(found) for found in db.execute(query, (revision, -1 if limit is None else limit))]
 
+    def _bounds(self) -> tuple[int, int]:
+        revision, compacted = self._connection.execute(_BOUNDS).fetchone()
+        return revision, compacted
+
     def _append(self, expected: int, rows: Sequence[Row]) -> bool:
+        if all(one.op == Op.DELETE.value for one in rows):
+            return self._with_reserve(lambda: self._append_rows(expected, rows))
+        if not self._keeps_reserve():  # else new objects would use up the room that deletes need
+            raise self._full()
+        try:
+            return self._append_rows(expected, rows)
+        except sqlite3.OperationalError as error:
+            if self._is_full(error):
+                raise self._full() from error
+            raise
+
+    def _append_rows(self, expected: int, rows: Sequence[Row]) -> bool:
         with self._transaction() as db:
             if db.execute(_TAKE_TURN, (rows[-1].revision, expected)).rowcount == 0:
                 return False
@@ -222,16 +257,81 @@ class SqliteLog:
                 db.executemany(statement, [values(one) for one in same])
         return True
 
-    def _compact(self, before: str, short_before: str, short_kinds: list[str]) -> int:
+    def _old(self, before: str, short_before: str, short_kinds: list[str]) -> list[tuple[int, int]]:
+        """The changes that may be forgotten, oldest first: revision and size."""
         old = _OLD.format(kinds=", ".join("?" * len(short_kinds)))
-        values = (before, short_before, *short_kinds)
+        query = f"SELECT revision, length(body) FROM changes WHERE {old} ORDER BY revision"  # noqa: S608 - placeholders only
+        return self._connection.execute(query, (before, short_before, *short_kinds)).fetchall()
+
+    def _forget(self, revisions: Sequence[int]) -> None:
         with self._transaction() as db:
-            newest = db.execute(f"SELECT max(revision) FROM changes WHERE {old}", values).fetchone()[0]  # noqa: S608 - placeholders
-            if newest is not None:
-                db.execute(f"DELETE FROM changes WHERE {old}", values)  # noqa: S608 - placeholders only
-                db.execute("UPDATE counter SET compacted = max(compacted, ?) WHERE id = 1", (newest,))
-            compacted: int = db.execute(_BOUNDS).fetchone()[1]
-        return compacted
+            db.executemany("DELETE FROM changes WHERE revision = ?", [(revision,) for revision in revisions])
+            db.execute("UPDATE counter SET compacted = max(compacted, ?) WHERE id = 1", (revisions[-1],))
+
+    # Where the disk is full.
+
+    def _with_reserve(self, work: Callable[[], T]) -> T:
+        """Do something that makes room; where there is none, with that of the reserve."""
+        try:
+            done = work()
+        except sqlite3.OperationalError as error:
+            if not self._is_full(error):
+                raise
+            if not self._reserve.give_back():
+                raise self._full() from error
+            self._empty_wal()
+            try:
+                done = work()
+            except sqlite3.OperationalError as again:
+                raise (self._full() if self._is_full(again) else again) from again
+        if not self._reserve.is_whole:
+            self._empty_wal()
+        return done
+
+    def _empty_wal(self) -> None:
+        """Bring what was written into the database, so that the next write finds the room it took."""
+        if self._db is None:
+            return
+        with suppress(sqlite3.OperationalError):  # then later
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def _keeps_reserve(self) -> bool:
+        """Whether what deletes may need is there: as a file, or as free pages inside of the database."""
+        return self._reserve.fill() or self._free_bytes() >= self._reserve.size
+
+    def _free_bytes(self) -> int:
+        free, size = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("freelist_count", "page_size")
+        )
+        return int(free) * int(size)
+
+    def _is_full(self, error: sqlite3.OperationalError) -> bool:
+        code = error.sqlite_errorcode & 0xFF  # the rest says in which operation
+        return code == sqlite3.SQLITE_FULL or (
+            code == sqlite3.SQLITE_IOERR and self._reserve.is_disk_full()  # as a quota is told
+        )
+
+    def _full(self) -> LogFull:
+        left = self._reserve.bytes_left // 1024
+        return LogFull(
+            f"the disk of {self.path} is full ({left} KB are left); make room on that file system or enlarge"
+            " it. Deletes still work, and so does the removal of old revisions (more with a shorter --history)"
+        )
+
+
+def _pieces(old: Sequence[tuple[int, int]], bytes_max: int) -> Iterator[list[int]]:
+    """Revisions by groups whose removal fits into a part of the reserve."""
+    piece: list[int] = []
+    left = bytes_max
+    for revision, size in old:
+        if piece and (len(piece) == _PIECE or size > left):
+            yield piece
+            piece, left = [], bytes_max
+        piece.append(revision)
+        left -= size
+    if piece:
+        yield piece
 
 
 def _locked(path: Path) -> int:
@@ -246,6 +346,7 @@ def _locked(path: Path) -> int:
         raise StoreUnusable(
             f"{path} is in use by process {holder}; stop it first, or use another file"
         ) from None
-    os.ftruncate(file, 0)
-    os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # on a full disk the lock holds, and only the number is missing
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
     return file

@@ -14,19 +14,21 @@ from typing import TypeVar
 import structlog
 
 from koguma.background import Background
-from koguma.model.errors import Unavailable
+from koguma.model.errors import StoreFull, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.store import feed
 from koguma.store.contract import Change, Transaction
 from koguma.store.decide import NewUid, decide
 from koguma.store.feed import Subscription
-from koguma.store.log import Log, LogLost
+from koguma.store.log import Log, LogFull, LogLost
 from koguma.store.mirror import Mirror
 from koguma.store.state import State
+from koguma.store.waiting import log_waiting
 from koguma.store.writer import Writer
 
 WRITE_TIMEOUT_SECONDS = 15.0
 COMPACTION_SECONDS = 3600.0
+ROOM_SECONDS = 2.0  # between two looks whether a full store has room again
 RETENTION = timedelta(days=30)
 SHORT_RETENTION = timedelta(hours=1)
 
@@ -51,6 +53,8 @@ T = TypeVar("T")
 async def _answer(question: Awaitable[T]) -> T:
     try:
         return await question
+    except LogFull as full:
+        raise StoreFull(str(full)) from full
     except LogLost as lost:
         raise Unavailable(f"the store does not answer: {lost}") from lost
 
@@ -101,6 +105,11 @@ class Store:
         """Times that the log did not answer while writing."""
         return self._writer.lost
 
+    @property
+    def full(self) -> str:
+        """Why nothing more can be stored; empty where there is room."""
+        return self._writer.full
+
     async def open(self) -> None:
         """Open the log, read what is current, and begin to take writes."""
         try:
@@ -112,6 +121,7 @@ class Store:
         self._tasks.append(self._background.forever("store writer", self._writer.run, may_end=True))
         if self.log.shared:
             self._tasks.append(self._background.forever("store follower", self._mirror.follow))
+        self._tasks.append(self._background.forever("room of the store", self._look_for_room))
 
     async def close(self) -> None:
         """Finish the writes under way, end the watches, let go of the log."""
@@ -162,6 +172,14 @@ class Store:
         """Return if the log answers, else raise Unavailable."""
         await _answer(self.log.ping())
 
+    async def _look_for_room(self) -> None:
+        """While the log is full, ask it now and then; else it would be known only by the next write."""
+        while True:
+            await asyncio.sleep(ROOM_SECONDS)
+            with suppress(LogLost):
+                if self.full and await self.log.has_room():
+                    self._writer.has_room()
+
     async def compact(
         self,
         short_kinds: Collection[str] = (),
@@ -181,11 +199,14 @@ class Store:
         short_retention: timedelta = SHORT_RETENTION,
         every: float = COMPACTION_SECONDS,
     ) -> None:
-        """Compact once an hour until cancelled; the owner of the store runs this."""
+        """Compact once an hour and when the store is full, until cancelled; the store's owner runs this."""
         while True:
-            await asyncio.sleep(every)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every):
+                    await self._writer.filled.wait()
+            self._writer.filled.clear()
             try:
                 compacted = await self.compact(short_kinds, retention, short_retention)
                 _logger.info("history compacted", compacted=compacted)
             except Unavailable as error:
-                _logger.warning("history not compacted", reason=str(error))
+                log_waiting(_logger, "history not compacted", error)

@@ -14,11 +14,11 @@ from datetime import datetime
 
 import structlog
 
-from koguma.model.errors import Gone, Unavailable
+from koguma.model.errors import Gone, StoreFull, Unavailable
 from koguma.store import row
 from koguma.store.contract import Change, Op, Transaction
 from koguma.store.decide import Draft, NewUid, decide
-from koguma.store.log import Log, LogLost, LogUnreachable
+from koguma.store.log import Log, LogFull, LogLost, LogUnreachable
 from koguma.store.mirror import RETRY_SECONDS_MAX, Mirror
 from koguma.store.row import Row
 
@@ -92,6 +92,8 @@ class Writer:
         self.batches = 0
         self.conflicts = 0
         self.lost = 0
+        self.full = ""  # why nothing more can be stored, while that is so
+        self.filled = asyncio.Event()  # since it last was looked at
 
     def submit(self, transaction: Transaction) -> asyncio.Future[tuple[Change, ...]]:
         """Put a transaction in the queue; the future gets its answer."""
@@ -123,6 +125,8 @@ class Writer:
             try:
                 try:
                     await self._attempt(members)
+                except LogFull as full:
+                    self._refuse_growth(members, full)
                 except (LogLost, Gone) as lost:
                     await self._recover(members, lost)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others' writes
@@ -144,7 +148,7 @@ class Writer:
         self._mark_sent(plan)
         try:
             is_written = await self._log.append(plan.revision, plan.rows)
-        except LogUnreachable:
+        except (LogUnreachable, LogFull):
             self._mark_unsent([member for member in plan.accepted if member not in before])
             raise
         if is_written:
@@ -202,6 +206,8 @@ class Writer:
     def _answer(self, plan: Plan) -> None:
         self._mirror.take([change for member in plan.accepted for change in member.written])
         self.batches += bool(plan.rows)
+        if self.full and any(_grows(member) for member in plan.accepted):
+            self.has_room()
         for member in plan.accepted:
             self._mirror.awaited.pop(member.transaction.id, None)
             self.writes += 1
@@ -227,6 +233,22 @@ class Writer:
             if not member.answered and now > member.deadline:
                 self._mirror.awaited.pop(member.transaction.id, None)
                 member.fail(Unavailable(_TIMED_OUT[member.sent].format(self._timeout)))
+
+    def _refuse_growth(self, members: Sequence[Member], full: LogFull) -> None:
+        """There is no room: nobody waits for some. What only deletes is tried again by itself."""
+        if not self.full:
+            _logger.warning("store is full", reason=str(full))
+            self.filled.set()
+        self.full = str(full)
+        growing = [member for member in members if _grows(member)]
+        for member in growing or members:
+            member.fail(StoreFull(f"nothing was written: {full}"))
+
+    def has_room(self) -> None:
+        """Something was stored, or could be."""
+        if self.full:
+            self.full = ""
+            _logger.info("store has room again")
 
     def _refuse_unsent(self, members: Iterable[Member], lost: LogUnreachable) -> None:
         """Nobody need wait for a log that cannot be reached, but those whose writes it may have."""
@@ -266,6 +288,11 @@ _TIMED_OUT = {
 
 def _written(changes: tuple[Change, ...]) -> tuple[Change, ...]:
     return tuple(change for change in changes if change.op is not Op.UNCHANGED)
+
+
+def _grows(member: Member) -> bool:
+    """Whether it stores something, rather than only delete."""
+    return any(change.op is not Op.DELETE for change in member.written)
 
 
 def _as_found(decided: tuple[Change, ...], found: tuple[Change, ...]) -> tuple[Change, ...]:

@@ -28,6 +28,7 @@ _REASONS: Final[tuple[tuple[type[KogumaError], int, str], ...]] = (
     (errors.Gone, 410, "Expired"),
     (errors.TooLarge, 413, "RequestEntityTooLarge"),
     (errors.UnsupportedMedia, 415, "UnsupportedMediaType"),
+    (errors.StoreFull, 507, "InsufficientStorage"),
     (errors.Unavailable, 503, "ServiceUnavailable"),
     (errors.TooNew, 504, "Timeout"),
 )
