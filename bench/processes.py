@@ -71,7 +71,9 @@ class Plane(Process):
         data_dir.mkdir(exist_ok=True)
         ports = [f"--{name}-port=0" for name in ("api", "api-tls", "dp", "xds")]
         command = [KOGUMA, "cp", "run", "--data-dir", str(data_dir), *ports]
-        super().__init__([*command, "--store", store] if store else command, data_dir)
+        super().__init__(
+            [*command, "--store", store, "--no-store-encryption"] if store else command, data_dir
+        )
         self.token = (data_dir / "admin-token").read_text().strip()
 
 

@@ -81,7 +81,7 @@ class Plane(Process):
         self.ports = ports
         flags = [text for name, port in ports.items() for text in (f"--{name}-port", str(port))]
         command = [KOGUMA, "cp", "run", "--data-dir", str(folder), *flags, "--log-level", "warning"]
-        super().__init__([*command, "--store", store] if store else command, folder)
+        super().__init__([*command, "--store", store, "--no-store-encryption"] if store else command, folder)
         self.api = Api(self.port, (folder / "admin-token").read_text().strip())
 
 

@@ -1,6 +1,7 @@
 """A real control plane for tests: its own loop in a thread, its own ports, its own data directory."""
 
 import asyncio
+import base64
 import http.client
 import json
 import threading
@@ -70,6 +71,7 @@ class Plane:
     def __init__(self, data_dir: Path, file: str | None = None, **flags: Any) -> None:
         logs.configure("error", "json")
         self.data_dir = data_dir
+        flags = {**_keys(data_dir, flags.get("store", "")), **flags}
         ports = {"api_port": 0, "api_tls_port": 0, "dp_port": 0, "xds_port": 0}
         self.settings = settings.load(
             file, {}, {"data_dir": str(data_dir), "store": "memory://", **ports, **flags}
@@ -112,6 +114,17 @@ class Plane:
     def watch(self, path: str, **headers: str) -> Lines:
         """A watch that stays open until it is left."""
         return Lines(self.port, path, headers)
+
+
+def _keys(data_dir: Path, store: str) -> dict[str, str]:
+    """The key file that a PostgreSQL store needs, the same for all control planes."""
+    if not store.startswith("postgresql:"):
+        return {}
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = data_dir / "store.key"
+    file.touch(0o600)
+    file.write_text(base64.b64encode(b"a key of thirty-two bytes, known").decode())
+    return {"store_key_file": str(file)}
 
 
 def timeout(name: str = "slow", mesh: str = "default", idle: str = "5s", **fields: Any) -> dict[str, Any]:

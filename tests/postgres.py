@@ -109,6 +109,20 @@ class Server:
 
         _outside_any_loop(run())
 
+    def fetch(self, query: str, url: str) -> list[asyncpg.Record]:
+        """The rows of one query."""
+        found: list[asyncpg.Record] = []
+
+        async def run() -> None:
+            db = await asyncpg.connect(url)
+            try:
+                found.extend(await db.fetch(query))
+            finally:
+                await db.close()
+
+        _outside_any_loop(run())
+        return found
+
     def _url(self, name: str) -> str:
         return f"postgresql://tester@127.0.0.1:{self._port}/{name}"
 

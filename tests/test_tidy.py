@@ -193,6 +193,13 @@ def test_links_lead_somewhere(page: Path):
     assert broken == []
 
 
+def test_no_page_shows_a_password_on_a_command_line():
+    """Whoever may list processes reads it; a variable, a file or standard input keeps it."""
+    shown = re.compile(r"^\$ (?!export ).*://[^\s/:@]+:[^\s@]+@", re.MULTILINE)
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert [f"{in_house(page)}: {found}" for page in pages for found in shown.findall(page.read_text())] == []
+
+
 def test_the_changelog_is_open_for_the_next_line():
     text = (ROOT / "CHANGELOG.md").read_text()
     unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)

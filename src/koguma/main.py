@@ -54,7 +54,9 @@ from koguma.model.redacted import masked_url
 from koguma.model.schema import Json
 from koguma.proxy_side import ProxySide, ServerIdentity
 from koguma.settings import Settings
-from koguma.store import Store, log_at, migrate
+from koguma.store import Store, key_file_of, log_at, migrate
+from koguma.store.keys import KeyCommand, KeyFile
+from koguma.store.sealing import Sealing
 
 # The compile works beside the loop. Whoever waits for Python gets it after this long, and with 5 ms, which is
 # usual, thousands of small waits of the loop add up to seconds.
@@ -89,7 +91,8 @@ class ControlPlane:
         self._found = plugins.load(kinds.KINDS, plugins.installed(), self._warn_of_plugin)
         self.kinds = self._found.kinds
         self.background = Background(now)
-        self.store = Store(log_at(settings.store_url), now, background=self.background)
+        log = log_at(settings.store_url, self._sealing())
+        self.store = Store(log, now, background=self.background)
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
@@ -198,6 +201,17 @@ class ControlPlane:
             patch_checks=lambda: self._patch_checks,
         )
         return context, Keys(lambda: self.store.state)
+
+    def _sealing(self) -> Sealing:
+        """How Secrets are encrypted in the store."""
+        settings = self.settings
+        secret = {kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.admin_only}
+        source: KeyFile | KeyCommand | None = None
+        if settings.store_key_command:
+            source = KeyCommand(settings.store_key_command)
+        elif path := settings.store_key_file or key_file_of(settings.store_url):
+            source = KeyFile(path, is_default=not settings.store_key_file)
+        return Sealing(secret, source, is_on=settings.store_encryption)
 
     def _control(self) -> Control:
         readable = plugins.for_engine(self._found, self._failures.__setitem__)

@@ -18,7 +18,7 @@ from koguma.model import documents, names
 from koguma.model.access import BUILTIN_ROLES, Binding, Role
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode, Place
-from koguma.model.redacted import masked_url
+from koguma.model.redacted import SHOWN, masked_url
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
 
@@ -60,6 +60,15 @@ class Settings(Spec):
             "sqlite:///FILE, postgresql://USER@HOST/DB or memory://; SQLite in the data directory by default."
         ),
     ] = ""
+    store_key_file: Annotated[
+        str,
+        doc(
+            "File with the keys that encrypt Secrets in the store; by default FILE.key beside an SQLite file,"
+            " which is made."
+        ),
+    ] = ""
+    store_key_command: Annotated[str, doc("Command that prints these keys, instead of a file.")] = ""
+    store_encryption: Annotated[bool, doc("Whether Secrets are encrypted in the store.")] = True
     data_dir: Annotated[
         str, doc("Directory for keys, certificates, the admin token and the SQLite file.")
     ] = ""
@@ -147,6 +156,8 @@ class Settings(Spec):
             for field in msgspec.structs.fields(self)
         }
         shown["store"] = masked_url(self.store_url)
+        command, *arguments = self.store_key_command.split(maxsplit=1) or [""]
+        shown["storeKeyCommand"] = f"{command} {SHOWN}" if arguments else command
         shown["tracesEndpoint"] = masked_url(self.traces_endpoint)
         return shown
 
@@ -194,6 +205,8 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("systemNamespace", "must be a namespace: at most 63 of a-z, 0-9 and '-'", "name")
     if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
         yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
+    if settings.store_key_file and settings.store_key_command:
+        yield Violation("storeKeyCommand", "does not go with storeKeyFile: give one of them", "pair")
     yield from _traces_violations(settings.traces_endpoint)
     yield from _range_violations(settings)
     roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}

@@ -225,6 +225,24 @@ def test_the_printed_settings_hide_passwords(koguma):
     assert "postgresql://me:*****@db/mesh" in ended.out
 
 
+def test_a_password_on_the_command_line_is_warned_about_without_being_shown(koguma, tmp_path, monkeypatch):
+    address = "postgresql://me:hunter2@127.0.0.1:1/mesh"
+    ended = koguma("cp", "run", "--store", address, "--data-dir", str(tmp_path), "--no-store-encryption")
+    assert ended.code == 1
+    assert "the password of the store is on the command line" in ended.err
+    assert "~/.pgpass" in ended.err
+    assert "hunter2" not in ended.out + ended.err
+    monkeypatch.setenv("KOGUMA_STORE", address)
+    ended = koguma("cp", "run", "--data-dir", str(tmp_path), "--no-store-encryption")
+    assert "command line" not in ended.err
+
+
+def test_the_arguments_of_a_key_command_are_not_shown(koguma):
+    ended = koguma("cp", "run", "--print-config", "--store-key-command", "vault read --token=hunter2 key")
+    assert "storeKeyCommand: vault «redacted»" in ended.out
+    assert "hunter2" not in ended.out
+
+
 def test_wrong_settings_are_all_told_with_their_source(koguma, monkeypatch):
     monkeypatch.setenv("KOGUMA_XDS_PORT", "many")
     ended = koguma("cp", "run", "--api-port", "99999")

@@ -9,6 +9,7 @@ from koguma.store import Delete, Put, Store, Subscription, Transaction
 from koguma.store.contract import Change, Operation
 from koguma.store.log import Log
 from koguma.store.memory import MemoryLog
+from koguma.store.sealing import PLAIN, Sealing
 from koguma.store.sqlite import SqliteLog
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -33,11 +34,19 @@ class InMemory:
     def __init__(self) -> None:
         self.kept = MemoryLog()
 
-    def log(self) -> Log:
+    def log(self, sealing: Sealing = PLAIN) -> Log:
+        self.kept._sealing = sealing
         return self.kept
 
+    def bodies(self) -> list[bytes]:
+        """What is kept of all revisions, as it is kept."""
+        return [self.kept.rows[revision].body for revision in sorted(self.kept.rows)]
+
     def spoil(self, revision: int) -> None:
-        self.kept.rows[revision] = self.kept.rows[revision]._replace(body=b'{"uid": "half')
+        self.replace(revision, b'{"uid": "half')
+
+    def replace(self, revision: int, body: bytes) -> None:
+        self.kept.rows[revision] = self.kept.rows[revision]._replace(body=body)
 
 
 class InFile:
@@ -46,12 +55,21 @@ class InFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def log(self) -> Log:
-        return SqliteLog(self.path)
+    def log(self, sealing: Sealing = PLAIN) -> Log:
+        return SqliteLog(self.path, sealing=sealing)
+
+    def bodies(self) -> list[bytes]:
+        with sqlite3.connect(self.path) as db:
+            found = db.execute("SELECT CAST(body AS BLOB) FROM changes ORDER BY revision").fetchall()
+        db.close()
+        return [body for (body,) in found]
 
     def spoil(self, revision: int) -> None:
+        self.replace(revision, b'{"uid": "half')
+
+    def replace(self, revision: int, body: bytes) -> None:
         with sqlite3.connect(self.path) as db:
-            db.execute("UPDATE changes SET body = ? WHERE revision = ?", (b'{"uid": "half', revision))
+            db.execute("UPDATE changes SET body = ? WHERE revision = ?", (body, revision))
         db.close()
 
 
@@ -62,14 +80,21 @@ class InPostgres:
         self.server = server
         self.url = url
 
-    def log(self) -> Log:
+    def log(self, sealing: Sealing = PLAIN) -> Log:
         from koguma.store.postgres import PostgresLog
 
-        return PostgresLog(self.url)
+        return PostgresLog(self.url, sealing)
+
+    def bodies(self) -> list[bytes]:
+        found = self.server.fetch("SELECT body FROM changes ORDER BY revision", self.url)
+        return [body.encode() for (body,) in found]
 
     def spoil(self, revision: int) -> None:
+        self.replace(revision, b'{"uid": "half')
+
+    def replace(self, revision: int, body: bytes) -> None:
         self.server.execute(
-            f'UPDATE changes SET body = \'{{"uid": "half\' WHERE revision = {revision}', self.url
+            f"UPDATE changes SET body = '{body.decode()}' WHERE revision = {revision}", self.url
         )
 
 

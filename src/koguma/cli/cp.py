@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,9 +13,14 @@ from koguma import settings as setting
 from koguma.cli.failures import ExitCode, Failure
 from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
+from koguma.model.redacted import masked_url
 from koguma.settings import ENV_PREFIX, Settings
 
 _FILE_ONLY = ("access",)
+_SEEN_BY_OTHERS = (
+    "warning: the password of the store is on the command line, where everybody on this machine can read it;"
+    " put it into ~/.pgpass (or the file that PGPASSFILE names), or the address into KOGUMA_STORE"
+)
 
 
 @click.group("cp")
@@ -39,6 +45,8 @@ def run(*, config_file: str | None, print_config: bool, **flags: Any) -> int:
 
         print(output.yaml_text(msgspec.to_builtins(settings.shown())), end="")
         return ExitCode.FINE
+    if masked_url(flags.get("store") or "") != (flags.get("store") or ""):
+        print(_SEEN_BY_OTHERS, file=sys.stderr)
     # main puts everything together and so stands above this package; asked for by name, it is not imported
     # when the package is, and the direction between the rooms stays as the import contract says.
     serve: Callable[[Settings], int] = importlib.import_module("koguma.main").run

@@ -14,7 +14,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "cp": ("koguma cp run",),
     "cp run": (
         "koguma cp run",
-        "koguma cp run --zone-name east --store postgresql://koguma@db/mesh",
+        "koguma cp run --zone-name east --store postgresql://koguma@db/mesh --store-key-file store.key",
         "koguma cp run --config-file koguma.yaml --print-config",
     ),
     "dp": ("koguma dp run --name web-1 --service web --port 10080 --service-port 8080 --protocol http",),

@@ -18,6 +18,7 @@ from koguma.store.contract import (
 from koguma.store.feed import Subscription
 from koguma.store.log import Log
 from koguma.store.memory import MemoryLog
+from koguma.store.sealing import PLAIN, Sealing
 from koguma.store.state import State
 from koguma.store.store import Store
 
@@ -35,6 +36,7 @@ __all__ = [
     "Subscription",
     "Transaction",
     "Unreadable",
+    "key_file_of",
     "log_at",
     "open_store",
 ]
@@ -43,23 +45,23 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
-async def open_store(url: str) -> Store:
+async def open_store(url: str, sealing: Sealing = PLAIN) -> Store:
     """The store at an address, open: `sqlite:///FILE`, `postgresql://...` or `memory://`."""
-    store = Store(log_at(url))
+    store = Store(log_at(url, sealing))
     await store.open()
     return store
 
 
-def log_at(url: str) -> Log:
-    """The log that an address means, not yet open."""
+def log_at(url: str, sealing: Sealing = PLAIN) -> Log:
+    """The log that an address means, not yet open; what lies on a disk is sealed as given."""
     if url == "memory://":
         return MemoryLog()
     if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
         from koguma.store.sqlite import SqliteLog  # noqa: PLC0415 - only who uses SQLite pays for it
 
-        return SqliteLog(url.removeprefix(_SQLITE))
+        return SqliteLog(url.removeprefix(_SQLITE), sealing=sealing)
     if url.startswith(_POSTGRES):
-        return _postgres(url)
+        return _postgres(url, sealing)
     scheme = url.partition("://")[0] if "://" in url else ""
     what = f'"{scheme}://"' if scheme else "an address without a scheme"
     raise StoreUnusable(
@@ -68,7 +70,12 @@ def log_at(url: str) -> Log:
     )
 
 
-def _postgres(url: str) -> Log:
+def key_file_of(url: str) -> str:
+    """Where the key for the Secrets of a store is by default: beside an SQLite file; else nowhere."""
+    return f"{url.removeprefix(_SQLITE)}.key" if url.startswith(_SQLITE) else ""
+
+
+def _postgres(url: str, sealing: Sealing) -> Log:
     try:
         from koguma.store.postgres import PostgresLog  # noqa: PLC0415 - asyncpg is an extra
     except ModuleNotFoundError as error:
@@ -77,4 +84,4 @@ def _postgres(url: str) -> Log:
         raise StoreUnusable(
             "a PostgreSQL store needs asyncpg, which is not installed: pip install 'koguma[postgres]'"
         ) from error
-    return PostgresLog(url)
+    return PostgresLog(url, sealing)

@@ -15,12 +15,14 @@ from koguma.store.contract import Change, Op, Unreadable
 from koguma.store.decide import rfc3339
 from koguma.store.log import Decide, Loaded, too_old, went_back
 from koguma.store.row import Row
+from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
 
 class MemoryLog:
     """Rows in a dict. Nothing here waits, so every method is atomic."""
 
-    def __init__(self, *, shared: bool = False) -> None:
+    def __init__(self, *, shared: bool = False, sealing: Sealing = PLAIN) -> None:
+        self._sealing = sealing
         self.shared = shared
         self.revision = 0
         self.compacted = 0
@@ -29,14 +31,21 @@ class MemoryLog:
         self._written = asyncio.Event()
 
     async def open(self) -> None:
-        """Nothing to do."""
+        """Get the keys, and store what is there as it is to be stored."""
+        prefixes = {at: _prefix(one) for at, one in self.rows.items() if one.kind in self._sealing.kinds}
+        self._sealing.begin(prefixes.values(), "the store in memory")
+        for at, prefix in prefixes.items():
+            if not self._sealing.is_as_it_should_be(prefix):
+                self.rows[at] = self._sealing.again(self.rows[at])
 
     async def close(self) -> None:
         """Nothing to do; what was written stays, for the next store that opens it."""
 
     async def load(self) -> Loaded:
         """What is current."""
-        found = [row.entry(self.rows[revision]) for revision in sorted(self.current.values())]
+        found = [
+            row.entry(self.rows[revision], self._sealing.opened) for revision in sorted(self.current.values())
+        ]
         return Loaded(
             self.revision,
             self.compacted,
@@ -49,13 +58,13 @@ class MemoryLog:
         if revision < self.compacted:
             raise too_old(revision, self.compacted)
         last = self.revision if limit is None else min(self.revision, revision + limit)
-        return [row.decoded(self.rows[at]) for at in range(revision + 1, last + 1)]
+        return [row.decoded(self.rows[at], self._sealing.opened) for at in range(revision + 1, last + 1)]
 
     async def append(self, expected: int, rows: Sequence[Row]) -> bool:
         """Add rows, if `expected` is the newest revision."""
         if expected != self.revision:
             return False
-        for one in rows:
+        for one in self._sealing.sealed(rows):
             self.rows[one.revision] = one
             if one.op == Op.DELETE.value:
                 del self.current[one.key]
@@ -75,12 +84,12 @@ class MemoryLog:
     async def history(self, key: Key, limit: int) -> list[Change]:
         """The changes of one object, newest first."""
         found = [one for _, one in sorted(self.rows.items(), reverse=True) if one.key == key]
-        return [row.decoded(one) for one in found[:limit]]
+        return [row.decoded(one, self._sealing.opened) for one in found[:limit]]
 
     async def change_at(self, revision: int) -> Change | None:
         """One change."""
         one = self.rows.get(revision)
-        return row.decoded(one) if one else None
+        return row.decoded(one, self._sealing.opened) if one else None
 
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
         """Forget old changes that are not current."""
@@ -109,3 +118,7 @@ class MemoryLog:
 
     async def ping(self) -> None:
         """It always answers."""
+
+
+def _prefix(one: Row) -> str:
+    return one.body[:PREFIX_CHARACTERS].decode(errors="replace")

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
+import structlog
 
 from koguma.model.errors import Unavailable
 from koguma.model.redacted import masked_url
@@ -24,7 +25,10 @@ from koguma.store.decide import rfc3339
 from koguma.store.link import Connection, Link, words
 from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
 from koguma.store.notices import Notices
-from koguma.store.row import Row
+from koguma.store.row import Opened, Row
+from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
+
+_log = structlog.get_logger("koguma.store")
 
 POLL_SECONDS = 0.25
 LONG_SECONDS = 600.0  # for migrations and compaction
@@ -81,6 +85,8 @@ SELECT {_COLUMNS}, compacted FROM (SELECT compacted FROM counter WHERE id = 1) k
 (SELECT {_COLUMNS} FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2) c ON TRUE ORDER BY revision
 """
 _SELECT = f"SELECT {_COLUMNS} FROM changes"
+_PREFIXES = "SELECT revision, left(body, $1) AS prefix FROM changes WHERE kind = ANY($2::text[])"
+_REWRITE = "UPDATE changes SET body = $2 WHERE revision = $1 AND body = $3"
 _OF_ONE = "kind = $1 AND mesh = $2 AND zone = $3 AND namespace = $4 AND name = $5"
 _FORGET = """
 DELETE FROM changes WHERE (time < $1 OR (time < $2 AND kind = ANY($3::text[])))
@@ -98,8 +104,9 @@ class PostgresLog:
 
     shared = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sealing: Sealing = PLAIN) -> None:
         self._url = url
+        self._sealing = sealing
         self._writer = Link(url)
         self._reader = Link(url)
         self._notices = Notices(url)
@@ -113,11 +120,27 @@ class PostgresLog:
         try:
             async with self._writer.use() as db:
                 await _migrate(db, where)
+                await self._seal_as_it_should_be(db, where)
         except LogLost as lost:
             raise Unavailable(f"{where} does not answer ({lost}); is PostgreSQL running there?") from lost
         except asyncpg.PostgresError as error:
             raise StoreUnusable(f"{where} cannot be used as a store: {words(error)}") from error
         self._notices.start()
+
+    async def _seal_as_it_should_be(self, db: Connection, where: str) -> None:
+        """Get the keys, and write anew what is stored in another form than it is to be, history included."""
+        sealing = self._sealing
+        stored = await db.fetch(_PREFIXES, PREFIX_CHARACTERS, sealing.kinds)
+        # On a thread, since a key command may take its time.
+        await asyncio.to_thread(sealing.begin, [found["prefix"] for found in stored], where)
+        wrong = [one["revision"] for one in stored if not sealing.is_as_it_should_be(one["prefix"])]
+        for revision in wrong:
+            values = await db.fetchrow(f"{_SELECT} WHERE revision = $1", revision)
+            if values is not None:  # else it was compacted away meanwhile
+                body = _text(sealing.again(values).body)
+                await db.execute(_REWRITE, revision, body, values["body"])
+        if wrong:
+            _log.info("Secrets are stored anew", revisions=len(wrong), encrypted=bool(sealing.prefix))
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -130,7 +153,10 @@ class PostgresLog:
         async with self._reader.use() as db, db.transaction(isolation="repeatable_read", readonly=True):
             await db.execute(_NO_TIMEOUT)
             bounds = await db.fetchrow(_BOUNDS)
-            found = [row.entry(values) for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)]
+            found = [
+                row.entry(values, self._sealing.opened)
+                for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)
+            ]
         assert bounds is not None
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
@@ -139,13 +165,13 @@ class PostgresLog:
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:
         """The changes after a revision, oldest first."""
         async with self._reader.use() as db:
-            return await _since(db, revision, limit)
+            return await _since(db, revision, limit, self._sealing.opened)
 
     async def append(self, expected: int, rows: Sequence[Row]) -> bool:
         """Add rows, if `expected` is the newest revision."""
         async with self._writer.use() as db:
             try:
-                done = await _append(db, expected, rows)
+                done = await _append(db, expected, self._sealing.sealed(rows))
             except asyncpg.TransactionRollbackError:  # known not to have happened
                 return False
         if done:
@@ -156,7 +182,8 @@ class PostgresLog:
         """Hold the counter's row, so that nobody else writes between reading and appending."""
         async with self._writer.use() as db, db.transaction():
             await db.fetchval(_LOCK)
-            rows = decide(await _since(db, after, None))
+            rows = decide(await _since(db, after, None, self._sealing.opened))
+            rows = self._sealing.sealed(rows)
             if rows and not await _append_in_steps(db, rows[0].revision - 1, rows):
                 raise went_back(after)
         self._notices.send()
@@ -207,26 +234,26 @@ class PostgresLog:
 
     async def _changes(self, query: str, *values: Any) -> list[Change]:
         async with self._reader.use() as db:
-            return [row.decoded(found) for found in await db.fetch(query, *values)]
+            return [row.decoded(found, self._sealing.opened) for found in await db.fetch(query, *values)]
 
 
-async def _since(db: Connection, revision: int, limit: int | None) -> list[Change]:
+async def _since(db: Connection, revision: int, limit: int | None, opened: Opened) -> list[Change]:
     """Page by page, so that no statement takes long; a page that is not full ends at one moment's newest."""
     if limit is not None:
-        return await _page(db, revision, limit)
+        return await _page(db, revision, limit, opened)
     changes: list[Change] = []
-    while len(page := await _page(db, revision, _PAGE)) == _PAGE:
+    while len(page := await _page(db, revision, _PAGE, opened)) == _PAGE:
         changes += page
         revision = page[-1].revision
     return changes + page
 
 
-async def _page(db: Connection, revision: int, limit: int) -> list[Change]:
+async def _page(db: Connection, revision: int, limit: int, opened: Opened) -> list[Change]:
     found = await db.fetch(_SINCE, revision, limit)
     compacted = found[0]["compacted"]
     if revision < compacted:
         raise too_old(revision, compacted)
-    return [row.decoded(values[:-1]) for values in map(tuple, found) if values[0] is not None]
+    return [row.decoded(values[:-1], opened) for values in map(tuple, found) if values[0] is not None]
 
 
 async def _append(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
@@ -254,9 +281,13 @@ def _arrays(rows: Sequence[Row]) -> tuple[Sequence[Any], ...]:
     *columns, bodies = zip(*rows, strict=True)
     return (
         *columns,
-        [body.decode() for body in bodies],
+        [_text(body) for body in bodies],
         [last[one[6:11]] == one.revision for one in rows],
     )
+
+
+def _text(body: bytes | str) -> str:
+    return body if isinstance(body, str) else body.decode()
 
 
 async def _migrate(db: Connection, where: str) -> None:

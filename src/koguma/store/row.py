@@ -1,9 +1,10 @@
 """Row: one change as every log keeps it, with the object's body as JSON text.
 
-The names stand in columns, so that a body which cannot be read still says whose it is.
+The names stand in columns, so that a body which cannot be read still says whose it is. A body may be sealed
+(`sealing`); whoever reads rows says how it is opened.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ class Row(NamedTuple):
     def key(self) -> Key:
         """Whose change it is."""
         return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
+
+
+Opened = Callable[[Row], Row]  # the same row with its body as it was encoded; ValueError where that cannot be
 
 
 class _Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
@@ -86,23 +90,23 @@ def encoded(change: Change) -> Row:
     return Row(change.revision, *head, *names, body)
 
 
-def decoded(values: Iterable[Any]) -> Change:
+def decoded(values: Iterable[Any], opened: Opened) -> Change:
     """The change of a row; where the body cannot be read, the change says so."""
     of = Row._make(values)
     error = ""
     try:
-        resource = _resource(of)
+        resource = _resource(opened(of))
     except _UNREADABLE as cause:
         error = _error(of, cause)
         resource = _names(of)
     return Change(of.revision, Op(of.op), resource, of.time, of.author, of.reason, of.transaction_id, error)
 
 
-def entry(values: Iterable[Any]) -> Resource | Unreadable:
+def entry(values: Iterable[Any], opened: Opened) -> Resource | Unreadable:
     """The object that a row of the current state holds; the body is None where its change is gone."""
     of = Row._make(values)
     try:
-        return _resource(of)
+        return _resource(opened(of))
     except _UNREADABLE as cause:
         return Unreadable(of.key, of.core_name, of.revision, _error(of, cause))
 

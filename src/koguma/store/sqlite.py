@@ -21,6 +21,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
@@ -28,9 +30,12 @@ from koguma.store.decide import rfc3339
 from koguma.store.log import Decide, Loaded, LogFull, LogLost, too_old, went_back
 from koguma.store.reserve import RESERVE_BYTES, Reserve
 from koguma.store.row import Row
+from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 from koguma.store.worker import Worker
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("koguma.store")
 
 _COLUMNS = ", ".join(Row._fields)
 _PLACE = "kind, mesh, zone, namespace, name, core_name, revision"
@@ -40,6 +45,7 @@ _SETTINGS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA busy_timeout = 5000",
     "PRAGMA foreign_keys = OFF",
+    "PRAGMA secure_delete = ON",  # what was deleted is overwritten, so that no Secret stays in a free page
 )
 _TAKE_TURN = "UPDATE counter SET revision = ? WHERE id = 1 AND revision = ?"
 _APPEND = f"INSERT INTO changes ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608 - fixed names
@@ -73,8 +79,11 @@ class SqliteLog:
 
     shared = False
 
-    def __init__(self, path: str | Path, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(
+        self, path: str | Path, reserve_bytes: int = RESERVE_BYTES, sealing: Sealing = PLAIN
+    ) -> None:
         self.path = Path(path)
+        self._sealing = sealing
         self._reserve = Reserve(self.path, reserve_bytes)
         self._worker = Worker("koguma-sqlite")
         self._closed = False
@@ -154,7 +163,9 @@ class SqliteLog:
 
     async def _changes(self, query: str, values: tuple[Any, ...]) -> list[Change]:
         return await self._run(
-            lambda: [row.decoded(found) for found in self._connection.execute(query, values)]
+            lambda: [
+                row.decoded(found, self._sealing.opened) for found in self._connection.execute(query, values)
+            ]
         )
 
     @property
@@ -181,6 +192,7 @@ class SqliteLog:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._reserve.fill()
             self._with_reserve(self._begin)
+            self._seal_as_it_should_be()
         except (sqlite3.DatabaseError, OSError) as error:
             self._close()
             raise StoreUnusable(f"{self.path} cannot be used as a store: {error}") from error
@@ -215,10 +227,34 @@ class SqliteLog:
                 for statement in step.statements:
                     db.execute(statement)
 
+    def _seal_as_it_should_be(self) -> None:
+        """Get the keys, and write anew what is stored in another form than it is to be, history included."""
+        kinds = self._sealing.kinds
+        among = f"kind IN ({', '.join('?' * len(kinds))})"
+        query = (
+            f"SELECT revision, substr(CAST(body AS TEXT), 1, {PREFIX_CHARACTERS}) FROM changes WHERE {among}"  # noqa: S608 - placeholders only
+        )
+        stored: list[tuple[int, str]] = self._connection.execute(query, kinds).fetchall()
+        self._sealing.begin((prefix for _, prefix in stored), str(self.path))
+        wrong = [revision for revision, prefix in stored if not self._sealing.is_as_it_should_be(prefix)]
+        if not wrong:
+            return
+        with self._transaction() as db:
+            for revision in wrong:
+                values = db.execute(f"{_SELECT} WHERE revision = ?", (revision,)).fetchone()
+                body = self._sealing.again(values).body
+                db.execute("UPDATE changes SET body = ? WHERE revision = ?", (body, revision))
+        _log.info("Secrets are stored anew", revisions=len(wrong), encrypted=bool(self._sealing.prefix))
+        try:  # pages that were freed before may still have what was in them
+            self._connection.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            _log.warning("old pages of the store are not overwritten", reason=str(error), file=str(self.path))
+        self._empty_wal()
+
     def _load(self) -> Loaded:
         db = self._connection
         revision, compacted = self._bounds()
-        found = [row.entry(values) for values in db.execute(_LOAD)]
+        found = [row.entry(values, self._sealing.opened) for values in db.execute(_LOAD)]
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
         return Loaded(revision, compacted, resources, unreadable)
@@ -229,7 +265,8 @@ class SqliteLog:
         if revision < compacted:
             raise too_old(revision, compacted)
         query = f"{_SELECT} WHERE revision > ? ORDER BY revision LIMIT ?"
-        return [row.decoded(found) for found in db.execute(query, (revision, -1 if limit is None else limit))]
+        found = db.execute(query, (revision, -1 if limit is None else limit))
+        return [row.decoded(values, self._sealing.opened) for values in found]
 
     def _bounds(self) -> tuple[int, int]:
         revision, compacted = self._connection.execute(_BOUNDS).fetchone()
@@ -251,7 +288,7 @@ class SqliteLog:
         with self._transaction() as db:
             if db.execute(_TAKE_TURN, (rows[-1].revision, expected)).rowcount == 0:
                 return False
-            db.executemany(_APPEND, rows)
+            db.executemany(_APPEND, self._sealing.sealed(rows))
             for op, same in groupby(rows, attrgetter("op")):
                 statement, values = _STEPS[op]
                 db.executemany(statement, [values(one) for one in same])
@@ -316,7 +353,7 @@ class SqliteLog:
         left = self._reserve.bytes_left // 1024
         return LogFull(
             f"the disk of {self.path} is full ({left} KB are left); make room on that file system or enlarge"
-            " it. Deletes still work, and so does the removal of old revisions (more with a shorter --history)"
+            " it. Deletes still work, and so does the removal of old revisions: a shorter --history helps"
         )
 
 

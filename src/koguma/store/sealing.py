@@ -1,0 +1,144 @@
+"""Sealing: the bodies of Secrets are encrypted on their way into a log, and opened on their way out.
+
+A sealed body is text: `sealed:1:<id of the key>:<base64 of nonce and AES-256-GCM's output>`. What the row
+says beside it (revision and key of the object) is authenticated with it, so that no body can be moved to
+another row. Rows of other kinds, and those of before, are plain JSON, which begins with a brace.
+
+The first key seals, all keys open. Keys come from a file or from a command (`keys`). What is stored in
+another form than the settings say is written anew at the next start, history included.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from koguma.store.contract import StoreUnusable
+from koguma.store.keys import KeySource, StoreKey
+from koguma.store.row import Row
+
+_MARK: Final = "sealed:1:"
+_ID_CHARACTERS: Final = 16
+PREFIX_CHARACTERS: Final = len(_MARK) + _ID_CHARACTERS + 1  # of a stored body: all that says how it is stored
+_NONCE_BYTES: Final = 12
+
+
+class Sealing:
+    """How the bodies of some kinds are stored: sealed, or plain where that was chosen (`is_on`)."""
+
+    def __init__(self, kinds: Collection[str], source: KeySource | None, *, is_on: bool = True) -> None:
+        self.kinds = tuple(sorted(kinds))
+        self._source = source
+        self._is_on = is_on
+        self._keys: dict[str, StoreKey] = {}
+        self._first: StoreKey | None = None
+
+    def begin(self, prefixes: Iterable[str], where: str) -> None:
+        """Get the keys for a store whose bodies begin so; a new key only where nothing is sealed yet."""
+        needed = sorted({key_id for prefix in prefixes if (key_id := _key_id(prefix))})
+        if self._source is not None:
+            self._read(may_make=self._is_on and not needed)
+        missing = [key_id for key_id in needed if key_id not in self._keys]
+        if missing:
+            raise StoreUnusable(_missing(where, missing, self._source))
+        if self._is_on and self.kinds and self._first is None:
+            raise StoreUnusable(
+                f"the Secrets in {where} are to be encrypted, and no key was given: write one with"
+                " `openssl rand -base64 32` into a file that only its owner can read, and give it to every"
+                " control plane on this store with --store-key-file; or choose --no-store-encryption"
+            )
+
+    def _read(self, *, may_make: bool) -> None:
+        assert self._source is not None
+        found = self._source.keys(may_make=may_make)
+        self._keys = {key.id: key for key in found}
+        self._first = found[0] if found and self._is_on else None
+
+    @property
+    def prefix(self) -> str:
+        """How a body begins that is stored as it is to be; a plain one has no prefix."""
+        return f"{_MARK}{self._first.id}:" if self._first else ""
+
+    def is_as_it_should_be(self, prefix: str) -> bool:
+        """Whether a body of these kinds that begins so can stay as it is stored."""
+        return prefix == self.prefix if self._first else not prefix.startswith(_MARK)
+
+    def sealed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows as a log keeps them."""
+        first = self._first
+        if first is None or not any(row.kind in self.kinds for row in rows):
+            return rows
+        return [row._replace(body=_sealed(first, row)) if row.kind in self.kinds else row for row in rows]
+
+    def opened(self, row: Row) -> Row:
+        """A row of the log, its body as it was; ValueError says why it cannot be opened."""
+        body = _text_if_sealed(row.body)
+        if not body:
+            return row
+        key = self._key(_key_id(body))
+        try:
+            data = base64.b64decode(body[PREFIX_CHARACTERS:], validate=True)
+            plain = AESGCM(key.secret).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _beside(row))
+        except (InvalidTag, binascii.Error, ValueError):
+            raise ValueError(f"it was sealed with the key {key.id} and has been changed since") from None
+        return row._replace(body=plain)
+
+    def again(self, values: Iterable[Any]) -> Row:
+        """A stored row in the form that it should have; one that cannot be opened stays as it is."""
+        row = Row._make(values)
+        try:
+            return self.sealed([self.opened(row)])[0]
+        except ValueError:
+            return row
+
+    def _key(self, key_id: str) -> StoreKey:
+        if key_id not in self._keys and self._source is not None and self._source.has_changed():
+            self._read(may_make=False)  # another control plane may seal with a key that was added
+        if key_id not in self._keys:
+            raise ValueError(
+                f"it is sealed with the key {key_id}, which {self._source or 'no file'} does not have"
+            )
+        return self._keys[key_id]
+
+
+PLAIN: Final = Sealing((), None, is_on=False)  # nothing is sealed
+
+
+def _text_if_sealed(body: Any) -> str:
+    """A sealed body as text, whether its log keeps text or bytes; empty where it is plain or gone."""
+    if isinstance(body, str):
+        return body if body.startswith(_MARK) else ""
+    is_sealed = isinstance(body, bytes) and body.startswith(_MARK.encode())
+    return body.decode("ascii", "replace") if is_sealed else ""
+
+
+def _key_id(text: str) -> str:
+    return text[len(_MARK) : PREFIX_CHARACTERS - 1] if text.startswith(_MARK) else ""
+
+
+def _sealed(key: StoreKey, row: Row) -> bytes:
+    nonce = os.urandom(_NONCE_BYTES)
+    data = nonce + AESGCM(key.secret).encrypt(nonce, _bytes(row.body), _beside(row))
+    return f"{_MARK}{key.id}:".encode() + base64.b64encode(data)
+
+
+def _bytes(body: Any) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)
+
+
+def _beside(row: Row) -> bytes:
+    """What is authenticated with a body and stands beside it."""
+    return "\0".join((str(row.revision), *row.key)).encode()
+
+
+def _missing(where: str, missing: Sequence[str], source: KeySource | None) -> str:
+    keys = f"the key {missing[0]}" if len(missing) == 1 else f"the keys {', '.join(missing)}"
+    here = f"{source} does not have it" if source is not None else "no key file was given"
+    return (
+        f"{where} has Secrets that are encrypted with {keys}, and {here}: put the key back, from a backup or"
+        " from another control plane on this store, and start again; nothing was changed"
+    )
