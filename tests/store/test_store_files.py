@@ -44,6 +44,31 @@ async def test_a_second_process_is_told_who_has_the_file(tmp_path) -> None:
     await (await open_store(f"sqlite:///{file}")).close()
 
 
+async def test_a_file_with_a_second_name_is_refused_under_both(tmp_path) -> None:
+    file, other = tmp_path / "store.db", tmp_path / "elsewhere" / "other.db"
+    other.parent.mkdir()
+    first = await open_store(f"sqlite:///{file}")
+    os.link(file, other)
+    with pytest.raises(StoreUnusable, match="hard links") as refusal:
+        await open_store(f"sqlite:///{other}")
+    assert str(other) in refusal.value.detail
+    await first.close()
+    with pytest.raises(StoreUnusable, match="2 names"):
+        await open_store(f"sqlite:///{file}")
+    other.unlink()
+    await (await open_store(f"sqlite:///{file}")).close()
+
+
+async def test_a_symbolic_link_does_not_pass_the_lock(tmp_path) -> None:
+    file, link = tmp_path / "store.db", tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(file)
+    first = await open_store(f"sqlite:///{file}")
+    with pytest.raises(StoreUnusable, match=f"in use by process {os.getpid()}"):
+        await open_store(f"sqlite:///{link}")
+    await first.close()
+
+
 async def test_a_write_is_on_the_disk_when_it_is_answered(tmp_path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/store.db")
     db = store.log._db

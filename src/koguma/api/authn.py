@@ -7,7 +7,6 @@ rebinding). Everyone else is anonymous. Who may can act as somebody else, by Kub
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +25,7 @@ from koguma.api.user import (
     User,
 )
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
+from koguma.model.short_keys import kept_if_short
 
 _PROXY_HEADERS: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 _OWN_SITES: Final = (None, "same-origin", "none")
@@ -66,7 +66,7 @@ def is_local(headers: Mapping[str, str], peer: str, scheme: str) -> bool:
     return origin is None or origin == f"{scheme}://{host}"
 
 
-@lru_cache(maxsize=1024)
+@kept_if_short(maxsize=1024)
 def is_loopback(address: str) -> bool:
     """Whether an address is this machine's own."""
     try:
@@ -77,7 +77,7 @@ def is_loopback(address: str) -> bool:
     return bool((mapped or parsed).is_loopback)
 
 
-@lru_cache(maxsize=1024)
+@kept_if_short(maxsize=1024)
 def _is_own_host(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""

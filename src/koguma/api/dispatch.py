@@ -5,6 +5,7 @@ becomes an answer here, and nowhere else.
 """
 
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,12 +24,15 @@ from koguma.api.metrics import Metrics
 from koguma.api.parameters import Parameter
 from koguma.api.tracing import Tracer
 from koguma.api.user import ANONYMOUS
-from koguma.model.errors import KogumaError, NotAllowed, NotFound
+from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound
+from koguma.model.short_keys import is_short
 
 Handler = Callable[..., Awaitable[web.StreamResponse]]  # the call, then what the path says
 
 _METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 _KEPT_MAX: Final = 10_000
+_FAILED: Final = 400  # and above
+_ENCODED_SLASH: Final = re.compile(r"%2f", re.IGNORECASE)
 _INTERNAL: Final = "Internal Server Error"
 
 
@@ -87,7 +91,7 @@ class Dispatch:
         """The word for what a request asks, before it is answered."""
         try:
             endpoint, _ = self._found(call.request)
-        except NotFound:
+        except (BadRequest, NotFound):
             return "none"
         is_watch = call.has_query and call.query.get("watch") in ("true", "1")
         return "watch" if is_watch and call.request.method == "GET" else endpoint.word
@@ -100,6 +104,7 @@ class Dispatch:
         try:
             endpoint, parts = self._found(request)
             response = await self._answer(call, endpoint, parts)
+            self._keep(request.path, endpoint, parts, response.status)
         except KogumaError as error:
             response = self._refused(call, endpoint, parts, error)
         except ConnectionError:
@@ -110,8 +115,21 @@ class Dispatch:
         self._done(call, endpoint, response, time.perf_counter() - started)
         return response
 
+    def _keep(self, path: str, endpoint: Endpoint, parts: tuple[Any, ...], status: int) -> None:
+        """Remember where a path leads once somebody got something there; not for whoever makes up paths."""
+        if status >= _FAILED or path in self._kept or not is_short(path):
+            return
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        self._kept[path] = (endpoint, parts)
+
     def _found(self, request: web.BaseRequest) -> Found:
         path = request.path
+        if "%" in request.raw_path and _ENCODED_SLASH.search(request.rel_url.raw_path):
+            raise BadRequest(
+                "the path has an encoded slash (%2F). No name has a slash in it, and as a separator it would"
+                " lead elsewhere: write / between the parts of the path"
+            )
         kept = self._kept.get(path)
         if kept is not None:
             return kept
@@ -119,9 +137,6 @@ class Dispatch:
         for route in self._routes:
             found = route(segments)
             if found is not None:
-                if len(self._kept) >= _KEPT_MAX:
-                    self._kept.clear()
-                self._kept[path] = found
                 return found
         text = f"there is nothing at {request.path[:200]}; GET /_resources lists kinds and paths"
         raise NotFound(text, title="Not Found")
@@ -181,7 +196,7 @@ class Dispatch:
         if not response.prepared:
             response.headers["Koguma-Request-Id"] = call.id
             response.headers["Server"] = "koguma"
-        if request.method not in ("GET", "HEAD") or response.status >= 400:  # noqa: PLR2004 - what went wrong
+        if request.method not in ("GET", "HEAD") or response.status >= _FAILED:
             self._log.info(
                 "request answered",
                 request=call.id,

@@ -6,13 +6,13 @@ are small frozen values, and remembered by their text: a watch asks the same one
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 
 from koguma.model import labels as label_rules
 from koguma.model.errors import BadRequest
+from koguma.model.short_keys import kept_if_short
 
 NAME: Final = "metadata.name"
 NAMESPACE: Final = "metadata.namespace"
@@ -68,7 +68,7 @@ class Selector(msgspec.Struct, frozen=True):
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
-@lru_cache(maxsize=1024)
+@kept_if_short(maxsize=1024)
 def labels(text: str) -> Selector:
     """A label selector: `app=web,tier in (a, b),!legacy`; empty text selects everything."""
     return Selector(tuple(_Parser(text).requirements()))
@@ -217,7 +217,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return next((term.value for term in self.terms if term.path == path and term.is_equal), None)
 
 
-@lru_cache(maxsize=1024)
+@kept_if_short(maxsize=1024)
 def fields(text: str, supported: tuple[str, ...] = ()) -> FieldSelector:
     r"""A field selector: `metadata.name=web,status.phase!=Done`; in values `\`, `,` and `=` are escaped."""
     terms = tuple(_term(part, text) for part in _parts(text) if part)

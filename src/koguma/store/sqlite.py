@@ -190,6 +190,7 @@ class SqliteLog:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_file = _locked(self.path)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            _refuse_other_names(self.path)
             self._reserve.fill()
             self._with_reserve(self._begin)
             self._seal_as_it_should_be()
@@ -371,9 +372,20 @@ def _pieces(old: Sequence[tuple[int, int]], bytes_max: int) -> Iterator[list[int
         yield piece
 
 
+def _refuse_other_names(path: Path) -> None:
+    """A file with several names would have a lock and a write-ahead log for each, and be destroyed by two."""
+    n_names = path.stat().st_nlink
+    if n_names > 1:
+        raise StoreUnusable(
+            f"{path} has {n_names} names in its file system (hard links), and another process may use it by"
+            f" one of them; remove the others, which `find -samefile {path}` lists, or copy the file"
+        )
+
+
 def _locked(path: Path) -> int:
-    """Take the lock beside the file, or say who has it."""
-    lock = path.with_name(f"{path.name}.lock")
+    """Take the lock beside the file itself, wherever a symbolic link to it is, or say who has it."""
+    real = path.resolve()
+    lock = real.with_name(f"{real.name}.lock")
     file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

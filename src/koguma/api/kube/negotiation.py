@@ -1,7 +1,6 @@
 """Negotiation: in which shape a client wants its answer: whole objects, tables, or metadata alone."""
 
 from enum import Enum
-from functools import lru_cache
 from typing import Final, get_args
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from koguma.api.call import JSON, Call
 from koguma.kube import tables
 from koguma.model.errors import BadRequest, NotAcceptable
+from koguma.model.short_keys import kept_if_short
 
 _META_GROUP: Final = "meta.k8s.io"
 _META_VERSIONS: Final = ("v1", "v1beta1")
@@ -42,7 +42,7 @@ def wanted(call: Call) -> Wanted:
     return _wanted(call.header("Accept") or "*/*")
 
 
-@lru_cache(maxsize=256)
+@kept_if_short(maxsize=256)
 def _wanted(accept: str) -> Wanted:
     for entry in accept.split(","):
         found = _one(entry)

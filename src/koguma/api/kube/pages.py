@@ -20,6 +20,7 @@ from koguma.kube.catalog import Catalog
 from koguma.kube.registry import Registry
 from koguma.model.errors import Forbidden, NotAcceptable, NotFound
 from koguma.model.schema import Json
+from koguma.model.short_keys import is_short
 
 _DISCOVERY_GROUP: Final = "apidiscovery.k8s.io"
 _V2_ASKED: Final = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -87,7 +88,8 @@ class Pages:
         page = self._asked.get((word, accept))
         if page is None:
             page = self._negotiated(word, accept, plain)
-            _remember(self._asked, (word, accept), page)
+            if is_short(word, accept):
+                _remember(self._asked, (word, accept), page)
         return _sent(call, page)
 
     def _negotiated(self, word: str, accept: str, plain: Callable[[], Json]) -> Page:
@@ -190,7 +192,8 @@ class Pages:
         attempt = self._attempts.get(path)
         if attempt is None:
             attempt = Attempt("get", path=path.rstrip("/") or "/")
-            _remember(self._attempts, path, attempt)
+            if is_short(path):
+                _remember(self._attempts, path, attempt)
         if not self._context.access.allows(call.user, attempt):
             raise Forbidden(denied(call.user, attempt))
 

@@ -1,0 +1,82 @@
+"""What anybody can send without a token: long paths and headers, encoded slashes, bodies that never end."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from tests.plane import Plane, timeout
+
+STRANGER = {"X_Forwarded_For": "203.0.113.7"}  # sent by another machine through a proxy: nobody's
+N_REQUESTS = 100
+LONG = 7_500
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with Plane(tmp_path_factory.mktemp("strangers")) as found:
+        yield found
+
+
+def requests(number: int):
+    """One of each sort, different each time."""
+    long = f"{number:05}" + "x" * LONG
+    yield f"/meshes/default/meshtimeouts/{long}", {}
+    yield f"/{long}", {}
+    yield f"/apis/{long}", {}
+    yield f"/apis/kuma.io/v1alpha1/namespaces/{long}/meshtimeouts", {}
+    yield f"/openapi/v3/{long}", {}
+    yield f"/_kri/{long}", {}
+    yield "/meshes", {"Host": long}
+    yield "/apis", {"Accept": f"application/json;q={long}"}
+    yield "/apis/kuma.io/v1alpha1/meshtimeouts", {"Accept": f"application/json;q={long}"}
+    yield f"/apis/kuma.io/v1alpha1/meshtimeouts?labelSelector=a%3D{long}", {}
+    yield f"/apis/kuma.io/v1alpha1/meshtimeouts?fieldSelector=metadata.name%3D{long}", {}
+    yield "/meshes", {"Impersonate_User": long}
+
+
+def sent(plane: Plane, numbers: range, **who: str) -> None:
+    for number in numbers:
+        for path, headers in requests(number):
+            plane("GET", path, **who, **headers)
+
+
+def test_what_strangers_send_is_not_kept_in_memory(plane) -> None:
+    sent(plane, range(5), **STRANGER)  # what is made once is made
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        sent(plane, range(100, 100 + N_REQUESTS), **STRANGER)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Libraries keep the last 128 addresses, and the last 128 queries; more than that is ours.
+    assert after - before < 3 * 128 * LONG
+
+
+def test_an_encoded_slash_leads_nowhere_else(plane) -> None:
+    assert plane("PUT", "/meshes/default/meshtimeouts/slow", timeout()).status == 201
+    for path in (
+        "/meshes/default/meshtimeouts%2fslow",
+        "/meshes/default%2Fmeshtimeouts/slow",
+        "/meshes%2fdefault/meshtimeouts/slow",
+        "/apis/kuma.io/v1alpha1/namespaces/mesh-default%2fmeshtimeouts/slow",
+        "/apis/kuma.io%2Fv1alpha1/meshtimeouts",
+        "/%2fmeshes",
+    ):
+        for method in ("GET", "PUT", "DELETE"):
+            answer = plane(method, path, timeout() if method == "PUT" else None)
+            assert (answer.status, "%2F" in answer.json.get("detail", "")) == (400, True)
+    assert plane("GET", "/meshes/default/meshtimeouts/slow").status == 200
+    assert (
+        plane("GET", "/meshes/default/meshtimeouts/slo%77").status == 200
+    )  # other characters may be encoded
+    assert plane("GET", "/meshes?filter%5Blabels.a%5D=x%2fy").status != 400  # and in a query the slash, too
+
+
+def test_a_path_that_was_answered_does_not_answer_its_encoded_form(plane) -> None:
+    assert plane("GET", "/meshes/default").status == 200
+    assert plane("GET", "/meshes/default").status == 200
+    assert plane("GET", "/meshes%2fdefault").status == 400
