@@ -1,6 +1,8 @@
 """What anybody can send without a token: long paths and headers, encoded slashes, bodies that never end."""
 
 import gc
+import socket
+import threading
 import tracemalloc
 
 import pytest
@@ -80,3 +82,64 @@ def test_a_path_that_was_answered_does_not_answer_its_encoded_form(plane) -> Non
     assert plane("GET", "/meshes/default").status == 200
     assert plane("GET", "/meshes/default").status == 200
     assert plane("GET", "/meshes%2fdefault").status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "media"),
+    [
+        ("PUT", "/meshes/default/meshtimeouts/slow", "application/json"),
+        ("PATCH", "/meshes/default", "application/merge-patch+json"),
+        ("POST", "/_apply", "application/yaml"),
+        ("POST", "/tokens/user", "application/json"),
+        ("POST", "/api/v1/namespaces", "application/json"),
+        ("PATCH", "/api/v1/namespaces/default?fieldManager=me", "application/apply-patch+yaml"),
+        ("DELETE", "/api/v1/namespaces/nobody", "application/json"),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", "application/json"),
+    ],
+)
+def test_a_body_that_trickles_is_not_waited_for(plane, monkeypatch, method, path, media) -> None:
+    monkeypatch.setattr("koguma.api.call.BODY_SECONDS_MAX", 0.3)
+    headers = f"Host: localhost\r\nContent-Type: {media}\r\nContent-Length: 100000"
+    head = f"{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", plane.port), timeout=60) as connection:
+        connection.sendall(head.encode())
+        answered = threading.Event()
+
+        def trickle() -> None:
+            while not answered.wait(0.02):  # never a pause that a limit between two pieces would see
+                connection.sendall(b" ")
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        answer = connection.recv(65536)
+        answered.set()
+        sender.join()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come within" in answer
+
+
+def large_yaml(n_labels: int) -> bytes:
+    """A body of megabytes; its labels are refused at the end, after all is read."""
+    lines = ["type: MeshTimeout", "name: slow", "mesh: default", "spec: {}", "labels:"]
+    lines += [f"  label-{number:06}-xxxxxxxxxxxxxxxxxxxx: value" for number in range(n_labels)]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "n_labels"),
+    [("/_apply", 90_000), ("/apis/kuma.io/v1alpha1/namespaces/mesh-default/meshtimeouts", 70_000)],
+)
+def test_others_are_answered_while_a_large_body_is_read(plane, path, n_labels) -> None:
+    body = large_yaml(n_labels)
+    answers = []
+    sender = threading.Thread(
+        target=lambda: answers.append(plane("POST", path, body, Content_Type="application/yaml"))
+    )
+    sender.start()
+    n_answered = 0
+    while sender.is_alive():
+        assert plane("GET", "/healthy").status == 200
+        n_answered += not answers
+    sender.join()
+    assert answers[0].status in (400, 422)
+    assert n_answered > 20

@@ -6,6 +6,7 @@ KogumaError
 ├── Unauthenticated   401   who are you
 ├── Forbidden         403   says which permission is missing
 ├── NotFound          404   the resource is not there
+├── TooSlow           408   a body that does not come to its end
 ├── NotAllowed        405   this control plane does not do that, another one may
 ├── AlreadyExists     409   it is there
 ├── Conflict          409   somebody wrote first; read again and retry
@@ -107,6 +108,13 @@ class NotAllowed(KogumaError):
     def __init__(self, detail: str, *, title: str | None = None, allowed: Sequence[str] = ("GET",)) -> None:
         super().__init__(detail, title=title)
         self.allowed = tuple(allowed)
+
+
+class TooSlow(KogumaError):
+    """The request did not come within its time."""
+
+    status = 408
+    title = "Request Timeout"
 
 
 class AlreadyExists(KogumaError):

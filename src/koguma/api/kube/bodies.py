@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.api.call import JSON, Call
+from koguma.api.call import JSON, JSON_BYTES_ON_LOOP, YAML_BYTES_ON_LOOP, Call, read_beside
 from koguma.kube import protobuf
 from koguma.model import documents
 from koguma.model.documents import BadDocument
@@ -36,18 +36,18 @@ async def document(call: Call) -> Given:
         raise unknown_media((JSON, YAML, PROTOBUF))
     data = await call.body(BYTES_MAX)
     if media == PROTOBUF:
-        return Given(protobuf.decode(data))
-    return _yaml(data) if media == YAML else _json(data)
+        return Given(await read_beside(protobuf.decode, data, YAML_BYTES_ON_LOOP))
+    if media == YAML:
+        return await read_beside(_yaml, data, YAML_BYTES_ON_LOOP)
+    return await read_beside(_json, data, JSON_BYTES_ON_LOOP)
 
 
 async def patch(call: Call) -> Given:
     """The patch in a body; who calls knows its media type to be one of a patch."""
     data = await call.body(BYTES_MAX)
     if call.media_type != APPLY:
-        return _json(data)
-    with contextlib.suppress(BadDocument):  # most clients send JSON there, which is read faster
-        return Given(*documents.load_lenient_json(data))
-    return _yaml(data)
+        return await read_beside(_json, data, JSON_BYTES_ON_LOOP)
+    return await read_beside(_json_or_yaml, data, YAML_BYTES_ON_LOOP)
 
 
 def unknown_media(taken: Iterable[str]) -> UnsupportedMedia:
@@ -62,6 +62,12 @@ def _json(data: bytes) -> Given:
         return Given(*documents.load_lenient_json(data))
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
+
+
+def _json_or_yaml(data: bytes) -> Given:
+    with contextlib.suppress(BadDocument):  # most clients send JSON there, which is read faster
+        return Given(*documents.load_lenient_json(data))
+    return _yaml(data)
 
 
 def _yaml(data: bytes) -> Given:
@@ -82,9 +88,12 @@ async def options(call: Call) -> Json:
     if not data.strip():
         return {}
     if call.media_type == PROTOBUF:
-        return protobuf.decode(data)
+        return await read_beside(protobuf.decode, data, YAML_BYTES_ON_LOOP)
     try:
-        found = _yaml(data).value if call.media_type == YAML else documents.load_json(data)
+        if call.media_type == YAML:
+            found = (await read_beside(_yaml, data, YAML_BYTES_ON_LOOP)).value
+        else:
+            found = await read_beside(documents.load_json, data, JSON_BYTES_ON_LOOP)
     except BadDocument as error:
         raise BadRequest(f"the delete options cannot be read: {error.detail}") from None
     if not isinstance(found, dict):

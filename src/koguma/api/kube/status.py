@@ -22,6 +22,7 @@ _REASONS: Final[tuple[tuple[type[KogumaError], int, str], ...]] = (
     (errors.NotFound, 404, "NotFound"),
     (errors.NotAllowed, 405, "MethodNotAllowed"),
     (errors.NotAcceptable, 406, "NotAcceptable"),
+    (errors.TooSlow, 408, "Timeout"),
     (errors.AlreadyExists, 409, "AlreadyExists"),
     (errors.Conflict, 409, "Conflict"),
     (errors.PreconditionFailed, 409, "Conflict"),
