@@ -23,6 +23,12 @@ class DeltaRequest(msgspec.Struct, frozen=True):
     nonce: str = ""  # of the response that is answered
     error: str = ""  # the proxy's words, where it refuses that response
 
+    @property
+    def n_versions(self) -> int:
+        """How many versions it names, without reading them."""
+        n_entries: int | None = getattr(self.initial_versions, "n_entries", None)
+        return len(self.initial_versions) if n_entries is None else n_entries
+
 
 class Response(msgspec.Struct, frozen=True):
     """One response: what is new or changed, and the names of what is not there any more."""

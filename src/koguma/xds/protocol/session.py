@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus, Rejection
-from koguma.xds.protocol import differences, rest, speech
+from koguma.xds.protocol import differences, rest, speech, subscription
 from koguma.xds.protocol.acked import AckedVersions
 from koguma.xds.protocol.channel import Flight, Held
 from koguma.xds.protocol.claims import Claims
@@ -56,6 +56,7 @@ class Session:
         if isinstance(state, Rest) and rest.is_plain(request):
             self._heard_at_rest(state, request)
             return []
+        subscription.check_size(request)
         if isinstance(state, Claims) and self._heard_claim(state, request, now):
             return []
         ledger = self._awake()
