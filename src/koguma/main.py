@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import secrets
@@ -9,7 +10,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,7 +19,7 @@ import structlog
 from aiohttp import web
 
 from koguma import __version__, bootstrap, garbage, kinds, logs, plugins
-from koguma.api import access, openapi, routes, server, tracing
+from koguma.api import access, openapi, routes, secret_access, server, tracing
 from koguma.api.access import Access, Attempt
 from koguma.api.apply import Apply
 from koguma.api.authn import Authenticator
@@ -32,6 +33,7 @@ from koguma.api.metrics import Gauges, Metrics
 from koguma.api.open_watches import OpenWatches
 from koguma.api.plain import Objects
 from koguma.api.proxies import Proxies
+from koguma.api.secret_access import LapsedReference
 from koguma.api.server import HttpServer
 from koguma.api.shown import Shown
 from koguma.api.system import System
@@ -105,6 +107,7 @@ class ControlPlane:
         self._certificate = ""
         self._engine: Control | None = None
         self._patch_checks: PatchChecker | None = None
+        self._lapsed: Callable[[], Iterable[LapsedReference]] = tuple
 
     async def start(self) -> None:
         """Open the store, fill a new one, and listen."""
@@ -114,6 +117,7 @@ class ControlPlane:
         await self.store.open()
         control = self._engine = self._control()
         context, keys = self._context(control)
+        self._lapsed = functools.partial(secret_access.lapsed, context)
         self._tracer = self._traces(context.about)
         await bootstrap.fill(context, self.settings)
         await bootstrap.fill_kubernetes(context)
@@ -357,6 +361,7 @@ class ControlPlane:
             *self._plugin_checks(),
             *self._service_checks(),
             *await self._dataplane_checks(),
+            *self._secret_reference_checks(),
             *(self._proxies.checks() if self._proxies else ()),
             *self._background_checks(),
         ]
@@ -415,6 +420,15 @@ class ControlPlane:
         for problem in self._services.problems if self._services else ():
             if problem.rule != services.HAND_MADE:
                 yield Check("services", "warning", f"{problem.about}: {problem.message}")
+
+    def _secret_reference_checks(self) -> Iterator[Check]:
+        """References to Secrets that whoever wrote them may not read any more."""
+        found = list(self._lapsed())
+        for each in found[:_ODD_MAX]:
+            yield Check("secrets", "warning", str(each), secret_access.LAPSED_HINT)
+        left = len(found) - _ODD_MAX
+        if left > 0:
+            yield Check("secrets", "warning", f"{left} more like these", "begin with the first ones")
 
     async def _dataplane_checks(self) -> Sequence[Check]:
         """What is odd about Dataplanes; most of them no person writes, so that nobody else would be told."""

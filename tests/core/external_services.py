@@ -17,8 +17,8 @@ KINDS = Kinds(ALL)
 PLACE = Place(zone="east")
 
 VIP = {"type": "InternalVIP", "value": "a.ext.svc.local", "port": 80, "protocol": "http"}
-CERTIFICATE = "-----BEGIN CERTIFICATE-----"
-KEY = "-----BEGIN EC PRIVATE KEY-----"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+KEY = "-----BEGIN EC PRIVATE KEY-----\nMHcC\n-----END EC PRIVATE KEY-----\n"
 WHERE = [{"address": "1.1.1.1"}]
 AT = "spec.destination"
 

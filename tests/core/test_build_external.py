@@ -134,8 +134,49 @@ def test_our_certificate_is_a_secret_of_its_own_that_the_cluster_names():
     assert KEY not in json.dumps(found.parts)
 
 
+_ZONE_CA = CERTIFICATE.replace("MIIB", "Zone")
+_GLOBAL_CA = CERTIFICATE.replace("MIIB", "Root")
+
+
+@pytest.mark.parametrize("field", ["caCert", "clientCert"])
+@pytest.mark.parametrize("source", ["secret", "inlineString", "inline"])
+def test_only_certificates_leave_what_holds_a_key_too(field, source):
+    bundle = f"a note\n{KEY}{CERTIFICATE}{KEY}{_ZONE_CA}"
+    said = {"secret": "bundle", "inlineString": bundle, "inline": base64_of(bundle)}[source]
+    pair = {"clientCert": {"inlineString": CERTIFICATE}, "clientKey": {"inlineString": KEY}}
+    tls = {"enabled": True, **pair, field: {source: said}}
+    found = built(regular(tls), bundle=bundle)
+    assert not found.problem
+    bodies = str(found.parts) + "".join(each.body.decode("latin-1") for each in found.secrets)
+    assert "MIIB" in bodies
+    assert "Zone" in bodies
+    assert bodies.count("PRIVATE KEY") == 2, "the begin and the end of the client's own key"
+    assert "a note" not in bodies
+
+
+def test_only_a_private_key_leaves_a_key_reference():
+    bundle = f"{CERTIFICATE}a note\n{KEY}"
+    tls = {"enabled": True, "clientCert": {"inlineString": _ZONE_CA}, "clientKey": {"secret": "bundle"}}
+    (secret,) = built(regular(tls), bundle=bundle).secrets
+    assert KEY.encode() in secret.body
+    assert b"MIIB" not in secret.body
+    assert b"a note" not in secret.body
+
+
+def test_a_key_of_the_control_plane_is_never_delivered_even_where_it_is_stored():
+    for name in ("dataplane-token-signing-key-default-1", "default.ca-builtin-key-ca-1"):
+        tls = {
+            "enabled": True,
+            "clientCert": {"inlineString": CERTIFICATE},
+            "clientKey": {"type": "Secret", "secretRef": {"kind": "Secret", "name": name}},
+        }
+        found = built(regular(tls), **{name: KEY})
+        assert not found.secrets
+        assert f'{AT}.tls.clientKey: "{name}" is a key, a CA or a list' in found.problem
+
+
 def test_a_secret_of_the_services_own_zone_comes_first():
-    db = load(regular({"enabled": True, "caCert": {"secret": "ca"}}), ca=f"{CERTIFICATE} of the zone")
+    db = load(regular({"enabled": True, "caCert": {"secret": "ca"}}), ca=_ZONE_CA)
     (near,) = world.BY_KIND.items(db, ("Secret", "default"))
     far = admission.admitted(
         forms.read(
@@ -143,7 +184,7 @@ def test_a_secret_of_the_services_own_zone_comes_first():
                 "type": "Secret",
                 "name": "ca",
                 "mesh": "default",
-                "data": base64_of(f"{CERTIFICATE} of Global"),
+                "data": base64_of(_GLOBAL_CA),
             },
             KINDS,
         ),
@@ -157,16 +198,16 @@ def test_a_secret_of_the_services_own_zone_comes_first():
         found = external.of(db, key_of(db), "80")
         return context(found)["common_tls_context"]["validation_context"]["trusted_ca"]["inline_string"]
 
-    assert ca() == f"{CERTIFICATE} of the zone"
+    assert ca() == _ZONE_CA
     pipeline.take(db, [], [near[0]])
-    assert ca() == f"{CERTIFICATE} of Global"
+    assert ca() == _GLOBAL_CA
 
 
 def test_a_secret_that_changes_is_read_again_and_no_other():
     db = load(regular({"enabled": True, "caCert": {"secret": "ca"}}), ca=CERTIFICATE, other="x")
     db.watch(external.of, key_of(db), "80")
     (ca, other) = (row for _, row in world.BY_KIND.items(db, ("Secret", "default")))
-    new = base64_of(f"{CERTIFICATE} new")
+    new = base64_of(_ZONE_CA)
     pipeline.take(db, [type(other)(**{**_fields(other), "spec": {"data": new}})])
     assert db.changed() == []
     pipeline.take(db, [type(ca)(**{**_fields(ca), "spec": {"data": new}})])

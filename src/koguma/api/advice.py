@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from koguma.api import secret_access
 from koguma.api.context import Context
 from koguma.core import problems, world
 from koguma.core.admission import Admitted
@@ -26,6 +27,7 @@ Tried = Sequence[Change] | None  # what a write would have changed; None where i
 
 async def told(context: Context, made: Sequence[Admitted], tried: Tried = None) -> list[tuple[str, ...]]:
     """The warnings for each object that was written; what is odd about several of them is told once."""
+    made = [_with_lapsed(context, one) for one in made]
     written = [one.resource.key for one in made]
     if not any(_is_asked(context, key) for key in written):
         return [one.warnings for one in made]
@@ -36,6 +38,16 @@ async def told(context: Context, made: Sequence[Admitted], tried: Tried = None) 
         return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
 
     return await _answered(context, tried, all_odd)
+
+
+def _with_lapsed(context: Context, one: Admitted) -> Admitted:
+    """The same with the references to Secrets that nobody answers for any more."""
+    kind = context.kinds[one.resource.kind]
+    found = [
+        f"{each}; {secret_access.LAPSED_HINT}"
+        for each in secret_access.lapsed_of(context, kind, one.resource)
+    ]
+    return msgspec.structs.replace(one, warnings=(*one.warnings, *found)) if found else one
 
 
 async def _answered(context: Context, tried: Tried, ask: Callable[[Db], T]) -> T:

@@ -2,12 +2,12 @@
 
 import asyncio
 import base64
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.api import namespaces, ownership
+from koguma.api import namespaces, ownership, secret_access
 from koguma.api.context import Context, mesh_key
 from koguma.api.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
@@ -59,11 +59,15 @@ def put(
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
     made = admission.admitted(draft, before, context.place, unknown_fields, context.patch_checks())
+    try:
+        resource = secret_access.checked(context, access.writer, made.resource, before)
+    except Invalid as error:
+        raise Invalid(list(_at_root(draft, error.violations))) from None
+    made = msgspec.structs.replace(made, resource=resource)
     if draft.kind.name == "Mesh":
         missing_secrets = list(_missing_secrets(context, made.resource, secrets_beside))
         if missing_secrets:
-            at = "spec" if draft.form is Form.KUBERNETES else ""
-            raise Invalid(list(under(at, missing_secrets)))
+            raise Invalid(list(_at_root(draft, missing_secrets)))
     if before is not None and before.meta.managed_fields:
         owned = ownership.moved(context, before, made.resource, PLAIN_MANAGER, now())
         made = msgspec.structs.replace(made, resource=owned)
@@ -78,6 +82,11 @@ def put(
     expected = draft.revision if draft.revision is not None else seen
     operations.append(Put(made.resource, expected))
     return made, operations
+
+
+def _at_root(draft: Draft, violations: Iterable[Violation]) -> Iterator[Violation]:
+    """Violations of a kind whose fields stand at the root of the plain form, where the writer has them."""
+    return under("spec" if draft.kind.inline and draft.form is Form.KUBERNETES else "", violations)
 
 
 def _room(context: Context, resource: Resource) -> Iterator[Operation]:

@@ -36,6 +36,11 @@ class WriteAccess(msgspec.Struct, frozen=True):
         """For an endpoint of the Kubernetes form."""
         return cls(user, endpoint.group, endpoint.plural, verb)
 
+    @property
+    def writer(self) -> User | None:
+        """Whose rights count; None where the control plane itself writes."""
+        return None if self.is_control_plane else self.user
+
     def check(self, context: Context, kind: Kind, wanted: Identity, before: Resource | None) -> None:
         """Raise Forbidden unless the user may write both the object's place and what it replaces."""
         if self.is_control_plane:

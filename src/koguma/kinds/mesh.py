@@ -38,6 +38,7 @@ from koguma.kinds.rules import UInt32
 from koguma.model import columns, names, tags
 from koguma.model.kind import About, Kind, Scope, Sync
 from koguma.model.schema import Duration, Json, Spec, doc, read
+from koguma.model.typed_parts import READ_AS
 from koguma.model.violation import Violation, child, item
 
 
@@ -62,6 +63,13 @@ class MeshRootChain(Spec):
     request_timeout: Annotated[Duration | None, doc("How long the CA may take to answer.")] = None
 
 
+class MeshProvidedConf(Spec):
+    """A CA of your own."""
+
+    cert: Annotated[DataSource | None, doc("Its certificate.")] = None
+    key: Annotated[DataSource | None, doc("Its private key.")] = None
+
+
 class MeshMtlsBackend(Spec):
     """A certificate authority."""
 
@@ -74,7 +82,8 @@ class MeshMtlsBackend(Spec):
     dp_cert: Annotated[MeshDpCert | None, doc("Certificates of the proxies.")] = None
     root_chain: Annotated[MeshRootChain | None, doc("The CA's own certificates.")] = None
     conf: Annotated[
-        Mapping[str, Json] | None, doc("`caCert` for builtin; `cert` and `key` for provided.")
+        Mapping[str, Json] | None,
+        doc("`caCert` for builtin; `cert` and `key` for provided.", extra={READ_AS: MeshProvidedConf}),
     ] = None
 
 
@@ -101,13 +110,6 @@ class MeshBuiltinConf(Spec):
     """A CA that the control plane makes."""
 
     ca_cert: Annotated[MeshBuiltinCert | None, doc("Its certificate.")] = None
-
-
-class MeshProvidedConf(Spec):
-    """A CA of your own."""
-
-    cert: Annotated[DataSource | None, doc("Its certificate.")] = None
-    key: Annotated[DataSource | None, doc("Its private key.")] = None
 
 
 class MeshOutbound(Spec):

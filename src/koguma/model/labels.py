@@ -21,6 +21,8 @@ KDS_SYNC: Final = "kuma.io/kds-sync"
 REGISTERED_BY: Final = "koguma.io/registered-by"  # `proxy`: a Dataplane that its proxy brought
 INSTANCE: Final = "koguma.io/instance"  # which run of that proxy brought it
 READY: Final = "koguma.io/ready"  # an annotation: the run that has taken its configuration
+# An annotation: who made an object refer to which Secret, and could read it then.
+SECRET_READERS: Final = "koguma.io/secret-readers"  # noqa: S105 - a name
 GRACE_STARTED: Final = "kuma.io/deletion-grace-period-started-at"  # a time, which label syntax forbids
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

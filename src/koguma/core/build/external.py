@@ -22,6 +22,7 @@ from koguma.core.world import Port
 from koguma.envoy import external as envoy
 from koguma.envoy.external import Endpoint, San, Tls
 from koguma.envoy.snapshot import SECRET, Failure, Piece
+from koguma.model import reserved_secrets
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -36,13 +37,15 @@ _VERSIONS: Final[Mapping[str, str]] = {
     **{version: version for version in envoy.VERSIONS},
     **{version.replace("v", "").replace("_", ""): version for version in envoy.VERSIONS},
 }
+_CERTIFICATE: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[^-]*-----END \1-----", re.ASCII)
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN ((?!ENCRYPTED)[A-Z0-9 ]*PRIVATE KEY)-----[^-]*-----END \1-----", re.ASCII
+)
+# What leaves a source, and nothing else of it: a Secret may hold a certificate and its key together.
 _PEM: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    "caCert": (re.compile(r"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----"), "certificate"),
-    "clientCert": (re.compile(r"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----"), "certificate"),
-    "clientKey": (
-        re.compile(r"-----BEGIN (?!ENCRYPTED)[A-Z0-9 ]*PRIVATE KEY-----"),
-        "unencrypted private key",
-    ),
+    "caCert": (_CERTIFICATE, "certificate"),
+    "clientCert": (_CERTIFICATE, "certificate"),
+    "clientKey": (_PRIVATE_KEY, "unencrypted private key"),
 }
 _VIRTUAL_ONLY: Final = (
     "calls to a virtual address need somewhere to go; give the destination type Regular and endpoints"
@@ -235,9 +238,11 @@ def _texts(db: Db, service: Key, said: Json, at: str) -> _Texts:
             continue
         path = child(child(at, "verification") if inside else at, field)
         text, problem = _text(db, service, source)
-        if not problem and not pattern.search(text):
+        blocks = [match[0] for match in pattern.finditer(text)]
+        if not problem and not blocks:
             problem = f"holds no {what} as PEM"
-        found[field] = _Source(text, f"{path}: {problem}" if problem else "")
+        kept = "".join(f"{block}\n" for block in (blocks[:1] if field == "clientKey" else blocks))
+        found[field] = _Source(kept, f"{path}: {problem}" if problem else "")
     if ("clientCert" in found) != ("clientKey" in found):
         found["clientCert"] = _Source("", f"{at}: clientCert and clientKey must both be there, or none")
     return found
@@ -246,6 +251,8 @@ def _texts(db: Db, service: Key, said: Json, at: str) -> _Texts:
 def _text(db: Db, service: Key, source: Json) -> tuple[str, str]:
     """What a data source holds, in any of its spellings; or what is wrong with it."""
     name, text = _chosen(source)
+    if name and reserved_secrets.is_reserved(name):  # stored before that was refused, or past the API
+        return "", f'"{name}" {reserved_secrets.MESSAGE}'
     if name:
         found = _secret(db, service.mesh, service.zone, name)
         missing = f'there is no Secret "{name}" in mesh "{service.mesh}"; write it, or name another one'

@@ -1,0 +1,54 @@
+"""Secret references: which Secrets an object of any kind refers to.
+
+Derived from the schema: wherever a kind has a data source, it may name a Secret. A name counts also where the
+source's `type`, or a switch beside it, makes it unused for now: whoever flips the switch later writes no new
+reference.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from koguma.kinds.data_source import DataSource, SecureDataSource, TlsSource
+from koguma.model import typed_parts
+from koguma.model.kind import Kind
+from koguma.model.schema import Json
+from koguma.model.violation import child
+
+SOURCES: Final = frozenset({DataSource, SecureDataSource, TlsSource})
+
+
+class SecretReference(NamedTuple):
+    """A Secret of the object's mesh, by its name, and the field that names it."""
+
+    path: str
+    name: str
+
+    @property
+    def purpose(self) -> tuple[str, str]:
+        """What the reference is, wherever in a list it stands: moving an entry makes no new reference."""
+        return re.sub(r"\[\d+\]", "[]", self.path), self.name
+
+
+def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:
+    """The references of a spec as it is stored, in the order of the schema's fields."""
+    if not is_referring(kind):
+        return ()
+    root = "" if kind.inline else "spec"
+    sources = typed_parts.of_classes(kind.spec, spec, SOURCES, root)
+    return tuple(reference for source in sources for reference in _named(source.value, source.path))
+
+
+def is_referring(kind: Kind) -> bool:
+    """Whether objects of a kind can refer to Secrets."""
+    return typed_parts.holds(kind.spec, SOURCES)
+
+
+def _named(source: Mapping[str, Json], path: str) -> Iterator[SecretReference]:
+    name = source.get("secret")
+    if isinstance(name, str) and name:
+        yield SecretReference(child(path, "secret"), name)
+    ref = source.get("secretRef")
+    name = ref.get("name") if isinstance(ref, Mapping) else None
+    if isinstance(name, str) and name:
+        yield SecretReference(child(path, "secretRef.name"), name)

@@ -1,0 +1,133 @@
+"""Typed parts: the values inside an object that have a certain type, found by its schema and not by names.
+
+What must be known about a value (that it is secret, that it refers to a Secret) is said once, where its type
+is declared. A new kind or field of that type is then covered without another list to keep.
+
+A field of free JSON may say how it is to be read: `doc(..., extra={READ_AS: MeshProvidedConf})`.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import inspect as shape
+
+from koguma.model.redacted import SHOWN
+from koguma.model.schema import Json
+from koguma.model.violation import child, item, key
+
+READ_AS: Final = "read_as"
+SENSITIVE: Final = "sensitive"
+
+
+class TypedPart(NamedTuple):
+    """A value of the type that was looked for, and where it stands."""
+
+    path: str
+    value: Json
+
+
+Classes = frozenset[type]
+
+
+def of_classes(type_: type, value: Json, classes: Classes, path: str = "") -> Iterator[TypedPart]:
+    """The parts of a value that are of one of these classes, as JSON."""
+    return _parts(_info(type_), value, path, classes)
+
+
+def _parts(info: shape.Type, value: Json, path: str, classes: Classes) -> Iterator[TypedPart]:
+    if value is None or not _holds(info, classes):
+        return
+    match info:
+        case shape.Metadata(type=inner, extra=extra):
+            yield from _parts(_read_as(inner, extra), value, path, classes)
+        case shape.StructType(cls=cls) if isinstance(value, Mapping):
+            if cls in classes:
+                yield TypedPart(path, value)
+            for field in info.fields:
+                name = field.encode_name
+                yield from _parts(field.type, value.get(name), child(path, name), classes)
+        case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
+            for index, entry in enumerate(value):
+                yield from _parts(info.item_type, entry, item(path, index), classes)
+        case shape.DictType() if isinstance(value, Mapping):
+            for name, entry in value.items():
+                yield from _parts(info.value_type, entry, key(path, str(name)), classes)
+        case shape.UnionType(types=types):
+            for each in types:
+                yield from _parts(each, value, path, classes)
+
+
+def masked(type_: type, value: Json, mask: str = SHOWN) -> Json:
+    """The value with every text hidden whose type says that it is secret."""
+    return _masked(_info(type_), value, mask, is_secret=False)
+
+
+def _masked(info: shape.Type, value: Json, mask: str, *, is_secret: bool) -> Json:
+    if value is None:
+        return None
+    match info:
+        case shape.Metadata(type=inner, extra=extra):
+            is_secret = is_secret or bool((extra or {}).get(SENSITIVE))
+            return _masked(_read_as(inner, extra), value, mask, is_secret=is_secret)
+        case shape.StructType() if isinstance(value, Mapping):
+            types = {field.encode_name: field.type for field in info.fields}
+            return {
+                name: _masked(types[name], part, mask, is_secret=False) if name in types else part
+                for name, part in value.items()
+            }
+        case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
+            return [_masked(info.item_type, part, mask, is_secret=is_secret) for part in value]
+        case shape.DictType() if isinstance(value, Mapping):
+            return {
+                name: _masked(info.value_type, part, mask, is_secret=is_secret)
+                for name, part in value.items()
+            }
+        case shape.UnionType(types=types):
+            for each in types:  # of several only one fits the value, and changes it
+                changed = _masked(each, value, mask, is_secret=is_secret)
+                if changed != value:
+                    return changed
+            return value
+        case shape.StrType() if is_secret:
+            return mask
+    return value
+
+
+@cache
+def _info(type_: Any) -> shape.Type:
+    return shape.type_info(type_)
+
+
+def _read_as(inner: shape.Type, extra: Mapping[str, Any] | None) -> shape.Type:
+    other = (extra or {}).get(READ_AS)
+    return inner if other is None else _info(other)
+
+
+@cache
+def _struct_holds(cls: type[msgspec.Struct], classes: Classes) -> bool:
+    info = _info(cls)
+    assert isinstance(info, shape.StructType), cls
+    return cls in classes or any(_holds(field.type, classes) for field in info.fields)
+
+
+def _holds(info: shape.Type, classes: Classes) -> bool:
+    """Whether a value of this type can have such a part; most cannot, and are not looked into."""
+    match info:
+        case shape.Metadata(type=inner, extra=extra):
+            return _holds(_read_as(inner, extra), classes)
+        case shape.StructType(cls=cls):
+            return _struct_holds(cls, classes)
+        case shape.ListType() | shape.VarTupleType():
+            return _holds(info.item_type, classes)
+        case shape.DictType():
+            return _holds(info.value_type, classes)
+        case shape.UnionType(types=types):
+            return any(_holds(each, classes) for each in types)
+    return False
+
+
+def holds(type_: type, classes: Classes) -> bool:
+    """Whether values of a type can have parts of these classes."""
+    return _holds(_info(type_), classes)
