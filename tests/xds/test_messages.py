@@ -69,6 +69,17 @@ def test_a_refusal_without_words_is_still_a_refusal(reader: Any, name: str):
     assert reader(schema()).read(sent.SerializeToString()).request.error != ""
 
 
+@pytest.mark.parametrize(
+    ("reader", "name"), [(DeltaReader, "DeltaDiscoveryRequest"), (SotwReader, "DiscoveryRequest")]
+)
+def test_a_private_key_that_envoy_quotes_in_a_refusal_goes_no_further(reader: Any, name: str):
+    key = "-----BEGIN EC PRIVATE KEY-----\\nMHcCAQEE\\n-----END EC PRIVATE KEY-----"
+    sent = message(name)(type_url=TYPE_URLS["secret"], response_nonce="3")
+    sent.error_detail.message = f'Proto constraint validation failed: inline_string: "{key}" is no key'
+    error = reader(schema()).read(sent.SerializeToString()).request.error
+    assert error == 'Proto constraint validation failed: inline_string: "«redacted»" is no key'
+
+
 def test_the_node_of_a_request():
     sent = message("DeltaDiscoveryRequest")(type_url="what/ever")
     sent.node.id = "default.web-1"

@@ -94,6 +94,6 @@ def _config(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
         raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
     found: dict[str, dict[str, Json]] = {}
     for piece in sorted(snapshot.of(db, proxy) or (), key=lambda piece: piece.id):
-        shown = SHOWN if piece.type == SECRET else encoder.decoded(piece, json_names=True)
+        shown = SHOWN if piece.type == SECRET else encoder.shown(piece)
         found.setdefault(TYPE_URLS[piece.type], {})[piece.name] = shown
     return found

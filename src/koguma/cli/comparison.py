@@ -37,6 +37,9 @@ def lines(title: str, stored: Json, written: Json, kind: Kind | None) -> Iterato
     after = ordered(_filled(after, before, kind), before)
     if kind is not None and kind.admin_only:
         before, after = _masked(before, kind), _marked_payload(before, after)
+    elif kind is not None:
+        shown = None if after is None else _differing(before, after, admission.masked_document(after, kind))
+        before, after = None if before is None else admission.masked_document(before, kind), shown
     found = list(
         difflib.unified_diff(_text(before), _text(after), f"stored {title}", f"given {title}", lineterm="")
     )
@@ -108,6 +111,19 @@ def _marked(before: Json, after: Json) -> Json:
         old = before if isinstance(before, list) else []
         return [_marked(old[i] if i < len(old) else None, part) for i, part in enumerate(after)]
     if not isinstance(after, str) or not after:
+        return after
+    return MASK if before in (None, after) else CHANGED
+
+
+def _differing(before: Json, after: Json, masked: Json) -> Json:
+    """What was masked, with a word where the value behind the mask is another one."""
+    if isinstance(after, dict):
+        was = before if isinstance(before, dict) else {}
+        return {name: _differing(was.get(name), part, masked[name]) for name, part in after.items()}
+    if isinstance(after, list):
+        old = before if isinstance(before, list) else []
+        return [_differing(old[i] if i < len(old) else None, part, masked[i]) for i, part in enumerate(after)]
+    if masked == after:
         return after
     return MASK if before in (None, after) else CHANGED
 

@@ -42,7 +42,7 @@ def lines(answer: Answer, kind: Kind | None, now: datetime) -> Iterator[str]:
     yield from (f"  {name}: {marks[name]}" for name in sorted(marks)) if marks else ("  none",)
     payload = {name: part for name, part in value.items() if name not in _OUTSIDE}
     if kind is not None:
-        payload = admission.masked(payload, kind)
+        payload = admission.masked_document(payload, kind)
     for name in ("spec", "status"):
         if name in payload:
             yield from _section(name.capitalize(), payload.pop(name))

@@ -12,7 +12,7 @@ import msgspec
 
 from koguma.core import defaults, identity, role
 from koguma.core.identity import Identity
-from koguma.model import labels, names
+from koguma.model import labels, names, typed_parts
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import About, Kind, PatchChecks
@@ -300,9 +300,20 @@ def _check_immutable(stored: Resource, wanted: Identity, asked: Mapping[str, str
         raise Invalid(violations, title="Could not update a resource")
 
 
+MASK: Final = "*****"
+
+
 def masked(spec: Json, kind: Kind) -> Json:
-    """The spec with secret values hidden, for logs, diffs and people."""
-    return _mask(spec) if kind.admin_only else spec
+    """The spec with secret values hidden, for logs, diffs and people: by kind, and by the type of a field."""
+    return _mask(spec) if kind.admin_only else typed_parts.masked(kind.spec, spec, MASK)
+
+
+def masked_document(document: Json, kind: Kind) -> Json:
+    """A document of either form with what is secret in its spec hidden."""
+    if kind.inline and "metadata" not in document:
+        outside = {name: document[name] for name in ("type", "mesh", "name", "labels") if name in document}
+        return {**masked(document, kind), **outside}
+    return {name: masked(part, kind) if name == "spec" else part for name, part in document.items()}
 
 
 def _mask(value: Json) -> Json:
@@ -310,4 +321,4 @@ def _mask(value: Json) -> Json:
         return {name: _mask(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_mask(part) for part in value]
-    return "*****" if isinstance(value, str) and value else value
+    return MASK if isinstance(value, str) and value else value

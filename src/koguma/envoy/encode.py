@@ -11,10 +11,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 from google.protobuf import json_format
-from google.protobuf.message import EncodeError
+from google.protobuf.message import EncodeError, Message
 
 from koguma.envoy.conversion import Wrong
 from koguma.envoy.schema import Schema
+from koguma.envoy.sensitive import SensitiveFields
 from koguma.envoy.snapshot import TYPE_URLS, Id, Piece, version_of
 from koguma.envoy.tables import Tables
 from koguma.model import violation
@@ -40,6 +41,7 @@ class Encoder:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._tables = Tables(schema)
+        self._sensitive = SensitiveFields(schema)
         self._known: WeakValueDictionary[bytes, Piece] = WeakValueDictionary()  # what somebody still has
 
     def piece(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - the contract's word
@@ -73,9 +75,20 @@ class Encoder:
             broken = tuple(_broken_texts(data, "")) or (Violation("", str(error), "protobuf"),)
             raise Unencodable(broken) from error
 
-    def decoded(self, piece: Piece, *, json_names: bool = False) -> dict[str, Any]:
-        """The plain data of a piece, for people to read; in Envoy's names or in proto-JSON's (camelCase)."""
-        message = self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
+    def decoded(self, piece: Piece) -> dict[str, Any]:
+        """The plain data of a piece in Envoy's names, with its secrets."""
+        return self._plain(self._read(piece), json_names=False)
+
+    def shown(self, piece: Piece) -> dict[str, Any]:
+        """The same for people, in proto-JSON's names (camelCase): what is secret by its type is hidden."""
+        message = self._read(piece)
+        self._sensitive.mask(message)
+        return self._plain(message, json_names=True)
+
+    def _read(self, piece: Piece) -> Message:
+        return self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
+
+    def _plain(self, message: Message, *, json_names: bool) -> dict[str, Any]:
         return dict(
             json_format.MessageToDict(
                 message, preserving_proto_field_name=not json_names, descriptor_pool=self.schema.pool

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from koguma.envoy import names
 from koguma.envoy.schema import Schema
 from koguma.envoy.snapshot import TYPE_URLS, Piece, number
+from koguma.logs import masked_text
 from koguma.model.schema import Json
 from koguma.xds.outline import outline_class
 from koguma.xds.protocol.claims import Unread
@@ -143,7 +144,8 @@ def _taken(data: bytes) -> DeltaRequest | None:
 def _error(message: Any) -> str:
     if not message.HasField("error_detail"):
         return ""
-    return message.error_detail.message or _NO_REASON
+    # Envoy quotes what it refuses, and what is said here is logged, stored and shown.
+    return masked_text(message.error_detail.message) or _NO_REASON
 
 
 def _node(message: Any) -> Node | None:
