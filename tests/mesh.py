@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -393,6 +394,7 @@ class Mesh:
         command = [
             *(KOGUMA, "dp", "run", "--name", name, "--mesh", self.name, "--workdir", str(workdir)),
             *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),
+            *("--access-log-dir", tempfile.gettempdir()),  # where pytest has its directories
             *(("--service", service) if service else ()),
             *((*port, "--protocol", protocol, "--port-name", protocol) if serves or target else ()),
             *(f"--tag={key}={value}" for key, value in (tags or {}).items()),

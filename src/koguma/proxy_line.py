@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from koguma.api.bootstrap_request import LOG_DIRECTORIES
 from koguma.core.build.network import Link
 from koguma.envoy import names
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Piece, Snapshot
@@ -248,7 +249,13 @@ def link_of(metadata: Mapping[str, Json]) -> Link:
         ip_family="IPv4" if str(proxying.get("ipFamilyMode") or "").lower() == "ipv4" else "",
         metrics_certificate=str(metadata.get("metricsCertPath") or ""),
         metrics_key=str(metadata.get("metricsKeyPath") or ""),
+        log_directories=_directories(metadata.get(LOG_DIRECTORIES)),
     )
+
+
+def _directories(said: Json) -> tuple[str, ...] | None:
+    """Where Envoy may write files; None where nothing is said about it."""
+    return _alike(tuple(sorted(map(str, said)))) if isinstance(said, list) else None
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

@@ -230,6 +230,12 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
     assert house.stored() is None, "it is registered when it connects"
 
 
+@pytest.mark.parametrize("directories", [["/srv/logs", "/var/log/koguma"], []])
+async def test_the_node_says_where_envoy_may_write_files(house, directories):
+    answer = await house.bring(dataplane(), accessLogDirectories=directories)
+    assert answer.bootstrap["node"]["metadata"]["accessLogDirectories"] == directories
+
+
 async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(house):
     await house.write(dataplane("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
     outbound = [

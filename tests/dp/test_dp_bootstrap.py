@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from stand_in import TOKEN, StandIn, packed
 
+from koguma import proxy_line
 from koguma.api import bootstrap_request
 from koguma.api.bootstrap_request import BootstrapRequest
 from koguma.dp import bootstrap, control_plane
@@ -41,6 +42,19 @@ def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
     }
     assert (made["caCert"], made["dnsPort"], made["workdir"]) == ("a CA", 15053, "/run/k")
     assert "readinessPort" not in made
+    assert made["accessLogDirectories"] == ["/var/log/koguma"]
+
+
+def test_the_request_says_what_policies_may_do_on_the_machine():
+    setup = Setup(workdir="/run/k", log_directories=("/srv/logs",), gives_data=True)
+    made = bootstrap.request(Proxy("shop", "web-1"), setup, "", None)
+    assert made["accessLogDirectories"] == ["/srv/logs"]
+    assert "feature-proxy-data-sources" in made["features"]
+    read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
+    said = bootstrap_request.metadata(read, {}, None)
+    link = proxy_line.link_of(said)
+    assert link.log_directories == ("/srv/logs",)
+    assert link.gives_data
 
 
 def test_a_proxy_of_a_stored_dataplane_does_not_register_one():

@@ -32,6 +32,8 @@ def test_the_help_has_headings_and_examples(capsys):
         (("--name", "web-1", "--drain-time", "-1s"), '"-1s" must not be negative'),
         (("--name", "web-1", "--concurrency", "0"), '"0" must be a number from 1 on'),
         (("--name", "web-1", "--dns-upstream", "dns"), '"dns" must be an IP address'),
+        (("--name", "web-1", "--access-log-dir", "logs"), '"logs" must be a directory from the root'),
+        (("--name", "web-1", "--access-log-dir", "/a/../b"), '"/a/../b" must be a directory from the root'),
         (("--name", "web-1", "--service", "web", "--port", "8080"), "say with --service-port"),
         ((*WEB, "--cp-address", "http://127.0.0.1:5678"), "must be https://HOST:PORT"),
         ((*WEB, *OFF), "is on another machine, so its CA is needed: copy ca.pem"),

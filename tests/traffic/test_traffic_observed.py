@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -136,6 +137,23 @@ def test_a_file_has_a_line_for_each_call_and_both_sides_know_both_services(mesh,
             assert "KUMA" not in line
         (line,) = written(path, "127.0.0.1(web)->", "(db) took ")
         assert line.endswith("sent 5 bytes, received: 5 bytes")
+
+
+@pytest.mark.expected_errors("cannot be built")
+def test_a_file_outside_of_what_the_proxies_allow_is_not_written_and_named(mesh, tmp_path) -> None:
+    inside, outside = tmp_path / "inside", Path(f"/var/tmp/koguma-{os.getpid()}.log")
+    policy = log("two", file(outside), file(inside))
+    answer = mesh.request(
+        "POST", "/_apply", {"objects": [{"mesh": mesh.name, **policy}], "set": SET, "prune": True}
+    )
+    assert answer.status == 200, answer.text
+    mesh.settled(answer.json["revision"])
+    assert mesh.web.call("backend", path="/kept").status == 200
+    assert written(inside, "/kept")
+    assert not outside.exists()
+    shown = str(mesh.proxies()["web-1"]["failures"])
+    assert f'"{outside}" is not written: whoever started the proxy allows files below' in shown
+    mesh.has()
 
 
 def test_fields_of_json_keep_their_types_and_empty_ones_may_be_left_out(mesh, tmp_path) -> None:

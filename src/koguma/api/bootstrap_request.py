@@ -22,6 +22,8 @@ SIDECAR: Final = "dataplane"
 DEFAULT_MESH: Final = "default"
 DEFAULT_ADMIN_PORT: Final = 9901
 
+LOG_DIRECTORIES: Final = "accessLogDirectories"  # in the metadata of a node
+
 _PORT_MAX: Final = 65535
 _SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
 _SOCKET_LONGEST: Final = "kuma-readiness-reporter.sock"
@@ -68,6 +70,7 @@ class BootstrapRequest(ProxyName):
     ipv6_enabled: bool = False
     dynamic_metadata: Mapping[str, Any] = {}
     metrics_resources: Mapping[str, Any] = {}  # the certificate for who scrapes: certPath, keyPath
+    access_log_directories: tuple[str, ...] | None = None  # where Envoy may write; Kuma's agent does not say
     dataplane_config: Mapping[str, Any] = {}  # how the kernel redirects traffic to Envoy
 
 
@@ -169,8 +172,14 @@ def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str,
         "version": dict(request.version),
         "features": list(request.features),
         "ipv6Enabled": request.ipv6_enabled,
+        **_log_directories(request),
         **{name: value for name, value in optional.items() if value},
     }
+
+
+def _log_directories(request: BootstrapRequest) -> dict[str, Json]:
+    found = request.access_log_directories
+    return {} if found is None else {LOG_DIRECTORIES: list(found)}
 
 
 def token_file(request: BootstrapRequest) -> str:

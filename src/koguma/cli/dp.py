@@ -72,7 +72,8 @@ def _how_to_get_a_token(name: str, mesh: str) -> tuple[str, ...]:
 
 
 def _options(given: Mapping[str, Any]) -> "Options":
-    from koguma.dp.envoy import Settings  # noqa: PLC0415 - `--help` does not pay for any of this
+    from koguma.dp.bootstrap import LOG_DIRECTORIES  # noqa: PLC0415 - `--help` does not pay for any of this
+    from koguma.dp.envoy import Settings  # noqa: PLC0415 - the same
     from koguma.dp.run import Options  # noqa: PLC0415 - the same
     from koguma.envoy import schema  # noqa: PLC0415 - the same
 
@@ -99,6 +100,8 @@ def _options(given: Mapping[str, Any]) -> "Options":
         dns_upstreams=tuple(given["dns_upstreams"]),
         readiness_port=given["readiness_port"],
         metrics_certificate=_metrics_certificate(given["metrics_cert_file"], given["metrics_key_file"]),
+        log_directories=tuple(given["log_directories"]) or LOG_DIRECTORIES,
+        gives_data=given["allow_proxy_data_sources"],
     )
 
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import click
@@ -83,6 +84,14 @@ def name_server(text: str) -> tuple[str, int]:
     except ValueError:
         raise ValueError("must be an IP address, or one with a port such as 10.0.0.2:53") from None
     return str(address), port(number)
+
+
+def directory(text: str) -> str:
+    """A directory from the root, without ways up."""
+    found = PurePosixPath(text)
+    if not found.is_absolute() or ".." in found.parts:
+        raise ValueError("must be a directory from the root, without '..'")
+    return str(found)
 
 
 def outbound(text: str) -> Any:
@@ -308,6 +317,21 @@ def _beside() -> list[click.Parameter]:
             help="Certificate (PEM) for who scrapes metrics, where a MeshMetric says ProvidedTLS.",
         ),
         Option(beside, "--metrics-key-file", metavar="FILE", help="Its private key (PEM)."),
+        Option(
+            beside,
+            "--access-log-dir",
+            "log_directories",
+            type=Written("DIR", directory),
+            multiple=True,
+            help="Directory below which policies may let Envoy write files, such as access logs. Repeatable."
+            "  [default: /var/log/koguma]",
+        ),
+        Option(
+            beside,
+            "--allow-proxy-data-sources",
+            is_flag=True,
+            help="Let policies read files and variables of this machine, where the control plane does too.",
+        ),
         Option(beside, "--workdir", metavar="DIR", help="For bootstrap and sockets; else a temporary one."),
         Option(
             beside,

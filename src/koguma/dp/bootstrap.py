@@ -26,7 +26,11 @@ BIND_OUTBOUNDS: Final = "feature-bind-outbounds"
 READINESS_SOCKET: Final = "feature-readiness-unix-socket"
 EMBEDDED_DNS: Final = "feature-embedded-dns"
 ACCESS_LOG_PIPE: Final = "feature-access-log-pipe"
+DATA_SOURCES: Final = "feature-proxy-data-sources"
 TOKEN_FILE: Final = "feature-token-file"  # noqa: S105 - that Envoy reads the token from our file
+
+# As core/build/network.py has it, for what most proxies share; nothing of the system's own is in there.
+LOG_DIRECTORIES: Final = ("/var/log/koguma",)
 
 ENVOY_MINOR: Final = "1.40."
 
@@ -58,12 +62,15 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     readiness_port: int = 0
     is_ipv6: bool = False
     system_ca: str = ""
+    log_directories: tuple[str, ...] = LOG_DIRECTORIES  # where policies may let Envoy write files
+    gives_data: bool = False  # whether they may let it read files and its environment
 
     @property
     def features(self) -> list[str]:
         """What this proxy can do beyond the basics."""
         found = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE]
         found += [EMBEDDED_DNS] if self.dns_port else []
+        found += [DATA_SOURCES] if self.gives_data else []
         return found + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
 
 
@@ -94,6 +101,7 @@ def request(proxy: Proxy, setup: Setup, ca: str, token: Redacted | None) -> dict
         "dynamicMetadata": {},
         "operatingSystem": platform.system().lower(),
         "features": setup.features,
+        "accessLogDirectories": list(setup.log_directories),
         "resources": {"maxHeapSizeBytes": 0},
         "workdir": setup.workdir,
         "metricsResources": {"certPath": "", "keyPath": ""},

@@ -74,6 +74,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dns_upstreams: tuple[tuple[str, int], ...] = ()
     readiness_port: int = 0
     metrics_certificate: Certificate | None = None
+    log_directories: tuple[str, ...] = bootstrap.LOG_DIRECTORIES
+    gives_data: bool = False
 
 
 class Agent:
@@ -204,6 +206,8 @@ class Agent:
             readiness_port=options.readiness_port,
             is_ipv6=machine.has_ipv6(),
             system_ca=machine.ca_file(),
+            log_directories=options.log_directories,
+            gives_data=options.gives_data,
         )
         content = await self._fetched(setup)
         self._is_known = True

@@ -96,6 +96,26 @@ def problems(text: str, placeholders: Collection[str] = ()) -> Iterator[str]:
             yield f'has a "%" before "{rest}" that begins no command; write "%%" for the sign'
 
 
+_ENVIRONMENT: Final = "ENVIRONMENT"
+
+
+def reads_environment(text: str) -> bool:
+    """Whether a text gives away a variable of Envoy's environment, also as one of several operators."""
+    commands = [part for part in parts(text) if isinstance(part, Command)]
+    names = {part.name for part in commands}
+    # A list of operators is JSON, whose texts may be escaped; no other argument has a reason to say the word.
+    coalesced = (part.argument or "" for part in commands if part.name == "COALESCE")
+    return _ENVIRONMENT in names or any(map(_coalesces_environment, coalesced))
+
+
+def _coalesces_environment(argument: str) -> bool:
+    try:
+        # As pairs: of two fields of one name every reader may take another one.
+        return _ENVIRONMENT in json.dumps(json.loads(argument, object_pairs_hook=list))
+    except (ValueError, RecursionError):
+        return True  # Envoy reads it in its own way; nobody writes that
+
+
 class Command(msgspec.Struct, frozen=True):
     """A command in a text: its name, what stands in parentheses, and to how many characters it is cut."""
 

@@ -33,6 +33,8 @@ whoever adds it: so it is made of all that decides the resource.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Final
 
 import msgspec
 
@@ -50,6 +52,39 @@ class KumaDp(msgspec.Struct, frozen=True):
     metrics_key: str = ""
 
 
+class MachineAccess(msgspec.Struct, frozen=True):
+    """What policies may do on the machine of a proxy beside its traffic, as whoever started it allows.
+
+    Without directories every file may be written: Kuma's agent does not say, and its users know it so.
+    """
+
+    directories: tuple[str, ...] | None = None
+    reads_data: bool = True  # files and variables of the environment
+
+    def may_write(self, path: str) -> bool:
+        """Whether Envoy may write a file; the streams of its own process are everybody's."""
+        if self.directories is None or path in STREAMS:
+            return True
+        parts = PurePosixPath(path)
+        return ".." not in parts.parts and any(parts.is_relative_to(each) for each in self.directories)
+
+    def refusal(self, path: str) -> str:
+        """Why a file is not written."""
+        allowed = ", ".join(self.directories or ()) or "nothing"
+        return (
+            f'"{path}" is not written: whoever started the proxy allows files below {allowed}; name one'
+            " there, or start it with another --access-log-dir"
+        )
+
+
+# Where a process writes that has no file.
+STREAMS: Final = frozenset({"/dev/stdout", "/dev/stderr", "/dev/null"})
+NO_DATA: Final = (
+    "needs a file or a variable of the proxy's machine, which the proxy does not give away: both the control"
+    " plane and the proxy have to be started with --allow-proxy-data-sources"
+)
+
+
 class Where(msgspec.Struct, frozen=True):
     """What the skeleton is for."""
 
@@ -63,6 +98,7 @@ class Where(msgspec.Struct, frozen=True):
     address: str = ""  # the proxy's own, in the hook `whole`
     workdir: str = ""  # the agent's directory, in the hook `whole`; empty before the proxy has connected
     has_mtls: bool = False  # whether the mesh has, in the hook `whole`
+    machine: MachineAccess = MachineAccess()
     kuma_dp: KumaDp | None = None  # where Kuma's agent is beside Envoy and not ours, in the hook `whole`
 
     @property

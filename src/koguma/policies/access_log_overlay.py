@@ -14,7 +14,7 @@ import msgspec
 from koguma.envoy import access_logs, operators, words
 from koguma.envoy.words import Data
 from koguma.model import kri
-from koguma.model.overlay import Overlay, Ruled, Where
+from koguma.model.overlay import NO_DATA, Overlay, Ruled, Where
 from koguma.model.schema import Json
 from koguma.policies import calling, collectors
 from koguma.policies.collectors import Unknown
@@ -57,7 +57,7 @@ _Added = tuple[str, str, Any]  # a part of an overlay, and a name in it with wha
 
 
 class BadFormat(ValueError):
-    """A format that Envoy would refuse."""
+    """A format that Envoy would refuse, or that would read or write what the proxy does not allow."""
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -70,6 +70,8 @@ class _Call(msgspec.Struct, frozen=True):
         """A format with its placeholders filled in."""
         for problem in format_problems(format_):
             raise BadFormat(f"the format {problem}")
+        if operators.reads_environment(format_) and not self.where.machine.reads_data:
+            raise BadFormat(f"the format {NO_DATA}")
         return "".join(self._part(part) for part in operators.parts(format_))
 
     def _part(self, part: operators.Command | str) -> str:
@@ -171,6 +173,8 @@ def _backend(backend: Json, call: _Call, name: str) -> Iterator[_Added]:
     match backend["type"]:
         case "File":
             file = backend["file"]
+            if not call.where.machine.may_write(file["path"]):
+                raise BadFormat(call.where.machine.refusal(file["path"]))
             yield "access_logs", name, access_logs.file(file["path"], _format(file.get("format"), call))
         case "Tcp":
             if call.where.log_pipe:  # else the agent beside Envoy is one that sends no lines on

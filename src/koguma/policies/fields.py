@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from koguma.model import client_match, duration, target_ref
 from koguma.model.client_match import ClientMatch
+from koguma.model.kind import About
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -107,6 +108,17 @@ def port(value: int | None, path: str) -> Iterator[Violation]:
     """A port number."""
     if value is not None and not 1 <= value <= PORT_MAX:
         yield Violation(path, BAD_PORT, "range")
+
+
+def of_the_machine(at: str, about: About, instead: str) -> Iterator[Violation]:
+    """That a field would read files or variables of the machines of proxies, where that is not allowed."""
+    # Else whoever may write a policy could read the files and secrets of every proxy that it reaches.
+    if not about.is_system:
+        where = f"one without a namespace or in {about.place.system_namespace}"
+        yield Violation(at, f"can only be set by a system policy, {where}", "forbidden")
+    elif not about.place.allow_proxy_data_sources:
+        message = "this control plane does not let policies read a proxy's files or environment"
+        yield Violation(at, f"{message}; {instead}", "forbidden")
 
 
 def is_path(text: str) -> bool:

@@ -26,13 +26,16 @@ spec:
 ```
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 
+from koguma.envoy import operators
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
@@ -135,8 +138,9 @@ class MeshAccessLogSpec(Spec):
 _TO_KINDS = ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
 
 
-def validate(spec: MeshAccessLogSpec, _about: About) -> Iterator[Violation]:
-    """What Kuma refuses, with its messages."""
+def validate(spec: MeshAccessLogSpec, about: About) -> Iterator[Violation]:
+    """What Kuma refuses, with its messages, and formats that give away the environment of proxies."""
+    conf = partial(_conf, about=about)
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=inbound)
@@ -145,20 +149,49 @@ def validate(spec: MeshAccessLogSpec, _about: About) -> Iterator[Violation]:
     if spec.rules and (spec.to or spec.from_):
         yield Violation("spec", "fields 'to' and 'from' must be empty when 'rules' is defined", "exclusive")
     to_kinds = ("Mesh",) if top.kind == "MeshGateway" else _TO_KINDS
-    yield from fields.entries("spec.to", spec.to, to_kinds, _conf)
-    yield from fields.entries("spec.from", spec.from_, ("Mesh",), _conf)
+    yield from fields.entries("spec.to", spec.to, to_kinds, conf)
+    yield from fields.entries("spec.from", spec.from_, ("Mesh",), conf)
     for index, rule in enumerate(spec.rules):
         path = item("spec.rules", index)
         yield from fields.matches(rule.matches, child(path, "matches"))
-        yield from _conf(rule.default, child(path, "default"))
+        yield from conf(rule.default, child(path, "default"))
 
 
-def _conf(conf: LogConf, path: str) -> Iterator[Violation]:
+def _conf(conf: LogConf, path: str, about: About) -> Iterator[Violation]:
     at = child(path, "backends")
     if conf.backends is None:
         yield Violation(at, fields.MUST_BE_DEFINED, "required")
     for index, backend in enumerate(conf.backends or ()):
         yield from _backend(backend, item(at, index))
+        yield from _environment(backend, item(at, index), about)
+
+
+def _environment(backend: LogBackend, path: str, about: About) -> Iterator[Violation]:
+    """Formats that name variables of Envoy's environment, where secrets of its machine may stand."""
+    for at, text in _formats(backend, path):
+        if operators.reads_environment(text):
+            yield from fields.of_the_machine(at, about, "take %ENVIRONMENT(...)% out of the format")
+
+
+def _formats(backend: LogBackend, path: str) -> Iterator[tuple[str, str]]:
+    """The texts that Envoy fills in, each with its place."""
+    for field, form in (("file", backend.file), ("tcp", backend.tcp)):
+        at = child(path, f"{field}.format")
+        format_ = form.format if form is not None else None
+        if format_ is not None:
+            yield child(at, "plain"), format_.plain or ""
+            for index, pair in enumerate(format_.json or ()):
+                with contextlib.suppress(ValueError):  # told as such
+                    yield (
+                        child(item(child(at, "json"), index), "value"),
+                        access_log_overlay.unquoted(pair.value),
+                    )
+    otel = backend.open_telemetry
+    if otel is not None:
+        at = child(path, "openTelemetry")
+        yield from ((child(at, "body"), text) for text in _texts(otel.body))
+        for index, attribute in enumerate(otel.attributes or ()):
+            yield child(item(child(at, "attributes"), index), "value"), attribute.value
 
 
 def _backend(backend: LogBackend, path: str) -> Iterator[Violation]:

@@ -204,6 +204,11 @@ _VALUES: Final = {
 def outbound(conf: Json, where: Where) -> Overlay:
     """How the hosts of a cluster are asked, and what happens when few of them are well."""
     cluster: Data = {}
+    problems: Data = {}
+    path = conf.get("eventLogPath")
+    if path and not where.machine.may_write(path):
+        problems["eventLogPath"] = where.machine.refusal(path)
+        conf = {name: part for name, part in conf.items() if name != "eventLogPath"}
     checker = _checker(conf, where)
     if checker:
         cluster["health_checks"] = [{**_common({**_DEFAULTS, **conf}), **checker}]
@@ -214,7 +219,7 @@ def outbound(conf: Json, where: Where) -> Overlay:
         balancing["zone_aware_lb_config"] = {"fail_traffic_on_panic": conf["failTrafficOnPanic"]}
     if balancing:
         cluster["common_lb_config"] = balancing
-    return {"cluster": cluster} if cluster else {}
+    return {**({"cluster": cluster} if cluster else {}), **({"problems": problems} if problems else {})}
 
 
 def _common(conf: Json) -> Data:

@@ -280,6 +280,7 @@ def _mirror(mirror: HttpRequestMirror, path: str) -> Iterator[Violation]:
     yield from backend_refs.ref_violations(mirror.backend_ref, child(path, "backendRef"))
 
 
+_INLINE: Final = "write the body as inlineString or inlineBytes"
 _SOURCES: Final = "inlineBytes, inlineString, filename, environmentVariable"
 
 
@@ -294,25 +295,15 @@ def _direct_body(body: HttpDirectResponseBody | None, path: str, about: About) -
     if body.inline_string is not None:
         yield from _size(body.inline_string.encode(errors="replace"), child(path, "inlineString"))
     if body.filename is not None:
-        yield from _of_the_proxy(child(path, "filename"), about)
+        yield from fields.of_the_machine(child(path, "filename"), about, _INLINE)
     if body.environment_variable is not None:
-        yield from _of_the_proxy(child(path, "environmentVariable"), about)
+        yield from fields.of_the_machine(child(path, "environmentVariable"), about, _INLINE)
 
 
 def _size(body: bytes, at: str) -> Iterator[Violation]:
     if len(body) > DIRECT_RESPONSE_BYTES_MAX:
         message = f"is {len(body)} bytes long; a direct response has at most {DIRECT_RESPONSE_BYTES_MAX}"
         yield Violation(at, message, "length")
-
-
-def _of_the_proxy(at: str, about: About) -> Iterator[Violation]:
-    # Else whoever may write a route could read the files and secrets of every proxy that it reaches.
-    if not about.is_system:
-        where = f"one without a namespace or in {about.place.system_namespace}"
-        yield Violation(at, f"can only be set by a system policy, {where}", "forbidden")
-    elif not about.place.allow_proxy_data_sources:
-        message = "this control plane does not let policies read a proxy's files or environment"
-        yield Violation(at, f"{message}; write the body as inlineString or inlineBytes", "forbidden")
 
 
 def warnings(filters: tuple[HttpFilter, ...], path: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from koguma.core.world import Pairs
 from koguma.envoy import words
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, Piece
 from koguma.envoy.words import Data
-from koguma.model.overlay import Where
+from koguma.model.overlay import MachineAccess, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -34,10 +34,19 @@ class Caller(msgspec.Struct, frozen=True, cache_hash=True):
     inbound_tls: tuple[items.ItemId, ...] = ()  # what MeshTLS says for the whole mesh
     log_pipe: str = ""
     service: str = ""  # empty where policies do not look at who calls
+    machine: MachineAccess = MachineAccess()
 
     def where(self, protocol: str, name: str) -> Where:
         """What is told to policies about a port that is called."""
-        return Where(protocol, self.mesh, self.zone, name, service=self.service, log_pipe=self.log_pipe)
+        return Where(
+            protocol,
+            self.mesh,
+            self.zone,
+            name,
+            service=self.service,
+            log_pipe=self.log_pipe,
+            machine=self.machine,
+        )
 
 
 class ClusterOf(msgspec.Struct, frozen=True):

@@ -157,8 +157,18 @@ def _told(db: Db, of: Inbound) -> Where:
     """What is told to policies about an inbound."""
     own, key = dict(of.where.tags), of.proxy
     service = own.get(tags.SERVICE) or network.own_service(db, key)
-    pipe = network.log_pipe(db, key, network.link(db, key))
-    return Where(of.where.protocol, key.mesh, key.zone, of.name, of.where.tags, service, pipe)
+    link = network.link(db, key)
+    pipe = network.log_pipe(db, key, link)
+    return Where(
+        of.where.protocol,
+        key.mesh,
+        key.zone,
+        of.name,
+        of.where.tags,
+        service,
+        pipe,
+        machine=network.machine(db, link),
+    )
 
 
 def _problem(of: Inbound) -> Failure | None:

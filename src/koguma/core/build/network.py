@@ -17,6 +17,7 @@ from koguma.core.inputs import Index, Input
 from koguma.core.world import Pairs, Wanted, pairs
 from koguma.envoy import access_logs
 from koguma.model import labels, tags
+from koguma.model.overlay import MachineAccess
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -27,6 +28,9 @@ _BINDS_OUTBOUNDS = "feature-bind-outbounds"
 _KUMA_PIPE = "feature-tcp-accesslog-via-named-pipe"
 _KUMA_PATH_LENGTH_MAX = 98  # of a socket, without its ending
 _READINESS_SOCKET = "feature-readiness-unix-socket"
+_DATA_SOURCES = "feature-proxy-data-sources"
+# What `koguma dp run` allows by default: most proxies say the same, and share what they call.
+LOG_DIRECTORIES = ("/var/log/koguma",)
 
 
 def is_own_agent(features: Collection[str]) -> bool:
@@ -48,6 +52,7 @@ class Link(msgspec.Struct, frozen=True):
     ip_family: str = ""
     metrics_certificate: str = ""  # files of Kuma's agent, for who scrapes
     metrics_key: str = ""
+    log_directories: tuple[str, ...] | None = None  # where Envoy may write files; None where it does not say
 
     @property
     def is_own_agent(self) -> bool:
@@ -63,6 +68,11 @@ class Link(msgspec.Struct, frozen=True):
     def binds_outbounds(self) -> bool:
         """Whether its Envoy listens on the virtual addresses themselves."""
         return _BINDS_OUTBOUNDS in self.features
+
+    @property
+    def gives_data(self) -> bool:
+        """Whether policies may read its machine's files and environment; Kuma's agent cannot say no."""
+        return _DATA_SOURCES in self.features or not self.is_own_agent
 
     @property
     def has_own_dns(self) -> bool:
@@ -168,7 +178,14 @@ def likely_link(net: "Net") -> Link:
     It has the agent of this project, which binds the addresses of what is called where the Dataplane names
     nothing.
     """
-    return Link((_OWN_PIPE,) if net.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS))
+    features = (_OWN_PIPE,) if net.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS)
+    return Link(features, log_directories=LOG_DIRECTORIES)
+
+
+def machine(db: Db, of: Link) -> MachineAccess:
+    """What policies may do on the machine of a proxy: what it allows, and the control plane as well."""
+    may_read = world.place(db).allow_proxy_data_sources and of.gives_data
+    return MachineAccess(of.log_directories, may_read)
 
 
 def log_pipe(db: Db, proxy: Key, of: Link) -> str:

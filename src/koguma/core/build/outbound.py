@@ -28,7 +28,7 @@ from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.snapshot import Bundle, Failure, Piece
 from koguma.envoy.words import Data
-from koguma.model.overlay import Where
+from koguma.model.overlay import NO_DATA, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -62,6 +62,7 @@ class PortOf(msgspec.Struct, frozen=True):
     http: Entries
     tcp: Entries
     subset: Pairs = ()  # the tags that its endpoints must have, where a Dataplane's outbound asks for some
+    reads_machine: bool = True  # whether answers may be files and variables of the proxy's machine
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -264,7 +265,17 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller, subset: Pa
         if route.key.kind == kind
     )
     said = _laid(db, (*found.entries, *whole), where)
-    return PortOf(found.destination, found.section, protocol, said, on_routes, found.http, found.tcp, subset)
+    return PortOf(
+        found.destination,
+        found.section,
+        protocol,
+        said,
+        on_routes,
+        found.http,
+        found.tcp,
+        subset,
+        caller.machine.reads_data,
+    )
 
 
 def _protocol(db: Db, found: PortRules) -> str:
@@ -389,10 +400,35 @@ def _http(db: Db, of: PortOf, name: str) -> Traffic:
     named = {encoding.kri(db, key, ""): on for key, on in on_routes.items()}
     parts = logs.with_logs(lay.over_parts(skeleton, said.overlays), named)
     made, needed = _routes(db, of, on_routes, said)
+    refused = () if of.reads_machine else tuple(dict.fromkeys(_machine_failures(made)))
+    made = made if of.reads_machine else [_without_machine_data(route) for route in made]
     config = envoy_routes.route_configuration(name, [envoy_routes.virtual_host(name, made)])
     piece = encoding.encoded(db, snapshot.ROUTES, name, config, _needs(db, needed), str(of.destination))
     failures = dict.fromkeys(each for one in (said, *on_routes.values()) for each in one.failures)
-    return Traffic(parts, (piece, *failures), needed)
+    return Traffic(parts, (piece, *failures, *refused), needed)
+
+
+_MACHINE_DATA = frozenset({"filename", "environment_variable"})
+
+
+def _reads_machine(route: Data) -> bool:
+    """Whether a route answers with a file or a variable of the proxy's machine."""
+    body = (route.get("direct_response") or {}).get("body") or {}
+    return not _MACHINE_DATA.isdisjoint(body)
+
+
+def _machine_failures(made: Iterable[Data]) -> Iterator[Failure]:
+    for route in made:
+        if _reads_machine(route):
+            yield Failure("policy", "MeshHTTPRoute", f"directResponse.body {NO_DATA}", str(route.get("name")))
+
+
+def _without_machine_data(route: Data) -> Data:
+    """The route with an answer that has no body where that would be the machine's."""
+    if not _reads_machine(route):
+        return route
+    answer = {name: part for name, part in route["direct_response"].items() if name != "body"}
+    return {**route, "direct_response": answer}
 
 
 def _routes(

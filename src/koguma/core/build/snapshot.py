@@ -189,7 +189,8 @@ def _caller(db: Db, proxy: Key, mine: Class, link: Link) -> Caller:
     whole_mesh = rules_of_tls(db, mine)
     log_pipe = network.log_pipe(db, proxy, link)
     service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
-    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service)
+    machine = network.machine(db, link)
+    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service, machine)
 
 
 @question
