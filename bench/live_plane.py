@@ -89,7 +89,7 @@ async def serve(flags: dict[str, str]) -> list[dict[str, Any]]:
         noted.append({"at": time.monotonic(), "what": what, **more})
 
     ports = {name: int(flags.pop(name)) for name in ("api_port", "api_tls_port", "dp_port", "xds_port")}
-    plane = ControlPlane(settings.load(None, {}, {**flags, **ports}))
+    plane = ControlPlane(settings.load(None, {}, {**flags, **ports, "localhost_is_admin": True}))
     await plane.start()
     observe(plane, note)
     print("koguma is ready: ", flush=True)

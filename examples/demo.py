@@ -196,7 +196,7 @@ def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
         return plane.wait()
     print(line, flush=True)
     address = next(word for word in line.split() if word.startswith("http://"))
-    environment = {**os.environ, "KOGUMA_ADDRESS": address}
+    environment = {**os.environ, "KOGUMA_ADDRESS": address, "KOGUMA_DATA_DIR": str(data)}
     _apply(environment, "mesh.yaml", "permissions.yaml")
     calls = free_port()
     more = {
@@ -206,15 +206,13 @@ def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
     }
     for name, own in more.items():
         target = serve(name, "v2" if name == "backend-2" else "v1")
-        said = ready_line(
-            processes.start(_sidecar(data, environment, _door(address), name, target) + list(own))
-        )
+        said = ready_line(processes.start(_sidecar(data, environment, _door(line), name, target) + list(own)))
         if not said:
             return 1
         print(said, flush=True)
     _apply(environment, "policies.yaml")  # now that there is whom they are about
     traffic = Traffic(calls)
-    print(_words(address, calls), flush=True)
+    print(_words(data, address, calls), flush=True)
     return _watch(plane, traffic)
 
 
@@ -223,13 +221,9 @@ def _apply(environment: Mapping[str, str], *names: str) -> None:
     subprocess.run([KOGUMA, "apply", *files], env=environment, check=True)
 
 
-def _door(address: str) -> str:
-    """Where proxies knock; the control plane may have taken a free port."""
-    host = address.removeprefix("http://")
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=10)) as connection:
-        connection.request("GET", "/config")
-        found = json.loads(connection.getresponse().read())
-    return f"https://127.0.0.1:{found['dpPort']}"
+def _door(line: str) -> str:
+    """Where proxies connect, as the control plane says; it may have taken a free port."""
+    return line.rpartition("proxies: ")[2].strip()
 
 
 def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, target: int) -> list[str]:
@@ -259,13 +253,14 @@ def _watch(plane: "subprocess.Popen[str]", traffic: Traffic) -> int:
     return plane.returncode or 0
 
 
-def _words(address: str, calls: int) -> str:
+def _words(data: Path, address: str, calls: int) -> str:
     koguma = ".venv/bin/koguma"
-    prefix = "" if address.endswith(":5681") else f"  export KOGUMA_ADDRESS={address}\n"
     return f"""
 A mesh runs: web -> backend v1 and v2, an Envoy beside each, mTLS between them. In another terminal, try:
 
-{prefix}  {koguma} get proxies -m shop
+  export KOGUMA_ADDRESS={address} KOGUMA_DATA_DIR={data}   # where it is, and that it is yours
+
+  {koguma} get proxies -m shop
   curl -s localhost:{calls}/
 
   # change the split, and watch it below

@@ -51,6 +51,11 @@ class Demo:
         return re.search(r"is ready: (http://\S+)", self.text).group(1)
 
     @property
+    def exported(self) -> dict[str, str]:
+        """The variables that it tells people to set."""
+        return dict(re.findall(r"(KOGUMA_(?:ADDRESS|DATA_DIR))=(\S+)", self.text))
+
+    @property
     def answering(self) -> str:
         """The last line about who answers."""
         shown = [line for line in self.lines if "█" in line]

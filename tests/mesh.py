@@ -303,6 +303,7 @@ class Mesh:
             "XDG_CONFIG_HOME": str(directory / "config"),
             "KOGUMA_ADDRESS": f"http://127.0.0.1:{self.api}",
             "KOGUMA_DATA_DIR": str(directory / "cp"),
+            "KOGUMA_LOCALHOST_IS_ADMIN": "true",  # for requests of the tests themselves
         }
         self._sidecars: list[Sidecar] = []
         self._echoes: list[Echo] = []

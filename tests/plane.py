@@ -4,6 +4,7 @@ import asyncio
 import base64
 import http.client
 import json
+import socket
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from koguma import logs, settings
+from koguma import data_directory, logs, settings
 from koguma.main import ControlPlane
 
 
@@ -36,6 +37,38 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def fields(self) -> list[tuple[str, str]]:
         return [(p["field"], p["reason"]) for p in self.json.get("invalid_parameters", [])]
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """HTTP over the socket in a data directory, as `curl --unix-socket` has it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = data_dir / data_directory.ADMIN_SOCKET
+
+    def connect(self) -> None:
+        self.sock: socket.socket = data_directory.connected(self._path, 20)
+
+
+def asked(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None, **headers: str
+) -> Answer:
+    """One request: a dict or list body is sent as JSON, bytes as they are; `If_Match=` is If-Match."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    if body is not None:
+        sent.setdefault("Content-Type", "application/json")
+    with closing(connection):
+        connection.request(method, path, body, sent)
+        response = connection.getresponse()
+        warned = tuple(response.headers.get_all("Warning", ()))
+        return Answer(response.status, dict(response.getheaders()), response.read(), warned)
+
+
+def by_socket(data_dir: Path, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    """One request of the data directory's owner."""
+    return asked(SocketConnection(data_dir), method, path, body, **headers)
 
 
 class Lines:
@@ -72,10 +105,16 @@ class Plane:
         logs.configure("error", "json")
         self.data_dir = data_dir
         flags = {**_keys(data_dir, flags.get("store", "")), **flags}
-        ports = {"api_port": 0, "api_tls_port": 0, "dp_port": 0, "xds_port": 0}
-        self.settings = settings.load(
-            file, {}, {"data_dir": str(data_dir), "store": "memory://", **ports, **flags}
-        )
+        usual = {
+            "api_port": 0,
+            "api_tls_port": 0,
+            "dp_port": 0,
+            "xds_port": 0,
+            "data_dir": str(data_dir),
+            "store": "memory://",
+            "localhost_is_admin": True,
+        }
+        self.settings = settings.load(file, {}, {**usual, **flags})
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -100,16 +139,8 @@ class Plane:
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """One request: a dict or list body is sent as JSON, bytes as they are; `If_Match=` is If-Match."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-        if body is not None:
-            sent.setdefault("Content-Type", "application/json")
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
-            connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            warned = tuple(response.headers.get_all("Warning", ()))
-            return Answer(response.status, dict(response.getheaders()), response.read(), warned)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        return asked(connection, method, path, body, **headers)
 
     def watch(self, path: str, **headers: str) -> Lines:
         """A watch that stays open until it is left."""

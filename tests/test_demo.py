@@ -38,7 +38,7 @@ def test_the_demo_is_a_live_mesh_and_ends_without_a_trace():
 
 
 def koguma(demo, *words):
-    environment = {**os.environ, "KOGUMA_ADDRESS": demo.address}
+    environment = {**os.environ, **demo.exported}
     return subprocess.run(
         [KOGUMA, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

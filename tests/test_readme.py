@@ -10,6 +10,7 @@ import pytest
 
 from tests.demo_run import Demo
 from tests.mesh import Echo, Mesh, Process, call, free_port, until
+from tests.plane import by_socket
 
 ROOT = Path(__file__).parent.parent
 BIN = str(Path(sys.executable).parent)
@@ -24,9 +25,9 @@ def commands(heading):
     return [line[2:] for line in lines]
 
 
-def environment(tmp_path, address):
+def environment(tmp_path, exported):
     path = f"{BIN}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "KOGUMA_ADDRESS": address, "XDG_CONFIG_HOME": str(tmp_path)}
+    return {**os.environ, "PATH": path, **exported, "XDG_CONFIG_HOME": str(tmp_path)}
 
 
 def run(command, directory, variables):
@@ -37,9 +38,12 @@ def run(command, directory, variables):
     return done
 
 
-def curl(command, port):
+def curl(command, exported):
     """What a reader's curl gets; this machine may have none."""
-    return call(port, "GET", command.split("localhost:", 1)[1].partition("/")[2].join(("/", "")).strip("'"))
+    _, path = command.split("localhost/", 1)
+    file = re.search(r"--unix-socket (\S+)", command).group(1)
+    assert file == "$KOGUMA_DATA_DIR/api.sock"
+    return by_socket(Path(exported["KOGUMA_DATA_DIR"]), "GET", "/" + path.strip("'"))
 
 
 @pytest.mark.slow
@@ -48,12 +52,11 @@ def test_every_command_of_the_tour_does_what_it_says(tmp_path):
     assert len(written) >= 15
     with Demo() as demo:
         demo.shows(r"v1 █+ [89]\d%  v2 █+ ([4-9]|1\d|2\d)%")
-        port = int(demo.address.rpartition(":")[2])
         for command in written:
             if command.startswith("curl"):
-                assert curl(command, port).status == 200, command
+                assert curl(command, demo.exported).status == 200, command
                 continue
-            done = run(command, ROOT, environment(tmp_path, demo.address))
+            done = run(command, ROOT, environment(tmp_path, demo.exported))
             # A mistake is refused, and a difference is told by the exit code too.
             expected = 1 if "requestTimout" in command or command.startswith("koguma diff") else 0
             assert done.returncode == expected, (command, done.stdout, done.stderr)

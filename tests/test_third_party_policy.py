@@ -295,7 +295,7 @@ class Running:
         ERRORS.follow(log)
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*command, "--log-level", "error"],
+                [*command, "--log-level", "error", "--localhost-is-admin"],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=errors,

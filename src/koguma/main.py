@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import structlog
 from aiohttp import web
 
-from koguma import __version__, bootstrap, garbage, kinds, logs, plugins
+from koguma import __version__, bootstrap, data_directory, garbage, kinds, logs, plugins
 from koguma.api import access, openapi, routes, secret_access, server, tracing
 from koguma.api.access import Access, Attempt
 from koguma.api.apply import Apply
@@ -316,6 +316,12 @@ class ControlPlane:
 
     async def _listen(self, http: HttpServer, tls: ssl.SSLContext) -> None:
         settings = self.settings
+        path = Path(settings.data_dir) / data_directory.ADMIN_SOCKET
+        try:
+            await http.listen_at(path)
+        except OSError as error:
+            hint = f"use the administrator's token: --token-file {path.with_name(files.ADMIN_TOKEN)}"
+            self._warn(f"cannot listen on {path}: {error.strerror}", "local admin", hint)
         for name, port, context in (
             ("api", settings.api_port, None),
             ("api-tls", settings.api_tls_port, tls),

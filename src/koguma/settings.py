@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from koguma import data_directory
 from koguma.model import documents, names
 from koguma.model.access import BUILTIN_ROLES, Binding, Role
 from koguma.model.errors import Invalid
@@ -33,11 +34,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TRACES_VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _TELEMETRY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _TRACES_PATH: Final = "/v1/traces"
-
-
-def _data_home() -> str:
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return str(Path(base) / "koguma")
 
 
 class AccessSettings(Spec):
@@ -85,8 +81,12 @@ class Settings(Spec):
     tls_cert_file: Annotated[str, doc("Certificate chain of the API (PEM) instead of a self-made one.")] = ""
     tls_key_file: Annotated[str, doc("Key of that certificate (PEM).")] = ""
     localhost_is_admin: Annotated[
-        bool, doc("Whether requests from this machine that no web page could make are the admin's.")
-    ] = True
+        bool,
+        doc(
+            "Whether requests to the API's ports from this machine are the admin's, where neither a web page"
+            " nor a proxy can have made them; without it the admin comes by api.sock in the data directory."
+        ),
+    ] = False
     history: Annotated[Duration, doc("How long superseded revisions are kept.")] = "720h"
     service_grace: Annotated[
         Duration, doc("How long a generated MeshService stays after its last proxy has gone.")
@@ -178,7 +178,7 @@ def load(file: str | None, environment: Mapping[str, str], flags: Mapping[str, A
         if flag is not None and flag != ():
             written[name] = list(flag) if isinstance(flag, tuple) else _from_flag(flag, field.type)
             origins[name] = "--" + field.name.replace("_", "-")
-    written.setdefault("dataDir", _data_home())
+    written.setdefault("dataDir", str(data_directory.default(os.environ)))
     _add_telemetry(written, origins, environment)
     violations = [_named(v, origins) for v in _CHECK(written)]
     if violations:

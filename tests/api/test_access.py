@@ -61,7 +61,9 @@ def test_without_a_token_nobody_may_do_anything(guarded):
     assert answer.json["detail"] == (
         'user "mesh-system:anonymous/mesh-system:unauthenticated" cannot list meshes.rest.koguma.io:'
         " no access rule allows it; no token was sent: an administrator issues one with"
-        " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it"
+        " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it; on the control"
+        " plane's own machine its owner needs none: `koguma` finds api.sock in the data directory"
+        " (KOGUMA_DATA_DIR), and curl takes it with --unix-socket"
     )
     assert guarded("GET", "/").status == 200
     assert guarded("GET", "/ready").status == 200
@@ -166,6 +168,11 @@ def test_tokens_for_proxies_and_zones(guarded):
         {"X_Forwarded_For": "10.0.0.1"},
         {"Forwarded": "for=10.0.0.1"},
         {"X_Real_IP": "10.0.0.1"},
+        {"X_Forwarded_Proto": "https"},
+        {"X_Envoy_Internal": "true"},
+        {"X_Request_Id": "7c7e1d4e"},
+        {"Via": "1.1 edge"},
+        {"True_Client_IP": "10.0.0.1"},
     ],
 )
 def test_a_web_page_or_a_proxy_is_not_the_local_admin(plane, headers):

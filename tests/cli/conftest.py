@@ -11,7 +11,10 @@ import pytest
 
 from koguma.cli import main
 
-VARIABLES = ("KOGUMA_ADDRESS", "KOGUMA_TOKEN", "KOGUMA_CA", "KOGUMA_CONFIG_FILE", "NO_COLOR")
+VARIABLES = (
+    *("KOGUMA_ADDRESS", "KOGUMA_TOKEN", "KOGUMA_CA", "KOGUMA_CONFIG_FILE", "KOGUMA_DATA_DIR"),
+    *("XDG_DATA_HOME", "NO_COLOR"),
+)
 
 
 class Ended(NamedTuple):
@@ -28,6 +31,7 @@ def koguma(tmp_path, monkeypatch, capsys) -> Callable[..., Ended]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data-home"))
 
     def run(*words: str, given: str = "") -> Ended:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8"))

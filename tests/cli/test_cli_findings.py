@@ -15,7 +15,7 @@ from koguma.model.redacted import Redacted
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 INDEX = {"product": "Koguma", "kogumaVersion": __version__, "mode": "zone"}
-CONFIG = {"store": "sqlite:////d/koguma.db", "apiHost": "127.0.0.1", "localhostIsAdmin": True}
+CONFIG = {"store": "sqlite:////d/koguma.db", "apiHost": "127.0.0.1", "localhostIsAdmin": False}
 DENIED = {"status": 403, "title": "Access Denied", "detail": "no access rule allows it"}
 
 
@@ -97,9 +97,13 @@ def test_a_port_without_tls_is_wrong(fake):
 
 @pytest.mark.parametrize(
     ("changes", "status"),
-    [({"apiHost": "0.0.0.0"}, WARNING), ({"apiHost": "0.0.0.0", "localhostIsAdmin": False}, OK)],
+    [
+        ({"apiHost": "0.0.0.0"}, OK),
+        ({"localhostIsAdmin": True}, WARNING),
+        ({"apiHost": "0.0.0.0", "localhostIsAdmin": True}, WARNING),
+    ],
 )
-def test_a_local_admin_behind_an_open_port_is_told(fake, changes, status):
+def test_a_local_admin_by_address_alone_is_told(fake, changes, status):
     healthy(fake, config={**CONFIG, **changes})
     assert statuses(found(fake))["local admin"] == [status]
 

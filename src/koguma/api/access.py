@@ -181,7 +181,9 @@ class Access:
         if user == ANONYMOUS:
             return (
                 "no token was sent: an administrator issues one with"
-                " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it"
+                " `koguma token user --name NAME --valid-for 24h`, and --token-file sends it; on the control"
+                " plane's own machine its owner needs none: `koguma` finds api.sock in the data directory"
+                " (KOGUMA_DATA_DIR), and curl takes it with --unix-socket"
             )
         role = next((name for name in _GRANTED_ROLES if self._role_covers(name, attempt)), None)
         if role is None:

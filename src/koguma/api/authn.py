@@ -1,8 +1,11 @@
 """Authentication: from a request to a User, before anything of its body is read.
 
-A bearer token wins. Without one, a request from this machine is the local admin's, but only if no web page
-could have made it: the browser says nothing of another site, and the Host is ours (which stops DNS
-rebinding). Everyone else is anonymous. Who may can act as somebody else, by Kubernetes' headers.
+A bearer token wins. Without one, a request over the socket in the data directory, which only its owner can
+open, is the local admin's. A loopback address proves nothing: every user of the machine has it, every web
+page that a browser there shows, and whoever comes through a proxy that runs there. Where the operator says
+that it is enough, a request still must not be a page's (the browser says nothing of another site, and the
+Host is ours, which stops DNS rebinding) nor a proxy's. Everyone else is anonymous. Who may can act as
+somebody else, by Kubernetes' headers.
 """
 
 import ipaddress
@@ -27,7 +30,17 @@ from koguma.api.user import (
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 from koguma.model.short_keys import kept_if_short
 
-_PROXY_HEADERS: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+# What proxies add to requests that they pass on; nginx adds nothing unless told to, so this is no proof that
+# there was none, and `localhost_is_admin` is off unless the operator knows.
+_PROXY_HEADERS: Final = frozenset(
+    (
+        *("via", "forwarded", "x-real-ip", "x-request-id", "x-client-ip", "x-cluster-client-ip"),
+        *("true-client-ip", "cf-connecting-ip", "x-original-forwarded-for"),
+    )
+)
+_PROXY_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
+_BROWSER_HEADERS: Final = ("Origin", "Sec-Fetch-Site")
+UNIX_SOCKET: Final = "unix"  # as the peer of a request: it came over the socket in the data directory
 _OWN_SITES: Final = (None, "same-origin", "none")
 _IMPERSONATE: Final = "impersonate-"
 _EXTRA: Final = "impersonate-extra-"
@@ -40,7 +53,7 @@ class Authenticator(msgspec.Struct, frozen=True):
     """`verify` turns a token into its user, or raises Unauthenticated."""
 
     verify: Callable[[str], User]
-    localhost_is_admin: bool = True
+    localhost_is_admin: bool = False
 
     def user(self, headers: Mapping[str, str], peer: str, scheme: str) -> User:
         """Who makes this request."""
@@ -50,14 +63,28 @@ class Authenticator(msgspec.Struct, frozen=True):
             if word.lower() != "bearer" or not token:
                 raise Unauthenticated('the Authorization header must be "Bearer <token>"')
             return self.verify(token.strip())
-        if self.localhost_is_admin and is_local(headers, peer, scheme):
-            return LOCAL_ADMIN
-        return ANONYMOUS
+        is_admins = (
+            _is_owner(headers)
+            if peer == UNIX_SOCKET
+            else self.localhost_is_admin and is_local(headers, peer, scheme)
+        )
+        return LOCAL_ADMIN if is_admins and not is_passed_on(headers) else ANONYMOUS
+
+
+def is_passed_on(headers: Mapping[str, str]) -> bool:
+    """Whether a proxy says that it passes the request on for somebody else."""
+    lowered = (name.lower().replace("_", "-") for name in headers)
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in lowered)
+
+
+def _is_owner(headers: Mapping[str, str]) -> bool:
+    """Whether a request over the socket is its owner's: a browser reaches it only through something else."""
+    return not any(name in headers for name in _BROWSER_HEADERS)
 
 
 def is_local(headers: Mapping[str, str], peer: str, scheme: str) -> bool:
-    """Whether a person or program on this machine sent it, and no web page or proxy for somebody else."""
-    if not is_loopback(peer) or any(name in headers for name in _PROXY_HEADERS):
+    """Whether a person or program on this machine sent it, and no web page for somebody else."""
+    if not is_loopback(peer):
         return False
     host = headers.get("Host", "")
     if not _is_own_host(host) or headers.get("Sec-Fetch-Site") not in _OWN_SITES:

@@ -4,9 +4,11 @@ Routing is by the segments of the path, since kinds are looked up and not listed
 becomes an answer here, and nowhere else.
 """
 
+import asyncio
 import itertools
 import re
 import secrets
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -18,7 +20,7 @@ from aiohttp import web
 
 from koguma.api import parameters, problems
 from koguma.api.access import Access
-from koguma.api.authn import Authenticator, impersonated
+from koguma.api.authn import UNIX_SOCKET, Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
 from koguma.api.parameters import Parameter
@@ -144,11 +146,8 @@ class Dispatch:
     async def _answer(self, call: Call, endpoint: Endpoint, parts: tuple[Any, ...]) -> web.StreamResponse:
         request = call.request
         if not endpoint.is_open:
-            transport = request.transport
-            peer = transport.get_extra_info("peername") if transport else None
-            asking = partial(
-                self._authenticator.user, request.headers, peer[0] if peer else "", request.scheme
-            )
+            peer = _peer(request.transport)
+            asking = partial(self._authenticator.user, request.headers, peer, request.scheme)
             user = asking()
             call.user = impersonated(user, request.headers, self._access)
             if call.user is not user:
@@ -207,3 +206,14 @@ class Dispatch:
                 status=response.status,
                 ms=round(seconds * 1000, 2),
             )
+
+
+def _peer(transport: asyncio.Transport | None) -> str:
+    """The address of who sent a request, or the word for the socket in the data directory."""
+    if transport is None:
+        return ""
+    end = transport.get_extra_info("socket")
+    if end is not None and end.family == socket.AF_UNIX:
+        return UNIX_SOCKET
+    address = transport.get_extra_info("peername")
+    return str(address[0]) if address else ""

@@ -2,6 +2,9 @@
 
 An answer that is an error becomes Refused, with the fields that the server names; a server that does not
 answer becomes Unreachable, with what to try. Redirects are not followed, so a token goes nowhere else.
+
+On the control plane's own machine its owner comes over the socket in the data directory, if the control plane
+that listens there is the one of the address.
 """
 
 import contextlib
@@ -9,10 +12,11 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from koguma import __version__
+from koguma import __version__, data_directory
 from koguma.cli.failures import Failure, Field, Refused, Unreachable
 from koguma.cli.target import HTTPS_PORT, Target
 
@@ -157,6 +161,10 @@ class Client:
         return self._connection
 
     def _opened(self, patience_seconds: float) -> http.client.HTTPConnection:
+        if self.target.socket and self.target.token is None:
+            local = self._opened_locally(patience_seconds)
+            if local is not None:
+                return local
         url = self.target.url
         if self.target.is_https:
             context = _tls_context(self.target)
@@ -168,6 +176,19 @@ class Client:
         connection.connect()
         connection.sock.settimeout(patience_seconds)
         return connection
+
+    def _opened_locally(self, patience_seconds: float) -> http.client.HTTPConnection | None:
+        """A connection over the socket in the data directory; None where the address is another server's."""
+        connection = _LocalConnection(self.target, self._connect_seconds)
+        try:
+            connection.connect()
+            if self.target.is_default or connection.port_of_api() == self.target.url.port:
+                connection.sock.settimeout(patience_seconds)
+                return connection
+        except (OSError, ValueError, http.client.HTTPException):
+            pass  # nobody listens there any more, or no control plane does
+        connection.close()
+        return None
 
     def _answer(self, request: str, response: http.client.HTTPResponse, data: bytes) -> Answer:
         text = data.decode("utf-8", "replace")
@@ -214,6 +235,24 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Unreachable(*_trouble(self.target, error)) from None
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    """HTTP over the socket in a data directory."""
+
+    def __init__(self, target: Target, timeout_seconds: float) -> None:
+        super().__init__(target.host, target.url.port, timeout=timeout_seconds)
+        self._path, self._seconds = Path(target.socket), timeout_seconds
+
+    def connect(self) -> None:
+        """Connect to the socket instead of the address."""
+        self.sock = data_directory.connected(self._path, self._seconds)
+
+    def port_of_api(self) -> int | None:
+        """The http port of the control plane that listens here."""
+        self.request("GET", "/config")
+        found = json.loads(self.getresponse().read())
+        return found.get("apiPort") if isinstance(found, dict) else None
 
 
 def _tls_context(target: Target) -> Any:

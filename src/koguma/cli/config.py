@@ -36,9 +36,19 @@ def list_contexts() -> None:
 @click.option("--token-file", metavar="FILE", help="File that holds the token; it is read at every use.")
 @click.option("--token", metavar="-", help="Only -: read the token from standard input and keep it.")
 @click.option("--ca-file", metavar="FILE", help="CA (PEM) that the server's certificate must come from.")
+@click.option(
+    "--data-dir", metavar="DIR", help="Its data directory, on this machine: its owner needs no token."
+)
 @click.option("--use/--no-use", default=False, help="Also make it the current one; the first always is.")
 def add(
-    name: str, *, address: str, token_file: str | None, token: str | None, ca_file: str | None, use: bool
+    name: str,
+    *,
+    address: str,
+    token_file: str | None,
+    token: str | None,
+    ca_file: str | None,
+    data_dir: str | None,
+    use: bool,
 ) -> None:
     """Add a context, or replace the one of that name."""
     if token is not None and token_file is not None:
@@ -47,7 +57,9 @@ def add(
     kept = _read_token(token)
     needed = target.read_token(token_file, "--token-file") if token_file else kept
     target.check_protected(Target(checked, "--address", needed))  # better now than at every use
-    context = Context(name, checked, kept, _absolute(token_file), _absolute(ca_file))
+    if data_dir is not None and not target.is_loopback(target.Target(checked, "").host):
+        raise click.UsageError("--data-dir is for a control plane on this machine, at a loopback address")
+    context = Context(name, checked, kept, _absolute(token_file), _absolute(ca_file), _absolute(data_dir))
     config = _loaded().with_context(context)
     _save(config._replace(current=name) if use else config)
     print(f'context "{name}" added' + (", and current" if use or config.current == name else ""))
@@ -107,6 +119,6 @@ def _read_token(option: str | None) -> Redacted | None:
 
 
 def _token_words(context: Context) -> str:
-    if context.token_file:
-        return context.token_file
+    if context.token_file or context.data_dir:
+        return context.token_file or f"of {context.data_dir}"
     return "kept here" if context.token else ""

@@ -16,7 +16,13 @@ from koguma.cli import terminal
 from koguma.cli.failures import ExitCode, Failure
 from koguma.model.redacted import Redacted
 
-_KEYS: Final = {"address": "address", "token": "token", "tokenFile": "token_file", "caFile": "ca_file"}
+_KEYS: Final = {
+    "address": "address",
+    "token": "token",
+    "tokenFile": "token_file",
+    "caFile": "ca_file",
+    "dataDir": "data_dir",
+}
 _FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 MASK: Final = "*****"
 
@@ -29,6 +35,7 @@ class Context(NamedTuple):
     token: Redacted | None = None
     token_file: str = ""
     ca_file: str = ""
+    data_dir: str = ""  # of a control plane on this machine, whose owner needs no token
 
     def written(self, *, masked: bool = False) -> dict[str, str]:
         """The entry in the file."""
@@ -143,9 +150,8 @@ def _context(file: Path, index: int, entry: Any) -> Context:
     if not entry.get("name") or not entry.get("address"):
         raise _unusable(file, f"{place} needs a name and an address")
     token = Redacted(entry["token"]) if entry.get("token") else None
-    return Context(
-        entry["name"], entry["address"], token, entry.get("tokenFile", ""), entry.get("caFile", "")
-    )
+    texts = (entry.get(key, "") for key in ("tokenFile", "caFile", "dataDir"))
+    return Context(entry["name"], entry["address"], token, *texts)
 
 
 def _unusable(file: Path, why: str) -> Failure:

@@ -230,11 +230,11 @@ def _expiry(pem: str, now: datetime) -> Finding:
 def _local_admin(config: Json) -> Finding:
     host = str(config.get("apiHost", ""))
     if not config.get("localhostIsAdmin"):
-        return Finding("local admin", OK, "off: requests from the server's machine need a token too")
-    if is_loopback(host):
-        return Finding("local admin", OK, "on: requests from the server's machine are the admin's")
-    hint = "switch it off with --no-localhost-is-admin where others log in to that machine"
-    return Finding("local admin", WARNING, f"on, while the API listens on {host}", hint)
+        return Finding("local admin", OK, "by the socket in the data directory and by token alone")
+    hint = "leave out --localhost-is-admin: `koguma` finds the socket in the data directory by itself"
+    where = "" if is_loopback(host) else f", and the API listens on {host}"
+    text = f"every user of the server's machine, and every proxy on it, can be the admin{where}"
+    return Finding("local admin", WARNING, text, hint)
 
 
 def _of_server(client: Client) -> Iterator[Finding]:

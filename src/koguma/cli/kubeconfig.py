@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import click
 
+from koguma import data_directory
 from koguma.cli import kubeconfig_file, options, target, terminal
 from koguma.cli.client import Client
 from koguma.cli.failures import ExitCode, Failure, Refused, Unreachable
@@ -28,7 +29,6 @@ Json = Any
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
-_DATA_DIR: Final = "KOGUMA_DATA_DIR"
 _NAMES_HINT: Final = (
     " - its own certificate is for localhost and its host name; `koguma cp run --hostnames NAME` adds others"
 )
@@ -109,7 +109,7 @@ def _found(client: Client, ca_cert: str) -> Target:
     known = client.target
     told = {} if known.is_https else _settings(client)
     address = known.address if known.is_https else _https_address(known.host, told.get("apiTlsPort"))
-    home = _data_dir(told) if target.is_loopback(known.host) else None
+    home = _data_dir(known, told) if target.is_loopback(known.host) else None
     ca_file = ca_cert or known.ca_file or _own_ca(home, told)
     return Target(address, known.origin, known.token or _admin_token(home), ca_file)
 
@@ -134,15 +134,11 @@ def _https_address(host: str, port: Json) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _data_dir(told: Mapping[str, Json]) -> Path:
+def _data_dir(known: Target, told: Mapping[str, Json]) -> Path:
     """Where a control plane on this machine keeps its CA and the administrator's token."""
-    from koguma import settings  # noqa: PLC0415 - `--help` does not pay for it
-
     said = Path(str(told.get("dataDir") or ""))
-    if _DATA_DIR not in os.environ and said.is_absolute():
-        return said
-    known = {name: os.environ[name] for name in (_DATA_DIR,) if name in os.environ}
-    return Path(settings.load(None, known, {}).data_dir)
+    is_named = Path(known.data_dir) != data_directory.default(os.environ)
+    return said if said.is_absolute() and not is_named else Path(known.data_dir)
 
 
 def _own_ca(home: Path | None, told: Mapping[str, Json]) -> str:

@@ -4,14 +4,20 @@ The address: `--address`, `KOGUMA_ADDRESS`, the context, http://localhost:5681. 
 `KOGUMA_TOKEN`, the context; the CA: `--ca-file`, `KOGUMA_CA`, the context. `--context` is a flag, so what the
 context that it names says comes before the environment. What the current context holds is for its own
 address and is not sent to another.
+
+Without a token, and to this machine, the administrator's way in is looked for in the data directory (that of
+the context, `KOGUMA_DATA_DIR`, the default): its socket over http; over https its token, and only where its
+own CA vouches for the server, so that nobody who took the port meanwhile gets it.
 """
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from koguma import data_directory
 from koguma.cli import contexts
 from koguma.cli.contexts import Context
 from koguma.cli.failures import ExitCode, Failure
@@ -20,6 +26,10 @@ from koguma.model.redacted import Redacted
 DEFAULT_ADDRESS: Final = "http://localhost:5681"
 HTTPS_PORT: Final = 5682
 _TOKEN_BYTES_MAX: Final = 64 * 1024
+_DEFAULT_ORIGIN: Final = "the default"
+# Names that identity.files gives them; that module is slow to import.
+_OWN_CA: Final = "ca.pem"
+_ADMIN_TOKEN: Final = "admin-token"  # noqa: S105 - a file's name, not a token
 
 
 class Given(NamedTuple):
@@ -39,6 +49,9 @@ class Target(NamedTuple):
     token: Redacted | None = None
     ca_file: str = ""
     token_file: str = ""  # where the token comes from, if from a file
+    data_dir: str = ""  # where a control plane on this machine would keep its files, if it is one
+    socket: str = ""  # the administrator's own way to it, tried first
+    is_default: bool = False  # nobody named an address
 
     @property
     def token_now(self) -> Redacted | None:
@@ -77,7 +90,32 @@ def resolve(given: Given, environment: Mapping[str, str]) -> Target:
     ca_file = given.ca_file or _ca_file(given, environment, context)
     target = Target(checked, origin, token, ca_file, token_file)
     check_protected(target)
-    return target
+    if not is_loopback(target.host):
+        return target
+    is_default = origin == _DEFAULT_ORIGIN
+    return _as_owner(target._replace(data_dir=_data_dir(environment, context), is_default=is_default))
+
+
+def _data_dir(environment: Mapping[str, str], context: Context | None) -> str:
+    named = (context.data_dir if context is not None else "") or environment.get(data_directory.VARIABLE, "")
+    return named or str(data_directory.default(environment))
+
+
+def _as_owner(target: Target) -> Target:
+    """The same with the administrator's way in, where no token is given and the data directory is ours."""
+    if target.token is not None:
+        return target
+    home = Path(target.data_dir).expanduser()
+    if not target.is_https:
+        path = home / data_directory.ADMIN_SOCKET
+        return target._replace(socket=str(path)) if os.access(path, os.W_OK) else target
+    authority, token_file = home / _OWN_CA, home / _ADMIN_TOKEN
+    if target.ca_file not in ("", str(authority)) or not all(
+        os.access(file, os.R_OK) for file in (authority, token_file)
+    ):
+        return target
+    token = read_token(str(token_file), "the administrator's token")
+    return target._replace(token=token, token_file=str(token_file), ca_file=str(authority))
 
 
 def is_loopback(host: str) -> bool:
@@ -102,7 +140,7 @@ def _address(given: Given, environment: Mapping[str, str], context: Context | No
         return environment["KOGUMA_ADDRESS"], "KOGUMA_ADDRESS"
     if context is not None:
         return context.address, f'context "{context.name}"'
-    return DEFAULT_ADDRESS, "the default"
+    return DEFAULT_ADDRESS, _DEFAULT_ORIGIN
 
 
 def checked_address(address: str, origin: str) -> str:
