@@ -8,7 +8,6 @@ import pytest
 
 from koguma import probing
 from koguma.model.errors import Forbidden, NotFound, Unauthenticated
-from koguma.probing import Probing
 from koguma.xds.contract import Hello
 from tests.plane import Plane
 
@@ -44,7 +43,7 @@ def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadat
 
 def let_in(plane: Plane, said: Hello) -> Any:
     side = plane.plane._proxies
-    return plane.run(Probing(side._context, side._keys, side._clock).check(said))
+    return plane.run(side.health_door.check(said))
 
 
 def write(plane: Plane, document: dict[str, Any]) -> None:
@@ -151,7 +150,7 @@ def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeyp
     side = plane.plane._proxies
 
     async def both() -> Any:
-        waiting = asyncio.create_task(Probing(side._context, side._keys, side._clock).check(said))
+        waiting = asyncio.create_task(side.health_door.check(said))
         await asyncio.sleep(0)
         await side.fleet.connect(said)
         return await waiting

@@ -16,8 +16,8 @@ from typing import Final
 import structlog
 
 from koguma.api.context import Context, mesh_key
+from koguma.api.proxy_gate import ProxyGate, is_registered
 from koguma.api.refused_proxies import RefusedProxies
-from koguma.api.tokens import Keys
 from koguma.certificates import Certificates
 from koguma.control import Control
 from koguma.core import spiffe
@@ -28,7 +28,6 @@ from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Failure, Snapshot
 from koguma.identity import dataplane_auth
-from koguma.identity.claims import DATAPLANE
 from koguma.kinds import service_probe
 from koguma.model.errors import Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
@@ -62,7 +61,7 @@ class Fleet:
         self,
         context: Context,
         control: Control,
-        keys: Keys,
+        gate: ProxyGate,
         certificates: Certificates,
         encoder: Encoder,
         clock: Callable[[], datetime],
@@ -71,14 +70,14 @@ class Fleet:
         self.context = context
         self.clock = clock
         self._control = control
-        self._keys = keys
+        self.gate = gate
         self._certificates = certificates
         self._encoder = encoder
         self.quarantine = Quarantine(context)
         self.quarantine.load()
         self._poke = poke
         self.refused_proxies = RefusedProxies(clock)
-        self._registration = Registration(context)
+        self._registration = Registration(context, gate)
         self._lines: dict[Key, ProxyLine] = {}
         self._joining: dict[Key, ProxyLine] = {}
         self._leaving: set[Key] = set()
@@ -112,18 +111,18 @@ class Fleet:
     async def _connected_line(self, hello: Hello) -> Line:
         if self.context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
-        ring = self._keys.ring(DATAPLANE, hello.mesh)
+        claims = self.gate.claims(hello.mesh, hello.token)
         brought = hello.metadata.get("dataplane.resource")
         if brought:
-            plan = self._registration.plan(document(str(brought), hello.mesh, hello.name))
-            dataplane_auth.authenticate(ring, hello.token, self.clock(), plan.resource)
+            dataplane_auth.check_name(claims, hello.mesh, hello.name)
+            plan = self._registration.plan(document(str(brought), hello.mesh, hello.name), claims)
             self._refuse_replaced(hello, plan.resource)
             proxy = await self._registration.register(plan)
         else:
             proxy = self._known(hello)
-            dataplane_auth.authenticate(ring, hello.token, self.clock(), proxy)
+            self.gate.check_stored(claims, proxy)
             self._refuse_replaced(hello, proxy)
-        line = ProxyLine(self, hello, proxy, registered=bool(brought))
+        line = ProxyLine(self, hello, proxy, registered=bool(brought) and is_registered(proxy))
         self._replace(line)
         removal = self._removals.pop(line.key, None)
         if removal is not None:

@@ -6,23 +6,21 @@ write.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import structlog
 
 from koguma.api.context import Context, mesh_key
-from koguma.api.tokens import Keys
+from koguma.api.proxy_gate import ProxyGate
 from koguma.api.user import SYSTEM
 from koguma.core.build import endpoints
 from koguma.core.build.network import Link
 from koguma.envoy import names
 from koguma.envoy.bootstrap import ADMIN_ADDRESS
 from koguma.envoy.health import HealthCheck
-from koguma.identity import dataplane_auth, tokens
-from koguma.identity.claims import DATAPLANE
+from koguma.identity import dataplane_auth
 from koguma.kinds import service_probe
 from koguma.model.errors import Conflict, Gone, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
@@ -44,20 +42,18 @@ _log = structlog.get_logger("koguma.probing")
 class Probing:
     """Lets proxies in that check the health of applications."""
 
-    def __init__(self, context: Context, keys: Keys, clock: Callable[[], datetime]) -> None:
+    def __init__(self, context: Context, gate: ProxyGate) -> None:
         self._context = context
-        self._keys = keys
-        self._clock = clock
+        self._gate = gate
 
     async def check(self, hello: Hello) -> CheckedProxy:
         """Let a proxy in, with a token that is for it, once its Dataplane is there."""
         if self._context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
-        ring = self._keys.ring(DATAPLANE, hello.mesh)
-        claims = tokens.verify(ring, dataplane_auth.bare(hello.token), self._clock())
+        claims = self._gate.claims(hello.mesh, hello.token)
         dataplane_auth.check_name(claims, hello.mesh, hello.name)
         proxy = await self._arrived(hello)
-        dataplane_auth.authenticate(ring, hello.token, self._clock(), proxy)
+        self._gate.check_stored(claims, proxy)
         return ProbedDataplane(self._context, proxy.key, link_of(hello.metadata))
 
     async def _arrived(self, hello: Hello) -> Resource:

@@ -17,6 +17,7 @@ import structlog
 from koguma.api.context import Context
 from koguma.api.health import Check
 from koguma.api.proxies_door import ProxiesDoor
+from koguma.api.proxy_gate import ProxyGate
 from koguma.api.server import HttpServer
 from koguma.api.tokens import Keys
 from koguma.certificates import Certificates
@@ -68,7 +69,8 @@ class ProxySide:
         self.fleet: Fleet | None = None
         self._context = context
         self._control = control
-        self._keys = keys
+        self._gate = ProxyGate(context, keys, clock)
+        self.health_door = Probing(context, self._gate)
         self._settings = settings
         self._clock = clock
         self._certificates = Certificates(lambda: context.state, clock)
@@ -101,7 +103,7 @@ class ProxySide:
         self.fleet = Fleet(
             self._context,
             self._control,
-            self._keys,
+            self._gate,
             self._certificates,
             encoder,
             self._clock,
@@ -113,11 +115,10 @@ class ProxySide:
         if not self._settings.store_url.startswith("postgres"):
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
-        probing = Probing(self._context, self._keys, self._clock)
-        self._xds = XdsServer(self.fleet, known, time.monotonic, health_door=probing)
+        self._xds = XdsServer(self.fleet, known, time.monotonic, health_door=self.health_door)
         door = ProxiesDoor(
             self._context,
-            self._keys,
+            self._gate,
             self._clock,
             lambda: self.ports["xds"],
             identity.ca,

@@ -16,10 +16,12 @@ import structlog
 
 from koguma.api import transactions
 from koguma.api.context import Context
+from koguma.api.proxy_gate import PROXY, ProxyGate, is_registered
 from koguma.api.user import SYSTEM, User
 from koguma.api.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
+from koguma.identity.claims import DataplaneClaims
 from koguma.model import forms, labels
 from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
@@ -28,7 +30,6 @@ from koguma.model.violation import Violation
 from koguma.store.contract import Operation, Put, Transaction
 from koguma.store.waiting import log_waiting
 
-PROXY: Final = "proxy"
 CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
 # All are claimed by then. It is below the time after which another control plane removes what it lost.
 CLAIMED_SECONDS_MAX: Final = 8.0
@@ -62,37 +63,48 @@ def document(text: str, mesh: str, name: str) -> Json:
 
 
 class Plan(NamedTuple):
-    """A Dataplane that is to be stored, over what was seen."""
+    """A Dataplane that is to be stored, over what was seen, by the bearer of a token."""
 
     given: Json
+    claims: DataplaneClaims
     before: Resource | None
     resource: Resource
     operations: tuple[Operation, ...]
+    is_operators: bool = False  # an operator wrote it, so that it stays as it is
 
 
 class Registration:
     """Stores and removes the Dataplanes of proxies that bring their own."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, gate: ProxyGate) -> None:
         self._context = context
+        self._gate = gate
         self._claims: dict[Key, str] = {}  # proxies that came to us from there, which is still to be written
         self._claiming: asyncio.Task[None] | None = None
         self._n_claims = 0  # so far
 
-    def plan(self, given: Json) -> Plan:
-        """What there is to write; Invalid where it may not be."""
+    def plan(self, given: Json, claims: DataplaneClaims) -> Plan:
+        """What there is to write; Invalid where it may not be, Forbidden where the token is not for it."""
         draft = forms.read_plain(given, self._context.kinds["Dataplane"])
-        before = transactions.stored(self._context, draft)
+        before = self._gate.stored(draft)
         if before is not None and is_stored(draft, before, self._context.place):
-            return Plan(given, before, before, ())  # most proxies that come back bring what they brought
+            self._gate.check_stored(claims, before)
+            return Plan(given, claims, before, before, ())  # most proxies that come back bring the same
+        if before is not None and not is_registered(before):
+            self._gate.check_stored(claims, before)
+            self._gate.check_restated(draft, before)
+            return Plan(given, claims, before, before, (), is_operators=True)
         made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
         wanted = msgspec.structs.replace(made.resource, spec=_sharing(made.resource.spec))
-        return Plan(given, before, wanted, tuple(operations))
+        self._gate.check_brought(claims, wanted, before)
+        return Plan(given, claims, before, wanted, tuple(operations))
 
     async def register(self, plan: Plan) -> Resource:
         """Store the Dataplane as it is now; nothing is written where nothing differs."""
         here = self._context.about.instance_id
         for _ in range(_ATTEMPTS):
+            if plan.is_operators:
+                return plan.resource
             before, wanted = plan.before, _connected(plan.resource, here)
             if before is not None and _equal(before, wanted):
                 return before
@@ -106,7 +118,7 @@ class Registration:
             try:
                 await self._context.store.write(Transaction(written, SYSTEM, "proxy connected"))
             except Conflict:
-                plan = self.plan(plan.given)  # somebody else wrote it in between; look again
+                plan = self.plan(plan.given, plan.claims)  # somebody else wrote it in between; look again
                 continue
             return self._context.state.get(wanted.key) or wanted
         raise Conflict(f"{plan.resource.key} changes too often to be registered")
@@ -187,14 +199,12 @@ class Registration:
         """What proxies registered with control planes that are not this one."""
         here = self._context.about.instance_id
         stored = self._context.state.listed("Dataplane")
-        return [
-            each for each in stored if _is_registered(each) and each.annotations.get(CONNECTED_TO) != here
-        ]
+        return [each for each in stored if is_registered(each) and each.annotations.get(CONNECTED_TO) != here]
 
     async def remove(self, resource: Resource) -> None:
         """Remove what a proxy registered, if it is still connected to whom it was."""
         now = self._context.state.get(resource.key)
-        if now is None or not _is_registered(now):
+        if now is None or not is_registered(now):
             return
         owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
         if now.annotations.get(CONNECTED_TO) != owner:
@@ -205,10 +215,6 @@ class Registration:
         except (Conflict, NotFound):
             return  # it connected again, or is gone already
         _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
-
-
-def _is_registered(resource: Resource) -> bool:
-    return resource.labels.get(labels.REGISTERED_BY) == PROXY
 
 
 def _connected(resource: Resource, instance: str) -> Resource:

@@ -24,7 +24,8 @@ from structlog.testing import capture_logs
 from koguma.api import access, proxies_door
 from koguma.api.access import Access
 from koguma.api.context import About, Context
-from koguma.api.proxies_door import PROXY, ProxiesDoor
+from koguma.api.proxies_door import ProxiesDoor
+from koguma.api.proxy_gate import PROXY, ProxyGate
 from koguma.api.server import HttpServer, tls_context
 from koguma.api.shown import Shown
 from koguma.api.tokens import Keys
@@ -102,7 +103,8 @@ class House:
             "ca": self.credentials.ca,
             "sans": certificate_facts.names(self.credentials.certificate),
         }
-        return ProxiesDoor(self.context, self.keys, lambda: self.now, **{**given, **changes})
+        gate = ProxyGate(self.context, self.keys, lambda: self.now)
+        return ProxiesDoor(self.context, gate, lambda: self.now, **{**given, **changes})
 
     @contextlib.asynccontextmanager
     async def open(self, **changes: Any) -> AsyncIterator["House"]:

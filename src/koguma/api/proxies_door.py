@@ -21,8 +21,8 @@ from koguma.api import bootstrap_request, transactions
 from koguma.api.bootstrap_request import BootstrapRequest, Farewell, ProxyName
 from koguma.api.call import JSON, Call, answer
 from koguma.api.context import Context, mesh_key
+from koguma.api.proxy_gate import ProxyGate, is_registered
 from koguma.api.refused_proxies import RefusedProxies
-from koguma.api.tokens import Keys
 from koguma.api.user import ANONYMOUS, User
 from koguma.core import admission
 from koguma.core.build import network
@@ -30,7 +30,7 @@ from koguma.core.oddities import proxies as oddities
 from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import Node, Source
 from koguma.identity import certificate_facts, dataplane_auth
-from koguma.identity.claims import DATAPLANE, DataplaneClaims
+from koguma.identity.claims import DataplaneClaims
 from koguma.model import forms, labels
 from koguma.model.errors import (
     BadRequest,
@@ -49,8 +49,6 @@ from koguma.store.contract import Transaction
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 BODY_SECONDS_MAX: Final = 10.0
-
-PROXY: Final = "proxy"
 
 _TRIES: Final = 10
 _HOST_MAX: Final = 300
@@ -78,7 +76,7 @@ class ProxiesDoor:
     def __init__(  # noqa: PLR0913 - what is known where the ports are put together
         self,
         context: Context,
-        keys: Keys,
+        gate: ProxyGate,
         clock: Callable[[], datetime],
         xds_port: Callable[[], int],
         ca: str,
@@ -92,8 +90,7 @@ class ProxiesDoor:
         Proxies reach xDS by the host by which they came, unless `xds_host` says another.
         """
         self._context = context
-        self._keys = keys
-        self._clock = clock
+        self._gate = gate
         self._xds_port = xds_port
         self._ca = ca
         self._sans = tuple(sorted(certificate_facts.normal(name) for name in sans))
@@ -157,8 +154,7 @@ class ProxiesDoor:
         claims = self._authenticated(call, token, asked)
         _refuse(bootstrap_request.violations(asked))
         document = bootstrap_request.brought(asked) if asked.dataplane_resource else None
-        proxy = self._admitted(asked, document) if document else self._stored(asked)
-        _check(claims, proxy)
+        proxy = self._admitted(claims, asked, document) if document else self._stored(claims, asked)
         made = self._made(call, asked, proxy, document, token)
         headers = {"Cache-Control": "no-store"}  # there is a token in it
         if JSON in (call.header("Accept") or ""):
@@ -171,20 +167,25 @@ class ProxiesDoor:
         if self._context.state.get(mesh_key(asked.mesh)) is None:
             raise Invalid([Violation("mesh", f'mesh "{asked.mesh[:100]}" does not exist', "missing")])
         try:
-            claims = dataplane_auth.verified(self._keys.ring(DATAPLANE, asked.mesh), token, self._clock())
+            claims = self._gate.claims(asked.mesh, token)
         except Unauthenticated as error:
             raise Unauthenticated(f"authentication failed: {error.detail}") from error
         dataplane_auth.check_name(claims, asked.mesh, asked.name)
         call.user = User(f"proxy:{asked.mesh}.{asked.name}")
         return claims
 
-    def _admitted(self, asked: BootstrapRequest, document: Json) -> Resource:
-        """The Dataplane that a proxy brings, as it would be stored."""
+    def _admitted(self, claims: DataplaneClaims, asked: BootstrapRequest, document: Json) -> Resource:
+        """The Dataplane that a proxy brings, as it would be stored; an operator's as it is."""
         context = self._context
         draft = forms.read_plain(document, context.kinds["Dataplane"])
-        before = transactions.stored(context, draft)
+        before = self._gate.stored(draft)
+        if before is not None and not is_registered(before):
+            self._gate.check_stored(claims, before)
+            self._gate.check_restated(draft, before)
+            return before
         made = admission.admitted(draft, before, context.place).resource
         _refuse(bootstrap_request.transparency_violations(asked, made.spec))
+        self._gate.check_brought(claims, made, before)
         return made
 
     async def _warnings(self, proxy: Resource) -> list[str]:
@@ -194,10 +195,11 @@ class ProxiesDoor:
         db = await self._context.database()
         return [problem.message for problem in oddities.leading_nowhere(db, proxy)]
 
-    def _stored(self, asked: ProxyName) -> Resource:
+    def _stored(self, claims: DataplaneClaims, asked: ProxyName) -> Resource:
         found = self._context.state.named("Dataplane", asked.mesh, asked.name)
         if found is None:
             raise _NotYetThere("")
+        self._gate.check_stored(claims, found)
         return found
 
     def _made(
@@ -270,8 +272,8 @@ class ProxiesDoor:
             found = context.state.named("Dataplane", asked.mesh, asked.name)
             if found is None:
                 return
-            _check(claims, found)
-            if found.labels.get(labels.REGISTERED_BY) != PROXY:
+            self._gate.check_stored(claims, found)
+            if not is_registered(found):
                 return
             if asked.instance and found.labels.get(labels.INSTANCE, asked.instance) != asked.instance:
                 return  # a later run of the proxy has taken over
@@ -288,11 +290,6 @@ class ProxiesDoor:
 
 def _token(call: Call, written: str) -> str:
     return dataplane_auth.bare(written) or dataplane_auth.bare(call.header("Authorization") or "")
-
-
-def _check(claims: DataplaneClaims, proxy: Resource) -> None:
-    sets = dataplane_auth.tag_sets(proxy.spec)
-    dataplane_auth.check(claims, proxy.mesh, proxy.core_name, sets, proxy.labels)
 
 
 def _refuse(violations: Iterable[Violation]) -> None:

@@ -22,6 +22,7 @@ from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, under
 
 _COMPUTED_ONCE: Final = (labels.DISPLAY_NAME, labels.ORIGIN)
+_PROXYS_OWN: Final = frozenset({labels.REGISTERED_BY, labels.INSTANCE})  # on a Dataplane that a proxy brings
 
 
 class FieldValidation(Enum):
@@ -98,6 +99,21 @@ def is_stored(draft: Draft, stored: Resource, place: Place) -> bool:
         and not any(_origin_violations(kept, wanted, place))
         and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
         and computed_labels(kept, wanted, place) == stored.labels
+    )
+
+
+def is_restated(draft: Draft, stored: Resource, place: Place) -> bool:
+    """Whether a Dataplane that a proxy brings says nothing else than one that an operator wrote.
+
+    Labels that say who brought it, and which run of it, are the proxy's own; the operator may have more.
+    """
+    wanted = identity.of(_with_kept_labels(draft, stored), place)
+    own = {name: value for name, value in draft.labels.items() if name not in _PROXYS_OWN}
+    return (
+        wanted.key == stored.key
+        and not draft.unknown
+        and own.items() <= stored.labels.items()
+        and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
     )
 
 

@@ -24,7 +24,11 @@ _BEARER: Final = "bearer "
 
 def authenticate(ring: KeyRing[DataplaneClaims], token: str, now: datetime, proxy: Resource) -> None:
     """Raise Unauthenticated or Forbidden unless the token is valid and is for this Dataplane."""
-    claims = verified(ring, bare(token), now)
+    check_resource(verified(ring, bare(token), now), proxy)
+
+
+def check_resource(claims: DataplaneClaims, proxy: Resource) -> None:
+    """Raise Unauthenticated or Forbidden unless everything that the token says is true of a Dataplane."""
     check(claims, proxy.mesh, proxy.core_name, tag_sets(proxy.spec), proxy.labels)
 
 

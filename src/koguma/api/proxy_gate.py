@@ -1,0 +1,84 @@
+"""Proxy gate: whether a token is good for a proxy, for the Dataplane that it brings and for the stored one.
+
+Every way in asks here: the bootstrap, xDS in both forms, and health discovery. A Dataplane that an operator
+wrote never becomes the proxy's: a proxy that brings another one under its name is refused, and one that
+brings the same is let in while the stored object stays as it is.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from koguma.api import transactions
+from koguma.api.context import Context
+from koguma.api.tokens import Keys
+from koguma.core import admission
+from koguma.identity import dataplane_auth
+from koguma.identity.claims import DATAPLANE, DataplaneClaims
+from koguma.model import labels
+from koguma.model.errors import Forbidden, Invalid
+from koguma.model.forms import Draft
+from koguma.model.resource import Resource
+from koguma.model.violation import Violation
+
+PROXY: Final = "proxy"
+
+
+class ProxyGate:
+    """Decides which proxies may come in."""
+
+    def __init__(self, context: Context, keys: Keys, clock: Callable[[], datetime]) -> None:
+        self._context = context
+        self._keys = keys
+        self._clock = clock
+
+    def claims(self, mesh: str, token: str) -> DataplaneClaims:
+        """What a valid token of a mesh says; Unauthenticated with the next step where it does not hold."""
+        ring = self._keys.ring(DATAPLANE, mesh)
+        return dataplane_auth.verified(ring, dataplane_auth.bare(token), self._clock())
+
+    def check_stored(self, claims: DataplaneClaims, proxy: Resource) -> None:
+        """Raise Forbidden or Unauthenticated unless a token is good for a Dataplane that is stored."""
+        dataplane_auth.check_resource(claims, proxy)
+
+    def check_brought(self, claims: DataplaneClaims, brought: Resource, stored: Resource | None) -> None:
+        """Raise unless a token is good for the Dataplane that a proxy brings, and for what it replaces."""
+        dataplane_auth.check_resource(claims, brought)
+        if stored is None:
+            return
+        try:
+            self.check_stored(claims, stored)
+        except Forbidden as error:
+            raise Forbidden(_not_for_stored(error, stored)) from error
+
+    def stored(self, draft: Draft) -> Resource | None:
+        """The Dataplane that is stored under the name of one that a proxy brings."""
+        return transactions.stored(self._context, draft)
+
+    def check_restated(self, draft: Draft, stored: Resource) -> None:
+        """Raise Invalid unless a proxy brings what an operator wrote, and nothing else."""
+        if not admission.is_restated(draft, stored, self._context.place):
+            raise Invalid([Violation("name", _not_the_operators(stored), "operator")])
+
+
+def is_registered(resource: Resource) -> bool:
+    """Whether a proxy brought this Dataplane; one that an operator wrote has no such label."""
+    return resource.labels.get(labels.REGISTERED_BY) == PROXY
+
+
+def _not_the_operators(stored: Resource) -> str:
+    name, mesh = stored.core_name, stored.mesh
+    return (
+        f'an operator wrote the Dataplane "{name}" of mesh "{mesh}", and the proxy brings another one under'
+        f" its name; start the proxy with --name {name} alone, so that it takes the stored one, or give it a"
+        f" name of its own, or delete the stored one: koguma delete dataplane {name} -m {mesh}"
+    )
+
+
+def _not_for_stored(error: Forbidden, stored: Resource) -> str:
+    name, mesh = stored.core_name, stored.mesh
+    what = f'the Dataplane "{name}" that is stored in mesh "{mesh}" belongs to another'
+    return (
+        f"{what}: {error.detail}; give the proxy a name of its own, or a token that is good for both."
+        f" What a proxy that has gone left behind is deleted with: koguma delete dataplane {name} -m {mesh}"
+    )
