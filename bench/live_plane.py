@@ -59,6 +59,9 @@ class ObservedDoor:
         self._door = door
         self._note = note
 
+    def authenticate(self, token: str) -> None:
+        self._door.authenticate(token)
+
     async def connect(self, hello: Hello) -> Line:
         return ObservedLine(await self._door.connect(hello), hello.name, self._note)
 

@@ -98,6 +98,10 @@ class Fleet:
 
     # The door.
 
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless the token is a valid one, of whatever proxy."""
+        self.gate.authenticate(token)
+
     async def connect(self, hello: Hello) -> Line:
         """Let a proxy in, with a token that is for it, and a Dataplane that is there or that it brings."""
         try:

@@ -46,6 +46,10 @@ class Probing:
         self._context = context
         self._gate = gate
 
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless the token is a valid one, of whatever proxy."""
+        self._gate.authenticate(token)
+
     async def check(self, hello: Hello) -> CheckedProxy:
         """Let a proxy in, with a token that is for it, once its Dataplane is there."""
         if self._context.state.get(mesh_key(hello.mesh)) is None:

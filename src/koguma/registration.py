@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from koguma.api import transactions
+from koguma.api import bootstrap_request, transactions
 from koguma.api.context import Context
 from koguma.api.proxy_gate import PROXY, ProxyGate, is_registered
 from koguma.api.user import SYSTEM, User
@@ -22,11 +22,11 @@ from koguma.api.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
 from koguma.identity.claims import DataplaneClaims
-from koguma.model import forms, labels
+from koguma.model import documents, forms, labels
 from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
-from koguma.model.violation import Violation
+from koguma.model.violation import Violation, cut
 from koguma.store.contract import Operation, Put, Transaction
 from koguma.store.waiting import log_waiting
 
@@ -39,6 +39,7 @@ CLAIM_PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 5.0
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _ATTEMPTS: Final = 5
+_NAME_MAX: Final = 253  # characters of a name that stand in a message
 _ALIKE_MAX: Final = 1024
 _WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
 
@@ -47,16 +48,19 @@ _log = structlog.get_logger("koguma.fleet")
 
 def document(text: str, mesh: str, name: str) -> Json:
     """The Dataplane that a proxy brought, checked to be its own."""
+    if len(text) > bootstrap_request.DATAPLANE_BYTES_MAX:
+        raise BadRequest(bootstrap_request.DATAPLANE_TOO_LARGE)
     try:
         found = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        documents.check_depth(found)
+    except (msgspec.DecodeError, RecursionError, documents.BadDocument) as error:
         raise BadRequest(f"the proxy's Dataplane is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise BadRequest("the proxy's Dataplane must be a JSON object")
     for field, wanted in (("mesh", mesh), ("name", name)):
         said = found.get(field)
         if said != wanted:
-            text = f'is "{said}", but the proxy connected as "{wanted}"'
+            text = f'is "{cut(str(said), _NAME_MAX)}", but the proxy connected as "{wanted}"'
             raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
     marked = {**(found.get("labels") or {}), labels.REGISTERED_BY: PROXY}
     return {**found, "type": "Dataplane", "mesh": intern(mesh), "labels": marked}

@@ -95,6 +95,10 @@ class House:
         self.rooms: list[Room] = []
         self._came = asyncio.Event()
 
+    def authenticate(self, token: str) -> None:
+        if token != TOKEN:
+            raise Unauthenticated("token is not valid")
+
     async def connect(self, hello: Hello) -> Room:
         if hello.name in REFUSED:
             raise REFUSED[hello.name]

@@ -47,6 +47,10 @@ class Checking:
         self.proxy = Checked()
         self.hellos: list[Hello] = []
 
+    def authenticate(self, token: str) -> None:
+        if token != TOKEN:
+            raise Unauthenticated("token is not valid")
+
     async def check(self, hello: Hello) -> Checked:
         if hello.token != TOKEN:
             raise Unauthenticated("token is not valid")

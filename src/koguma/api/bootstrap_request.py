@@ -5,7 +5,9 @@ The request is Kuma's, so its own proxies can ask too. Fields that mean nothing 
 
 import base64
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,7 +18,7 @@ from koguma.model import documents, labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, json_type, read
-from koguma.model.violation import Violation
+from koguma.model.violation import Violation, cut
 
 SIDECAR: Final = "dataplane"
 DEFAULT_MESH: Final = "default"
@@ -25,6 +27,10 @@ DEFAULT_ADMIN_PORT: Final = 9901
 LOG_DIRECTORIES: Final = "accessLogDirectories"  # in the metadata of a node
 
 _PORT_MAX: Final = 65535
+_NAME_MAX: Final = 253  # characters of a name that stand in a message
+# The token in a body that nobody has read yet. What stands in a text of it has its quotes escaped.
+_TOKEN = re.compile(rb'"dataplaneToken"\s*:\s*"(?:[Bb]earer )?([A-Za-z0-9_.-]{1,8192})"')
+_TOKENS_MAX: Final = 4
 _SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
 _SOCKET_LONGEST: Final = "kuma-readiness-reporter.sock"
 
@@ -32,6 +38,8 @@ TOKEN_REQUIRED: Final = (
     "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"  # noqa: S105 - Kuma's words
     " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
 )
+DATAPLANE_BYTES_MAX: Final = 64 * 1024
+DATAPLANE_TOO_LARGE: Final = f"the proxy's Dataplane is larger than {DATAPLANE_BYTES_MAX} bytes"
 TOKEN_FILE_FEATURE: Final = "feature-token-file"  # noqa: S105 - the agent keeps the token in a file for Envoy
 NOT_A_CA: Final = (
     "A data plane proxy is trying to verify the control plane using the certificate which is not a"
@@ -39,6 +47,11 @@ NOT_A_CA: Final = (
     "Provide CA that was used to sign a certificate used in the control plane by using"
     " 'kuma-dp run --ca-cert-file=file' or via KUMA_CONTROL_PLANE_CA_CERT_FILE"
 )
+
+
+def written_tokens(body: bytes) -> list[str]:
+    """What may be the token in a body, found without reading it; one of the first few."""
+    return [found[1].decode() for found in islice(_TOKEN.finditer(body), _TOKENS_MAX)]
 
 
 class ProxyName(Spec):
@@ -100,7 +113,8 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
     if not request.name:
         yield Violation("name", "cannot be empty", "required")
     if request.proxy_type not in ("", SIDECAR):
-        text = f'"{request.proxy_type}" is not served; a Dataplane with networking.listeners is a zone proxy'
+        said = cut(request.proxy_type, _NAME_MAX)
+        text = f'"{said}" is not served; a Dataplane with networking.listeners is a zone proxy'
         yield Violation("proxyType", text, "enum")
     for field, port in (("dnsPort", request.dns_port), ("readinessPort", request.readiness_port)):
         if not 0 <= port <= _PORT_MAX:
@@ -116,6 +130,8 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
 def brought(request: BootstrapRequest) -> dict[str, Json]:
     """The Dataplane that a proxy brings, checked to be its own, in full: with type, mesh and name."""
     field, text = "dataplaneResource", request.dataplane_resource
+    if len(text) > DATAPLANE_BYTES_MAX:
+        raise Invalid([Violation(field, f"is larger than {DATAPLANE_BYTES_MAX} bytes", "length")])
     try:
         found = _from_json(text) or [document.value for document in documents.load(text)]
     except documents.BadDocument as error:
@@ -125,7 +141,11 @@ def brought(request: BootstrapRequest) -> dict[str, Json]:
     document = {"mesh": DEFAULT_MESH, **found[0]}
     wanted = {"type": "Dataplane", "mesh": request.mesh, "name": request.name}
     other = [
-        Violation(name, f'is "{document.get(name) or ""}", and the proxy asked as "{value}"', "identity")
+        Violation(
+            name,
+            f'is "{cut(str(document.get(name) or ""), _NAME_MAX)}", and the proxy asked as "{value}"',
+            "identity",
+        )
         for name, value in wanted.items()
         if document.get(name) != value
     ]

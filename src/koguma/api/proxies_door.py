@@ -6,11 +6,12 @@ proxy connects. Errors are plain text with one sentence a line, which proxies pr
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -44,16 +45,21 @@ from koguma.model.errors import (
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
-from koguma.model.violation import Violation
+from koguma.model.violation import Violation, cut
 from koguma.store.contract import Transaction
 
-BODY_BYTES_MAX: Final = 1024 * 1024
+BODY_BYTES_MAX: Final = 256 * 1024
+BODY_BYTES_MAX_UNKNOWN: Final = 32 * 1024  # of somebody whose token does not hold
 BODY_SECONDS_MAX: Final = 10.0
 
 _TRIES: Final = 10
+_SAID_MAX: Final = 2000  # characters of an answer that stand in the log
+_AT_ONCE_BYTES: Final = 4 * 1024  # YAML of this length is read within some milliseconds
 _HOST_MAX: Final = 300
 _UNPROCESSABLE: Final = 422
 _TEXT: Final = "text/plain"
+
+_Read = TypeVar("_Read")
 
 _log = structlog.get_logger("koguma.proxies")
 
@@ -121,7 +127,7 @@ class ProxiesDoor:
             user=call.user.name,
             status=response.status,
             ms=round((time.perf_counter() - started) * 1000, 2),
-            **({"said": said} if said else {}),
+            **({"said": cut(said, _SAID_MAX)} if said else {}),
         )
         return response
 
@@ -136,10 +142,28 @@ class ProxiesDoor:
                 body = await call.body(BODY_BYTES_MAX)
         except TimeoutError:
             raise _TooSlow(f"the body did not come within {BODY_SECONDS_MAX:.0f} s") from None
+        self._refuse_unknown(call, body)
         return await handler(call, body)
 
+    def _refuse_unknown(self, call: Call, body: bytes) -> None:
+        """Refuse a large body of somebody without a valid token before anything of it is read.
+
+        A small one costs little, and its sender is told by name what does not fit.
+        """
+        if len(body) <= BODY_BYTES_MAX_UNKNOWN:
+            return
+        shown = [token for token in (_token(call, ""), *bootstrap_request.written_tokens(body)) if token]
+        for token in shown:
+            with contextlib.suppress(Unauthenticated):
+                self._gate.authenticate(token)
+                return
+        if not shown:
+            raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
+        large = f"a body of more than {BODY_BYTES_MAX_UNKNOWN} bytes is read with a valid token only"
+        raise Unauthenticated(f"authentication failed: the token does not hold; {large}")
+
     async def _bootstrap(self, call: Call, body: bytes) -> web.Response:
-        asked = bootstrap_request.of(body, BootstrapRequest)
+        asked = await _beside(len(body), bootstrap_request.of, body, BootstrapRequest)
         try:
             return await self._bootstrapped(call, asked)
         except KogumaError as error:
@@ -153,7 +177,8 @@ class ProxiesDoor:
             raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
         claims = self._authenticated(call, token, asked)
         _refuse(bootstrap_request.violations(asked))
-        document = bootstrap_request.brought(asked) if asked.dataplane_resource else None
+        size = len(asked.dataplane_resource)
+        document = await _beside(size, bootstrap_request.brought, asked) if size else None
         proxy = self._admitted(claims, asked, document) if document else self._stored(claims, asked)
         made = self._made(call, asked, proxy, document, token)
         headers = {"Cache-Control": "no-store"}  # there is a token in it
@@ -254,7 +279,7 @@ class ProxiesDoor:
         return ca
 
     async def _deregister(self, call: Call, body: bytes) -> web.Response:
-        asked = bootstrap_request.of(body, Farewell)
+        asked = await _beside(len(body), bootstrap_request.of, body, Farewell)
         token = _token(call, "")
         if not token:
             raise Unauthenticated('send the proxy\'s token as "Authorization: Bearer <token>"')
@@ -286,6 +311,11 @@ class ProxiesDoor:
                 return
             return
         raise Conflict(f'Dataplane "{asked.name}" is being written by others all the time; try again')
+
+
+async def _beside(size: int, read: Callable[..., _Read], *given: Any) -> _Read:
+    """What a function reads; beside the loop where that takes time for which others would wait."""
+    return read(*given) if size <= _AT_ONCE_BYTES else await asyncio.to_thread(read, *given)
 
 
 def _token(call: Call, written: str) -> str:

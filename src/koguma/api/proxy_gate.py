@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Final
 
 from koguma.api import transactions
-from koguma.api.context import Context
+from koguma.api.context import Context, mesh_key
 from koguma.api.tokens import Keys
 from koguma.core import admission
-from koguma.identity import dataplane_auth
+from koguma.identity import dataplane_auth, token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.model import labels
-from koguma.model.errors import Forbidden, Invalid
+from koguma.model.errors import Forbidden, Invalid, Unauthenticated
 from koguma.model.forms import Draft
 from koguma.model.resource import Resource
 from koguma.model.violation import Violation
@@ -31,6 +31,18 @@ class ProxyGate:
         self._context = context
         self._keys = keys
         self._clock = clock
+
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless a token is valid in the mesh that it names itself.
+
+        That needs nothing else of a message, so it is asked before anything of one is read.
+        """
+        bare = dataplane_auth.bare(token)
+        claimed = token_advice.claimed(bare)
+        mesh = claimed.mesh if claimed else ""
+        if not mesh or self._context.state.get(mesh_key(mesh)) is None:
+            raise Unauthenticated("the token is no dataplane token of a mesh that is here")
+        tokens.verify(self._keys.ring(DATAPLANE, mesh), bare, self._clock())
 
     def claims(self, mesh: str, token: str) -> DataplaneClaims:
         """What a valid token of a mesh says; Unauthenticated with the next step where it does not hold."""

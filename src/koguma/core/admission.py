@@ -19,7 +19,7 @@ from koguma.model.kind import About, Kind, PatchChecks
 from koguma.model.place import Place
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
-from koguma.model.violation import Violation, key, under
+from koguma.model.violation import Violation, key, told_texts, under
 
 _COMPUTED_ONCE: Final = (labels.DISPLAY_NAME, labels.ORIGIN)
 _PROXYS_OWN: Final = frozenset({labels.REGISTERED_BY, labels.INSTANCE})  # on a Dataplane that a proxy brings
@@ -63,8 +63,9 @@ def admitted(
         patch_checks=patch_checks,
     )
     found = [*draft.unknown, *_spec_violations(draft, about)]
-    ignorable = [v for v in found if v.rule == UNKNOWN and unknown_fields is not FieldValidation.STRICT]
-    violations += [v for v in found if v not in ignorable]
+    is_strict = unknown_fields is FieldValidation.STRICT
+    ignorable = [v for v in found if v.rule == UNKNOWN and not is_strict]
+    violations += [v for v in found if v.rule != UNKNOWN or is_strict]
     if violations:
         raise Invalid(violations)
     computed = computed_labels(draft, wanted, place)
@@ -80,7 +81,7 @@ def admitted(
     warnings += _not_kept(draft, computed)
     replaces = stored.revision if stored else 0
     made = _resource(draft, wanted, computed, stored)
-    return Admitted(made, tuple(warnings), replaces, tuple(ignorable))
+    return Admitted(made, told_texts(warnings), replaces, tuple(ignorable))
 
 
 def identity_of(draft: Draft, stored: Resource | None, place: Place) -> Identity:

@@ -13,7 +13,7 @@ from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.place import Place
 from koguma.model.resource import Meta, Resource
-from koguma.model.schema import UNKNOWN, Json, json_type, unknown_field
+from koguma.model.schema import Json, json_type, unknown_fields
 from koguma.model.violation import Violation, child, item, key
 
 _OURS: Final = ("apiVersion", "kind", "metadata", "kri", "mesh", "spec", "status")
@@ -291,12 +291,8 @@ def _unknown(
             if not places.is_native(endpoint.kind)
             else ("apiVersion", "kind", "metadata", "spec", "status")
         )
-        for name in given:
-            if name not in known:
-                yield Violation(name, unknown_field(name, known), UNKNOWN)
-    for name in metadata:
-        if name not in _META:
-            yield Violation(f"metadata.{name}", unknown_field(name, _META), UNKNOWN)
+        yield from unknown_fields(given, known)
+    yield from unknown_fields(metadata, _META, "metadata.")
 
 
 def _type(path: str, wanted: str, value: Json) -> Violation:

@@ -23,6 +23,7 @@ KogumaError
 from collections.abc import Sequence
 from typing import ClassVar
 
+from koguma.model import violation
 from koguma.model.violation import Violation
 
 
@@ -40,7 +41,7 @@ class KogumaError(Exception):
     ) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.violations = tuple(violations)
+        self.violations = violation.told(violations)
         if title is not None:
             self.title = title
 
@@ -67,7 +68,8 @@ class Invalid(KogumaError):
         super().__init__(detail, title=title, violations=violations)
 
     def __str__(self) -> str:
-        return "; ".join([f"{v.field}: {v.message}" for v in self.violations]) or self.detail
+        told = [f"{v.field}: {v.message}" if v.rule != violation.MORE else v.message for v in self.violations]
+        return "; ".join(told) or self.detail
 
 
 class Unauthenticated(KogumaError):

@@ -14,7 +14,7 @@ from koguma.model import labels
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.kind import Kind, Kinds, unknown_kind
 from koguma.model.resource import Resource
-from koguma.model.schema import UNKNOWN, Json, json_type, unknown_field
+from koguma.model.schema import Json, json_type, unknown_fields
 from koguma.model.violation import Violation, key
 
 API_VERSION: Final = "kuma.io/v1alpha1"
@@ -89,7 +89,7 @@ def read_plain(document: Json, kind: Kind) -> Draft:
         unknown: tuple[Violation, ...] = ()
     else:
         spec = document.get("spec") or {}
-        unknown = tuple(_unknown(document, _OUTER, ""))
+        unknown = tuple(unknown_fields(document, _OUTER))
     return Draft(
         kind=kind,
         form=Form.PLAIN,
@@ -129,7 +129,7 @@ def read_kubernetes(document: Json, kinds: Kinds) -> Draft:
         annotations=metadata.get("annotations") or {},
         spec=spec,
         revision=_revision(metadata.get("resourceVersion")),
-        unknown=tuple(_unknown(document, _KUBERNETES, "")),
+        unknown=tuple(unknown_fields(document, _KUBERNETES)),
     )
 
 
@@ -173,12 +173,6 @@ def string_map(value: Json, path: str) -> Iterator[Violation]:
     for name, entry in value.items():
         if not isinstance(entry, str):
             yield Violation(key(path, name), f'in body must be of type string: "{json_type(entry)}"', "type")
-
-
-def _unknown(document: Mapping[str, Json], names: tuple[str, ...], prefix: str) -> Iterator[Violation]:
-    for name in document:
-        if name not in names:
-            yield Violation(f"{prefix}{name}", unknown_field(name, names), UNKNOWN)
 
 
 def plain(resource: Resource, kind: Kind) -> dict[str, Json]:

@@ -5,12 +5,15 @@ wrong, missing or swapped, the rest of a word left out, or Kuma's `Mesh` in fron
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 _PREFIX: Final = "mesh"
 _SLIPS_MAX: Final = 3
 _LETTERS_PER_SLIP: Final = 3
 _ABBREVIATION_MIN: Final = 4
+_LETTERS_MAX: Final = 64  # of a word that is compared letter by letter
+_CANDIDATES_MAX: Final = 1000  # to which one is compared
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -30,7 +33,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def _slip(word: str, known: Iterable[str]) -> str | None:
     allowed = max(1, min(_SLIPS_MAX, len(word) // _LETTERS_PER_SLIP))
-    near = [name for name in known if abs(len(name) - len(word)) <= allowed]
+    if len(word) > _LETTERS_MAX:
+        return None
+    near = islice((name for name in known if abs(len(name) - len(word)) <= allowed), _CANDIDATES_MAX)
     found = min(((distance(word, name), name) for name in near), default=(allowed + 1, ""))
     return found[1] if found[0] <= min(allowed, len(found[1]) - 1) else None
 

@@ -9,7 +9,8 @@ The sentences are those of Kuma's own schema check (`in body ...`), which its us
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -29,11 +30,12 @@ from msgspec import inspect as shape
 
 from koguma.model import duration
 from koguma.model.nearest import nearest
-from koguma.model.violation import Violation, child, item, key
+from koguma.model.violation import FOUND_MAX, TOLD_MAX, Violation, child, cut, item, key
 
 # What JSON can say. It stands at the two edges only: what users send, what Envoy reads.
 Json = Any
 
+_NAME_MAX: Final = 100  # characters of a field's name that stand in a message
 UNKNOWN: Final = "unknown"  # rule id of the violations that fieldValidation may turn into warnings
 
 
@@ -134,8 +136,22 @@ class Checker:
         self.type = type_
 
     def __call__(self, value: Json, path: str = "") -> Iterator[Violation]:
-        """The violations, with paths that begin at `path`."""
-        return self._check(value, path)
+        """The violations, with paths that begin at `path`; of very many only the first.
+
+        Fields that do not exist are counted apart, since some callers let them pass: however many there are,
+        what is broken beside them is found.
+        """
+        n_broken = n_unknown = 0
+        for violation in self._check(value, path):
+            if isinstance(violation, _UnknownField):
+                n_unknown += 1
+                if n_unknown <= FOUND_MAX:
+                    yield violation.told(is_hinted=n_unknown <= TOLD_MAX)
+                continue
+            yield violation
+            n_broken += 1
+            if n_broken >= FOUND_MAX:
+                return
 
 
 def read(type_: type[msgspec.Struct], value: Json) -> Any:
@@ -317,16 +333,17 @@ def _union(types: tuple[shape.Type, ...], orders: _Orders, extra: Mapping[str, A
     def check(value: Json, path: str) -> Iterator[Violation]:
         if value is None and may_be_null:
             return
+        if len(checks) == 1:  # one after the other, so that whoever has heard enough can stop
+            yield from checks[0](value, path)
+            return
         found = [list(each(value, path)) for each in checks]
         if not all(found):
             return
         fitting = [f for f in found if f[0].rule != "type" or f[0].field != path]
         if fitting:
             yield from min(fitting, key=len)
-        elif len(found) > 1:
-            yield _wrong_type(path, words, value)
         else:
-            yield from found[0]
+            yield _wrong_type(path, words, value)
 
     return check
 
@@ -370,16 +387,34 @@ def _struct(info: shape.StructType, orders: _Orders) -> Check:
                 yield from each(entry, child(path, name))
         for name in value:
             if name not in known:
-                yield Violation(child(path, str(name)), unknown_field(str(name), names), UNKNOWN)
+                yield _UnknownField(child(path, str(name)), "", UNKNOWN, str(name), names)
 
     return check
+
+
+class _UnknownField(Violation, frozen=True):
+    """A field that does not exist. To look for the nearest one is slow, so that is left for who tells it."""
+
+    name: str = ""
+    names: tuple[str, ...] = ()
+
+    def told(self, *, is_hinted: bool) -> Violation:
+        """The same in words."""
+        return Violation(self.field, unknown_field(self.name, self.names if is_hinted else ()), UNKNOWN)
+
+
+def unknown_fields(given: Iterable[Any], names: tuple[str, ...], prefix: str = "") -> Iterator[Violation]:
+    """A violation for each of the given fields that does not exist; of very many only the first."""
+    unknown = (str(name) for name in given if name not in names)
+    for number, name in enumerate(islice(unknown, FOUND_MAX)):
+        yield Violation(f"{prefix}{name}", unknown_field(name, names if number < TOLD_MAX else ()), UNKNOWN)
 
 
 def unknown_field(name: str, names: tuple[str, ...]) -> str:
     """The sentence for a field that does not exist, with the nearest one that does."""
     near = nearest(name, names)
     hint = f'; did you mean "{near}"?' if near else f"; known fields are {', '.join(names)}" if names else ""
-    return f'unknown field "{name}"{hint}'
+    return f'unknown field "{cut(name, _NAME_MAX)}"{hint}'
 
 
 def json_schemas(types: Mapping[str, Any], ref_template: str) -> tuple[dict[str, Json], dict[str, Json]]:

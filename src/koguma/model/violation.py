@@ -3,9 +3,19 @@
 Paths follow Kuma's grammar: dots for fields, `[i]` for indices, `["key"]` for map keys.
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
+
+# Whoever writes something wrong a million times gets an answer of a few kilobytes, and so does the log.
+TOLD_MAX: Final = 20  # violations in an answer or in a line of the log
+FOUND_MAX: Final = 100  # after which nobody looks for more
+MORE: Final = "more"  # the rule of the one that says how many are left out
+_MORE = re.compile(r"and ([0-9]+) more(, at least)?")
+_FIELD_MAX: Final = 512  # characters
+_MESSAGE_MAX: Final = 2048
 
 
 class Violation(msgspec.Struct, frozen=True, order=True):
@@ -37,3 +47,45 @@ def under(path: str, violations: Iterable[Violation]) -> Iterator[Violation]:
         at = violation.field
         joined = f"{path}{at}" if at.startswith("[") else child(path, at) if at else path
         yield Violation(joined, violation.message, violation.rule)
+
+
+def cut(text: str, length_max: int) -> str:
+    """A text of somebody unknown, short enough for a line of a log or of an answer."""
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
+
+
+def told(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+    """The first of them, each cut to a length that can be read, and how many there are beside these."""
+    found = tuple(violations)
+    counted = [violation for violation in found if violation.rule != MORE]
+    shown = [_shortened(violation) for violation in counted[:TOLD_MAX]]
+    n_more = len(counted) - len(shown) + sum(_n_more(each) for each in found if each.rule == MORE)
+    return (*shown, Violation("", more(n_more), MORE)) if n_more else tuple(shown)
+
+
+def told_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """The first of some warnings, and how many there are beside these."""
+    found = [cut(text, _MESSAGE_MAX) for text in texts]
+    n_more = int(last[1]) if found and (last := _MORE.fullmatch(found[-1])) else 0
+    if n_more:  # somebody has counted before
+        found.pop()
+    n_more += max(len(found) - TOLD_MAX, 0)
+    return (*found[:TOLD_MAX], more(n_more)) if n_more else tuple(found)
+
+
+def more(n_more: int) -> str:
+    """How many are left out; of very many nobody has counted all."""
+    return f"and {n_more} more" + (", at least" if n_more + TOLD_MAX >= FOUND_MAX else "")
+
+
+def _n_more(violation: Violation) -> int:
+    counted = _MORE.fullmatch(violation.message)
+    assert counted is not None, violation
+    return int(counted[1])
+
+
+def _shortened(violation: Violation) -> Violation:
+    field, message = violation.field, violation.message
+    if len(field) <= _FIELD_MAX and len(message) <= _MESSAGE_MAX:
+        return violation
+    return Violation(cut(field, _FIELD_MAX), cut(message, _MESSAGE_MAX), violation.rule)

@@ -78,12 +78,18 @@ class CheckedProxy(Protocol):
 class HealthDoor(Protocol):
     """Lets proxies in that check the health of applications."""
 
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless the token is a valid one; what else there is to ask comes later."""
+
     async def check(self, hello: Hello) -> CheckedProxy:
         """Check who it is and let it in; Unauthenticated, Forbidden or NotFound say why not."""
 
 
 class Door(Protocol):
     """Lets proxies in."""
+
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless the token is a valid one; what else there is to ask comes later."""
 
     async def connect(self, hello: Hello) -> Line:
         """Check who it is and let it in; Unauthenticated, Forbidden, NotFound or Invalid say why not."""

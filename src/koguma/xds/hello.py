@@ -18,11 +18,13 @@ from koguma.model.errors import (
     Unauthenticated,
     Unavailable,
 )
+from koguma.model.violation import cut
 from koguma.xds.contract import Hello
 from koguma.xds.messages import Node
 
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "bearer "
+ID_LENGTH_MAX: Final = 317  # of a mesh's name, a dot and a proxy's name
 _AUTHENTICATION_FAILED: Final = "authentication failed: "
 
 _CODES: Final = (
@@ -62,6 +64,8 @@ def hello_of(node: Node | None, token: str, peer: str) -> Hello:
     """Who the first request of a stream says it is: `<mesh>.<name>`, where the name may have dots."""
     if node is None or not node.id:
         raise BadRequest("request must have a valid Proxy ID: Envoy ID must not be nil")
+    if len(node.id) > ID_LENGTH_MAX:
+        raise BadRequest(f"request must have a valid Proxy ID: it is longer than {ID_LENGTH_MAX} characters")
     mesh, dot, name = node.id.partition(".")
     if not mesh:
         raise BadRequest("request must have a valid Proxy ID: mesh must not be empty")
@@ -75,7 +79,8 @@ def hello_of(node: Node | None, token: str, peer: str) -> Hello:
 def id_changed(before: str, after: str) -> str:
     """What a stream is told that says it is somebody else now."""
     return (
-        f"stream was authenticated for ID {before}. Received request is for node with ID {after}. "
+        f"stream was authenticated for ID {before}. Received request is for node with ID"
+        f" {cut(after, ID_LENGTH_MAX)}. "
         "Node ID cannot be changed after stream is initialized"
     )
 

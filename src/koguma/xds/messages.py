@@ -18,6 +18,7 @@ from koguma.envoy import names
 from koguma.envoy.schema import Schema
 from koguma.envoy.snapshot import TYPE_URLS, Piece, number
 from koguma.logs import masked_text
+from koguma.model.errors import BadRequest
 from koguma.model.schema import Json
 from koguma.xds.outline import outline_class
 from koguma.xds.protocol.claims import Unread
@@ -26,6 +27,8 @@ from koguma.xds.protocol.exchange import DeltaRequest, Response
 from koguma.xds.sotw import SotwRequest, SotwResponse
 
 _TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
+NODE_BYTES_MAX: Final = 128 * 1024  # with the Dataplane that the proxy brings
+NODE_TOO_LARGE: Final = f"the node of the request is larger than {NODE_BYTES_MAX} bytes"
 _NO_REASON: Final = "the proxy gave no reason"
 _STEPS_MAX: Final = 32  # whose bytes are kept; all who take one are told together
 
@@ -153,7 +156,9 @@ def _node(message: Any) -> Node | None:
 
 
 def read_node(node: Any) -> Node:
-    """Who a message's node says it is."""
+    """Who a message's node says it is; to read what it says of itself takes time, so that may not be much."""
+    if node.ByteSize() > NODE_BYTES_MAX:
+        raise BadRequest(NODE_TOO_LARGE)
     build = node.user_agent_build_version.version
     version = f"{build.major_number}.{build.minor_number}.{build.patch}"
     metadata: dict[str, Json] = json_format.MessageToDict(node.metadata)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 import msgspec
@@ -19,12 +19,21 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.schema import Schema
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
 from koguma.model.redacted import Redacted
-from koguma.xds import health
-from koguma.xds.contract import Door, HealthDoor
+from koguma.model.violation import cut
+from koguma.xds import health, peek
+from koguma.xds.contract import Door, HealthDoor, Hello
 from koguma.xds.health import HealthReader, HealthSession
 from koguma.xds.health_stream import HealthStream
-from koguma.xds.hello import End, end_of, hello_of, token_in
-from koguma.xds.messages import DeltaReader, SotwReader, delta_bytes, sotw_bytes
+from koguma.xds.hello import ID_LENGTH_MAX, End, end_of, hello_of, token_in
+from koguma.xds.messages import (
+    NODE_BYTES_MAX,
+    NODE_TOO_LARGE,
+    DeltaReader,
+    Node,
+    SotwReader,
+    delta_bytes,
+    sotw_bytes,
+)
 from koguma.xds.pace import Pace
 from koguma.xds.protocol.session import Session
 from koguma.xds.sotw import SotwSession
@@ -33,6 +42,8 @@ from koguma.xds.stream import Form, Stream, Terms
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STOPPING: Final = "the control plane is stopping"
 _TAKEN_OVER: Final = "a newer stream of the same proxy took its place"
+_READ_AT_ONCE_BYTES: Final = 16 * 1024
+_TYPE_URL_MAX: Final = 256  # characters that are logged
 _UNKNOWN_TYPES_MAX: Final = 100  # that are remembered, so that each is logged once
 
 _First = TypeVar("_First")
@@ -76,9 +87,15 @@ class XdsServer:
         self._clock = clock
         self._limits = limits or Limits()
         drain_seconds = self._limits.drain_seconds
-        self._delta = Form("delta", DeltaReader(schema).read, lambda: Session(drain_seconds), delta_bytes)
+        self._delta = Form(
+            "delta", DeltaReader(schema).read, lambda: Session(drain_seconds), delta_bytes, peek.DELTA
+        )
         self._sotw = Form(
-            "sotw", SotwReader(schema).read, lambda: SotwSession(Session(drain_seconds)), sotw_bytes
+            "sotw",
+            SotwReader(schema).read,
+            lambda: SotwSession(Session(drain_seconds)),
+            sotw_bytes,
+            peek.SOTW,
         )
         pace = Pace(
             self._limits.places,
@@ -180,11 +197,16 @@ class XdsServer:
             await context.abort(end.code, end.text)
 
     async def _let_check(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> HealthStream:
-        assert self._health_door is not None
+        door = self._health_door
+        assert door is not None
         token = token_in(context.invocation_metadata() or ())
-        first = _read_first(self._health_reader.read, await self._first(context))
+        refusal, data = _refusal(door, token), await self._first(context)
+        if refusal is not None:
+            await door.check(_unread_hello(data, peek.HEALTH, token, context.peer()) or _raised(refusal))
+            raise refusal  # whoever was let in nevertheless has become valid meanwhile, and comes again
+        first = await _read_first(self._health_reader.read, data, peek.HEALTH)
         hello = hello_of(first.node, token, context.peer())
-        proxy = await self._health_door.check(hello)
+        proxy = await door.check(hello)
         if self._is_stopping:
             raise Unavailable(_STOPPING)
         return HealthStream(context, self._health_reader, HealthSession(self._encode_checks), proxy, hello)
@@ -211,12 +233,19 @@ class XdsServer:
         """Hear who it is, and whether it may come in. What it said first lives no longer than this."""
         try:
             token = token_in(context.invocation_metadata() or ())
-            first = _read_first(form.read, await self._first(context))
-            hello = hello_of(first.node, token, context.peer())
+            refusal, data = _refusal(self._door, token), await self._first(context)
+            if refusal is None:
+                first = await _read_first(form.read, data, form.id_path)
+                hello = hello_of(first.node, token, context.peer())
+            else:
+                hello = _unread_hello(data, form.id_path, token, context.peer()) or _raised(refusal)
         except KogumaError as error:  # nobody whom the door could name
             _log.info("stream ended before it said who it is", peer=context.peer(), text=str(error))
             raise
         line = await self._door.connect(hello)
+        if refusal is not None:  # it has become valid meanwhile, and comes again with all that it has to say
+            await line.close()
+            raise refusal
         stream = Stream(form, context, line, hello, first, self._terms)
         stream.log.info("proxy connected", form=form.name, envoy=hello.version)
         return stream
@@ -262,16 +291,39 @@ class XdsServer:
             stream.end(grpc.StatusCode.UNAVAILABLE, _STOPPING)
 
     def _note_unknown_type(self, type_url: str) -> None:
+        type_url = cut(type_url, _TYPE_URL_MAX)
         if type_url not in self._unknown_types and len(self._unknown_types) < _UNKNOWN_TYPES_MAX:
             self._unknown_types.add(type_url)
             _log.warning("proxies ask for a type that is not served", type_url=type_url)
 
 
-def _read_first(read: Callable[[bytes], _First], data: Any) -> _First:
+def _refusal(door: Door | HealthDoor, token: str) -> KogumaError | None:
+    """Why a token does not hold, before anything is read; None where it does."""
+    try:
+        door.authenticate(token)
+    except KogumaError as error:
+        return error
+    return None
+
+
+def _raised(error: KogumaError) -> NoReturn:
+    raise error
+
+
+def _unread_hello(data: Any, path: tuple[int, ...], token: str, peer: str) -> Hello | None:
+    """Who sent a message that nobody reads; None where it does not say so."""
+    found = "" if data is grpc.aio.EOF else peek.node_id(data, path, ID_LENGTH_MAX + 1)
+    return hello_of(Node(found, "", {}), token, peer) if found else None
+
+
+async def _read_first(read: Callable[[bytes], _First], data: Any, id_path: tuple[int, ...]) -> _First:
+    """What a stream begins with; a large message is read beside the loop, so that others do not wait."""
     if data is grpc.aio.EOF:
         raise BadRequest("the stream ended without a request")
+    if peek.node_size(data, id_path) > NODE_BYTES_MAX:
+        raise BadRequest(NODE_TOO_LARGE)
     try:
-        return read(data)
+        return read(data) if len(data) <= _READ_AT_ONCE_BYTES else await asyncio.to_thread(read, data)
     except DecodeError as error:
         raise BadRequest(f"the request cannot be read: {error}") from error
 

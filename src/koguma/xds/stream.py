@@ -64,6 +64,7 @@ class Form(msgspec.Struct, Generic[_Q, _R], frozen=True):
     read: Callable[[bytes], Incoming[_Q]]
     session: Callable[[], Conversation[_Q, _R]]
     written: Callable[[_R], bytes]
+    id_path: tuple[int, ...]  # field numbers that lead to the id of the node
 
 
 class Wire(Protocol):

@@ -21,7 +21,7 @@ from koguma.model.forms import Draft
 from koguma.model.kind import About
 from koguma.model.resource import NO_META, Key, Resource
 from koguma.model.schema import UNKNOWN
-from koguma.model.violation import Violation, key
+from koguma.model.violation import Violation, key, told_texts
 from koguma.store.contract import Delete, Operation, Put
 
 
@@ -144,15 +144,16 @@ class Admission(msgspec.Struct, frozen=True):
 
     def _sifted(self, found: Sequence[Violation]) -> list[Violation]:
         """Raise Invalid for what may not be; give what is only to be told."""
-        ignorable = [v for v in found if v.rule == UNKNOWN and self.validation is not FieldValidation.STRICT]
-        violations = [v for v in found if v not in ignorable]
+        is_strict = self.validation is FieldValidation.STRICT
+        ignorable = [v for v in found if v.rule == UNKNOWN and not is_strict]
+        violations = [v for v in found if v.rule != UNKNOWN or is_strict]
         if violations:
             raise Invalid(violations)
         return ignorable
 
     def _told(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
         is_told = self.validation is FieldValidation.WARN
-        return tuple(unknown_text(violation) for violation in ignored) if is_told else ()
+        return told_texts(unknown_text(violation) for violation in ignored) if is_told else ()
 
 
 def unknown_text(violation: Violation) -> str:

@@ -19,8 +19,8 @@ from koguma.kube import tables
 from koguma.kube.registry import Endpoint
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
+from koguma.model.violation import told_texts
 
-_WARNINGS_MAX: Final = 20
 _WARNING_LENGTH_MAX: Final = 500
 PIECE: Final = 64  # objects that are sent together
 
@@ -128,7 +128,7 @@ def sent(
     headers: CIMultiDict[str] = CIMultiDict(
         {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     )
-    for text in list(dict.fromkeys(warnings))[:_WARNINGS_MAX]:
+    for text in told_texts(dict.fromkeys(warnings)):
         headers.add("Warning", f'299 - "{_quoted(text)}"')
     return web.Response(body=body, status=status, headers=headers)
 
