@@ -104,7 +104,7 @@ class Scale:
             if not self.options.applied and number not in (mesh.OF_HIDDEN, mesh.OF_SHARED):
                 metadata["dataplane.resource"] = json.dumps(document)
             name = document["name"]
-            yield {"id": f"{mesh.MESH}.{name}", "token": self.plane.api.token(name), "metadata": metadata}
+            yield {"id": f"{mesh.MESH}.{name}", "token": self.plane.api.token(document), "metadata": metadata}
 
     # What is measured.
 

@@ -58,9 +58,13 @@ class Api:
         """Write one object."""
         self("PUT", f"/meshes/{MESH}/{_PLURALS[document['type']]}/{document['name']}", document)
 
-    def token(self, name: str) -> str:
-        """A token for one proxy."""
-        return self("POST", "/tokens/dataplane", {"mesh": MESH, "name": name, "validFor": "24h"}).decode()
+    def token(self, document: Document) -> str:
+        """A token for one proxy, and for the services of its Dataplane."""
+        parts = document["networking"].get("inbound") or ()
+        services = sorted({part["tags"]["kuma.io/service"] for part in parts if part.get("tags")})
+        tags = {"kuma.io/service": services} if services else {}
+        asked = {"mesh": MESH, "name": document["name"], "tags": tags, "validFor": "24h"}
+        return self("POST", "/tokens/dataplane", asked).decode()
 
     def n_synced(self) -> int:
         """How many connected proxies have everything that they are to have; as cheap as it can be asked."""

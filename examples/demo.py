@@ -227,9 +227,10 @@ def _door(line: str) -> str:
 
 
 def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, target: int) -> list[str]:
-    """The words that run a proxy beside the service on a port, with a token that is for it alone."""
+    """The words that run a proxy beside the service on a port, with a token for it and its service alone."""
     token = data / f"{name}.token"
-    make = [KOGUMA, "token", "dataplane", "-m", "shop", "--name", name, "--valid-for", "24h"]
+    bound = ("--name", name, "--service", name.rpartition("-")[0])
+    make = [KOGUMA, "token", "dataplane", "-m", "shop", *bound, "--valid-for", "24h"]
     token.touch(0o600)
     token.write_text(subprocess.run(make, env=environment, check=True, capture_output=True, text=True).stdout)
     return [

@@ -101,7 +101,7 @@ class KumaDp:
             "mesh": self.mesh.name,
             "name": self.name,
             "proxyType": "dataplane",
-            "dataplaneToken": self.mesh.token(name=self.name),
+            "dataplaneToken": self.mesh.service_token(self.name, *_service(dataplane)),
             "dataplaneResource": json.dumps({"mesh": self.mesh.name, **dataplane}),
             "version": {
                 "kumaDp": {"version": "2.13.0", "gitTag": "", "gitCommit": "", "buildDate": ""},
@@ -194,3 +194,9 @@ class KumaDp:
             server.server_close()
         if self.envoy._popen.poll() is None:
             self.envoy.stop()
+
+
+def _service(dataplane: Mapping[str, Any]) -> list[str]:
+    """The service of a Dataplane's first port, if it has one."""
+    inbounds = dataplane["networking"].get("inbound") or ()
+    return [inbound["tags"]["kuma.io/service"] for inbound in inbounds][:1]

@@ -359,6 +359,11 @@ class Mesh:
         assert answer.status == 200, answer.text
         return answer.text
 
+    def service_token(self, name: str, service: str = "", **tags: str) -> str:
+        """A token for one proxy, its service and its tags: what may stand in its certificate."""
+        named = {**tags, **({"kuma.io/service": service} if service else {})}
+        return self.token(name=name, tags={tag: [value] for tag, value in named.items()})
+
     def koguma(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run the command line."""
         done = subprocess.run(
@@ -391,7 +396,7 @@ class Mesh:
         port = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
         token_file = workdir / "token"
         token_file.touch(0o600)
-        token_file.write_text(self.token(name=name))
+        token_file.write_text(self.service_token(name, service, **(tags or {})))
         command = [
             *(KOGUMA, "dp", "run", "--name", name, "--mesh", self.name, "--workdir", str(workdir)),
             *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),

@@ -31,7 +31,8 @@ def plane(tmp_path):
 
 
 def token(plane, **claims):
-    body = {"mesh": "default", "validFor": "1h", **claims}
+    """A token for tags, or whatever else is asked for; without a word, for the service web."""
+    body = {"mesh": "default", "validFor": "1h", **(claims or {"tags": {"kuma.io/service": ["web"]}})}
     return plane("POST", "/tokens/dataplane", body).body.decode()
 
 
@@ -361,6 +362,7 @@ def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
         plane,
         dataplane("job-1", "job", outbound=[{"port": 9000, "tags": {"kuma.io/service": "web"}}]),
         name="job-1",
+        shown=token(plane, tags={"kuma.io/service": ["job"]}),
     )
     line = connect(plane, dataplane())
     offer = plane.run(next_offer(line))

@@ -36,7 +36,8 @@ def dataplane(**changes: Any) -> dict[str, Any]:
 
 def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadata: Any) -> Hello:
     if shown is None:
-        body = {"mesh": "default", "name": "web-1", "validFor": "1h"}
+        tags = {"kuma.io/service": ["web"]}
+        body = {"mesh": "default", "name": "web-1", "validFor": "1h", "tags": tags}
         shown = plane("POST", "/tokens/dataplane", body).body.decode()
     return Hello("default", name, shown, {"features": OURS, **metadata}, "1.40.0")
 

@@ -126,7 +126,13 @@ class Fleet:
             proxy = self._known(hello)
             self.gate.check_stored(claims, proxy)
             self._refuse_replaced(hello, proxy)
-        line = ProxyLine(self, hello, proxy, registered=bool(brought) and is_registered(proxy))
+        line = ProxyLine(
+            self,
+            hello,
+            proxy,
+            registered=bool(brought) and is_registered(proxy),
+            identity_tags=self.gate.identity_tags(claims, proxy),
+        )
         self._replace(line)
         removal = self._removals.pop(line.key, None)
         if removal is not None:
@@ -378,7 +384,7 @@ class Fleet:
         found: dict[Key, tuple[Snapshot | None, tuple[str, ...]] | Failure] = {}
         for key in dict.fromkeys((*news, *touched)):
             try:
-                found[key] = watching.of(key), spiffe.identity(db, key)
+                found[key] = watching.of(key), self._identity(db, key)
             except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
                 _log.exception(
                     "the configuration of a proxy cannot be built; it gets nothing new", proxy=str(key)
@@ -386,6 +392,13 @@ class Fleet:
                 self.context.background.failed("configuration of a proxy", error)
                 found[key] = Failure("proxy", key.name, f"{type(error).__name__}: {error}", str(key))
         return found
+
+    def _identity(self, db: Db, key: Key) -> tuple[str, ...]:
+        """The names in a proxy's certificate: what an operator's Dataplane says, or else its token."""
+        line = self._lines.get(key)
+        named = line.identity_tags if line is not None else frozenset[str]()
+        uris = spiffe.identity(db, key)
+        return uris if named is None else spiffe.vouched(uris, named)
 
     def _watched(self, db: Db) -> Watching:
         """Who is watched in a database; nobody where it has just begun anew."""

@@ -82,6 +82,7 @@ class ProxyLine:
         "connected_at",
         "envoy",
         "good",
+        "identity_tags",
         "key",
         "link",
         "proxy",
@@ -93,8 +94,17 @@ class ProxyLine:
         "uris",
     )
 
-    def __init__(self, house: House, hello: Hello, proxy: Resource, *, registered: bool) -> None:
+    def __init__(
+        self,
+        house: House,
+        hello: Hello,
+        proxy: Resource,
+        *,
+        registered: bool,
+        identity_tags: frozenset[str] | None = None,
+    ) -> None:
         self.key = proxy.key
+        self.identity_tags = identity_tags  # those that its certificate may name; None: all that it has
         self.proxy = proxy
         self.registered = registered
         self.envoy = intern(hello.version)

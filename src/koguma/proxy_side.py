@@ -69,7 +69,7 @@ class ProxySide:
         self.fleet: Fleet | None = None
         self._context = context
         self._control = control
-        self._gate = ProxyGate(context, keys, clock)
+        self._gate = ProxyGate(context, keys, clock, identity_from_token=settings.identity_from_token)
         self.health_door = Probing(context, self._gate)
         self._settings = settings
         self._clock = clock

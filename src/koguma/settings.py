@@ -120,6 +120,13 @@ class Settings(Spec):
     allow_proxy_data_sources: Annotated[
         bool, doc("Whether policies may make proxies read their files and environment.")
     ] = False
+    identity_from_token: Annotated[
+        bool,
+        doc(
+            "Whether a Dataplane that a proxy brings may name only services and workloads that its token"
+            " names."
+        ),
+    ] = True
     feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 

@@ -129,8 +129,9 @@ class House:
         await self.context.store.write(Transaction(puts, "test"))
 
     def token(self, mesh="default", *, lifetime=HOUR, **claims: Any) -> str:
-        ring = self.keys.ring(DATAPLANE, mesh)
-        return tokens.issue(ring, DataplaneClaims(mesh=mesh, **claims), lifetime, self.now).reveal()
+        """A token for what is said, and for the service web where nothing is."""
+        ring, said = self.keys.ring(DATAPLANE, mesh), claims or {"tags": {SERVICE: ("web",)}}
+        return tokens.issue(ring, DataplaneClaims(mesh=mesh, **said), lifetime, self.now).reveal()
 
     def stored(self, name="web-1") -> Any:
         return self.context.state.named("Dataplane", "default", name)
@@ -252,7 +253,7 @@ async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(house):
 
 async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
     await house.write(dataplane(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
-    answer = await house.ask()
+    answer = await house.ask(dataplaneToken=house.token(name="web-1"))
     assert answer.bootstrap["node"]["cluster"] == "edge"
     assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
 
@@ -475,7 +476,7 @@ async def test_without_a_ca_of_ours_the_machines_own_must_do(closed):
 NOT_SIGNED = "unknown token alg. Allowed alg is RS256"
 A_USERS = "the token says that it is a user token"
 USERS_TOKEN = "e30.eyJOYW1lIjoiam9lIiwiR3JvdXBzIjpbXX0.c2ln"
-ISSUE = "`koguma token dataplane --mesh default` issues"
+ISSUE = "`koguma token dataplane --mesh default --name NAME --service SERVICE` issues"
 
 
 async def test_a_token_is_asked_for(house):
@@ -548,15 +549,28 @@ async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
 @pytest.mark.parametrize(
     "claims",
     [
-        {"name": "web-1"},
+        {"name": "web-1", "workload": "web"},
         {"tags": {SERVICE: ("web", "shop")}},
-        {"tags": {"kuma.io/zone": ("default",)}},  # a label that every Dataplane gets
+        {"tags": {SERVICE: ("web",), "kuma.io/zone": ("default",)}},  # a label that every Dataplane gets
         {"workload": "web"},
     ],
 )
 async def test_a_token_that_fits_is_taken(house, claims):
     document = dataplane(labels={"kuma.io/workload": "web"})
     assert (await house.bring(document, dataplaneToken=house.token(**claims))).status == 200
+
+
+@pytest.mark.parametrize("claims", [{"name": "web-1"}, {"tags": {"kuma.io/zone": ("default",)}}])
+async def test_a_token_without_a_service_is_for_what_an_operator_wrote(house, claims):
+    token = house.token(**claims)
+    answer = await house.bring(dataplane(), dataplaneToken=token)
+    assert answer.status == 403
+    assert answer.text.endswith(
+        "koguma token dataplane --mesh default --name web-1 --service web --valid-for 720h"
+    )
+    await house.write(dataplane())
+    assert (await house.ask(dataplaneToken=token)).status == 200
+    assert (await house.bring(dataplane(), dataplaneToken=token)).status == 200
 
 
 async def test_a_dataplane_that_is_not_there_yet_is_nothing_said(house):

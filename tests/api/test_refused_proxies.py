@@ -52,8 +52,9 @@ def test_who_knocks_is_shown_with_since_when_how_often_why_and_the_next_step(ref
             "address": "10.0.0.7",
             "door": "xds",
             "reason": "authentication failed: token is expired",
-            "hint": "`koguma token dataplane --mesh shop --name web-1 --valid-for 720h` makes a token for it;"
-            " write it to the file of --dataplane-token-file, which is read again without a restart",
+            "hint": "`koguma token dataplane --mesh shop --name web-1 --service SERVICE --valid-for 720h`"
+            " makes a token for it; write it to the file of --dataplane-token-file, which is read again"
+            " without a restart",
             "since": "2026-01-01T00:00:00Z",
             "lastSeen": "2026-01-01T00:00:08Z",
             "count": 3,

@@ -260,6 +260,13 @@ def test_tokens_of_proxies_and_zones_are_issued_and_revoked(cli, mesh):
     assert cli("token", "dataplane", "-m", "nothing").code == 1
 
 
+def test_a_token_names_services_in_short(cli, mesh):
+    flags = ("--service", "web", "--service", "admin", "--tag", "kuma.io/service=old", "--tag", "version=v1")
+    proxy = cli("token", "dataplane", "-m", mesh, *flags).out
+    said = json.loads(cli("token", "inspect", "-", "-o", "json", given=proxy).out)["claims"]
+    assert said["Tags"] == {"kuma.io/service": ["old", "web", "admin"], "version": ["v1"]}
+
+
 def test_revocations_at_the_same_time_are_all_kept(cli, control_plane, mesh):
     from koguma.cli import revocations
     from koguma.cli.client import Client

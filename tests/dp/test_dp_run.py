@@ -210,9 +210,8 @@ def test_without_a_token_the_error_says_how_to_get_one(plane, tmp_path):
     with Running(tmp_path, *WEB, *where, *QUICK) as proxy:
         assert proxy.ended() == 1
         assert "answers 422: Dataplane Token is required." in proxy.log
-        assert (
-            "koguma token dataplane --mesh default --name web-1 --valid-for 720h > web-1.token" in proxy.log
-        )
+        made = "koguma token dataplane --mesh default --name web-1 --service web --valid-for 720h"
+        assert f"{made} > web-1.token" in proxy.log
 
 
 def test_a_call_under_way_ends_before_the_proxy_does(start, plane):

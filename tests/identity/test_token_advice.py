@@ -43,7 +43,7 @@ def test_a_proxy_with_a_token_for_something_else_reads_what_it_is(
     token = tokens.issue(other, claims, HOUR, now).reveal()
     assert refusal(ring, token, now) == (
         f"could not parse token: signature is invalid; the token says that it is {says}:"
-        " `koguma token dataplane --mesh m` issues one"
+        " `koguma token dataplane --mesh m --name NAME --service SERVICE` issues one"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_token_of_the_right_kind_is_to_be_issued_anew(key_data, now):
     ring = key_ring(DATAPLANE, {DATAPLANE.key_name(1, "m"): key_data}, "m")
     token = tokens.issue(ring, DataplaneClaims(mesh="m"), HOUR, now).reveal()
     assert refusal(ring, token, now + 2 * HOUR) == (
-        "token is expired; `koguma token dataplane --mesh m` issues a new one"
+        "token is expired; `koguma token dataplane --mesh m --name NAME --service SERVICE` issues a new one"
     )
 
 

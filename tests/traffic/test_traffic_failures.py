@@ -225,7 +225,7 @@ def test_a_proxy_with_a_wrong_token_does_not_run(mesh: Shop, token: Any, words: 
     ],
 )
 def test_a_dataplane_that_is_not_legal_is_refused_with_the_place(mesh: Shop, flags: Any, words: str) -> None:
-    ended = mesh.run_proxy(*LATE, *flags, token=mesh.token(name="late"))
+    ended = mesh.run_proxy(*LATE, *flags, token=mesh.service_token("late", "late"))
     assert ended.returncode == 1
     assert words in ended.stderr
     assert "late" not in mesh.dataplanes()

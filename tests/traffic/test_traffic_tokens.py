@@ -50,7 +50,7 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
     with Mesh(tmp_path) as mesh:
         mounted = tmp_path / "mounted"
         mounted.mkdir()
-        first, second, third = (mesh.token(name="web-1") for _ in range(3))
+        first, second, third = (mesh.service_token("web-1", "web") for _ in range(3))
         swap(mounted, first, "..1")
         (mounted / "token").symlink_to("..data/token")
         web = mesh.sidecar("web-1", "web", flags=("--dataplane-token-file", str(mounted / "token")))
@@ -62,7 +62,7 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
         assert "web-1" not in mesh.proxies()
         seen = mesh.koguma("get", "proxies").stdout
         assert "web-1 (mesh default) from 127.0.0.1, " in seen
-        assert "koguma token dataplane --mesh default --name web-1 --valid-for 720h" in seen
+        assert "koguma token dataplane --mesh default --name web-1 --service SERVICE --valid-for 720h" in seen
         (refused,) = json.loads(mesh.koguma("get", "proxies", "-o", "json").stdout)["refused"]
         assert (refused["name"], refused["mesh"], refused["door"]) == ("web-1", "default", "xds")
         checked = mesh.koguma("check", check=False)

@@ -54,7 +54,7 @@ class HubMesh(Mesh):
     def proxy(self, machine: Namespace, name: str, *flags: str) -> Sidecar:
         """Redirect a machine's traffic, and run a proxy on it, as a user of its own."""
         home = self._network.home(PROXY)
-        (home / "token").write_text(self.token(name=name))
+        (home / "token").write_text(self.service_token(name, *_service(flags)))
         shutil.copy(self.directory / "cp" / "ca.pem", home)
         for each in home.iterdir():
             each.chmod(0o600)
@@ -68,6 +68,11 @@ class HubMesh(Mesh):
         sidecar = self._network.started(name, command, self.environment, Sidecar)
         sidecar.workdir = home / "w"
         return sidecar
+
+
+def _service(flags: tuple[str, ...]) -> tuple[str, ...]:
+    """What flags say after --service."""
+    return flags[flags.index("--service") + 1 :][:1] if "--service" in flags else ()
 
 
 class Site:

@@ -297,7 +297,7 @@ class ProxiesDoor:
             found = context.state.named("Dataplane", asked.mesh, asked.name)
             if found is None:
                 return
-            self._gate.check_stored(claims, found)
+            dataplane_auth.check_resource(claims, found)
             if not is_registered(found):
                 return
             if asked.instance and found.labels.get(labels.INSTANCE, asked.instance) != asked.instance:

@@ -27,8 +27,16 @@ PROXY: Final = "proxy"
 class ProxyGate:
     """Decides which proxies may come in."""
 
-    def __init__(self, context: Context, keys: Keys, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        keys: Keys,
+        clock: Callable[[], datetime],
+        *,
+        identity_from_token: bool = True,
+    ) -> None:
         self._context = context
+        self._identity_from_token = identity_from_token
         self._keys = keys
         self._clock = clock
 
@@ -52,16 +60,26 @@ class ProxyGate:
     def check_stored(self, claims: DataplaneClaims, proxy: Resource) -> None:
         """Raise Forbidden or Unauthenticated unless a token is good for a Dataplane that is stored."""
         dataplane_auth.check_resource(claims, proxy)
+        if self._identity_from_token and is_registered(proxy):
+            dataplane_auth.check_identity(claims, proxy)
 
     def check_brought(self, claims: DataplaneClaims, brought: Resource, stored: Resource | None) -> None:
         """Raise unless a token is good for the Dataplane that a proxy brings, and for what it replaces."""
         dataplane_auth.check_resource(claims, brought)
+        if self._identity_from_token:
+            dataplane_auth.check_identity(claims, brought)
         if stored is None:
             return
         try:
             self.check_stored(claims, stored)
         except Forbidden as error:
             raise Forbidden(_not_for_stored(error, stored)) from error
+
+    def identity_tags(self, claims: DataplaneClaims, proxy: Resource) -> frozenset[str] | None:
+        """The tags that may stand in a proxy's certificate; None: all that its Dataplane has."""
+        if not self._identity_from_token or not is_registered(proxy):
+            return None
+        return frozenset(claims.tags)
 
     def stored(self, draft: Draft) -> Resource | None:
         """The Dataplane that is stored under the name of one that a proxy brings."""

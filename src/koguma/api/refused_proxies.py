@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from koguma.api.health import Check
+from koguma.identity.dataplane_auth import UnvouchedIdentity
 from koguma.model.errors import (
     BadRequest,
     Conflict,
@@ -204,7 +205,10 @@ def _hint(error: KogumaError, mesh: str, name: str) -> str:
         return "apply the Dataplane, or start the proxy so that it brings one (--service or --dataplane-file)"
     if isinstance(error, Invalid | BadRequest):
         return "correct what the proxy is started with, or the mesh; it is let in as soon as that fits"
-    command = f"koguma token dataplane --mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --valid-for 720h"
+    bound = f"--mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --service SERVICE"
+    command = f"koguma token dataplane {bound} --valid-for 720h"
+    if isinstance(error, UnvouchedIdentity):
+        command = _printable(error.command, _REASON_MAX)
     token = f"`{command}` makes a token for it; write it to the file of --dataplane-token-file"
     if isinstance(error, Unauthenticated | Forbidden):
         return f"{token}, which is read again without a restart"

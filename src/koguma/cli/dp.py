@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
 _ABOUT_TOKEN: Final = (400, 401, 403, 422)  # answers that a missing token may be the reason for
 _EXAMPLES: Final = """\b
 Examples:
-  koguma token dataplane --name web-1 --valid-for 720h > web-1.token
+  koguma token dataplane --name web-1 --service web --valid-for 720h > web-1.token
   koguma dp run --name web-1 --service web --port 8080 --service-port 18080 --protocol http \\
       --outbound backend:9001 --dataplane-token-file web-1.token
   koguma dp run --dataplane-file backend.yaml --dataplane-var ip=10.0.0.7 \\
@@ -59,14 +59,16 @@ def run(**given: Any) -> int:
         return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
     except Denied as denied:
         is_about_token = denied.answered in _ABOUT_TOKEN and options.token() is None
-        more = _how_to_get_a_token(options.proxy.name, options.proxy.mesh) if is_about_token else ()
+        more = _how_to_get_a_token(options.proxy) if is_about_token else ()
         raise Failure(denied.detail, more) from None
 
 
-def _how_to_get_a_token(name: str, mesh: str) -> tuple[str, ...]:
+def _how_to_get_a_token(proxy: "Proxy") -> tuple[str, ...]:
+    name = proxy.name
+    bound = " ".join((f"--name {name}", *(f"--service {service}" for service in proxy.services)))
     return (
         " - no token was given; make one, and start again with it:",
-        f"   koguma token dataplane --mesh {mesh} --name {name} --valid-for 720h > {name}.token",
+        f"   koguma token dataplane --mesh {proxy.mesh} {bound} --valid-for 720h > {name}.token",
         f"   koguma dp run ... --dataplane-token-file {name}.token",
     )
 

@@ -74,7 +74,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "kri build": ("koguma kri build --type meshtimeout -m shop --name backend-is-quick",),
     "token": (
         "koguma token user --name dora --group developers --valid-for 24h",
-        "koguma token dataplane -m shop --name web-1 > web-1.token",
+        "koguma token dataplane -m shop --name web-1 --service web > web-1.token",
         "koguma token inspect web-1.token",
     ),
     "token user": (
@@ -82,8 +82,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma token user --name ci --group mesh-system:admin --valid-for 720h",
     ),
     "token dataplane": (
-        "koguma token dataplane -m shop > shop.token",
-        "koguma token dataplane -m shop --name web-1 --tag kuma.io/service=web --valid-for 720h",
+        "koguma token dataplane -m shop --name web-1 --service web --valid-for 720h > web-1.token",
+        "koguma token dataplane -m shop --service web --tag version=v1 --valid-for 720h",
     ),
     "token zone": ("koguma token zone --zone east --scope ingress --scope egress --valid-for 720h",),
     "token revoke": (

@@ -11,11 +11,12 @@ from koguma.cli.client import Client, Json
 from koguma.cli.failures import ExitCode
 from koguma.cli.output import json_text
 from koguma.cli.token_review import Verdict
+from koguma.model import tags as tag_words
 
 _INSPECT_EXAMPLES = """\b
 Examples:
   koguma token inspect ~/web-1.token
-  koguma token dataplane -m shop | koguma token inspect -
+  koguma token dataplane -m shop --service web | koguma token inspect -
   koguma token inspect admin-token -o json --address https://mesh.example:5682 --ca-file ca.pem
 """
 _valid_for = click.option("--valid-for", metavar="DURATION", help="How long it holds, such as 24h or 720h.")
@@ -44,23 +45,31 @@ def user(client: Client, *, name: str, groups: Sequence[str], valid_for: str) ->
 @click.option(
     "--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Tag that the proxy must have; repeatable."
 )
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    help="Service that the proxy may be, short for --tag kuma.io/service=NAME; repeatable.",
+)
 @click.option("--proxy-type", help="dataplane, ingress or egress.")
 @click.option("--workload", help="The only workload that the proxy may stand for.")
 @_valid_for
 @options.connected
-def dataplane(
+def dataplane(  # noqa: PLR0913 - one for each flag
     client: Client,
     *,
     mesh: str,
     name: str | None,
     tags: Sequence[str],
+    services: Sequence[str],
     proxy_type: str | None,
     workload: str | None,
     valid_for: str | None,
 ) -> None:
     """Issue a token for a proxy of a mesh; what is left out is not bound."""
     body = {"mesh": mesh, "name": name, "type": proxy_type, "workload": workload, "validFor": valid_for}
-    _issue(client, "dataplane", {**body, "tags": _tags(tags)})
+    named = [*tags, *(f"{tag_words.SERVICE}={service}" for service in services)]
+    _issue(client, "dataplane", {**body, "tags": _tags(named)})
 
 
 @command.command("zone")

@@ -5,12 +5,15 @@ Legal names and tags consist of what may stand in a URI as it is, so nothing is 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.world import Proxy
 from koguma.model import labels, tags
 from koguma.model.resource import Key
+
+_TAG: Final = "kuma://"
 
 
 def service_id(mesh: str, service: str) -> str:
@@ -20,7 +23,7 @@ def service_id(mesh: str, service: str) -> str:
 
 def tag_id(tag: str, value: str) -> str:
     """The identity of whoever has a tag."""
-    return f"kuma://{tag}/{value}"
+    return f"{_TAG}{tag}/{value}"
 
 
 def services(proxy: Proxy) -> tuple[str, ...]:
@@ -37,6 +40,20 @@ def uris(mesh: str, proxy: Proxy) -> tuple[str, ...]:
     of_services = (service_id(mesh, service) for service in services(proxy))
     of_tags = (tag_id(tag, value) for tag, value in sorted(set(_tags(proxy))))
     return (*of_services, *of_tags)
+
+
+def vouched(uris: tuple[str, ...], named: frozenset[str]) -> tuple[str, ...]:
+    """The names of a proxy without tags that it says of itself and its token does not name.
+
+    Its services are in the token, or it would not be here; its zone is where it runs.
+    """
+    certain = named | {tags.SERVICE, tags.ZONE}
+    return tuple(uri for uri in uris if not uri.startswith(_TAG) or _tag_in(uri) in certain)
+
+
+def _tag_in(uri: str) -> str:
+    """The tag in its URI; a tag may have a slash, its value has none."""
+    return uri.removeprefix(_TAG).rpartition("/")[0]
 
 
 def _tags(proxy: Proxy) -> Iterator[tuple[str, str]]:

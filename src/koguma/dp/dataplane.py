@@ -63,6 +63,14 @@ class Proxy(msgspec.Struct, frozen=True):
     resource: Json = None
 
     @property
+    def services(self) -> tuple[str, ...]:
+        """The services that its Dataplane names, by tags or by a label."""
+        own = (self.resource or {}).get("labels") or {}
+        parts = [*(self.networking.get("inbound") or ()), self.networking.get("gateway") or {}]
+        found = {(part.get("tags") or {}).get(tags.SERVICE) for part in parts} | {own.get(tags.SERVICE)}
+        return tuple(sorted(service for service in found if service))
+
+    @property
     def networking(self) -> Mapping[str, Json]:
         """The part with the addresses; empty where it is not known here."""
         written = self.resource.get("networking") if self.resource else None

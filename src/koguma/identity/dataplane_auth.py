@@ -4,7 +4,8 @@ A token binds as much as its issuer wanted: the mesh always, and a name, tags, a
 says so. Whatever it says must be true of the proxy. What does not fit is said all at once, claim by claim.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +13,7 @@ from koguma.identity import token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.identity.signing_keys import KeyRing
 from koguma.model import labels as well_known
+from koguma.model import tags
 from koguma.model.errors import Forbidden, Unauthenticated
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -79,6 +81,46 @@ def check(
             *_workload_violations(claims.workload, labels.get(well_known.WORKLOAD)),
         ]
     )
+
+
+class UnvouchedIdentity(Forbidden):
+    """A proxy brings a Dataplane whose certificate would say more than its token does."""
+
+    def __init__(self, detail: str, command: str) -> None:
+        """Take the command that issues a token which is good for it."""
+        super().__init__(f"{detail}; issue a token that does: {command}")
+        self.command = command
+
+
+def check_identity(claims: DataplaneClaims, proxy: Resource) -> None:
+    """Raise unless what would become the identity of a proxy stands in its token.
+
+    That is `kuma.io/service`, as a tag or as a label, the label `kuma.io/workload`, and the name where it
+    has none of these. A token for a service or a workload is good for both words.
+    """
+    vouched = {*claims.tags.get(tags.SERVICE, ()), claims.workload}
+    services = {each[tags.SERVICE] for each in (*tag_sets(proxy.spec), proxy.labels) if tags.SERVICE in each}
+    workload = proxy.labels.get(well_known.WORKLOAD, "")
+    missing = [f'service "{service}"' for service in sorted(services - vouched)]
+    if workload and workload != claims.workload and (claims.workload or workload not in vouched):
+        missing.append(f'workload "{workload}"')
+    if not services and not workload and claims.name != proxy.name:
+        missing.append(f'"{proxy.name}"')
+        if proxy.core_name != proxy.name:  # a token binds the whole name, with the namespace
+            services = {proxy.name}
+            missing[-1] += f" (give its Dataplane the label {tags.SERVICE}: {proxy.name})"
+    if missing:
+        text = f"the token does not say that the proxy is {' and '.join(missing)}, as its certificate would"
+        raise UnvouchedIdentity(text, _command(proxy, services, workload))
+
+
+def _command(proxy: Resource, services: Collection[str], workload: str) -> str:
+    """The command that issues a token for a Dataplane."""
+    flags = [f"--mesh {shlex.quote(proxy.mesh)}", f"--name {shlex.quote(proxy.core_name)}"]
+    flags += [f"--service {shlex.quote(service)}" for service in sorted(services)]
+    if workload and workload not in services:
+        flags.append(f"--workload {shlex.quote(workload)}")
+    return f"koguma token dataplane {' '.join(flags)} --valid-for 720h"
 
 
 def _refuse(violations: Iterable[Violation]) -> None:

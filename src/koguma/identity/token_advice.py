@@ -19,7 +19,7 @@ _PARTS: Final = 3
 _LENGTH_MAX: Final = 8 * 1024
 _COMMANDS: Final = {
     USER.word: "koguma token user --name NAME --valid-for 24h",
-    DATAPLANE.word: "koguma token dataplane --mesh {mesh}",
+    DATAPLANE.word: "koguma token dataplane --mesh {mesh} --name NAME --service SERVICE",
     ZONE.word: "koguma token zone --zone ZONE",
 }
 
