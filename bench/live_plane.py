@@ -48,6 +48,9 @@ class ObservedLine:
             self._note("acked", proxy=self._name, revision=status.acked)
         self._line.report(status)
 
+    def check(self) -> None:
+        self._line.check()
+
     async def close(self) -> None:
         await self._line.close()
 

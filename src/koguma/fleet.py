@@ -115,7 +115,8 @@ class Fleet:
     async def _connected_line(self, hello: Hello) -> Line:
         if self.context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
-        claims = self.gate.claims(hello.mesh, hello.token)
+        token = self.gate.shown(hello.mesh, hello.token)
+        claims = token.claims
         brought = hello.metadata.get("dataplane.resource")
         if brought:
             dataplane_auth.check_name(claims, hello.mesh, hello.name)
@@ -130,6 +131,7 @@ class Fleet:
             self,
             hello,
             proxy,
+            self.gate.admission(token, proxy),
             registered=bool(brought) and is_registered(proxy),
             identity_tags=self.gate.identity_tags(claims, proxy),
         )
@@ -216,6 +218,7 @@ class Fleet:
                 held=held_back,
                 kept=line.kept,
                 not_ready=self._not_ready(key),
+                token=line.admission.claims,
             )
 
     def _not_ready(self, key: Key) -> tuple[str, ...]:

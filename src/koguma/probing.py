@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from koguma.api.context import Context, mesh_key
-from koguma.api.proxy_gate import ProxyGate
+from koguma.api.proxy_gate import ProxyAdmission, ProxyGate
 from koguma.api.user import SYSTEM
 from koguma.core.build import endpoints
 from koguma.core.build.network import Link
@@ -54,11 +54,12 @@ class Probing:
         """Let a proxy in, with a token that is for it, once its Dataplane is there."""
         if self._context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
-        claims = self._gate.claims(hello.mesh, hello.token)
-        dataplane_auth.check_name(claims, hello.mesh, hello.name)
+        token = self._gate.shown(hello.mesh, hello.token)
+        dataplane_auth.check_name(token.claims, hello.mesh, hello.name)
         proxy = await self._arrived(hello)
-        self._gate.check_stored(claims, proxy)
-        return ProbedDataplane(self._context, proxy.key, link_of(hello.metadata))
+        self._gate.check_stored(token.claims, proxy)
+        admission = self._gate.admission(token, proxy)
+        return ProbedDataplane(self._context, proxy.key, link_of(hello.metadata), admission)
 
     async def _arrived(self, hello: Hello) -> Resource:
         """The Dataplane of a proxy; one that it brings on its other stream is waited for, but not long."""
@@ -78,10 +79,15 @@ class Probing:
 class ProbedDataplane:
     """One proxy that reports."""
 
-    def __init__(self, context: Context, key: Key, link: Link) -> None:
+    def __init__(self, context: Context, key: Key, link: Link, admission: ProxyAdmission) -> None:
         self._context = context
+        self._admission = admission
         self._key = key
         self._link = link
+
+    def check(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+        self._admission.check()
 
     def checks(self) -> tuple[HealthCheck, ...]:
         """What the proxy is to check: the applications behind its inbounds, and maybe Envoy itself."""

@@ -15,6 +15,7 @@ from koguma.api.bootstrap_request import LOG_DIRECTORIES
 from koguma.core.build.network import Link
 from koguma.envoy import names
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Piece, Snapshot
+from koguma.identity.claims import DataplaneClaims
 from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -50,6 +51,17 @@ class House(Protocol):
         """A stream is over."""
 
 
+class Admission(Protocol):
+    """The right by which a proxy is connected."""
+
+    @property
+    def claims(self) -> DataplaneClaims:
+        """What its token says."""
+
+    def check(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+
+
 class ProxyView(msgspec.Struct, frozen=True):
     """How a proxy is, for people."""
 
@@ -63,6 +75,7 @@ class ProxyView(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...]
     held: tuple[Held, ...] = ()
     kept: frozenset[Id] = frozenset()  # what could not be built, and the proxy has an earlier version of
+    token: DataplaneClaims | None = None  # by which it is connected
     not_ready: tuple[str, ...] = ()  # what there is to say about inbounds that take no calls
 
 
@@ -77,6 +90,7 @@ class ProxyLine:
         "_offer",
         "_offers",
         "_told",
+        "admission",
         "behind_since",
         "compiled",
         "connected_at",
@@ -99,11 +113,13 @@ class ProxyLine:
         house: House,
         hello: Hello,
         proxy: Resource,
+        admission: Admission,
         *,
         registered: bool,
         identity_tags: frozenset[str] | None = None,
     ) -> None:
         self.key = proxy.key
+        self.admission = admission
         self.identity_tags = identity_tags  # those that its certificate may name; None: all that it has
         self.proxy = proxy
         self.registered = registered
@@ -225,6 +241,10 @@ class ProxyLine:
             return False
         own = [piece for piece in self.offered if _is_of_inbound(piece)]
         return all((taken.get(piece.type) or {}).get(piece.name) == piece.version for piece in own)
+
+    def check(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+        self.admission.check()
 
     async def close(self) -> None:
         """The stream is over."""

@@ -28,6 +28,7 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Failure
 from koguma.fleet import Fleet
 from koguma.identity import certificate_facts
+from koguma.identity.claims import DataplaneClaims
 from koguma.model import duration
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
@@ -41,6 +42,9 @@ from koguma.status_keeper import StatusKeeper
 from koguma.xds.server import XdsServer
 
 _GRACE_SECONDS: Final = 2.0
+_TOKEN_ENDS_SECONDS: Final = 7 * 24 * 3600.0  # before a token's end, from when on a check warns
+_TOKEN_ENDS_SHARE: Final = 0.2  # of its life, where that is short
+_CHECKS_MAX: Final = 10
 _SWEEP_SECONDS: Final = 90.0  # Envoy looks for its control plane every half minute at least
 
 _log = structlog.get_logger("koguma.proxies")
@@ -116,6 +120,7 @@ class ProxySide:
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
         self._xds = XdsServer(self.fleet, known, time.monotonic, health_door=self.health_door)
+        self._run("review of proxies' tokens", self._xds.review)
         door = ProxiesDoor(
             self._context,
             self._gate,
@@ -195,6 +200,7 @@ class ProxySide:
         if self.fleet is not None:
             yield from self.fleet.refused_proxies.checks()
         yield from self._proxy_checks()
+        yield from self._token_checks()
 
     def _proof_checks(self) -> Iterator[Check]:
         prover = self.prover
@@ -241,6 +247,21 @@ class ProxySide:
             text = "When a compile from scratch was last compared, in seconds since 1970; 0 for never."
             yield "koguma_proof_last_timestamp_seconds", text, "gauge", last
 
+    def _token_checks(self) -> Iterator[Check]:
+        """Tokens that end soon: the proxy is disconnected then, and what it registered goes."""
+        now = self._clock()
+        views = self.fleet.views() if self.fleet else iter(())
+        ending = [(view.token.exp, view) for view in views if view.token and _ends_soon(view.token, now)]
+        ending.sort(key=lambda each: (each[0], each[1].key))
+        for exp, view in ending[:_CHECKS_MAX]:
+            end = datetime.fromtimestamp(exp, now.tzinfo)
+            text = f"the token of {view.key} ends at {end:%Y-%m-%dT%H:%M:%SZ}; the proxy is disconnected then"
+            hint = "write a new one to the file of --dataplane-token-file: koguma token dataplane"
+            yield Check("tokens", "warning", text, hint)
+        if len(ending) > _CHECKS_MAX:
+            text = f"the tokens of {len(ending) - _CHECKS_MAX} more proxies end soon"
+            yield Check("tokens", "warning", text, "begin with the first ones")
+
     def _proxy_checks(self) -> Iterator[Check]:
         views = list(self.fleet.views()) if self.fleet else []
         refusing = [view for view in views if view.status.state == "nack"]
@@ -270,6 +291,12 @@ class ProxySide:
             yield Check("proxies", "error", text, hint)
         if views and not refusing and not failures:
             yield Check("proxies", "ok", f"{len(views)} connected")
+
+
+def _ends_soon(claims: DataplaneClaims, now: datetime) -> bool:
+    """Whether a token is in the last days of its life, or in the last fifth of a short one."""
+    left = claims.exp - now.timestamp()
+    return left < min(_TOKEN_ENDS_SECONDS, (claims.exp - claims.iat) * _TOKEN_ENDS_SHARE)
 
 
 def _hint(held: Held) -> str:

@@ -369,3 +369,31 @@ def test_a_token_has_one_spelling(user_ring, key_data, now) -> None:
 def test_a_header_that_asks_for_more_than_is_known_here_is_refused(more, user_ring, now) -> None:
     reason = "could not parse token: its header cannot be read"
     assert _refusal(user_ring, _forged({"alg": "RS256", "kid": "1", **more}), now) == reason
+
+
+def test_a_token_that_was_shown_is_asked_again(key_data, other_key_data, now):
+    def ring(data=key_data, serial=1, revoked=""):
+        secrets = {USER.key_name(serial): data}
+        if revoked:
+            secrets[USER.revocations_name()] = revoked
+        return key_ring(USER, secrets)
+
+    first = ring()
+    text = tokens.issue(first, UserClaims(name="joe", groups=()), HOUR, now).reveal()
+    shown = tokens.shown(first, text, now)
+    assert shown.claims.name == "joe"
+    shown.check(first, now)
+    shown.check(ring(), now)
+    listed = base64.b64encode(shown.claims.jti.encode()).decode()
+    for other, at, words in (
+        (first, now + 2 * HOUR, "token is expired"),
+        (ring(revoked=listed), now, "token is revoked"),
+        (ring(revoked="no base64"), now, "could not check if the token is revoked"),
+        (ring(other_key_data), now, "signature is invalid"),
+        (ring(serial=2), now, "there is no signing key with serial number 1"),
+    ):
+        with pytest.raises(Unauthenticated) as refused:
+            shown.check(other, at)
+        assert words in str(refused.value)
+    shown.check(ring(), now)
+    assert text not in repr(shown)

@@ -50,6 +50,7 @@ class Room:
         self.hello = hello
         self.statuses: list[ProxyStatus] = []
         self.closed = asyncio.Event()
+        self.refusal: KogumaError | None = None  # why it may not stay
         self._newest: Offer | None = None
         self._tell: Callable[[Offer], None] = lambda _offer: None
         self._told = asyncio.Event()
@@ -66,6 +67,10 @@ class Room:
     def report(self, status: ProxyStatus) -> None:
         self.statuses.append(status)
         self._told.set()
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     async def close(self) -> None:
         self.closed.set()

@@ -26,8 +26,13 @@ class Checked:
     """One proxy that reports, from the house's side."""
 
     def __init__(self) -> None:
+        self.refusal: Unauthenticated | None = None  # why it may not stay
         self.to_check: tuple[HealthCheck, ...] = (CHECK,)
         self.reports: asyncio.Queue[Mapping[str, bool]] = asyncio.Queue()
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def checks(self) -> tuple[HealthCheck, ...]:
         return self.to_check

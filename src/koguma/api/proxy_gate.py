@@ -15,10 +15,11 @@ from koguma.api.tokens import Keys
 from koguma.core import admission
 from koguma.identity import dataplane_auth, token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
+from koguma.identity.tokens import ShownToken
 from koguma.model import labels
 from koguma.model.errors import Forbidden, Invalid, Unauthenticated
 from koguma.model.forms import Draft
-from koguma.model.resource import Resource
+from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation
 
 PROXY: Final = "proxy"
@@ -54,8 +55,24 @@ class ProxyGate:
 
     def claims(self, mesh: str, token: str) -> DataplaneClaims:
         """What a valid token of a mesh says; Unauthenticated with the next step where it does not hold."""
+        return self.shown(mesh, token).claims
+
+    def shown(self, mesh: str, token: str) -> ShownToken[DataplaneClaims]:
+        """A valid token of a mesh, to be asked again later; Unauthenticated where it does not hold."""
         ring = self._keys.ring(DATAPLANE, mesh)
-        return dataplane_auth.verified(ring, dataplane_auth.bare(token), self._clock())
+        return dataplane_auth.shown(ring, dataplane_auth.bare(token), self._clock())
+
+    def admission(self, shown: ShownToken[DataplaneClaims], proxy: Resource) -> "ProxyAdmission":
+        """The right by which a proxy is connected."""
+        return ProxyAdmission(self, shown, proxy)
+
+    def check_shown(self, shown: ShownToken[DataplaneClaims]) -> None:
+        """Raise Unauthenticated once a token no longer holds."""
+        shown.check(self._keys.ring(DATAPLANE, shown.claims.mesh), self._clock())
+
+    def found(self, key: Key) -> Resource | None:
+        """The Dataplane that is stored now."""
+        return self._context.state.get(key)
 
     def check_stored(self, claims: DataplaneClaims, proxy: Resource) -> None:
         """Raise Forbidden or Unauthenticated unless a token is good for a Dataplane that is stored."""
@@ -89,6 +106,33 @@ class ProxyGate:
         """Raise Invalid unless a proxy brings what an operator wrote, and nothing else."""
         if not admission.is_restated(draft, stored, self._context.place):
             raise Invalid([Violation("name", _not_the_operators(stored), "operator")])
+
+
+class ProxyAdmission:
+    """The right by which one proxy is connected: a token that holds and is good for its Dataplane.
+
+    A stream outlives the question at its beginning by months, so the same questions are asked again.
+    """
+
+    __slots__ = ("_gate", "_proxy", "_shown")
+
+    def __init__(self, gate: ProxyGate, shown: ShownToken[DataplaneClaims], proxy: Resource) -> None:
+        self._gate = gate
+        self._shown = shown
+        self._proxy = proxy  # for which it was good last
+
+    @property
+    def claims(self) -> DataplaneClaims:
+        """What the token says."""
+        return self._shown.claims
+
+    def check(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+        self._gate.check_shown(self._shown)
+        now = self._gate.found(self._proxy.key)
+        if now is not None and now is not self._proxy:
+            self._gate.check_stored(self.claims, now)
+            self._proxy = now
 
 
 def is_registered(resource: Resource) -> bool:

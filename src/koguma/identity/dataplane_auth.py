@@ -12,6 +12,7 @@ from typing import Final
 from koguma.identity import token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.identity.signing_keys import KeyRing
+from koguma.identity.tokens import ShownToken
 from koguma.model import labels as well_known
 from koguma.model import tags
 from koguma.model.errors import Forbidden, Unauthenticated
@@ -36,8 +37,13 @@ def check_resource(claims: DataplaneClaims, proxy: Resource) -> None:
 
 def verified(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> DataplaneClaims:
     """The claims of a proxy's token that holds; Unauthenticated with the next step where it does not."""
+    return shown(ring, token, now).claims
+
+
+def shown(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> ShownToken[DataplaneClaims]:
+    """A proxy's token that holds, to be asked again later; Unauthenticated where it does not hold."""
     try:
-        return tokens.verify(ring, token, now)
+        return tokens.shown(ring, token, now)
     except Unauthenticated as error:
         raise token_advice.advised(error, token, DATAPLANE, ring.mesh) from error
 

@@ -13,12 +13,12 @@ import base64
 import re
 import uuid
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 import jwt
 import msgspec
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 
 from koguma.identity.claims import PURPOSE_CLAIMS, C, DataplaneClaims, Purpose, UserClaims
 from koguma.identity.signing_keys import FIRST_SERIAL, HASH, PADDING, KeyRing, is_serial
@@ -33,6 +33,7 @@ _JWS: Final = jwt.PyJWS(algorithms=[_ALGORITHM])
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 _EXPIRED: Final = "token is expired"
+_INVALID: Final = "could not parse token: signature is invalid"
 
 
 def issue(ring: KeyRing[C], claims: C, valid_for: timedelta, now: datetime) -> Redacted:
@@ -55,14 +56,49 @@ def issue(ring: KeyRing[C], claims: C, valid_for: timedelta, now: datetime) -> R
 
 def verify(ring: KeyRing[C], token: str, now: datetime) -> C:
     """The claims of a token that holds; Unauthenticated where it does not."""
+    return shown(ring, token, now).claims
+
+
+def shown(ring: KeyRing[C], token: str, now: datetime) -> "ShownToken[C]":
+    """A token that holds, to be asked again later; Unauthenticated where it does not hold."""
     parts = _parts(token)
+    key = _key(ring, parts.header)
     try:
-        _key(ring, parts.header).verify(parts.signature, parts.signed, PADDING, HASH)
+        key.verify(parts.signature, parts.signed, PADDING, HASH)
     except InvalidSignature as error:
-        raise Unauthenticated("could not parse token: signature is invalid") from error
+        raise Unauthenticated(_INVALID) from error
     claims = _claims(ring.purpose, parts.body)
     _check(ring, claims, now.timestamp())
-    return claims
+    return ShownToken(claims, parts.header["kid"], key.public_numbers(), ring)
+
+
+class ShownToken(Generic[C]):
+    """What is left of a token whose signature was good: its claims, and the key behind them.
+
+    Whether it still holds is asked for every open stream once a second, so that is cheap as long as neither
+    keys nor revocations change. The token itself is not kept.
+    """
+
+    __slots__ = ("_numbers", "_ring", "_serial", "claims")
+
+    def __init__(self, claims: C, serial: str, numbers: RSAPublicNumbers, ring: KeyRing[C]) -> None:
+        self.claims = claims
+        self._serial = serial
+        self._numbers = numbers
+        self._ring = ring  # by which it held last
+
+    def check(self, ring: KeyRing[C], now: datetime) -> None:
+        """Raise Unauthenticated once it no longer holds: expired, revoked, or its key is gone."""
+        at = now.timestamp()
+        if ring is self._ring and at < self.claims.exp:
+            return
+        key = ring.verifiers.get(self._serial)
+        if key is None:
+            raise Unauthenticated(ring.missing(self._serial))
+        if key.public_numbers() != self._numbers:
+            raise Unauthenticated(_INVALID)
+        _check(ring, self.claims, at)
+        self._ring = ring
 
 
 class _Parts(NamedTuple):

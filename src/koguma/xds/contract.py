@@ -61,12 +61,18 @@ class Line(Protocol):
     def report(self, status: ProxyStatus) -> None:
         """Note how far the proxy is; called whenever that changes, cheap."""
 
+    def check(self) -> None:
+        """Raise a KogumaError once the proxy may not stay; asked once a second, so it is cheap."""
+
     async def close(self) -> None:
         """The stream is over."""
 
 
 class CheckedProxy(Protocol):
     """One proxy that checks the health of applications, from the house's side."""
+
+    def check(self) -> None:
+        """Raise a KogumaError once the proxy may not stay; asked once a second, so it is cheap."""
 
     def checks(self) -> tuple[HealthCheck, ...]:
         """What it is to check now."""

@@ -36,6 +36,10 @@ class HealthStream:
         self._waiting: asyncio.Timeout | None = None
         self._end: End | None = None
 
+    def check(self) -> None:
+        """Raise a KogumaError once the proxy may not stay."""
+        self._proxy.check()
+
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end with the next turn."""
         self._end = self._end or End(code, text)

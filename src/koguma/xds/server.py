@@ -42,6 +42,8 @@ from koguma.xds.stream import Form, Stream, Terms
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STOPPING: Final = "the control plane is stopping"
 _TAKEN_OVER: Final = "a newer stream of the same proxy took its place"
+REVIEW_SECONDS: Final = 1.0
+_REVIEWED_AT_ONCE: Final = 500
 _READ_AT_ONCE_BYTES: Final = 16 * 1024
 _TYPE_URL_MAX: Final = 256  # characters that are logged
 _UNKNOWN_TYPES_MAX: Final = 100  # that are remembered, so that each is logged once
@@ -143,6 +145,23 @@ class XdsServer:
         self._is_started = True
         for server in self._servers:
             await server.start()
+
+    async def review(self) -> None:
+        """End streams of proxies that may not stay, looking at all of them once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(REVIEW_SECONDS)
+            reviewed: list[Stream[Any, Any] | HealthStream] = [
+                *self._streams.values(),
+                *self._health_streams.values(),
+            ]
+            for number, stream in enumerate(reviewed, 1):
+                try:
+                    stream.check()
+                except KogumaError as error:
+                    end = end_of(error)
+                    stream.end(end.code, end.text)
+                if number % _REVIEWED_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others do not wait for thousands of them
 
     async def stop(self, grace: float) -> None:
         """Let nobody in any more and end all streams; their proxies look for another control plane."""

@@ -146,6 +146,10 @@ class Stream(Generic[_Q, _R]):
         mesh, name = self.id
         return self._terms.log.bind(mesh=mesh, proxy=name, peer=self._wire.peer())
 
+    def check(self) -> None:
+        """Raise a KogumaError once the proxy may not stay."""
+        self.line.check()
+
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end as soon as what is being written is written."""
         if self._end is not None:
