@@ -141,4 +141,5 @@ def metadata(number: int) -> Document:
         "dataplane.admin.port": "9901",
         "workdir": f"/run/koguma/dp-{number}",
         "features": list(FEATURES),
+        "accessLogDirectories": ["/var/log/koguma"],
     }

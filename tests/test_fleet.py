@@ -276,7 +276,8 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
     }
 
     def come(plane):
-        lines = [connect(plane, brought[name], name=name, features=features) for name in brought]
+        said = {"features": features, "accessLogDirectories": ["/var/log/koguma"]}
+        lines = [connect(plane, brought[name], name=name, **said) for name in brought]
         until(lambda: all(line.compiled is not None for line in lines))
         return [line.compiled for line in lines]
 

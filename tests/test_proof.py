@@ -10,7 +10,7 @@ from koguma.model.resource import Key
 from koguma.prover import Prover
 from tests.mesh import until
 from tests.plane import Plane
-from tests.test_fleet import connect, dataplane, next_offer
+from tests.test_fleet import connect, dataplane, next_offer, token
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
 API = Key("Dataplane", "default", "default", "", "api-1")
@@ -20,7 +20,8 @@ API = Key("Dataplane", "default", "default", "", "api-1")
 def plane(tmp_path):
     with Plane(tmp_path) as running:
         for name in ("web-1", "api-1"):
-            line = connect(running, dataplane(name, service=name[:3]), name=name)
+            shown = token(running, tags={"kuma.io/service": [name[:3]]})
+            line = connect(running, dataplane(name, service=name[:3]), name=name, shown=shown)
             running.run(next_offer(line))
         yield running
 
