@@ -12,7 +12,8 @@ from stand_in import TOKEN, StandIn, packed
 from koguma import proxy_line
 from koguma.api import bootstrap_request
 from koguma.api.bootstrap_request import BootstrapRequest
-from koguma.dp import bootstrap, control_plane
+from koguma.cli import dp_options
+from koguma.dp import bootstrap, control_plane, machine
 from koguma.dp.bootstrap import EnvoyVersion, Setup
 from koguma.dp.control_plane import Away, ControlPlane, Denied
 from koguma.dp.dataplane import Proxy
@@ -191,3 +192,43 @@ async def test_the_bootstrap_is_fetched_when_the_control_plane_has_one(plane):
     found = await bootstrap.fetch(client(plane), lambda: {"mesh": "shop"})
     assert json.loads(found.reveal()) == {"node": {"id": "shop.web-1"}}
     assert [each.authorization for each in plane.asked] == [f"Bearer {TOKEN}"] * 2
+
+
+def test_memory_has_the_smallest_limit_on_the_way_to_the_root(tmp_path):
+    own, group = tmp_path / "own", tmp_path / "cgroup" / "shop.slice" / "web.service"
+    group.mkdir(parents=True)
+    own.write_text("12:pids:/other\n0::/shop.slice/web.service\n")
+    found = lambda: machine.memory_bytes_max(tmp_path / "cgroup", own)  # noqa: E731
+    assert found() == 0
+    (group / "memory.max").write_text("max\n")
+    assert found() == 0
+    (group.parent / "memory.max").write_text("536870912\n")
+    assert found() == 536_870_912
+    (group / "memory.max").write_text("268435456\n")
+    assert found() == 268_435_456
+    assert machine.memory_bytes_max(tmp_path / "nowhere", tmp_path / "none") == 0
+
+
+def test_a_memory_limit_is_written_as_people_do():
+    assert [dp_options.size(text) for text in ("512Mi", "2Gi", "33554432")] == [2**29, 2**31, 2**25]
+    for text in ("", "Mi", "1Mi", "512M", "-512Mi", "5.5Gi", "512MiMi"):
+        with pytest.raises(ValueError, match="at least 16Mi"):
+            dp_options.size(text)
+
+
+@pytest.mark.parametrize(
+    ("resources", "limit"),
+    [
+        ({"maxHeapSizeBytes": 2**29}, 2**29),
+        ({"maxHeapSizeBytes": 0}, 0),
+        ({"maxHeapSizeBytes": 1}, 0),
+        ({"maxHeapSizeBytes": -1}, 0),
+        ({"maxHeapSizeBytes": 2**70}, 0),
+        ({"maxHeapSizeBytes": True}, 0),
+        ({"maxHeapSizeBytes": "512Mi"}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_limit_that_no_envoy_can_have_is_none(resources, limit):
+    request = bootstrap_request.of(json.dumps({"resources": resources}).encode(), BootstrapRequest)
+    assert bootstrap_request.heap_bytes_max(request) == limit

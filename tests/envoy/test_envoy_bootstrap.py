@@ -95,6 +95,22 @@ def test_the_admin_interface_is_a_socket_of_its_owner_and_no_port():
     assert "socket_address" not in json.dumps(built()["admin"])
 
 
+def test_an_envoy_has_limits_of_its_own():
+    limits = built()["overload_manager"]
+    assert [monitor["name"] for monitor in limits["resource_monitors"]] == [
+        "envoy.resource_monitors.global_downstream_max_connections"
+    ]
+    source = Source("127.0.0.1", 5679, Redacted(TOKEN), "CA")
+    limits = bootstrap.bootstrap(NODE, source, "/run/web-1", heap_bytes_max=2**29)["overload_manager"]
+    _, heap = limits["resource_monitors"]
+    assert heap["typed_config"]["max_heap_size_bytes"] == 2**29
+    shares = {each["name"]: each["triggers"][0]["threshold"]["value"] for each in limits["actions"]}
+    assert shares == {
+        "envoy.overload_actions.shrink_heap": 0.95,
+        "envoy.overload_actions.stop_accepting_requests": 0.98,
+    }
+
+
 def test_long_regular_expressions_are_read():
     (layer,) = built()["layered_runtime"]["layers"]
     assert layer["static_layer"]["re2.max_program_size.error_level"] >= 10_000

@@ -31,6 +31,8 @@ _NAME_MAX: Final = 253  # characters of a name that stand in a message
 # The token in a body that nobody has read yet. What stands in a text of it has its quotes escaped.
 _TOKEN = re.compile(rb'"dataplaneToken"\s*:\s*"(?:[Bb]earer )?([A-Za-z0-9_.-]{1,8192})"')
 _TOKENS_MAX: Final = 4
+_HEAP_BYTES_MIN: Final = 16 * 1024 * 1024
+_INT64_MAX: Final = 2**63 - 1
 _SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
 _SOCKET_LONGEST: Final = "kuma-readiness-reporter.sock"
 
@@ -84,6 +86,7 @@ class BootstrapRequest(ProxyName):
     dynamic_metadata: Mapping[str, Any] = {}
     metrics_resources: Mapping[str, Any] = {}  # the certificate for who scrapes: certPath, keyPath
     access_log_directories: tuple[str, ...] | None = None  # where Envoy may write; Kuma's agent does not say
+    resources: Mapping[str, Any] = {}  # how much memory its Envoy may take: maxHeapSizeBytes
     dataplane_config: Mapping[str, Any] = {}  # how the kernel redirects traffic to Envoy
 
 
@@ -217,6 +220,14 @@ def admin_port(request: BootstrapRequest, spec: Json) -> int:
     """
     said = ((spec.get("networking") or {}).get("admin") or {}).get("port") or 0
     return int(said) if said or network.is_own_agent(request.features) else DEFAULT_ADMIN_PORT
+
+
+def heap_bytes_max(request: BootstrapRequest) -> int:
+    """How much memory a proxy's Envoy may take; 0 where nothing limits it."""
+    found = request.resources.get("maxHeapSizeBytes")
+    # Below this Envoy could not even start, so it is not what was meant.
+    fits = isinstance(found, int) and not isinstance(found, bool) and _HEAP_BYTES_MIN <= found <= _INT64_MAX
+    return int(found) if fits and found else 0
 
 
 def reports_health(request: BootstrapRequest, spec: Json) -> bool:

@@ -254,6 +254,7 @@ class ProxiesDoor:
             asked.workdir.rstrip("/"),
             admin_port=0 if is_ours else bootstrap_request.admin_port(asked, proxy.spec),
             reports_health=bootstrap_request.reports_health(asked, proxy.spec),
+            heap_bytes_max=bootstrap_request.heap_bytes_max(asked),
         )
         return msgspec.json.encode(made)
 

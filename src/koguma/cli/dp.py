@@ -101,6 +101,7 @@ def _options(given: Mapping[str, Any]) -> "Options":
         dns_port=given["dns_port"],
         dns_upstreams=tuple(given["dns_upstreams"]),
         readiness_port=given["readiness_port"],
+        memory_bytes_max=given["memory_limit"] or 0,
         metrics_certificate=_metrics_certificate(given["metrics_cert_file"], given["metrics_key_file"]),
         log_directories=tuple(given["log_directories"]) or LOG_DIRECTORIES,
         gives_data=given["allow_proxy_data_sources"],

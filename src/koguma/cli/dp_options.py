@@ -14,6 +14,8 @@ DEFAULT_ADDRESS: Final = "https://127.0.0.1:5678"
 
 _DNS_PORT: Final = 53
 _PORT_MAX: Final = 65535
+_UNITS: Final = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_SIZE_MIN: Final = 16 * 2**20
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _ENVOY_LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical", "off")
 _FORMATS: Final = ("auto", "json", "text")
@@ -72,6 +74,15 @@ def threads(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ValueError("must be a number from 1 on")
     return int(text)
+
+
+def size(text: str) -> int:
+    """A number of bytes that an Envoy can live with."""
+    digits = text.rstrip("KMGi")
+    unit = _UNITS.get(text[len(digits) :])
+    if unit is None or not (digits.isascii() and digits.isdigit()) or int(digits) * unit < _SIZE_MIN:
+        raise ValueError("must be a size of at least 16Mi, such as 512Mi, 2Gi or 536870912")
+    return int(digits) * unit
 
 
 def name_server(text: str) -> tuple[str, int]:
@@ -274,6 +285,13 @@ def _envoy() -> list[click.Parameter]:
             default="warning",
             show_default=True,
             help="What Envoy says in our log.",
+        ),
+        Option(
+            envoy,
+            "--memory-limit",
+            type=Written("SIZE", size),
+            help="Near so much memory Envoy takes no more requests: 512Mi, 2Gi or bytes.  [default: the limit"
+            " of our cgroup, if it has one]",
         ),
     ]
 

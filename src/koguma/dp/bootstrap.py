@@ -64,6 +64,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     system_ca: str = ""
     log_directories: tuple[str, ...] = LOG_DIRECTORIES  # where policies may let Envoy write files
     gives_data: bool = False  # whether they may let it read files and its environment
+    memory_bytes_max: int = 0  # what Envoy may take; 0 where nothing limits it
 
     @property
     def features(self) -> list[str]:
@@ -102,7 +103,7 @@ def request(proxy: Proxy, setup: Setup, ca: str, token: Redacted | None) -> dict
         "operatingSystem": platform.system().lower(),
         "features": setup.features,
         "accessLogDirectories": list(setup.log_directories),
-        "resources": {"maxHeapSizeBytes": 0},
+        "resources": {"maxHeapSizeBytes": setup.memory_bytes_max},
         "workdir": setup.workdir,
         "metricsResources": {"certPath": "", "keyPath": ""},
         "systemCaPath": setup.system_ca,

@@ -13,6 +13,8 @@ _CA_FILES: Final = (
     "/etc/ssl/cert.pem",
 )
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUP: Final = Path("/proc/self/cgroup")
 
 
 def has_ipv6() -> bool:
@@ -37,3 +39,26 @@ def resolv_conf() -> str:
         return _RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def memory_bytes_max(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
+    """The memory beyond which the kernel ends processes of our cgroup; 0 where nothing limits it.
+
+    The smallest limit on the way to the root counts. Only cgroup v2 is asked; elsewhere there is the flag.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    group = root / path.strip("/")
+    limits = [_memory_limit(each) for each in (group, *group.parents) if each.is_relative_to(root)]
+    return min((limit for limit in limits if limit), default=0)
+
+
+def _memory_limit(group: Path) -> int:
+    try:
+        text = (group / "memory.max").read_text(encoding="utf-8").strip()
+    except OSError:
+        return 0
+    return int(text) if text.isascii() and text.isdigit() else 0  # "max" is none

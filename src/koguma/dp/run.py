@@ -76,6 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     metrics_certificate: Certificate | None = None
     log_directories: tuple[str, ...] = bootstrap.LOG_DIRECTORIES
     gives_data: bool = False
+    memory_bytes_max: int = 0  # for Envoy; 0: what the machine says
 
 
 class Agent:
@@ -208,6 +209,7 @@ class Agent:
             system_ca=machine.ca_file(),
             log_directories=options.log_directories,
             gives_data=options.gives_data,
+            memory_bytes_max=options.memory_bytes_max or machine.memory_bytes_max(),
         )
         content = await self._fetched(setup)
         self._is_known = True

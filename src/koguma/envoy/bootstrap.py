@@ -52,6 +52,14 @@ _RUNTIME: Final[Mapping[str, int]] = {
 _RECONNECT: Final[Data] = {"base_interval": "0.25s", "max_interval": "4s"}
 
 
+_CONNECTIONS_MAX: Final = 50_000
+_OVERLOAD_INTERVAL: Final = "0.25s"
+_OVERLOAD_ACTIONS: Final[Mapping[str, float]] = {
+    "envoy.overload_actions.shrink_heap": 0.95,
+    "envoy.overload_actions.stop_accepting_requests": 0.98,
+}
+
+
 class Node(msgspec.Struct, frozen=True):
     """Who an Envoy is, as it introduces itself on every stream."""
 
@@ -73,12 +81,18 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def bootstrap(
-    node: Node, source: Source, directory: str, *, admin_port: int = 0, reports_health: bool = False
+    node: Node,
+    source: Source,
+    directory: str,
+    *,
+    admin_port: int = 0,
+    reports_health: bool = False,
+    heap_bytes_max: int = 0,
 ) -> Data:
     """The bootstrap of an Envoy whose sockets are in `directory`.
 
     With `admin_port` the admin interface is there instead of on a socket; with `reports_health` Envoy asks
-    what it is to check the health of, and reports it.
+    what it is to check the health of, and reports it. Near `heap_bytes_max` it takes no more requests.
     """
     return {
         "node": {"id": node.id, "cluster": node.cluster, "metadata": dict(node.metadata)},
@@ -88,6 +102,7 @@ def bootstrap(
         **({"hds_config": _stream(source, "GRPC")} if reports_health else {}),
         "static_resources": {"clusters": [_ads_cluster(source)]},
         "admin": _admin(directory, admin_port),
+        "overload_manager": _overload_manager(heap_bytes_max),
         "default_regex_engine": extension(
             "envoy.regex_engines.google_re2", "envoy.extensions.regex_engines.v3.GoogleRE2"
         ),
@@ -98,6 +113,34 @@ def _admin(directory: str, port: int) -> Data:
     if port:
         return {"address": address(ADMIN_ADDRESS, port)}
     return {"address": {"pipe": {**pipe(f"{directory}/{ADMIN_SOCKET}")["pipe"], "mode": _SOCKET_MODE}}}
+
+
+def _overload_manager(heap_bytes_max: int) -> Data:
+    """Envoy's limits on itself: beyond them it refuses new work, instead of being ended by the kernel.
+
+    The numbers are those that Kuma has for its gateways.
+    """
+    connections = extension(
+        "envoy.resource_monitors.global_downstream_max_connections",
+        "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        max_active_downstream_connections=_CONNECTIONS_MAX,
+    )
+    if not heap_bytes_max:
+        return {"refresh_interval": _OVERLOAD_INTERVAL, "resource_monitors": [connections]}
+    heap = extension(
+        "envoy.resource_monitors.fixed_heap",
+        "envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
+        max_heap_size_bytes=heap_bytes_max,
+    )
+    actions = [
+        {"name": name, "triggers": [{"name": heap["name"], "threshold": {"value": share}}]}
+        for name, share in _OVERLOAD_ACTIONS.items()
+    ]
+    return {
+        "refresh_interval": _OVERLOAD_INTERVAL,
+        "resource_monitors": [connections, heap],
+        "actions": actions,
+    }
 
 
 def _stats_config() -> Data:

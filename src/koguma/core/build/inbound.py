@@ -6,6 +6,7 @@ setting or changing them touches no connection. On a strict port everybody needs
 a permissive one a caller that is no proxy is let through as it is, in plain text or with its own TLS.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -36,6 +37,19 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 _IDLE = "7200s"
+# Whoever sends the headers of a request, or its part of a TLS handshake, drop by drop would hold a connection
+# for as long as he likes. A MeshTimeout may say otherwise about headers.
+_HEADERS = "10s"
+_HANDSHAKE = "10s"
+# By default Envoy believes `x-forwarded-for`, and whoever writes 127.0.0.1 there is internal to it: then his
+# x-envoy headers set timeouts, retries and names of statistics. Here it is believed only if the connection
+# comes from an address that none can come from, and the header reaches the service as it was sent.
+_NO_PROXY_IN_FRONT = words.extension(
+    "envoy.http.original_ip_detection.xff",
+    "envoy.extensions.http.original_ip_detection.xff.v3.XffConfig",
+    xff_trusted_cidrs={"cidrs": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
+    skip_xff_append=True,
+)
 _HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
 _HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
 _LIMIT_TYPE = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
@@ -46,6 +60,21 @@ _TLS_INSPECTOR = words.extension(
 )
 _SOURCE_OF_TRANSPARENT = {4: "127.0.0.6", 6: "::6"}
 _written = msgspec.json.Encoder()
+_IDENTITY = "x-forwarded-client-cert"
+
+
+def _respelled(header: str) -> Iterator[str]:
+    """A header's name with one or more of its hyphens as underscores."""
+    words_of = header.split("-")
+    for joints in itertools.product("-_", repeat=len(words_of) - 1):
+        name = "".join(map("".join, itertools.zip_longest(words_of, joints, fillvalue="")))
+        if name != header:
+            yield name
+
+
+# Many servers (CGI, WSGI) take both spellings of a header for one. What Envoy writes about who calls must not
+# be contradicted by what the caller wrote with underscores; other headers with underscores are let through.
+_OTHER_IDENTITIES = tuple(_respelled(_IDENTITY))
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -199,9 +228,11 @@ def _skeleton(of: Inbound) -> lay.Parts:
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2
     hcm = {
         **shape.hcm(of.name),
+        "original_ip_detection_extensions": [_NO_PROXY_IN_FRONT],
         # Without any MeshTimeout Kuma's own limits hold; Envoy's would close idle callers after an hour.
         "common_http_protocol_options": {"idle_timeout": _IDLE},
         "stream_idle_timeout": "3600s",
+        "request_headers_timeout": _HEADERS,
         "forward_client_cert_details": "SANITIZE_SET",
         "set_current_client_cert_details": {"uri": True},
     }
@@ -240,7 +271,7 @@ def _route_configuration(of: Inbound, said: overlays.Laid) -> Data:
         host["typed_per_filter_config"] = by_name
     return {
         **envoy_routes.route_configuration(of.name, [host]),
-        "request_headers_to_remove": ["x-kuma-tags"],
+        "request_headers_to_remove": ["x-kuma-tags", *_OTHER_IDENTITIES],
     }
 
 
@@ -296,7 +327,11 @@ def _plain(parts: lay.Parts) -> lay.Parts:
 def _chains(of: Inbound, parts: lay.Parts, *, is_permissive: bool) -> Iterator[Data]:
     mesh = of.proxy.mesh
     context = lay.laid(tls.downstream(mesh), parts.get("tls") or {})
-    secured = {"filters": _secured(of, parts), "transport_socket": tls.socket(context)}
+    secured = {
+        "filters": _secured(of, parts),
+        "transport_socket": tls.socket(context),
+        "transport_socket_connect_timeout": _HANDSHAKE,
+    }
     if not is_permissive:
         yield secured
         return
