@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # pip compiles what it installs; this keeps our own modules compiled too, so that `koguma` starts fast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test check soak bench docs golden lock clean
+.PHONY: install demo test check soak bench docs golden lock release audit clean
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,14 @@ lock:
 	  --extra postgres --extra fast --extra traces --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --generate-hashes --universal --python-version 3.11 --no-annotate --custom-compile-command "make lock" \
 	  --extra postgres --extra fast --extra traces pyproject.toml -o requirements/runtime.lock
+
+# The files of a release in dist/: wheel, sdist, SBOM (CycloneDX), provenance (in-toto, SLSA), checksums.
+release: install
+	@$(BIN)/python -m release
+
+# Fails where a pinned package or Envoy has a known vulnerability; says so where nobody can be asked.
+audit: install
+	@$(BIN)/python -m release.audit
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
