@@ -1,6 +1,7 @@
 """The server around the protocol: who comes in, who does not, how it ends. Over TLS, with a plain client."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from time import monotonic
 
 import grpc
@@ -9,8 +10,8 @@ import structlog
 
 from koguma.envoy.snapshot import TYPE_URLS, Piece, Snapshot, bundle
 from koguma.xds.contract import ProxyStatus
-from koguma.xds.server import Limits, XdsServer
-from tests.xds.house import TOKEN, House, client, schema, server_pair, serving
+from koguma.xds.server import SERVICE, Limits, XdsServer
+from tests.xds.house import TOKEN, Client, House, authority, client, schema, server_pair, serving
 from tests.xds.playbook import snapshot
 
 NODE = "default.web-1.ns"
@@ -334,3 +335,57 @@ async def test_a_unix_socket_needs_no_certificate(tmp_path):
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/ads.sock") as channel:
         await asyncio.wait_for(channel.channel_ready(), 5)
     await server.stop(0)
+
+
+class TickingHouse(House):
+    """A house that notes in which turn of the event loop each proxy came."""
+
+    def __init__(self) -> None:
+        super().__init__(ONE)
+        self.turns: list[int] = []
+        self._turn = 0
+
+    async def tick(self) -> None:
+        while True:
+            self._turn += 1
+            await asyncio.sleep(0)
+
+    async def connect(self, hello):
+        self.turns.append(self._turn)
+        return await super().connect(hello)
+
+
+async def test_between_two_new_streams_everybody_else_has_a_turn():
+    house = TickingHouse()
+    n_streams = 60
+    async with serving(house) as (_, port), AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(client(port)) for _ in range(n_streams)]
+        ticking = asyncio.create_task(house.tick())
+        for proxy in proxies:
+            await proxy.open()
+        await asyncio.gather(
+            *(proxy.say("cluster", node=f"default.web-{number}") for number, proxy in enumerate(proxies))
+        )
+        await house.room(n_streams - 1)
+        ticking.cancel()
+    assert len(set(house.turns)) == n_streams
+
+
+async def test_a_connection_has_few_streams_at_a_time():
+    house = House(ONE)
+    credentials = grpc.ssl_channel_credentials(authority().certificate.encode())
+    async with (
+        serving(house, Limits(streams_of_one_max=3)) as (_, port),
+        grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel,
+    ):
+        call = channel.stream_stream(f"/{SERVICE}/DeltaAggregatedResources")
+        proxies = [Client(call(metadata=(("authorization", TOKEN),))) for _ in range(4)]
+        for number, proxy in enumerate(proxies[:3]):
+            await proxy.say("cluster", node=f"default.web-{number}")
+            assert await proxy.heard() == "a b"
+        late = asyncio.create_task(proxies[3].say("cluster", node="default.web-3"))
+        await asyncio.wait((late,), timeout=0.2)
+        assert len(house.rooms) == 3
+        proxies[0].leave()
+        await late
+        assert await proxies[3].heard() == "a b"

@@ -58,6 +58,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     drain_seconds: float = 30.0  # that something stays after nobody refers to it any more
     streams_max: int = 10_000
+    streams_of_one_max: int = 100  # on one connection
     message_bytes_max: int = 16 * 1024 * 1024  # of a proxy that names the versions of all that it has
     metadata_bytes_max: int = 32 * 1024
     ahead_bytes: int = 256 * 1024  # that a proxy may send before they are read
@@ -112,6 +113,7 @@ class XdsServer:
         self._streams: dict[tuple[str, str], Stream[Any, Any]] = {}
         self._unknown_types: set[str] = set()
         self._arriving: set[asyncio.Timeout] = set()  # streams that have not said anything yet
+        self._arrivals = asyncio.Lock()
         self._is_started = False
         self._is_stopping = False
 
@@ -220,6 +222,7 @@ class XdsServer:
         assert door is not None
         token = token_in(context.invocation_metadata() or ())
         refusal, data = _refusal(door, token), await self._first(context)
+        await self._turn()
         if refusal is not None:
             await door.check(_unread_hello(data, peek.HEALTH, token, context.peer()) or _raised(refusal))
             raise refusal  # whoever was let in nevertheless has become valid meanwhile, and comes again
@@ -253,6 +256,7 @@ class XdsServer:
         try:
             token = token_in(context.invocation_metadata() or ())
             refusal, data = _refusal(self._door, token), await self._first(context)
+            await self._turn()
             if refusal is None:
                 first = await _read_first(form.read, data, form.id_path)
                 hello = hello_of(first.node, token, context.peer())
@@ -268,6 +272,11 @@ class XdsServer:
         stream = Stream(form, context, line, hello, first, self._terms)
         stream.log.info("proxy connected", form=form.name, envoy=hello.version)
         return stream
+
+    async def _turn(self) -> None:
+        """Let one new stream after the other be looked at, and everybody else between any two of them."""
+        async with self._arrivals:
+            await asyncio.sleep(0)
 
     async def _first(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:
         """The first request, which says who it is; a stream that says nothing is not waited for."""
@@ -351,6 +360,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # two servers on one port would each get some of the proxies
         ("grpc.max_receive_message_length", limits.message_bytes_max),
+        # An Envoy has two or three on its connection. Whoever opens and resets more waits for them to end.
+        ("grpc.max_concurrent_streams", limits.streams_of_one_max),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.metadata_bytes_max),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
