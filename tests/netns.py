@@ -155,6 +155,28 @@ def as_user(uid: int) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *may_read)
 
 
+def opened(beside: Path) -> tuple[str, ...]:
+    """What is written before a command of root's so that other users can read Python and us in it.
+
+    Where they are installed below a directory that is closed to others, the command has a mount namespace of
+    its own in which that directory holds nothing else and is open.
+    """
+    needed = [Path(each).resolve() for each in (sys.base_prefix, sys.prefix, ROOT)]
+    closed = {parent for each in needed for parent in (each, *each.parents) if parent.stat().st_mode & 5 != 5}
+    if not closed:
+        return ()
+    top = min(closed, key=lambda each: len(each.parts))
+    kept = [each for each in dict.fromkeys(needed) if each.is_relative_to(top)]
+    lines = []
+    for index, each in enumerate(kept):
+        aside = beside / f"kept-{index}"
+        lines += [f"mkdir -p {aside}", f"mount --bind {each} {aside}"]
+    lines.append(f"mount -t tmpfs -o mode=755 tmpfs {top}")
+    for index, each in enumerate(kept):
+        lines += [f"mkdir -p {each}", f"mount --bind {beside / f'kept-{index}'} {each}"]
+    return ("unshare", "--mount", "sh", "-ec", "\n".join([*lines, 'exec "$@"']), "sh")
+
+
 def _is_open(path: Path) -> bool:
     real = path.resolve()
     return all(each.stat().st_mode & 0o005 == 0o005 for each in (real, *real.parents))

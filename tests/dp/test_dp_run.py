@@ -315,7 +315,8 @@ def test_a_port_to_which_the_kernel_redirects_queries_is_not_exchanged_for_anoth
         with contextlib.suppress(OSError):  # somebody has it already
             taken.bind(("127.0.0.1", 15053))
             taken.listen()
-        proxy = start("--transparent-proxy", "--address", "192.0.2.7", *redirected, "--dns")
+        user = ("--user", str(os.getuid()))
+        proxy = start("--transparent-proxy", "--address", "192.0.2.7", *redirected, *user, "--dns")
         assert proxy.ended() == 1
     assert "cannot answer DNS on 127.0.0.1:15053: Address already in use; choose another port" in proxy.log
 

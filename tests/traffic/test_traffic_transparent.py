@@ -16,7 +16,7 @@ import pytest
 
 from tests import mesh as meshes
 from tests.mesh import KOGUMA, Mesh, Process, Sidecar, until
-from tests.netns import Namespace, Network
+from tests.netns import Namespace, Network, opened
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +51,8 @@ class HubMesh(Mesh):
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return meshes.Answer(answer.status, headers, answer.text.encode())
 
-    def proxy(self, machine: Namespace, name: str, *flags: str) -> Sidecar:
-        """Redirect a machine's traffic, and run a proxy on it, as a user of its own."""
+    def proxy(self, machine: Namespace, name: str, *flags: str, uid: int = PROXY) -> Sidecar:
+        """Redirect a machine's traffic, and run a proxy on it, as a user of its own unless it becomes one."""
         home = self._network.home(PROXY)
         (home / "token").write_text(self.service_token(name, *_service(flags)))
         shutil.copy(self.directory / "cp" / "ca.pem", home)
@@ -64,7 +64,8 @@ class HubMesh(Mesh):
             *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
             *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
         )
-        command = machine.within(KOGUMA, "dp", "run", *words, *flags, uid=PROXY)
+        first = () if uid else opened(self.directory)
+        command = machine.within(*first, KOGUMA, "dp", "run", *words, *flags, uid=uid)
         sidecar = self._network.started(name, command, self.environment, Sidecar)
         sidecar.workdir = home / "w"
         return sidecar
@@ -96,7 +97,8 @@ class Site:
         self.backend.run(*install, "--exclude-inbound-ports", str(UNREDIRECTED))
         served = ("--service", "backend", "--port", str(SERVED), "--protocol", "http", "--address", BACKEND)
         self.callee = self.mesh.proxy(self.backend, "backend-1", *served)
-        self.caller = self.mesh.proxy(self.web, "web-1", "--service", "web", "--address", WEB)
+        web = ("--service", "web", "--address", WEB, "--user", str(PROXY))
+        self.caller = self.mesh.proxy(self.web, "web-1", *web, uid=0)
         for each in (self.callee, self.caller):
             each.says("is ready")
         until(lambda: self.web.get(BY_NAME, SERVED).status == 200, "backend answers by its name")
@@ -123,6 +125,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         made = Site(network, directory / "mesh")
         made.start()
         yield made
+
+
+def test_a_proxy_that_root_starts_becomes_its_user_with_its_envoy(site: Site):
+    for pid in (site.caller.pid, site.caller.envoy_pid()):
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert status["Uid"].split() == [str(PROXY)] * 4
+        assert status["Gid"].split() == [str(PROXY)] * 4
+        assert status["Groups"].split() in ([], [str(PROXY)])
+        assert (int(status["CapEff"], 16), int(status["CapPrm"], 16)) == (0, 0)
 
 
 def test_a_service_is_called_by_its_name(site: Site):

@@ -48,12 +48,9 @@ def run(**given: Any) -> int:
     from koguma.dp import run as agent  # noqa: PLC0415 - the same
     from koguma.dp.control_plane import Denied  # noqa: PLC0415 - the same
 
+    _become(given["user"] or "")
     options = _options(given)
-    if options.proxy.is_transparent and os.geteuid() == 0:
-        terminal.complain(
-            "warning: the proxy runs as root; its own calls go in circles unless they were exempted with"
-            " `koguma dp install transparent-proxy --uid 0`; better run it as a user of its own"
-        )
+    _look_out_for_root(given["user"] or "", is_transparent=options.proxy.is_transparent)
     logs.configure(given["log_level"], given["log_format"])
     try:
         return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
@@ -61,6 +58,32 @@ def run(**given: Any) -> int:
         is_about_token = denied.answered in _ABOUT_TOKEN and options.token() is None
         more = _how_to_get_a_token(options.proxy) if is_about_token else ()
         raise Failure(denied.detail, more) from None
+
+
+def _become(user: str) -> None:
+    """Become the wanted user, before any file is read or any process started."""
+    from koguma.dp import privileges  # noqa: PLC0415 - `--help` does not pay for it
+
+    if user:
+        privileges.become(privileges.account(user))
+
+
+def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
+    """Refuse what cannot work as root, and warn of the rest: policies reach what Envoy reaches."""
+    if os.geteuid() != 0:
+        return
+    if is_transparent and not user:
+        raise click.UsageError(
+            "root starts this proxy, and the kernel would send root's calls back to it: say with --user who"
+            " it is to be, the user that `koguma dp install transparent-proxy` was given; --user root stays"
+            " root"
+        )
+    exempted = "`koguma dp install transparent-proxy --uid 0`"
+    circles = f"; its own calls go in circles unless they were exempted with {exempted}"
+    terminal.complain(
+        "warning: the proxy runs as root, and so does all that its Envoy reads and writes; give it a user of"
+        f" its own with --user{circles if is_transparent else ''}"
+    )
 
 
 def _how_to_get_a_token(proxy: "Proxy") -> tuple[str, ...]:

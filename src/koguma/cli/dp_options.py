@@ -337,6 +337,12 @@ def _beside() -> list[click.Parameter]:
         Option(beside, "--metrics-key-file", metavar="FILE", help="Its private key (PEM)."),
         Option(
             beside,
+            "--user",
+            metavar="USER",
+            help="User, by name or number, that the proxy becomes where root starts it.",
+        ),
+        Option(
+            beside,
             "--access-log-dir",
             "log_directories",
             type=Written("DIR", directory),
