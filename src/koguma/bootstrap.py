@@ -81,8 +81,10 @@ def _brought(context: Context, wanted: Resource) -> Iterator[Operation]:
     elif isinstance(stored, Resource) and stored.annotations.get(_AUTO_UPDATE) != "false":
         there = stored.spec.get("rules") or []
         new = [rule for rule in wanted.spec.get("rules") or () if rule not in there]
+        retired = rbac_defaults.retired_rules(context.kinds) if new else []
+        kept = [rule for rule in there if rule not in retired or rule in (wanted.spec.get("rules") or ())]
         if new:
-            grown = msgspec.structs.replace(stored, spec={**stored.spec, "rules": [*there, *new]})
+            grown = msgspec.structs.replace(stored, spec={**stored.spec, "rules": [*kept, *new]})
             yield Put(grown, stored.revision)
 
 

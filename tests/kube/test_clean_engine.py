@@ -121,9 +121,9 @@ spec:
     version: {min: TLSv1_2, max: TLS13}
     verification:
       subjectAltNames: [a.example.com, {type: Prefix, value: b}]
-      caCert: {inlineString: "-----BEGIN CERTIFICATE----- inside"}
-      clientCert: {inlineString: "-----BEGIN CERTIFICATE----- ours"}
-      clientKey: {inlineString: "-----BEGIN PRIVATE KEY----- ours"}
+      caCert: {inlineString: "-----BEGIN CERTIFICATE----- inside -----END CERTIFICATE-----"}
+      clientCert: {inlineString: "-----BEGIN CERTIFICATE----- ours -----END CERTIFICATE-----"}
+      clientKey: {inlineString: "-----BEGIN PRIVATE KEY----- ours -----END PRIVATE KEY-----"}
     caCert: {%s}
 ---
 type: Dataplane
@@ -135,7 +135,7 @@ networking:
     - {port: 9000, backendRef: {kind: MeshService, name: backend, port: 80}}
     - {port: 9001, backendRef: {kind: MeshExternalService, name: outside}}
 """
-BESIDE = 'inlineString: "-----BEGIN CERTIFICATE----- beside"'
+BESIDE = 'inlineString: "-----BEGIN CERTIFICATE----- beside -----END CERTIFICATE-----"'
 
 
 @pytest.mark.parametrize("beside", ["", BESIDE], ids=["inside", "beside"])

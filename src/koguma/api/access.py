@@ -56,8 +56,12 @@ def _texts(user: User) -> Iterator[str]:
 
 
 def builtin_roles(kinds: Kinds) -> tuple[Role, ...]:
-    """admin: everything. view and edit: the plain form's objects but secrets and tokens, kind by kind."""
+    """admin: everything. view and edit: the plain form's objects but secrets and tokens, kind by kind.
+
+    edit does not write what is for administrators to write, such as patches of a proxy's configuration.
+    """
     open_kinds = tuple(kind.plural for kind in kinds if not kind.admin_only)
+    edited = tuple(kind.plural for kind in kinds if not (kind.admin_only or kind.admin_written))
     read = Rule(verbs=READ_VERBS, resources=open_kinds)
     pages = Rule(verbs=("get",), paths=("/config", "/metrics"))
     about_oneself = tuple(
@@ -66,7 +70,7 @@ def builtin_roles(kinds: Kinds) -> tuple[Role, ...]:
     return (
         Role(name="admin", rules=rbac.EVERYTHING),
         Role(name="view", rules=(read, pages)),
-        Role(name="edit", rules=(read, pages, Rule(verbs=WRITE_VERBS, resources=open_kinds))),
+        Role(name="edit", rules=(read, pages, Rule(verbs=WRITE_VERBS, resources=edited))),
         Role(name="discovery", rules=(Rule(verbs=("get",), paths=DISCOVERY_PATHS), *about_oneself)),
         Role(name=_PUBLIC, rules=(Rule(verbs=("get",), paths=PUBLIC_PATHS),)),
     )

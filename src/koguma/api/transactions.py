@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.api import namespaces, ownership, secret_access
+from koguma.api import machine_access, namespaces, ownership, secret_access
 from koguma.api.context import Context, mesh_key
 from koguma.api.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
@@ -59,6 +59,7 @@ def put(
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
     made = admission.admitted(draft, before, context.place, unknown_fields, context.patch_checks())
+    machine_access.check(context, access.writer, made.resource, before)
     try:
         resource = secret_access.checked(context, access.writer, made.resource, before)
     except Invalid as error:

@@ -145,7 +145,7 @@ class Sectioned(click.Command):
 
 def all_options() -> list[click.Parameter]:
     """The options, in the order of the help."""
-    return [*_who(), *_where(), *_envoy(), *_beside()]
+    return [*_who(), *_where(), *_envoy(), *_beside(), *_machine()]
 
 
 def _who() -> list[click.Parameter]:
@@ -335,27 +335,6 @@ def _beside() -> list[click.Parameter]:
             help="Certificate (PEM) for who scrapes metrics, where a MeshMetric says ProvidedTLS.",
         ),
         Option(beside, "--metrics-key-file", metavar="FILE", help="Its private key (PEM)."),
-        Option(
-            beside,
-            "--user",
-            metavar="USER",
-            help="User, by name or number, that the proxy becomes where root starts it.",
-        ),
-        Option(
-            beside,
-            "--access-log-dir",
-            "log_directories",
-            type=Written("DIR", directory),
-            multiple=True,
-            help="Directory below which policies may let Envoy write files, such as access logs. Repeatable."
-            "  [default: /var/log/koguma]",
-        ),
-        Option(
-            beside,
-            "--allow-proxy-data-sources",
-            is_flag=True,
-            help="Let policies read files and variables of this machine, where the control plane does too.",
-        ),
         Option(beside, "--workdir", metavar="DIR", help="For bootstrap and sockets; else a temporary one."),
         Option(
             beside,
@@ -372,5 +351,32 @@ def _beside() -> list[click.Parameter]:
             default="auto",
             show_default=True,
             help="JSON lines, or text; auto is text on a terminal.",
+        ),
+    ]
+
+
+def _machine() -> list[click.Parameter]:
+    machine = "What it may do on the machine"
+    return [
+        Option(
+            machine,
+            "--user",
+            metavar="USER",
+            help="User, by name or number, that the proxy becomes where root starts it.",
+        ),
+        Option(
+            machine,
+            "--access-log-dir",
+            "log_directories",
+            type=Written("DIR", directory),
+            multiple=True,
+            help="Directory below which policies may let Envoy write files, such as access logs. Repeatable."
+            "  [default: /var/log/koguma]",
+        ),
+        Option(
+            machine,
+            "--allow-proxy-data-sources",
+            is_flag=True,
+            help="Let policies read files and variables of this machine, where the control plane does too.",
         ),
     ]

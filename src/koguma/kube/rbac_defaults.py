@@ -32,6 +32,10 @@ SELF_REVIEWS: Final = (
     ("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
 )
 
+# The right to let Envoys write files on the machines of proxies: a verb that is about no stored objects.
+USE: Final = "use"
+PROXY_FILES: Final = "proxyfiles"
+
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 _OURS: Final = (KUMA, KOGUMA, REST_GROUP)
@@ -96,7 +100,7 @@ def _view_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
 
 
 def _edit_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
-    plurals = tuple(kind.plural for kind in kinds if not kind.admin_only)
+    plurals = tuple(kind.plural for kind in kinds if not (kind.admin_only or kind.admin_written))
     for group in _OURS:
         yield _rule(_WRITE, (group,), plurals)
     for group, resources in _EDITED:
@@ -108,8 +112,18 @@ def _admin_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     plurals = tuple(kind.plural for kind in kinds if kind.admin_only and kind.is_mesh_scoped)
     for group in _OURS:
         yield _rule((*_READ, *_WRITE), (group,), plurals)
+    written = tuple(kind.plural for kind in kinds if kind.admin_written and not kind.admin_only)
+    for group in _OURS:
+        yield _rule(_WRITE, (group,), written)
+    yield _rule((USE,), (KOGUMA,), (PROXY_FILES,))
     for group, resources in _ADMINISTERED:
         yield _rule((*_READ, *_WRITE), (group,), resources)
+
+
+def retired_rules(kinds: Iterable[Kind]) -> list[Json]:
+    """Rules that earlier versions gave to `edit`, and that are taken back where nobody has changed them."""
+    plurals = tuple(kind.plural for kind in kinds if kind.group == KUMA and not kind.admin_only)
+    return [_rule(_WRITE, (group,), plurals) for group in _OURS]
 
 
 def _rule(verbs: tuple[str, ...], groups: tuple[str, ...], resources: tuple[str, ...]) -> Json:

@@ -185,6 +185,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     inline: bool = False  # spec fields stand at the top level of the plain form
     read_only: bool = False
     admin_only: bool = False
+    admin_written: bool = False  # can do anything to a proxy, so that `edit` does not let one write it
     policy: Policy | None = None
     status: type[Spec] | None = None
     clean: Callable[[Json], Json] = _as_written  # several spellings read as one, before the schema

@@ -19,6 +19,7 @@ from koguma.model.violation import child, item, key
 
 READ_AS: Final = "read_as"
 SENSITIVE: Final = "sensitive"
+PROXY_FILE: Final = "proxy_file"
 
 
 class TypedPart(NamedTuple):
@@ -28,35 +29,41 @@ class TypedPart(NamedTuple):
     value: Json
 
 
-Classes = frozenset[type]
+# What is looked for: a class, or a word that a type has among its `extra`.
+Sought = frozenset[type | str]
 
 
-def of_classes(type_: type, value: Json, classes: Classes, path: str = "") -> Iterator[TypedPart]:
-    """The parts of a value that are of one of these classes, as JSON."""
-    return _parts(_info(type_), value, path, classes)
+def found(type_: type, value: Json, sought: Sought, path: str = "") -> Iterator[TypedPart]:
+    """The parts of a value that are of one of these types, as JSON."""
+    return _parts(_info(type_), value, path, sought)
 
 
-def _parts(info: shape.Type, value: Json, path: str, classes: Classes) -> Iterator[TypedPart]:
-    if value is None or not _holds(info, classes):
+def _parts(info: shape.Type, value: Json, path: str, sought: Sought) -> Iterator[TypedPart]:
+    if value is None or not _holds(info, sought):
         return
     match info:
+        case shape.Metadata(extra=extra) if not sought.isdisjoint(extra or ()):
+            yield TypedPart(path, value)
+        case shape.StructType(cls=cls) if cls in sought and isinstance(value, Mapping):
+            yield TypedPart(path, value)
+    for inner, part, at in _inside(info, value, path):
+        yield from _parts(inner, part, at, sought)
+
+
+def _inside(info: shape.Type, value: Json, path: str) -> Iterator[tuple[shape.Type, Json, str]]:
+    """What a value consists of, each part with its type and its place."""
+    match info:
         case shape.Metadata(type=inner, extra=extra):
-            yield from _parts(_read_as(inner, extra), value, path, classes)
-        case shape.StructType(cls=cls) if isinstance(value, Mapping):
-            if cls in classes:
-                yield TypedPart(path, value)
-            for field in info.fields:
-                name = field.encode_name
-                yield from _parts(field.type, value.get(name), child(path, name), classes)
+            yield _read_as(inner, extra), value, path
+        case shape.StructType(fields=fields) if isinstance(value, Mapping):
+            names = ((field.encode_name, field.type) for field in fields)
+            yield from ((type_, value.get(name), child(path, name)) for name, type_ in names)
         case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
-            for index, entry in enumerate(value):
-                yield from _parts(info.item_type, entry, item(path, index), classes)
+            yield from ((info.item_type, entry, item(path, index)) for index, entry in enumerate(value))
         case shape.DictType() if isinstance(value, Mapping):
-            for name, entry in value.items():
-                yield from _parts(info.value_type, entry, key(path, str(name)), classes)
+            yield from ((info.value_type, entry, key(path, str(name))) for name, entry in value.items())
         case shape.UnionType(types=types):
-            for each in types:
-                yield from _parts(each, value, path, classes)
+            yield from ((each, value, path) for each in types)
 
 
 def masked(type_: type, value: Json, mask: str = SHOWN) -> Json:
@@ -106,28 +113,28 @@ def _read_as(inner: shape.Type, extra: Mapping[str, Any] | None) -> shape.Type:
 
 
 @cache
-def _struct_holds(cls: type[msgspec.Struct], classes: Classes) -> bool:
+def _struct_holds(cls: type[msgspec.Struct], sought: Sought) -> bool:
     info = _info(cls)
     assert isinstance(info, shape.StructType), cls
-    return cls in classes or any(_holds(field.type, classes) for field in info.fields)
+    return cls in sought or any(_holds(field.type, sought) for field in info.fields)
 
 
-def _holds(info: shape.Type, classes: Classes) -> bool:
+def _holds(info: shape.Type, sought: Sought) -> bool:
     """Whether a value of this type can have such a part; most cannot, and are not looked into."""
     match info:
         case shape.Metadata(type=inner, extra=extra):
-            return _holds(_read_as(inner, extra), classes)
+            return not sought.isdisjoint(extra or ()) or _holds(_read_as(inner, extra), sought)
         case shape.StructType(cls=cls):
-            return _struct_holds(cls, classes)
+            return _struct_holds(cls, sought)
         case shape.ListType() | shape.VarTupleType():
-            return _holds(info.item_type, classes)
+            return _holds(info.item_type, sought)
         case shape.DictType():
-            return _holds(info.value_type, classes)
+            return _holds(info.value_type, sought)
         case shape.UnionType(types=types):
-            return any(_holds(each, classes) for each in types)
+            return any(_holds(each, sought) for each in types)
     return False
 
 
-def holds(type_: type, classes: Classes) -> bool:
-    """Whether values of a type can have parts of these classes."""
-    return _holds(_info(type_), classes)
+def holds(type_: type, sought: Sought) -> bool:
+    """Whether values of a type can have parts of these types."""
+    return _holds(_info(type_), sought)

@@ -17,6 +17,7 @@ from koguma.model.client_match import ClientMatch
 from koguma.model.kind import About
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
+from koguma.model.typed_parts import PROXY_FILE
 from koguma.model.violation import Violation, child, item
 
 MUST_BE_DEFINED: Final = "must be defined"
@@ -31,6 +32,8 @@ _PERCENT_MAX: Final = 100
 _STATUS_MIN: Final = 100
 _STATUS_MAX: Final = 599
 
+# A file that Envoy writes on the machine of a proxy.
+ProxyFile = Annotated[str, Meta(extra={PROXY_FILE: True})]
 Count = Annotated[int, Meta(ge=0, le=4294967295)]
 HeaderName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[a-z0-9!#$%&'*+\-.^_\x60|~]+\Z")]
 

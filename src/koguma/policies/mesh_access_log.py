@@ -44,7 +44,7 @@ from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies import access_log_overlay, collectors, fields, spelling
-from koguma.policies.fields import CollectorRef
+from koguma.policies.fields import CollectorRef, ProxyFile
 
 
 class LogPair(Spec):
@@ -73,7 +73,7 @@ class TcpLog(Spec):
 class FileLog(Spec):
     """Lines written to a file beside the proxy."""
 
-    path: Annotated[str, doc("The file, from the root.", min_length=1)]
+    path: Annotated[ProxyFile, doc("The file, from the root.", min_length=1)]
     format: Annotated[LogFormat | None, doc("What a line looks like.")] = None
 
 

@@ -93,7 +93,7 @@ class HealthCheckConf(Spec):
     fail_traffic_on_panic: Annotated[
         bool | None, doc("With too few healthy hosts, refuse requests instead of using all hosts.")
     ] = None
-    event_log_path: Annotated[str | None, doc("A file for events of the checks.")] = None
+    event_log_path: Annotated[fields.ProxyFile | None, doc("A file for events of the checks.")] = None
     always_log_health_check_failures: Annotated[
         bool | None, doc("Log every bad answer, not only the first.")
     ] = None

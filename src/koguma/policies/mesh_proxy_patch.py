@@ -324,4 +324,5 @@ KIND = Kind(
     validate=validate,
     warn=warn,
     display=("Mesh Proxy Patch", "Mesh Proxy Patches"),
+    admin_written=True,
 )

@@ -1,0 +1,164 @@
+"""Files on the machines of proxies, and patches of their configuration, need rights of their own."""
+
+import pytest
+
+from koguma.kube import rbac_defaults
+from koguma.kube.rbac_defaults import PROXY_FILES, USE
+from koguma.main import all_kinds
+from koguma.model import typed_parts
+from koguma.model.typed_parts import PROXY_FILE
+from tests.plane import Plane
+
+KINDS = all_kinds()
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+KUBE = "/apis/kuma.io/v1alpha1/namespaces/mesh-default"
+PLAIN = "/meshes/default"
+DRY = "dryRun=All"
+FILE = "/var/log/koguma/a.log"
+
+
+@pytest.fixture
+def plane(tmp_path):
+    with Plane(tmp_path) as plane:
+        bind(plane, "editor", "edit")
+        bind(plane, "keeper", "admin")
+        yield plane
+
+
+def bind(plane, user, role):
+    body = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"{user}-{role}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "User", "name": user}],
+    }
+    answer = plane("POST", f"{RBAC}/clusterrolebindings", body)
+    assert answer.status == 201, answer.body
+
+
+def allow(plane, user, *names):
+    rule = {"verbs": [USE], "apiGroups": ["koguma.io"], "resources": [PROXY_FILES]}
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "files"},
+        "rules": [{**rule, **({"resourceNames": list(names)} if names else {})}],
+    }
+    answer = plane("POST", f"{RBAC}/clusterroles", role)
+    assert answer.status == 201, answer.body
+    bind(plane, user, "files")
+
+
+def log(path, plain="a line"):
+    backend = {"type": "File", "file": {"path": path, "format": {"type": "Plain", "plain": plain}}}
+    return {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"backends": [backend]}}]}
+
+
+def health(path):
+    return {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"tcp": {}, "eventLogPath": path}}]}
+
+
+SPECS = {"MeshAccessLog": log, "MeshHealthCheck": health}
+
+
+def test_every_kind_that_names_files_of_proxies_is_in_this_table():
+    found = {kind.name for kind in KINDS if typed_parts.holds(kind.spec, frozenset({PROXY_FILE}))}
+    assert found == set(SPECS)
+
+
+def doors(kind, spec):
+    """Every way to try to write a policy: method, path, body, headers."""
+    plural = KINDS[kind].plural
+    plain = {"type": kind, "mesh": "default", "name": "a", "spec": spec}
+    kube = {
+        "apiVersion": "kuma.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "a", "namespace": "mesh-default"},
+        "spec": spec,
+    }
+    clean = {**kube, "apiVersion": "koguma.io/v1"}
+    return (
+        ("PUT", f"{PLAIN}/{plural}/a?{DRY}", plain, {}),
+        ("POST", f"/_apply?{DRY}", [plain], {}),
+        ("POST", f"/_apply?{DRY}", [kube], {}),
+        ("POST", f"{KUBE}/{plural}?{DRY}", kube, {}),
+        ("POST", f"/apis/koguma.io/v1/namespaces/mesh-default/{plural}?{DRY}", clean, {}),
+        (
+            "PATCH",
+            f"{KUBE}/{plural}/a?fieldManager=t&{DRY}",
+            kube,
+            {"Content_Type": "application/apply-patch+yaml"},
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_file_needs_its_right_at_every_door(plane, kind):
+    for method, path, body, headers in doors(kind, SPECS[kind](FILE)):
+        refused = plane(method, path, body, Impersonate_User="editor", **headers)
+        assert refused.status == 403, (path, refused.body)
+        assert f'use proxyfiles.koguma.io \\"{FILE}\\"'.encode() in refused.body, refused.body
+        assert b"--clusterrole=admin" in refused.body, "who can allow it, and how"
+        allowed = plane(method, path, body, Impersonate_User="keeper", **headers)
+        assert allowed.status in (200, 201), (path, allowed.body)
+
+
+def test_streams_of_the_process_need_no_right_and_what_was_there_may_stay(plane):
+    path = f"{PLAIN}/meshaccesslogs/a"
+
+    def write(spec, user):
+        body = {"type": "MeshAccessLog", "mesh": "default", "name": "a", "spec": spec}
+        return plane("PUT", path, body, Impersonate_User=user).status
+
+    assert write(log("/dev/stdout"), "editor") == 201
+    assert write(log(FILE), "editor") == 403
+    assert write(log(FILE), "keeper") == 200
+    assert write(log(FILE, "another line"), "editor") == 200
+    assert write(log("/var/log/koguma/b.log"), "editor") == 403
+
+
+def test_a_role_may_allow_one_file_and_reviews_say_so(plane):
+    allow(plane, "editor", FILE)
+
+    def may(name):
+        attributes = {"verb": USE, "group": "koguma.io", "resource": PROXY_FILES, "name": name}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return plane("POST", path, body, Impersonate_User="editor").json["status"]["allowed"]
+
+    assert may(FILE)
+    assert not may("/etc/passwd")
+    path, body = f"{PLAIN}/meshaccesslogs/a", {"type": "MeshAccessLog", "mesh": "default", "name": "a"}
+    assert plane("PUT", path, {**body, "spec": log(FILE)}, Impersonate_User="editor").status == 201
+    assert plane("PUT", path, {**body, "spec": log("/etc/x")}, Impersonate_User="editor").status == 403
+
+
+def test_edit_does_not_write_patches_and_admin_does(plane):
+    change = {"cluster": {"operation": "Add", "value": "name: a\nconnect_timeout: 5s\ntype: STATIC"}}
+    spec = {"default": {"appendModifications": [change]}}
+    for method, path, body, headers in doors("MeshProxyPatch", spec):
+        assert plane(method, path, body, Impersonate_User="editor", **headers).status == 403, path
+        allowed = plane(method, path, body, Impersonate_User="keeper", **headers)
+        assert allowed.status in (200, 201), (path, allowed.body)
+    assert plane("GET", f"{PLAIN}/meshproxypatches", Impersonate_User="editor").status == 200
+
+
+def test_an_older_stores_edit_role_loses_patches_where_nobody_changed_it(tmp_path):
+    store = f"sqlite:///{tmp_path}/store.db"
+    with Plane(tmp_path, store=store) as plane:
+        path = f"{RBAC}/clusterroles/system:aggregate-to-edit"
+        role = plane("GET", path).json
+        old = rbac_defaults.retired_rules(KINDS)
+        own = {"verbs": ["create"], "apiGroups": ["kuma.io"], "resources": ["meshproxypatches"]}
+        kept = [rule for rule in role["rules"] if "meshtimeouts" not in rule["resources"]]
+        assert plane("PUT", path, {**role, "rules": [*old, *kept, own]}).status == 200
+    with Plane(tmp_path, store=store) as plane:
+        rules = plane("GET", path).json["rules"]
+        patching = [rule for rule in rules if "meshproxypatches" in rule["resources"]]
+        assert patching == [own], "what somebody wrote himself stays"
+        assert any("meshtimeouts" in rule["resources"] for rule in rules)
