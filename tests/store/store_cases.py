@@ -56,7 +56,7 @@ class InFile:
         self.path = path
 
     def log(self, sealing: Sealing = PLAIN) -> Log:
-        return SqliteLog(self.path, sealing=sealing)
+        return SqliteLog(self.path, 1024 * 1024, sealing)  # a small reserve, since there are many
 
     def bodies(self) -> list[bytes]:
         with sqlite3.connect(self.path) as db:

@@ -106,7 +106,8 @@ async def test_old_history_can_be_removed_without_room_and_makes_some(disk) -> N
     await store.close()
 
 
-async def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends(disk, monkeypatch, told) -> None:
+@pytest.mark.usefixtures("told")
+async def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends(disk, monkeypatch) -> None:
     monkeypatch.setattr("koguma.store.store.ROOM_SECONDS", 0.01)
     with capture_logs() as lines:
         store = await opened(disk.path)
