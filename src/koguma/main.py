@@ -93,7 +93,8 @@ class ControlPlane:
         self._found = plugins.load(kinds.KINDS, plugins.installed(), self._warn_of_plugin)
         self.kinds = self._found.kinds
         self.background = Background(now)
-        log = log_at(settings.store_url, self._sealing())
+        self._secrets = self._sealing()
+        log = log_at(settings.store_url, self._secrets)
         self.store = Store(log, now, background=self.background)
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
@@ -381,7 +382,8 @@ class ControlPlane:
         if self.store.full:
             return Check("store", "error", f"{where}: {self.store.full}", "reads and proxies go on meanwhile")
         text = f"{where}: revision {self.store.state.revision}, history from {self.store.state.compacted}"
-        return Check("store", "ok", text)
+        summary = self._secrets.summary
+        return Check("store", "ok", f"{text}; {summary}" if summary else text)
 
     def _schema_check(self) -> Iterator[Check]:
         dialect = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(

@@ -38,12 +38,18 @@ def on_disk(data) -> bytes:
     return b"".join(file.read_bytes() for file in data.iterdir() if file.name.startswith("koguma.db"))
 
 
+def store_check(plane: Plane) -> str:
+    checks = plane("GET", "/_check").json["checks"]
+    return next(check["message"] for check in checks if check["name"] == "store")
+
+
 def test_a_fresh_control_plane_encrypts_its_secrets(tmp_path) -> None:
     data = tmp_path / "data"
     with Plane(data, store="") as plane:
         written(plane)
         assert TEXT.encode() not in on_disk(data)
         assert stat.S_IMODE((data / "koguma.db.key").stat().st_mode) == 0o600
+        assert "Secrets are encrypted with the key " in store_check(plane)
     assert TEXT.encode() not in on_disk(data)
     assert b"idleTimeout" in on_disk(data)  # other objects are as they were
     with Plane(data, store="") as plane:
@@ -54,6 +60,7 @@ def test_secrets_of_before_are_encrypted_by_the_next_start(tmp_path) -> None:
     data = tmp_path / "data"
     with Plane(data, store="", store_encryption=False) as plane:
         written(plane)
+        assert "Secrets are not encrypted, by choice" in store_check(plane)
     assert TEXT.encode() in on_disk(data)
     assert not (data / "koguma.db.key").exists()
     with Plane(data, store="") as plane:

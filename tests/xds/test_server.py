@@ -151,6 +151,20 @@ async def test_an_unknown_type_is_answered_by_nothing_and_logged_once():
     assert [each["type_url"] for each in logs if "type_url" in each] == ["type.googleapis.com/some.Type"]
 
 
+@pytest.mark.usefixtures("told")
+async def test_a_long_name_of_a_type_is_neither_kept_nor_logged_as_a_whole():
+    house = House(ONE)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(house) as (server, port), client(port) as proxy:
+            await proxy.say("cluster", node=NODE)
+            await proxy.heard()
+            await proxy.say("type.example/" + "x" * 1_000_000)
+            await proxy.say("endpoints", resource_names_subscribe=["a"])
+            await proxy.hear()
+            assert max(map(len, server._unknown_types)) == 200
+    assert max(len(str(line)) for line in logs) < 1_000
+
+
 async def test_a_newer_stream_of_a_proxy_takes_the_place_of_the_older_one():
     house = House(ONE)
     async with serving(house) as (_, port), client(port) as older, client(port) as newer:
@@ -379,13 +393,15 @@ async def test_a_connection_has_few_streams_at_a_time():
         grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel,
     ):
         call = channel.stream_stream(f"/{SERVICE}/DeltaAggregatedResources")
-        proxies = [Client(call(metadata=(("authorization", TOKEN),))) for _ in range(4)]
-        for number, proxy in enumerate(proxies[:3]):
-            await proxy.say("cluster", node=f"default.web-{number}")
-            assert await proxy.heard() == "a b"
-        late = asyncio.create_task(proxies[3].say("cluster", node="default.web-3"))
+        proxies = []
+        for number in range(3):  # the server's limit is known to the client after the first answer
+            proxies.append(Client(call(metadata=(("authorization", TOKEN),))))
+            await proxies[number].say("cluster", node=f"default.web-{number}")
+            assert await proxies[number].heard() == "a b"
+        fourth = Client(call(metadata=(("authorization", TOKEN),)))
+        late = asyncio.create_task(fourth.say("cluster", node="default.web-3"))
         await asyncio.wait((late,), timeout=0.2)
         assert len(house.rooms) == 3
         proxies[0].leave()
         await late
-        assert await proxies[3].heard() == "a b"
+        assert await fourth.heard() == "a b"

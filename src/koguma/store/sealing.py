@@ -36,6 +36,7 @@ class Sealing:
         self._is_on = is_on
         self._keys: dict[str, StoreKey] = {}
         self._first: StoreKey | None = None
+        self._has_begun = False
 
     def begin(self, prefixes: Iterable[str], where: str) -> None:
         """Get the keys for a store whose bodies begin so; a new key only where nothing is sealed yet."""
@@ -51,6 +52,7 @@ class Sealing:
                 " `openssl rand -base64 32` into a file that only its owner can read, and give it to every"
                 " control plane on this store with --store-key-file; or choose --no-store-encryption"
             )
+        self._has_begun = True
 
     def _read(self, *, may_make: bool) -> None:
         assert self._source is not None
@@ -62,6 +64,13 @@ class Sealing:
     def prefix(self) -> str:
         """How a body begins that is stored as it is to be; a plain one has no prefix."""
         return f"{_MARK}{self._first.id}:" if self._first else ""
+
+    @property
+    def summary(self) -> str:
+        """How Secrets are stored, for people; empty where no store was opened with it."""
+        if self._first is not None:
+            return f"Secrets are encrypted with the key {self._first.id}"
+        return "" if not self._has_begun else "Secrets are not encrypted, by choice"
 
     def is_as_it_should_be(self, prefix: str) -> bool:
         """Whether a body of these kinds that begins so can stay as it is stored."""
