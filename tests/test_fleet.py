@@ -275,6 +275,9 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
         name: dataplane(name, port=port, outbound=outbound) for name, port in (("web-1", 80), ("web-2", 81))
     }
 
+    # As `koguma dp run` says it where nobody chose directories; another agent says nothing.
+    said = {"features": features, **({"accessLogDirectories": ["/var/log/koguma"]} if features else {})}
+
     def come(plane):
         said = {"features": features, "accessLogDirectories": ["/var/log/koguma"]}
         lines = [connect(plane, brought[name], name=name, **said) for name in brought]
