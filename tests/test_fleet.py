@@ -279,7 +279,6 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
     said = {"features": features, **({"accessLogDirectories": ["/var/log/koguma"]} if features else {})}
 
     def come(plane):
-        said = {"features": features, "accessLogDirectories": ["/var/log/koguma"]}
         lines = [connect(plane, brought[name], name=name, **said) for name in brought]
         until(lambda: all(line.compiled is not None for line in lines))
         return [line.compiled for line in lines]
