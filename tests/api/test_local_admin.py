@@ -248,6 +248,14 @@ def test_the_command_finds_the_socket_of_its_data_directory(default, tmp_path):
     assert "default" in watching.stdout, watching.stderr
 
 
+def test_a_kubeconfig_gets_the_token_of_the_data_directory(default, tmp_path):
+    file = tmp_path / "kubeconfig"
+    made = koguma(tmp_path, "kubeconfig", "-o", str(file), KOGUMA_DATA_DIR=str(default.data_dir))
+    assert made.returncode == 0, made.stderr
+    assert (default.data_dir / "admin-token").read_text().strip() in file.read_text()
+    assert f":{default.tls_port}" in file.read_text()
+
+
 def test_a_context_names_the_data_directory(default, tmp_path):
     added = koguma(
         tmp_path, "config", "add", "here", "--address", default.address, "--data-dir", str(default.data_dir)

@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from tests.mesh import Mesh, Sidecar, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,21 @@ def test_dots_are_resolved_and_slashes_reach_the_service_as_they_were_sent(stree
     for path in ("/x//admin", "/%2fadmin", "/a%2Fb"):
         assert asked(port, path)[1]["path"] == path
     assert asked(port, "/../../etc/passwd")[1]["path"] == "/etc/passwd"  # nothing leads above the root
+
+
+def test_no_spelling_leads_from_metrics_to_the_rest_of_envoys_admin(street: Street) -> None:
+    port = free_port()
+    backend = {"type": "Prometheus", "prometheus": {"port": port, "tls": {"mode": "Disabled"}}}
+    one = {"kind": "Dataplane", "name": "backend-1"}  # two of one machine cannot have one port
+    spec = {"targetRef": one, "default": {"backends": [backend]}}
+    street.changed({"type": "MeshMetric", "name": "scraped", "spec": spec})
+    try:
+        until(lambda: asked(port, "/metrics")[0] == 200, "metrics are there")
+        others = ("/config_dump", "/metrics/../config_dump", "/metrics/%2e%2e/config_dump", "//metrics")
+        others += ("/metrics/", "/metrics%2f..%2fconfig_dump", "/metrics;/../quitquitquit", "/METRICS")
+        assert {path: asked(port, path)[0] for path in others} == dict.fromkeys(others, 404)
+    finally:
+        street.gone("meshmetrics", "scraped")
 
 
 # What a caller says about itself.

@@ -192,7 +192,7 @@ def _listener(name: str, port: _Port, where: Where) -> Data:
         filters.HCM,
         _HCM,
         stat_prefix=name,
-        internal_address_config={},
+        original_ip_detection_extensions=[words.NO_PROXY_IN_FRONT],
         route_config={"name": name, "virtual_hosts": [host], "validate_clusters": False},
         http_filters=[_ROUTER],
     )

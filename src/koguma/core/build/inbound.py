@@ -41,15 +41,6 @@ _IDLE = "7200s"
 # for as long as he likes. A MeshTimeout may say otherwise about headers.
 _HEADERS = "10s"
 _HANDSHAKE = "10s"
-# By default Envoy believes `x-forwarded-for`, and whoever writes 127.0.0.1 there is internal to it: then his
-# x-envoy headers set timeouts, retries and names of statistics. Here it is believed only if the connection
-# comes from an address that none can come from, and the header reaches the service as it was sent.
-_NO_PROXY_IN_FRONT = words.extension(
-    "envoy.http.original_ip_detection.xff",
-    "envoy.extensions.http.original_ip_detection.xff.v3.XffConfig",
-    xff_trusted_cidrs={"cidrs": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
-    skip_xff_append=True,
-)
 _HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
 _HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
 _LIMIT_TYPE = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
@@ -228,7 +219,7 @@ def _skeleton(of: Inbound) -> lay.Parts:
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2
     hcm = {
         **shape.hcm(of.name),
-        "original_ip_detection_extensions": [_NO_PROXY_IN_FRONT],
+        "original_ip_detection_extensions": [words.NO_PROXY_IN_FRONT],
         # Without any MeshTimeout Kuma's own limits hold; Envoy's would close idle callers after an hour.
         "common_http_protocol_options": {"idle_timeout": _IDLE},
         "stream_idle_timeout": "3600s",

@@ -241,7 +241,7 @@ def _cluster_at(name: str, address: Data) -> Data:
 
 def _answering(name: str, **routes: Data) -> list[Data]:
     """The filters of a listener for whoever is beside the proxy."""
-    hcm = {"stat_prefix": name, "internal_address_config": {}, **routes}
+    hcm = {"stat_prefix": name, "original_ip_detection_extensions": [words.NO_PROXY_IN_FRONT], **routes}
     return shape.chain({"hcm": hcm, "http_filters": shape.http_filters("http")})
 
 
