@@ -117,7 +117,7 @@ def _near(name: str) -> str:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=f"{examples.text(examples.ROOT)}\n\n"
     "Exit codes: 0 fine, 1 refused or not found, 2 wrong usage, 3 server unreachable, 4 not allowed."
-    " The server is found by --address, KOGUMA_ADDRESS, the current context, or http://localhost:5681.",
+    " The server is found by --address, KOGUMA_ADDRESS, the current context, or in KOGUMA_DATA_DIR.",
 )
 @click.version_option(__version__, prog_name="koguma", message="%(prog)s %(version)s")
 def root() -> None:
