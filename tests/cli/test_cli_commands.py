@@ -225,16 +225,30 @@ def test_the_printed_settings_hide_passwords(koguma):
     assert "postgresql://me:*****@db/mesh" in ended.out
 
 
-def test_a_password_on_the_command_line_is_warned_about_without_being_shown(koguma, tmp_path, monkeypatch):
+def test_a_password_on_the_command_line_is_warned_about_without_being_shown(tmp_path):
     address = "postgresql://me:hunter2@127.0.0.1:1/mesh"
-    ended = koguma("cp", "run", "--store", address, "--data-dir", str(tmp_path), "--no-store-encryption")
-    assert ended.code == 1
-    assert "the password of the store is on the command line" in ended.err
-    assert "~/.pgpass" in ended.err
-    assert "hunter2" not in ended.out + ended.err
-    monkeypatch.setenv("KOGUMA_STORE", address)
-    ended = koguma("cp", "run", "--data-dir", str(tmp_path), "--no-store-encryption")
-    assert "command line" not in ended.err
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from koguma.cli import main; sys.exit(main())",
+        "cp",
+        "run",
+        "--no-store-encryption",
+    ]
+
+    def ended(*words, **variables):
+        # In a process of its own, because a control plane changes how its process logs and collects.
+        found = {**os.environ, "KOGUMA_DATA_DIR": str(tmp_path), **variables}
+        return subprocess.run([*command, *words], env=found, capture_output=True, text=True, check=False)
+
+    shown = ended("--store", address)
+    assert shown.returncode == 1
+    assert "the password of the store is on the command line" in shown.stderr
+    assert "~/.pgpass" in shown.stderr
+    assert "hunter2" not in shown.stdout + shown.stderr
+    hidden = ended(KOGUMA_STORE=address)
+    assert hidden.returncode == 1
+    assert "command line" not in hidden.stderr
 
 
 def test_the_arguments_of_a_key_command_are_not_shown(koguma):
