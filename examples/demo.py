@@ -238,6 +238,9 @@ def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, t
         *("--port", str(free_port()), "--service-port", str(target), "--protocol", "http"),
         *("--port-name", "http", "--cp-address", door, "--dataplane-token-file", str(token)),
         *("--concurrency", "1", "--drain-time", "1s", "--log-level", "warning", "--envoy-log-level", "error"),
+        *(
+            ("--user", "root") if os.geteuid() == 0 else ()
+        ),  # a demo in a container, where there is nobody else
     ]
 
 

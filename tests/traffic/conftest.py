@@ -102,7 +102,7 @@ class Site:
     def start(self) -> None:
         """Let proxies of stored Dataplanes run, and wait until a request goes through."""
         self.mesh.apply(*self._dataplanes(), *self._destinations())
-        flags = ("--dns", "--dns-port", "0")
+        flags = ("--dns", "--dns-port", "0", "--allow-proxy-data-sources")
         started = [
             self.mesh.sidecar(name, serves=False, wait=False, flags=flags)
             for name in ("web", "node.1", "node-2")

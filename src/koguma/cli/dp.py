@@ -69,8 +69,11 @@ def _become(user: str) -> None:
 
 
 def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
-    """Refuse what cannot work as root, and warn of the rest: policies reach what Envoy reaches."""
-    if os.geteuid() != 0:
+    """Refuse what cannot work as root, and warn of the rest: policies reach what Envoy reaches.
+
+    Whoever says `--user root` has chosen it; only that calls may go in circles is still told.
+    """
+    if os.geteuid() != 0 or (user and not is_transparent):
         return
     if is_transparent and not user:
         raise click.UsageError(

@@ -55,8 +55,9 @@ def read(document: Json, kinds: Kinds) -> Draft:
     """The draft that a document of either form writes."""
     if not isinstance(document, dict):
         raise BadRequest(f'an object is needed, not a value of type "{json_type(document)}"')
-    if document.get("type") in _SECRET_TYPES and _CORE_SECRET.items() <= document.items():
-        return _read_core_secret(document, kinds[_SECRET_TYPES[document["type"]]])
+    name = document.get("type")
+    if isinstance(name, str) and name in _SECRET_TYPES and _CORE_SECRET.items() <= document.items():
+        return _read_core_secret(document, kinds[_SECRET_TYPES[name]])
     if "apiVersion" in document or ("kind" in document and "metadata" in document):
         return read_kubernetes(document, kinds)
     if "type" not in document:
@@ -69,7 +70,6 @@ def read(document: Json, kinds: Kinds) -> Draft:
                 )
             ]
         )
-    name = document["type"]
     kind = kinds.get(name) if isinstance(name, str) else None
     if kind is None:
         raise Invalid([Violation("type", unknown_kind(str(name), kinds), "kind")])
