@@ -80,6 +80,14 @@ def test_a_private_key_that_envoy_quotes_in_a_refusal_goes_no_further(reader: An
     assert error == 'Proto constraint validation failed: inline_string: "«redacted»" is no key'
 
 
+def test_a_refusal_has_a_length():
+    sent = message("DeltaDiscoveryRequest")(type_url=TYPE_URLS["cluster"], response_nonce="3")
+    sent.error_detail.message = "no " * 1_000_000
+    error = DeltaReader(schema()).read(sent.SerializeToString()).request.error
+    assert error.startswith("no no ")
+    assert len(error) == 4096
+
+
 def test_the_node_of_a_request():
     sent = message("DeltaDiscoveryRequest")(type_url="what/ever")
     sent.node.id = "default.web-1"

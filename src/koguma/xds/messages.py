@@ -20,6 +20,7 @@ from koguma.envoy.snapshot import TYPE_URLS, Piece, number
 from koguma.logs import masked_text
 from koguma.model.errors import BadRequest
 from koguma.model.schema import Json
+from koguma.model.violation import cut
 from koguma.xds.outline import outline_class
 from koguma.xds.protocol.claims import Unread
 from koguma.xds.protocol.differences import Step
@@ -30,6 +31,8 @@ _TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()
 NODE_BYTES_MAX: Final = 128 * 1024  # with the Dataplane that the proxy brings
 NODE_TOO_LARGE: Final = f"the node of the request is larger than {NODE_BYTES_MAX} bytes"
 _NO_REASON: Final = "the proxy gave no reason"
+_REASON_MAX: Final = 4096  # characters
+_READ_REASON_MAX: Final = 16 * 1024
 _STEPS_MAX: Final = 32  # whose bytes are kept; all who take one are told together
 
 Request = TypeVar("Request")
@@ -148,7 +151,8 @@ def _error(message: Any) -> str:
     if not message.HasField("error_detail"):
         return ""
     # Envoy quotes what it refuses, and what is said here is logged, stored and shown.
-    return masked_text(message.error_detail.message) or _NO_REASON
+    # Its length is up to whoever sends it. What is masked is longer than what is kept, so that no key is cut.
+    return cut(masked_text(message.error_detail.message[:_READ_REASON_MAX]), _REASON_MAX) or _NO_REASON
 
 
 def _node(message: Any) -> Node | None:
