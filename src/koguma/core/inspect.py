@@ -18,7 +18,7 @@ from koguma.core.incremental import Db
 from koguma.core.items import Entries
 from koguma.core.meta import kri
 from koguma.core.provenance import Shown, Viewer
-from koguma.core.rules import Class, PortRules
+from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Proxy
 from koguma.model import labels, tags
 from koguma.model.place import Place
@@ -32,7 +32,7 @@ def _proxy(db: Db, key: Key) -> Proxy:
     return found
 
 
-def _class(db: Db, proxy: Key) -> Class:
+def _class(db: Db, proxy: Key) -> ProxyClass:
     found = rules.class_of(db, proxy)
     assert found is not None, proxy
     return found

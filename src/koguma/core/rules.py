@@ -97,7 +97,7 @@ class Route(NamedTuple):
     key: Key
 
 
-class Class(msgspec.Struct, frozen=True, cache_hash=True):
+class ProxyClass(msgspec.Struct, frozen=True, cache_hash=True):
     """What proxies share: the policies that apply to them, and what they can call."""
 
     mesh: str
@@ -112,12 +112,12 @@ class Class(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 @question
-def class_of(db: Db, proxy: Key) -> Class | None:
+def class_of(db: Db, proxy: Key) -> ProxyClass | None:
     """The class of a proxy."""
     seen, known = match.traits(db, proxy), world.proxy(db, proxy)
     if seen is None or known is None:
         return None
-    return Class(proxy.mesh, proxy.zone, proxy.namespace, policies_of(db, seen), known.reach)
+    return ProxyClass(proxy.mesh, proxy.zone, proxy.namespace, policies_of(db, seen), known.reach)
 
 
 @question
@@ -139,7 +139,7 @@ class PortRules(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 @question
-def ports(db: Db, of: Class) -> tuple[PortRules, ...]:
+def ports(db: Db, of: ProxyClass) -> tuple[PortRules, ...]:
     """What holds for calls of proxies of a class, port by port."""
     found = world.reached(db, of.mesh, of.zone, of.namespace, of.reach)
     return tuple(port_rules(db, of, destination, section) for destination, section in found)
@@ -153,7 +153,7 @@ class Plain(msgspec.Struct, frozen=True):
 
 
 @question
-def plain(db: Db, of: Class) -> Plain | None:
+def plain(db: Db, of: ProxyClass) -> Plain | None:
     """What holds for most calls of proxies of a class; None where routes lead to everything."""
     found = _applicable(db, of)
     if any(found[kind].everywhere for kind in ROUTE_KINDS if kind in found):
@@ -163,7 +163,7 @@ def plain(db: Db, of: Class) -> Plain | None:
     return Plain(entries, {key: _rules_of_ports(db, found, key) for key in others})
 
 
-def _applicable(db: Db, of: Class) -> Mapping[str, Applicable]:
+def _applicable(db: Db, of: ProxyClass) -> Mapping[str, Applicable]:
     return {kind: applicable(db, chosen) for kind, chosen in of.policies}
 
 
@@ -174,7 +174,7 @@ def _rules_of_ports(db: Db, found: Mapping[str, Applicable], destination: Key) -
 
 
 @question
-def port_rules(db: Db, of: Class, destination: Key, section: str) -> PortRules:
+def port_rules(db: Db, of: ProxyClass, destination: Key, section: str) -> PortRules:
     """What holds for calls of proxies of a class to one port."""
     return _port_rules(db, _applicable(db, of), destination, section)
 
@@ -220,7 +220,7 @@ class PortConf(msgspec.Struct, frozen=True):
 
 
 @question
-def effective(db: Db, of: Class) -> tuple[PortConf, ...]:
+def effective(db: Db, of: ProxyClass) -> tuple[PortConf, ...]:
     """The merged configurations of a class, port by port."""
     return tuple(
         PortConf(
@@ -267,13 +267,13 @@ def of_proxy(db: Db, proxy: Key) -> ProxyRules | None:
     return ProxyRules(proxy, effective(db, mine), inbounds, whole_confs(db, mine))
 
 
-def whole(db: Db, mine: Class) -> ByKind:
+def whole(db: Db, mine: ProxyClass) -> ByKind:
     """The entries about the proxy as a whole, by kind."""
     found = ((kind, whole_proxy(db, chosen)) for kind, chosen in mine.policies)
     return tuple((kind, entries) for kind, entries in found if entries)
 
 
 @question
-def whole_confs(db: Db, mine: Class) -> tuple[tuple[str, Json], ...]:
+def whole_confs(db: Db, mine: ProxyClass) -> tuple[tuple[str, Json], ...]:
     """What comes out for the proxy as a whole, by kind."""
     return _confs(db, whole(db, mine))

@@ -17,7 +17,7 @@ from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.meta import meta
 from koguma.core.provenance import Shown, Viewer
-from koguma.core.rules import Class
+from koguma.core.rules import ProxyClass
 from koguma.core.subset_rules import SubsetRule
 from koguma.core.world import Inbound, Pairs
 from koguma.model import tags
@@ -29,7 +29,7 @@ class _Subject(msgspec.Struct, frozen=True):
     """The proxy that is looked at, and what was found out about it once for all kinds."""
 
     key: Key
-    mine: Class
+    mine: ProxyClass
     routes: Mapping[Key, tuple[tuple[Key, str, ByKind], ...]]  # where each route leads: destination, section
     inbounds: tuple[tuple[Inbound, Mapping[str, tuple[InboundRule, ...]]], ...]  # by kind
 
@@ -109,7 +109,7 @@ def _origin(db: Db, entries: Sequence[ItemId]) -> list[Json]:
 # Outbound.
 
 
-def _tag_rules(db: Db, kind: str, mine: Class) -> Iterator[Json]:
+def _tag_rules(db: Db, kind: str, mine: ProxyClass) -> Iterator[Json]:
     """What a kind says about services by their tags; `toResourceRules` alone tells who set each field."""
     viewer = Viewer(db)
     for rule in _subset_rules(db, kind, mine):
@@ -118,7 +118,7 @@ def _tag_rules(db: Db, kind: str, mine: Class) -> Iterator[Json]:
         yield {"conf": conf, "matchers": asked, "origin": policies(db, rule.entries)}
 
 
-def _subset_rules(db: Db, kind: str, mine: Class) -> tuple[SubsetRule, ...]:
+def _subset_rules(db: Db, kind: str, mine: ProxyClass) -> tuple[SubsetRule, ...]:
     return subset_rules.outbound(db, mine.of(kind)) if services.mode(db, mine.mesh) != "Exclusive" else ()
 
 
@@ -185,7 +185,7 @@ def _to_rule(viewer: Viewer, kind: str, rule: _ToRule) -> tuple[Json, tuple[str,
     return shown, conf.warnings
 
 
-def _http_matches(db: Db, mine: Class) -> list[Json]:
+def _http_matches(db: Db, mine: ProxyClass) -> list[Json]:
     """The different matches of all HTTP routes of the proxy, by the hash that Kuma gives them."""
     acting = [port.http for port in rules.ports(db, mine)]
     acting += [rule.entries for rule in _subset_rules(db, "MeshHTTPRoute", mine)]
@@ -256,7 +256,7 @@ def client_match(client: Client) -> Json:
 # Warnings.
 
 
-def _warnings(db: Db, kind: str, mine: Class) -> Iterator[str]:
+def _warnings(db: Db, kind: str, mine: ProxyClass) -> Iterator[str]:
     """What keeps policies of a kind from selecting anybody, and what is odd about those that apply."""
     for one in match.selectors(db, kind, mine.mesh):
         if one.problem and not one.is_shadow:

@@ -23,7 +23,7 @@ from koguma.core.build import (
 from koguma.core.build.network import Link, Net
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.rules import Class
+from koguma.core.rules import ProxyClass
 from koguma.envoy import names, snapshot, words
 from koguma.envoy.bootstrap import ADMIN_SOCKET
 from koguma.envoy.snapshot import Bundle, Failure, Piece
@@ -89,7 +89,7 @@ def everything(db: Db, proxy: Key, records: Records) -> Bundle:
 
 
 @question
-def _is_ruled(db: Db, mine: Class) -> bool:
+def _is_ruled(db: Db, mine: ProxyClass) -> bool:
     """Whether policies say anything about proxies of a class themselves; one thing to read for each."""
     return bool(rules.whole(db, mine))
 

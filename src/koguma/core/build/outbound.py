@@ -22,7 +22,7 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.routes import Candidate
-from koguma.core.rules import Class, PortRules
+from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Pairs
 from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
@@ -128,7 +128,9 @@ class Outbounds(msgspec.Struct, frozen=True):
 
 
 @question
-def everything(db: Db, of: Class, listened: Group[Listened], caller: Caller, binds: Binding) -> Outbounds:
+def everything(
+    db: Db, of: ProxyClass, listened: Group[Listened], caller: Caller, binds: Binding
+) -> Outbounds:
     """What proxies of a class call; equal proxies share it.
 
     It is put together from parts, and these from smaller ones, so that a change of one port looks at few
@@ -159,7 +161,7 @@ def _reached(db: Db, some: Group[tuple[Ruled, Group[Group[Wanted]]]], caller: Ca
 
 @question
 def _ruled_calls(
-    db: Db, of: Class, listened: Group[Listened]
+    db: Db, of: ProxyClass, listened: Group[Listened]
 ) -> tuple[Group[tuple[Ruled, Group[Listened]]], ...]:
     rule = _ruling(db, of)
     found = ((part, ((one.destination, one.section) for one in part)) for part in parts(db, listened))
@@ -177,7 +179,7 @@ def _needed(_db: Db, called: Group[tuple[Share, ...]]) -> Group[Group[Group[Want
 
 @question
 def _ruled_reach(
-    db: Db, of: Class, needed: Group[Group[Group[Wanted]]]
+    db: Db, of: ProxyClass, needed: Group[Group[Group[Wanted]]]
 ) -> tuple[Group[tuple[Ruled, Group[Group[Wanted]]]], ...]:
     rule = _ruling(db, of)
     return _by_few((rule(ports), wanted) for wanted, ports in zip(needed, _ports_of(db, needed), strict=True))
@@ -195,7 +197,7 @@ def _ports_of(_db: Db, needed: Group[Group[Group[Wanted]]]) -> tuple[tuple[tuple
     return tuple(tuple(sorted(ports)) for ports in found)
 
 
-def _ruling(db: Db, of: Class) -> Callable[[Iterable[tuple[Key, str]]], Ruled]:
+def _ruling(db: Db, of: ProxyClass) -> Callable[[Iterable[tuple[Key, str]]], Ruled]:
     """How to find what a class says about some ports."""
     most, whole = rules.plain(db, of), overlays.on_outbounds(db, of)
     entries, apart = (most.entries, most.others) if most else (_NOTHING, None)
@@ -213,7 +215,7 @@ def _ruling(db: Db, of: Class) -> Callable[[Iterable[tuple[Key, str]]], Ruled]:
 
 
 def _rules_of(
-    db: Db, of: Class, destination: Key, section: str, known: Mapping[Key, tuple[PortRules, ...]] | None
+    db: Db, of: ProxyClass, destination: Key, section: str, known: Mapping[Key, tuple[PortRules, ...]] | None
 ) -> PortRules:
     found = (each for each in (known or {}).get(destination, ()) if each.section == section)
     return next(found, None) or rules.port_rules(db, of, destination, section)

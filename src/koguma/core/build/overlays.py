@@ -16,7 +16,7 @@ from koguma.core.build import encoding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
-from koguma.core.rules import Class
+from koguma.core.rules import ProxyClass
 from koguma.core.world import Pairs, pairs
 from koguma.envoy.snapshot import Failure
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
@@ -111,13 +111,13 @@ def _outbound_calls(db: Db, of: Said, where: Where) -> Iterator[tuple[str, Calla
 
 
 @question
-def on_outbounds(db: Db, of: Class) -> ByKind:
+def on_outbounds(db: Db, of: ProxyClass) -> ByKind:
     """The entries of policies about whole proxies that act on calls to others."""
     return tuple((kind, found) for kind, found in rules.whole(db, of) if _hooks(db, kind).outbound)
 
 
 @question
-def is_per_service(db: Db, of: Class) -> bool:
+def is_per_service(db: Db, of: ProxyClass) -> bool:
     """Whether what proxies of a class call differs by the service that calls."""
     for kind, found in on_outbounds(db, of):
         asks = _hooks(db, kind).per_service
@@ -130,12 +130,12 @@ def is_per_service(db: Db, of: Class) -> bool:
     return False
 
 
-def whole(db: Db, of: Class, where: Where) -> Laid:
+def whole(db: Db, of: ProxyClass, where: Where) -> Laid:
     """What policies say about the proxy itself."""
     return _collect(_whole_calls(db, of, where))
 
 
-def _whole_calls(db: Db, of: Class, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, found in rules.whole(db, of):
         hook = _hooks(db, kind).whole
         conf = _conf(db, kind, found, where.mesh) if hook else None

@@ -14,7 +14,7 @@ from koguma.core import items, rules, world
 from koguma.core.build import encoding
 from koguma.core.incremental import Db, question
 from koguma.core.items import Entries, ItemId
-from koguma.core.rules import Class
+from koguma.core.rules import ProxyClass
 from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
 from koguma.envoy.patch_change import Modification, Program
@@ -53,7 +53,7 @@ def origin_of(which: str, id_: Id) -> str:
     return next(origin for start, origin in _ORIGINS.items() if name.startswith(start))
 
 
-def entries(db: Db, mine: Class) -> Entries:
+def entries(db: Db, mine: ProxyClass) -> Entries:
     """The patches of a class, the least important first."""
     chosen = mine.of(KIND)
     return rules.whole_proxy(db, chosen) if chosen else ()
@@ -127,7 +127,7 @@ def touching(db: Db, found: Entries, bundle: Bundle, which: str) -> Mapping[Id, 
     return _patched(db, found, bundle, which).policies
 
 
-def over(db: Db, mine: Class, bundles: Bundles) -> tuple[Bundle, ...]:
+def over(db: Db, mine: ProxyClass, bundles: Bundles) -> tuple[Bundle, ...]:
     """What the proxies of a class get, with their patches applied."""
     found = entries(db, mine)
     if not found:
@@ -135,7 +135,7 @@ def over(db: Db, mine: Class, bundles: Bundles) -> tuple[Bundle, ...]:
     return tuple(applied(db, found, bundle, which) for which, bundle in bundles)
 
 
-def touching_any(db: Db, mine: Class, bundles: Bundles) -> Mapping[Id, tuple[str, ...]]:
+def touching_any(db: Db, mine: ProxyClass, bundles: Bundles) -> Mapping[Id, tuple[str, ...]]:
     """The same for all that the proxies of a class get."""
     policies: dict[Id, tuple[str, ...]] = {}
     found = entries(db, mine)

@@ -18,7 +18,7 @@ from koguma.core.build.outbound import Listened, Outbounds
 from koguma.core.build.shape import Binding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.rules import Class
+from koguma.core.rules import ProxyClass
 from koguma.core.world import Pairs, Reach
 from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
@@ -66,7 +66,7 @@ _LEGACY_PORT = 80  # on which Kuma 2.13 has every service of its tags
 class Place(NamedTuple):
     """What of a proxy decides what it calls, on which addresses, and how."""
 
-    mine: Class
+    mine: ProxyClass
     listened: Group[Listened]
     caller: Caller
     binds: Binding
@@ -98,7 +98,7 @@ def likely_place(db: Db, proxy: Key) -> Place | None:
     return None if mine is None or net is None else _placed(db, proxy, mine, net, network.likely_link(net))
 
 
-def _placed(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> Place:
+def _placed(db: Db, proxy: Key, mine: ProxyClass, net: Net, link: Link) -> Place:
     listened, binds = _listened(db, proxy, mine, net, link)
     return Place(mine, listened, _caller(db, proxy, mine, link), binds)
 
@@ -116,7 +116,7 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     return (patches.INBOUND, inbound.everything(db, proxy)), (patches.INTERNAL, own)
 
 
-def _listened(db: Db, proxy: Key, mine: Class, net: Net, link: Link) -> tuple[Group[Listened], Binding]:
+def _listened(db: Db, proxy: Key, mine: ProxyClass, net: Net, link: Link) -> tuple[Group[Listened], Binding]:
     """The ports that a proxy can call and where, and how Envoy has these addresses.
 
     These listeners keep SO_REUSEPORT: without it Envoy refuses an update that adds an address to a listener
@@ -185,7 +185,7 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
         yield Listened(key, section, tuple(sorted(set(addresses))), subset)
 
 
-def _caller(db: Db, proxy: Key, mine: Class, link: Link) -> Caller:
+def _caller(db: Db, proxy: Key, mine: ProxyClass, link: Link) -> Caller:
     whole_mesh = rules_of_tls(db, mine)
     log_pipe = network.log_pipe(db, proxy, link)
     service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
@@ -194,7 +194,7 @@ def _caller(db: Db, proxy: Key, mine: Class, link: Link) -> Caller:
 
 
 @question
-def rules_of_tls(db: Db, mine: Class) -> tuple[items.ItemId, ...]:
+def rules_of_tls(db: Db, mine: ProxyClass) -> tuple[items.ItemId, ...]:
     """What MeshTLS says for a whole mesh, in order: both ends of a connection have to agree on it."""
     found = []
     for policy in mine.of("MeshTLS"):
@@ -206,7 +206,7 @@ def rules_of_tls(db: Db, mine: Class) -> tuple[items.ItemId, ...]:
     return tuple(sorted(found, key=lambda entry: order.key(items.rank(db, entry))))
 
 
-def _affinity(db: Db, proxy: Key, mine: Class) -> Pairs:
+def _affinity(db: Db, proxy: Key, mine: ProxyClass) -> Pairs:
     """A proxy's own values of the tags that load balancing looks at."""
     keys = affinity_keys(db, mine)
     known = world.proxy(db, proxy)
@@ -219,7 +219,7 @@ def _affinity(db: Db, proxy: Key, mine: Class) -> Pairs:
 
 
 @question
-def affinity_keys(db: Db, mine: Class) -> frozenset[str]:
+def affinity_keys(db: Db, mine: ProxyClass) -> frozenset[str]:
     """The tags by which load balancing of a class finds what is near."""
     found = set()
     for policy in mine.of("MeshLoadBalancingStrategy"):
