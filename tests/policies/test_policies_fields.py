@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from koguma.policies import fields
+from koguma.policies.parts import fields
 
 
 @pytest.mark.parametrize(

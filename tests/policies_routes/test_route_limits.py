@@ -5,7 +5,7 @@ import base64
 import pytest
 import route_cases
 
-from koguma.policies import regular_expression
+from koguma.policies.parts import regular_expression
 
 
 def words(pattern: str) -> list[str]:

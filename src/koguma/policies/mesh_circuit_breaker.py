@@ -37,8 +37,8 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
-from koguma.policies.fields import Count
+from koguma.policies.parts import fields, spelling
+from koguma.policies.parts.fields import Count
 
 
 class ConnectionLimits(Spec):

@@ -39,8 +39,8 @@ from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation
-from koguma.policies import route_rules, spelling
-from koguma.policies.route_rules import HttpRule
+from koguma.policies.parts import route_rules, spelling
+from koguma.policies.parts.route_rules import HttpRule
 
 
 class MeshGatewayHTTPRouteSpec(Spec):

@@ -37,8 +37,8 @@ from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, headers, spelling
-from koguma.policies.fields import Count, HeaderValues
+from koguma.policies.parts import fields, headers, spelling
+from koguma.policies.parts.fields import Count, HeaderValues
 
 
 class TcpCheck(Spec):

@@ -41,8 +41,8 @@ from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, route_rules, spelling
-from koguma.policies.route_rules import HttpRule
+from koguma.policies.parts import fields, route_rules, spelling
+from koguma.policies.parts.route_rules import HttpRule
 
 
 class HttpRouteTo(Spec):

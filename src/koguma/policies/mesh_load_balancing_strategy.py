@@ -38,9 +38,9 @@ from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, hash_policies, locality_awareness, spelling
-from koguma.policies.hash_policies import HashPolicy
-from koguma.policies.locality_awareness import LocalityAwareness
+from koguma.policies.parts import fields, hash_policies, locality_awareness, spelling
+from koguma.policies.parts.hash_policies import HashPolicy
+from koguma.policies.parts.locality_awareness import LocalityAwareness
 
 _RING_SIZE_MAX: Final = 8_000_000
 _RING_SIZE_MIN_DEFAULT: Final = 1024  # Envoy's own

@@ -28,7 +28,7 @@ from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies.parts import fields, spelling
 
 
 class PassthroughMatch(Spec):

@@ -41,8 +41,8 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import calling, fields, headers, spelling
-from koguma.policies.fields import Count, HeaderValues
+from koguma.policies.parts import calling, fields, headers, spelling
+from koguma.policies.parts.fields import Count, HeaderValues
 
 
 class Rate(Spec):

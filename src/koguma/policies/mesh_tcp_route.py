@@ -27,7 +27,7 @@ from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import backend_refs, fields, route_rules, spelling
+from koguma.policies.parts import backend_refs, fields, route_rules, spelling
 
 
 class TcpRuleConf(Spec):

@@ -23,14 +23,17 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.model import columns, target_ref
+from koguma.envoy import callers, words
+from koguma.envoy.callers import Caller
+from koguma.envoy.words import Data
+from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
-from koguma.model.overlay import Overlays
-from koguma.model.schema import Duration, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, outbound, spelling, timeout_overlay
+from koguma.policies.parts import calling, fields, outbound_targets, spelling
 
 
 class TimeoutHttp(Spec):
@@ -91,12 +94,14 @@ def validate(spec: MeshTimeoutSpec, about: About) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; except that requestHeadersTimeout alone is legal."""
     top = spec.target_ref or target_ref.MESH
     sections = bool(spec.from_ or spec.rules)
-    yield from target_ref.violations(top, "spec.targetRef", outbound.proxy_kinds(about), sections=sections)
+    yield from target_ref.violations(
+        top, "spec.targetRef", outbound_targets.proxy_kinds(about), sections=sections
+    )
     if not (spec.to or spec.from_ or spec.rules):
         yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")
     if spec.rules and (spec.to or spec.from_):
         yield Violation("spec", "fields 'to' and 'from' must be empty when 'rules' is defined", "exclusive")
-    yield from fields.entries("spec.to", spec.to, outbound.target_kinds(top), _to_conf)
+    yield from fields.entries("spec.to", spec.to, outbound_targets.target_kinds(top), _to_conf)
     if spec.from_ and top.kind in ("MeshGateway", *target_ref.ROUTES):
         yield Violation(
             "spec.from", f"{fields.MUST_NOT_BE_DEFINED}; with {top.kind} use spec.to", "forbidden"
@@ -128,7 +133,7 @@ def _conf(conf: TimeoutConf, path: str) -> Iterator[Violation]:
     yield from fields.positive_duration(conf.connection_timeout, child(path, "connectionTimeout"))
     for name, value in _limits(conf).items():
         if name != "connectionTimeout":
-            yield from outbound.not_negative_duration(value, child(path, name))
+            yield from fields.not_negative_duration(value, child(path, name))
     if conf.http == TimeoutHttp():
         message = "at least one timeout in this section should be configured"
         yield Violation(child(path, "http"), message, "required")
@@ -176,6 +181,129 @@ def warn(spec: MeshTimeoutSpec, _about: About) -> Iterator[str]:
                     yield f"{at}.{name} has no effect on a {kind}; only {' and '.join(acting)} can act there"
 
 
+_CALLER_FILTER: Final = "envoy.filters.http.set_filter_state"
+
+_COMMON: Final = "common_http_protocol_options"
+_Place = tuple[str, tuple[str, ...]]  # a part of the overlay, and the path of a field in it
+
+_CONNECT: Final[_Place] = ("cluster", ("connect_timeout",))
+_ROUTE_LIMITS: Final[dict[tuple[str, ...], tuple[_Place, ...]]] = {
+    ("http", "requestTimeout"): (("route_action", ("timeout",)),),
+    ("http", "streamIdleTimeout"): (
+        ("route_action", ("idle_timeout",)),
+        ("hcm", ("stream_idle_timeout",)),
+    ),
+}
+_HTTP_LIMITS: Final[dict[tuple[str, ...], tuple[_Place, ...]]] = {
+    ("connectionTimeout",): (_CONNECT,),
+    ("idleTimeout",): (("http_options", (_COMMON, "idle_timeout")),),
+    **_ROUTE_LIMITS,
+    ("http", "maxStreamDuration"): (
+        ("http_options", (_COMMON, "max_stream_duration")),
+        ("hcm", (_COMMON, "max_stream_duration")),
+    ),
+    ("http", "maxConnectionDuration"): (
+        ("http_options", (_COMMON, "max_connection_duration")),
+        ("hcm", (_COMMON, "max_connection_duration")),
+    ),
+    ("http", "requestHeadersTimeout"): (("hcm", ("request_headers_timeout",)),),
+}
+_TCP_LIMITS: Final[dict[tuple[str, ...], tuple[_Place, ...]]] = {
+    ("connectionTimeout",): (_CONNECT,),
+    ("idleTimeout",): (("tcp", ("idle_timeout",)),),
+}
+
+
+def outbound(conf: Json, where: Where) -> Overlay:
+    """The limits of calls to others."""
+    if not where.is_http:
+        return _laid_out(conf, _TCP_LIMITS)
+    overlay = _laid_out(conf, _HTTP_LIMITS)
+    if conf.get("idleTimeout") is not None:
+        # Idle time is limited at the cluster. The listener's own limit is switched off, so that only one of
+        # the two counts.
+        _put(overlay, "hcm", (_COMMON, "idle_timeout"), "0s")
+    return overlay
+
+
+def inbound(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+    """The limits of calls that arrive: for everybody, and for some."""
+    overlay = dict(outbound(conf, where))
+    if where.is_http and (found := list(_for_some(ruled))):
+        overlay["callers"] = found
+        overlay["http_filters"] = {_CALLER_FILTER: _caller_filter()}
+    return overlay
+
+
+def _laid_out(conf: Json, limits: dict[tuple[str, ...], tuple[_Place, ...]]) -> Data:
+    overlay: Data = {}
+    for field, places in limits.items():
+        value = _value(conf, field)
+        if value is None:
+            continue
+        for part, path in places:
+            # Zero would close every connection after its first request; absent is Envoy's word for no limit.
+            if path[-1] != "max_connection_duration" or duration.nanoseconds(value):
+                _put(overlay, part, path, words.seconds(value))
+    return overlay
+
+
+def _value(conf: Json, field: tuple[str, ...]) -> str | None:
+    for name in field:
+        conf = (conf or {}).get(name)
+    return conf if isinstance(conf, str) else None
+
+
+def _put(overlay: Data, part: str, path: tuple[str, ...], value: Json) -> None:
+    place = overlay.setdefault(part, {})
+    for name in path[:-1]:
+        place = place.setdefault(name, {})
+    place[path[-1]] = value
+
+
+def _for_some(ruled: tuple[Ruled, ...]) -> Iterator[Data]:
+    """What holds for some callers only, most specific first, with what wider entries say to the same."""
+    ordered = sorted((each for each in ruled if not each.for_everybody), key=calling.specificity)
+    distinct = {(each.spiffe_id, each.sni): each for each in ordered}
+    for one in reversed(distinct.values()):
+        action: Data = {}
+        for each in ordered:
+            if calling.covers(each, one):
+                action |= _laid_out(each.conf, _ROUTE_LIMITS).get("route_action", {})
+        if action:
+            yield {"match": _match(calling.of_entry(one)), "route_action": action}
+
+
+_URIS_KEY: Final = "koguma.caller"
+_SERVER_NAME_KEY: Final = "koguma.server_name"
+
+
+def _match(caller: Caller) -> Data:
+    found = [
+        {"key": _URIS_KEY, "string_match": {"safe_regex": {"regex": uri.pattern}}} for uri in caller.uris
+    ]
+    if caller.server_name:
+        found.append({"key": _SERVER_NAME_KEY, "string_match": {"exact": caller.server_name}})
+    return {"filter_state": found}
+
+
+def _caller_filter() -> Data:
+    """Writes the URIs of the certificate, which no route can match, into the filter state."""
+    values = [
+        {
+            "object_key": key,
+            "factory_key": "envoy.string",
+            "format_string": {"text_format_source": {"inline_string": text}},
+        }
+        for key, text in ((_URIS_KEY, callers.URIS), (_SERVER_NAME_KEY, callers.SERVER_NAME))
+    ]
+    return words.typed(
+        "envoy.extensions.filters.http.set_filter_state.v3.Config",
+        on_request_headers=values,
+        clear_route_cache=True,
+    )
+
+
 KIND = Kind(
     name="MeshTimeout",
     plural="meshtimeouts",
@@ -190,7 +318,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(outbound=timeout_overlay.outbound, inbound=timeout_overlay.inbound),
+        overlays=Overlays(outbound=outbound, inbound=inbound),
     ),
     clean=spelling.refs,
     v1=spelling.RULES_BESIDE_TO,

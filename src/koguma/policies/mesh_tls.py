@@ -27,7 +27,7 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, spelling
+from koguma.policies.parts import fields, spelling
 
 TlsVersionName = Literal["TLSAuto", "TLS10", "TLS11", "TLS12", "TLS13"]
 Cipher = Literal[

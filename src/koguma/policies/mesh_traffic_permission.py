@@ -34,7 +34,7 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import calling, fields, spelling
+from koguma.policies.parts import calling, fields, spelling
 
 
 class PermissionAction(Spec):

@@ -11,7 +11,7 @@ from koguma.envoy import words
 from koguma.envoy.words import Data
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, outbound, route_matches, spelling
+from koguma.policies.parts import fields, route_matches, spelling
 
 
 class HashHeader(Spec):
@@ -89,7 +89,7 @@ def violations(policies: tuple[HashPolicy, ...], path: str) -> Iterator[Violatio
 
 
 def _cookie(cookie: HashCookie, path: str) -> Iterator[Violation]:
-    yield from outbound.not_negative_duration(cookie.ttl, child(path, "ttl"))
+    yield from fields.not_negative_duration(cookie.ttl, child(path, "ttl"))
     if cookie.path is not None and not cookie.path.startswith("/"):
         yield Violation(child(path, "path"), "must be an absolute path", "path")
 

@@ -95,6 +95,12 @@ def positive(value: int | None, path: str) -> Iterator[Violation]:
         yield Violation(path, "must be greater than 0", "range")
 
 
+def not_negative_duration(value: str | None, path: str) -> Iterator[Violation]:
+    """A duration of zero or more."""
+    if value is not None and duration.nanoseconds(value) < 0:
+        yield Violation(path, "must not be negative when defined", "range")
+
+
 def positive_duration(value: str | None, path: str) -> Iterator[Violation]:
     """A duration that passes."""
     if value is not None and duration.nanoseconds(value) <= 0:

@@ -34,8 +34,9 @@ from koguma.model.overlay import Overlays
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import collectors, fields, spelling, trace_overlay
-from koguma.policies.fields import CollectorRef
+from koguma.policies.mesh_trace import overlay
+from koguma.policies.parts import collectors, fields, spelling
+from koguma.policies.parts.fields import CollectorRef
 
 
 class Zipkin(Spec):
@@ -256,10 +257,10 @@ KIND = Kind(
     policy=Policy(
         order=700,
         overlays=Overlays(
-            outbound=trace_overlay.outbound,
-            inbound=trace_overlay.inbound,
+            outbound=overlay.outbound,
+            inbound=overlay.inbound,
             looks_up=(collectors.KIND,),
-            per_service=trace_overlay.per_service,
+            per_service=overlay.per_service,
         ),
     ),
     clean=spelling.refs,

@@ -32,8 +32,9 @@ from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import collectors, fields, metric_overlay, regular_expression, spelling
-from koguma.policies.fields import CollectorRef
+from koguma.policies.mesh_metric import overlay
+from koguma.policies.parts import collectors, fields, regular_expression, spelling
+from koguma.policies.parts.fields import CollectorRef
 
 
 class Profile(Spec):
@@ -191,7 +192,7 @@ KIND = Kind(
     spec=MeshMetricSpec,
     columns=columns.WITH_BACKENDS,
     sync=POLICY,
-    policy=Policy(order=1500, overlays=Overlays(whole=metric_overlay.whole, looks_up=(collectors.KIND,))),
+    policy=Policy(order=1500, overlays=Overlays(whole=overlay.whole, looks_up=(collectors.KIND,))),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -17,8 +17,8 @@ from koguma.envoy.words import Data
 from koguma.model.kri import SecretName
 from koguma.model.overlay import Overlay, Where
 from koguma.model.schema import Json
-from koguma.policies import collectors
-from koguma.policies.collectors import Collector, Unknown
+from koguma.policies.parts import collectors
+from koguma.policies.parts.collectors import Collector, Unknown
 
 PORT: Final = 5670
 PATH: Final = "/metrics"

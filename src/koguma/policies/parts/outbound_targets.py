@@ -1,11 +1,8 @@
-"""Outbound: what the policies for calls to others share: whom they may name, and their durations."""
+"""Which kinds the `targetRef` and `to` of policies for outbound traffic may name."""
 
-from collections.abc import Iterator
-
-from koguma.model import duration, target_ref
+from koguma.model import target_ref
 from koguma.model.kind import About
 from koguma.model.target_ref import TargetRef
-from koguma.model.violation import Violation
 
 
 def proxy_kinds(about: About) -> tuple[str, ...]:
@@ -26,9 +23,3 @@ def target_kinds(top: TargetRef) -> tuple[str, ...]:
     if top.kind == "MeshGateway":
         return ("Mesh", "MeshExternalService", *target_ref.ROUTES)
     return ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
-
-
-def not_negative_duration(value: str | None, path: str) -> Iterator[Violation]:
-    """A duration of zero or more."""
-    if value is not None and duration.nanoseconds(value) < 0:
-        yield Violation(path, "must not be negative when defined", "range")

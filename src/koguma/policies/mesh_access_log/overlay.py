@@ -16,8 +16,8 @@ from koguma.envoy.words import Data
 from koguma.model import kri
 from koguma.model.overlay import NO_DATA, Overlay, Ruled, Where
 from koguma.model.schema import Json
-from koguma.policies import calling, collectors
-from koguma.policies.collectors import Unknown
+from koguma.policies.parts import calling, collectors
+from koguma.policies.parts.collectors import Unknown
 
 HTTP_FORMAT: Final = (
     '[%START_TIME%] %KUMA_MESH% "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%"'

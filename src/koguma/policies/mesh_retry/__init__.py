@@ -34,8 +34,9 @@ from koguma.model.overlay import Overlays
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, outbound, retry_overlay, route_matches, spelling
-from koguma.policies.route_matches import HttpHeaderMatch
+from koguma.policies.mesh_retry import overlay
+from koguma.policies.parts import fields, outbound_targets, route_matches, spelling
+from koguma.policies.parts.route_matches import HttpHeaderMatch
 
 _CONDITIONS: Final = (
     "5xx",
@@ -184,10 +185,12 @@ clean: Final = spelling.chain(
 def validate(spec: MeshRetrySpec, about: About) -> Iterator[Violation]:
     """What Kuma refuses, with its messages at the field's own path, and what Envoy refuses beyond that."""
     top = spec.target_ref or target_ref.MESH
-    yield from target_ref.violations(top, "spec.targetRef", outbound.proxy_kinds(about), sections=False)
+    yield from target_ref.violations(
+        top, "spec.targetRef", outbound_targets.proxy_kinds(about), sections=False
+    )
     if not spec.to:
         yield Violation("spec.to", "needs at least one item", "required")
-    yield from fields.entries("spec.to", spec.to, outbound.target_kinds(top), _conf)
+    yield from fields.entries("spec.to", spec.to, outbound_targets.target_kinds(top), _conf)
 
 
 def _conf(conf: RetryConf, path: str) -> Iterator[Violation]:
@@ -222,7 +225,7 @@ def _http(http: RetryHttp, path: str) -> Iterator[Violation]:
 
 
 def _tries(section: RetryHttp | RetryGrpc, path: str) -> Iterator[Violation]:
-    yield from outbound.not_negative_duration(section.per_try_timeout, child(path, "perTryTimeout"))
+    yield from fields.not_negative_duration(section.per_try_timeout, child(path, "perTryTimeout"))
     if section.back_off is not None:
         yield from _back_off(section.back_off, child(path, "backOff"))
     if section.rate_limited_back_off is not None:
@@ -293,7 +296,7 @@ KIND = Kind(
     spec=MeshRetrySpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(order=1400, has_to=True, overlays=Overlays(outbound=retry_overlay.outbound)),
+    policy=Policy(order=1400, has_to=True, overlays=Overlays(outbound=overlay.outbound)),
     clean=clean,
     v1=_V1,
     validate=validate,

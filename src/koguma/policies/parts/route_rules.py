@@ -12,9 +12,9 @@ from koguma.model.kind import About, CleanShape, Older
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import backend_refs, fields, route_filters, route_matches, spelling
-from koguma.policies.route_filters import HttpFilter
-from koguma.policies.route_matches import HttpMatch
+from koguma.policies.parts import backend_refs, fields, route_filters, route_matches, spelling
+from koguma.policies.parts.route_filters import HttpFilter
+from koguma.policies.parts.route_matches import HttpMatch
 
 
 class HttpRuleConf(Spec):

@@ -14,8 +14,8 @@ from koguma.envoy.words import Data
 from koguma.model import kri
 from koguma.model.overlay import Overlay, Ruled, Where
 from koguma.model.schema import Json
-from koguma.policies import collectors, fields
-from koguma.policies.collectors import Collector, Unknown
+from koguma.policies.parts import collectors, fields
+from koguma.policies.parts.collectors import Collector, Unknown
 
 _ALL: Final = 100
 _SHARES: Final = ("client", "random", "overall")

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields, regular_expression, spelling
+from koguma.policies.parts import fields, regular_expression, spelling
 
 Method = Literal["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
 

@@ -8,7 +8,7 @@ import msgspec
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import fields
+from koguma.policies.parts import fields
 
 
 class LocalityAffinityTag(Spec):

@@ -16,8 +16,8 @@ from koguma.model.kind import About
 from koguma.model.schema import Base64, IntOrString, Port, Spec, doc
 from koguma.model.target_ref import BackendRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import backend_refs, fields, spelling
-from koguma.policies.route_matches import header_reading, line_violations
+from koguma.policies.parts import backend_refs, fields, spelling
+from koguma.policies.parts.route_matches import header_reading, line_violations
 
 # Envoy's default of RouteConfiguration.max_direct_response_body_size_bytes.
 DIRECT_RESPONSE_BYTES_MAX: Final = 4096

@@ -6,7 +6,7 @@ from typing import Final
 from koguma.model import target_ref
 from koguma.model.target_ref import BackendRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import spelling
+from koguma.policies.parts import spelling
 
 KINDS: Final = ("MeshService", "MeshServiceSubset", "MeshExternalService", "MeshMultiZoneService")
 WEIGHT_MAX: Final = 4294967295

@@ -43,8 +43,9 @@ from koguma.model.overlay import Overlays
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies import access_log_overlay, collectors, fields, spelling
-from koguma.policies.fields import CollectorRef, ProxyFile
+from koguma.policies.mesh_access_log import overlay
+from koguma.policies.parts import collectors, fields, spelling
+from koguma.policies.parts.fields import CollectorRef, ProxyFile
 
 
 class LogPair(Spec):
@@ -184,7 +185,7 @@ def _formats(backend: LogBackend, path: str) -> Iterator[tuple[str, str]]:
                 with contextlib.suppress(ValueError):  # told as such
                     yield (
                         child(item(child(at, "json"), index), "value"),
-                        access_log_overlay.unquoted(pair.value),
+                        overlay.unquoted(pair.value),
                     )
     otel = backend.open_telemetry
     if otel is not None:
@@ -237,12 +238,12 @@ def _pair(pair: LogPair, path: str) -> Iterator[Violation]:
     except ValueError:  # a quote, a lone backslash or a control character, which would break the line
         yield Violation(path, "is not a valid JSON object", "json")
         return
-    yield from _commands(access_log_overlay.unquoted(pair.value), child(path, "value"))
+    yield from _commands(overlay.unquoted(pair.value), child(path, "value"))
 
 
 def _commands(format_: str, path: str) -> Iterator[Violation]:
     """Commands that Envoy does not know; it would refuse every listener that has one."""
-    for problem in access_log_overlay.format_problems(format_):
+    for problem in overlay.format_problems(format_):
         yield Violation(path, problem, "format")
 
 
@@ -300,8 +301,8 @@ KIND = Kind(
         has_rules=True,
         from_as_rules=True,
         overlays=Overlays(
-            outbound=access_log_overlay.outbound,
-            inbound=access_log_overlay.inbound,
+            outbound=overlay.outbound,
+            inbound=overlay.inbound,
             looks_up=(collectors.KIND,),
         ),
     ),

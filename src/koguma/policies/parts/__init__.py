@@ -1,0 +1,1 @@
+"""What several policies share: checks of fields and references, older spellings, pieces of Envoy data."""
