@@ -21,7 +21,7 @@ import msgspec
 
 from koguma import logs, settings
 from koguma.main import ControlPlane
-from koguma.xds.contract import Door, Hello, Line, Offer, ProxyStatus
+from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, XdsGate
 
 Note = Callable[..., None]
 
@@ -29,18 +29,18 @@ Note = Callable[..., None]
 class ObservedLine:
     """A line whose offers and acknowledgements are noted."""
 
-    def __init__(self, line: Line, name: str, note: Note) -> None:
+    def __init__(self, line: ProxyConnection, name: str, note: Note) -> None:
         self._line = line
         self._name = name
         self._note = note
         self._acked = 0
 
-    def follow(self, told: Callable[[Offer], None]) -> None:
+    def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
         def noted(offer: Offer) -> None:
             self._note("offer", proxy=self._name, revision=offer.revision)
-            told(offer)
+            on_offer(offer)
 
-        self._line.follow(noted)
+        self._line.watch_offers(noted)
 
     def report(self, status: ProxyStatus) -> None:
         if status.acked > self._acked:
@@ -48,8 +48,8 @@ class ObservedLine:
             self._note("acked", proxy=self._name, revision=status.acked)
         self._line.report(status)
 
-    def check(self) -> None:
-        self._line.check()
+    def check_access(self) -> None:
+        self._line.check_access()
 
     async def close(self) -> None:
         await self._line.close()
@@ -58,14 +58,14 @@ class ObservedLine:
 class ObservedDoor:
     """A door whose lines are observed."""
 
-    def __init__(self, door: Door, note: Note) -> None:
+    def __init__(self, door: XdsGate, note: Note) -> None:
         self._door = door
         self._note = note
 
     def authenticate(self, token: str) -> None:
         self._door.authenticate(token)
 
-    async def connect(self, hello: Hello) -> Line:
+    async def connect(self, hello: ConnectRequest) -> ProxyConnection:
         return ObservedLine(await self._door.connect(hello), hello.name, self._note)
 
 

@@ -17,7 +17,7 @@ from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
 from koguma.registration import CONNECTED_TO
 from koguma.store.contract import Put, Transaction
-from koguma.xds.contract import Hello, ProxyStatus, Rejection
+from koguma.xds.contract import ConnectRequest, ProxyStatus, Rejection
 from tests.mesh import until
 from tests.plane import Plane
 
@@ -53,7 +53,7 @@ def dataplane(name="web-1", service="web", port=10080, **networking):
 def hello(plane, brings=None, name="web-1", mesh="default", shown=None, **metadata):
     if brings is not None:
         metadata["dataplane.resource"] = json.dumps(brings)
-    return Hello(mesh, name, token(plane) if shown is None else shown, metadata, "1.40.0")
+    return ConnectRequest(mesh, name, token(plane) if shown is None else shown, metadata, "1.40.0")
 
 
 def connect(plane, *args, **kwargs):
@@ -68,7 +68,7 @@ async def next_offer(line):
     """The next offer that was not told yet; waits until there is one."""
     if line not in TOLD:
         TOLD[line] = asyncio.Queue()
-        line.follow(TOLD[line].put_nowait)
+        line.watch_offers(TOLD[line].put_nowait)
     return await TOLD[line].get()
 
 
@@ -461,7 +461,7 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
     async def settle():
         for line in lines:
             line.report(ProxyStatus("synced", line._offer.revision, line._offer.revision))
-            line.follow(noted)
+            line.watch_offers(noted)
 
     plane.run(settle())
     spec = {"targetRef": {"kind": "Mesh"}, "rules": [{"default": {"http": {"requestTimeout": "7s"}}}]}

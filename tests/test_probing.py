@@ -8,7 +8,7 @@ import pytest
 
 from koguma import probing
 from koguma.model.errors import Forbidden, NotFound, Unauthenticated
-from koguma.xds.contract import Hello
+from koguma.xds.contract import ConnectRequest
 from tests.plane import Plane
 
 WEB = "/meshes/default/dataplanes/web-1"
@@ -34,17 +34,17 @@ def dataplane(**changes: Any) -> dict[str, Any]:
     }
 
 
-def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadata: Any) -> Hello:
+def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadata: Any) -> ConnectRequest:
     if shown is None:
         tags = {"kuma.io/service": ["web"]}
         body = {"mesh": "default", "name": "web-1", "validFor": "1h", "tags": tags}
         shown = plane("POST", "/tokens/dataplane", body).body.decode()
-    return Hello("default", name, shown, {"features": OURS, **metadata}, "1.40.0")
+    return ConnectRequest("default", name, shown, {"features": OURS, **metadata}, "1.40.0")
 
 
-def let_in(plane: Plane, said: Hello) -> Any:
+def let_in(plane: Plane, said: ConnectRequest) -> Any:
     side = plane.plane._proxies
-    return plane.run(side.health_door.check(said))
+    return plane.run(side.health_door.connect(said))
 
 
 def write(plane: Plane, document: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeyp
     side = plane.plane._proxies
 
     async def both() -> Any:
-        waiting = asyncio.create_task(side.health_door.check(said))
+        waiting = asyncio.create_task(side.health_door.connect(said))
         await asyncio.sleep(0)
         await side.fleet.connect(said)
         return await waiting

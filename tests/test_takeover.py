@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from koguma.model.errors import Conflict, Forbidden, Invalid
 from koguma.model.labels import REGISTERED_BY
 from koguma.store.contract import Put, Transaction
-from koguma.xds.contract import Hello
+from koguma.xds.contract import ConnectRequest
 from tests.mesh import until
 from tests.plane import Plane
 
@@ -40,7 +40,7 @@ def dataplane(service, port=10080, **fields):
 
 def said_hello(shown, brings=None):
     metadata = {"dataplane.resource": json.dumps(brings)} if brings else {}
-    return Hello("default", "pay-1", shown, metadata, "1.40.0")
+    return ConnectRequest("default", "pay-1", shown, metadata, "1.40.0")
 
 
 def connect(plane, shown, brings=None):
@@ -48,7 +48,7 @@ def connect(plane, shown, brings=None):
 
 
 def check(plane, shown, brings=None):
-    return plane.run(plane.plane._proxies.health_door.check(said_hello(shown, brings)))
+    return plane.run(plane.plane._proxies.health_door.connect(said_hello(shown, brings)))
 
 
 def bootstrap(plane, shown, brings=None):

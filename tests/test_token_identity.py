@@ -7,7 +7,7 @@ import pytest
 from koguma.identity.claims import DataplaneClaims
 from koguma.identity.dataplane_auth import UnvouchedIdentity, check_identity
 from koguma.model.resource import Resource
-from koguma.xds.contract import Hello
+from koguma.xds.contract import ConnectRequest
 from tests.mesh import until
 from tests.plane import Plane
 
@@ -111,7 +111,7 @@ def document(name, **tags):
 
 def connect(plane, name, shown, brings=None):
     metadata = {"dataplane.resource": json.dumps(brings)} if brings else {}
-    hello = Hello("default", name, shown, metadata, "1.40.0")
+    hello = ConnectRequest("default", name, shown, metadata, "1.40.0")
     return plane.run(plane.plane._proxies.fleet.connect(hello))
 
 

@@ -38,7 +38,7 @@ from koguma.proxy_line import ProxyLine, ProxyView, run_of, shown, status_of
 from koguma.quarantine import Quarantine, held
 from koguma.registration import RETRY_SECONDS, Registration, document
 from koguma.store.waiting import log_waiting
-from koguma.xds.contract import Hello, Line
+from koguma.xds.contract import ConnectRequest, ProxyConnection
 
 BATCH: Final = 32  # proxies that join at a time, so that questions of people wait for milliseconds only
 PREPARED_SECONDS_MAX: Final = 3.0
@@ -102,7 +102,7 @@ class Fleet:
         """Raise Unauthenticated unless the token is a valid one, of whatever proxy."""
         self.gate.authenticate(token)
 
-    async def connect(self, hello: Hello) -> Line:
+    async def connect(self, hello: ConnectRequest) -> ProxyConnection:
         """Let a proxy in, with a token that is for it, and a Dataplane that is there or that it brings."""
         try:
             line = await self._connected_line(hello)
@@ -112,7 +112,7 @@ class Fleet:
         self.refused_proxies.admit(hello.mesh, hello.name)
         return line
 
-    async def _connected_line(self, hello: Hello) -> Line:
+    async def _connected_line(self, hello: ConnectRequest) -> ProxyConnection:
         if self.context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
         token = self.gate.shown(hello.mesh, hello.token)
@@ -146,7 +146,7 @@ class Fleet:
         self._poke(hello.mesh)
         return line
 
-    def _refuse_replaced(self, hello: Hello, proxy: Resource) -> None:
+    def _refuse_replaced(self, hello: ConnectRequest, proxy: Resource) -> None:
         """Two runs of one proxy would take each other's place for ever; the later one has it."""
         if run_of(hello, proxy.labels) in self._replaced.get(proxy.key, ()):
             text = f'a later run of proxy "{hello.name}" has taken the place of this one'
@@ -157,7 +157,7 @@ class Fleet:
         if older is not None and older.run not in ("", line.run):
             self._replaced.setdefault(line.key, set()).add(older.run)
 
-    def _known(self, hello: Hello) -> Resource:
+    def _known(self, hello: ConnectRequest) -> Resource:
         found = self.context.state.named("Dataplane", hello.mesh, hello.name)
         if found is None:
             text = f'there is no Dataplane "{hello.name}" in mesh "{hello.mesh}"'

@@ -27,7 +27,7 @@ from koguma.model.resource import Key, Resource
 from koguma.proxy_line import link_of
 from koguma.store.contract import Put, Transaction
 from koguma.store.waiting import log_waiting
-from koguma.xds.contract import CheckedProxy, Hello
+from koguma.xds.contract import ConnectRequest, HdsConnection
 
 ARRIVAL_SECONDS: Final = 10.0  # that a proxy is waited for whose Dataplane comes on its other stream
 CHANGE_SECONDS: Final = 1.0  # between two changes of one proxy, however fast it reports
@@ -50,7 +50,7 @@ class Probing:
         """Raise Unauthenticated unless the token is a valid one, of whatever proxy."""
         self._gate.authenticate(token)
 
-    async def check(self, hello: Hello) -> CheckedProxy:
+    async def connect(self, hello: ConnectRequest) -> HdsConnection:
         """Let a proxy in, with a token that is for it, once its Dataplane is there."""
         if self._context.state.get(mesh_key(hello.mesh)) is None:
             raise NotFound(f'there is no mesh "{hello.mesh}"')
@@ -61,7 +61,7 @@ class Probing:
         admission = self._gate.admission(token, proxy)
         return ProbedDataplane(self._context, proxy.key, link_of(hello.metadata), admission)
 
-    async def _arrived(self, hello: Hello) -> Resource:
+    async def _arrived(self, hello: ConnectRequest) -> Resource:
         """The Dataplane of a proxy; one that it brings on its other stream is waited for, but not long."""
         store, loop = self._context.store, asyncio.get_running_loop()
         news, end = store.watch(_KINDS, store.state.revision), loop.time() + ARRIVAL_SECONDS
@@ -85,7 +85,7 @@ class ProbedDataplane:
         self._key = key
         self._link = link
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
         self._admission.check()
 

@@ -20,7 +20,7 @@ from koguma.model import kri, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.quarantine import Held
-from koguma.xds.contract import Hello, Offer, ProxyStatus, Rejection
+from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older one is not understood
 REDIRECT_PORT_INBOUND: Final = 15006  # as Kuma, where it is on and no port is named
@@ -111,7 +111,7 @@ class ProxyLine:
     def __init__(
         self,
         house: House,
-        hello: Hello,
+        hello: ConnectRequest,
         proxy: Resource,
         admission: Admission,
         *,
@@ -142,9 +142,9 @@ class ProxyLine:
         self._can_be_called = False
         self._has_old_secrets = False  # which count again once its inbounds use them
 
-    def follow(self, told: Callable[[Offer], None]) -> None:
+    def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
         """Tell of offers from now on, first of one that was not told yet."""
-        self._told = told
+        self._told = on_offer
         self._tell()
 
     def _tell(self) -> None:
@@ -160,7 +160,7 @@ class ProxyLine:
     def offer_again(self, snapshot: Snapshot) -> None:
         """Let the proxy have this, also what it refused before."""
         assert self._offer is not None
-        self._let_have(Offer(self._offer.revision, snapshot, again=True))
+        self._let_have(Offer(self._offer.revision, snapshot, retry_rejected=True))
 
     def keep_secrets(self) -> None:
         """Let what it has of secrets count again, once it has taken what was offered.
@@ -172,7 +172,7 @@ class ProxyLine:
     @property
     def is_trying(self) -> bool:
         """Whether it was offered last what it had refused before."""
-        return self._offer is not None and self._offer.again
+        return self._offer is not None and self._offer.retry_rejected
 
     def _let_have(self, offer: Offer) -> None:
         self._offer = offer
@@ -242,7 +242,7 @@ class ProxyLine:
         own = [piece for piece in self.offered if _is_of_inbound(piece)]
         return all((taken.get(piece.type) or {}).get(piece.name) == piece.version for piece in own)
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
         self.admission.check()
 
@@ -304,7 +304,7 @@ def _alike(features: tuple[str, ...]) -> tuple[str, ...]:
     return features
 
 
-def run_of(hello: Hello, own: Mapping[str, str]) -> str:
+def run_of(hello: ConnectRequest, own: Mapping[str, str]) -> str:
     """Which run of a proxy this is: what it says itself, or else where it keeps its files."""
     return own.get(labels.INSTANCE) or str(hello.metadata.get("workdir") or "")
 

@@ -17,7 +17,7 @@ from koguma.identity import certificates
 from koguma.identity.certificates import KeyPair
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.violation import Violation
-from koguma.xds.contract import HealthDoor, Hello, Offer, ProxyStatus
+from koguma.xds.contract import ConnectRequest, HdsGate, Offer, ProxyStatus
 from koguma.xds.server import SERVICE, Limits, XdsServer
 
 TOKEN = "let-me-in"
@@ -46,7 +46,7 @@ def server_pair() -> KeyPair:
 class Room:
     """One connected proxy, from the house's side."""
 
-    def __init__(self, hello: Hello) -> None:
+    def __init__(self, hello: ConnectRequest) -> None:
         self.hello = hello
         self.statuses: list[ProxyStatus] = []
         self.closed = asyncio.Event()
@@ -59,16 +59,16 @@ class Room:
         self._newest = Offer(revision, snapshot)
         self._tell(self._newest)
 
-    def follow(self, told: Callable[[Offer], None]) -> None:
-        self._tell = told
+    def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
+        self._tell = on_offer
         if self._newest is not None:
-            told(self._newest)
+            on_offer(self._newest)
 
     def report(self, status: ProxyStatus) -> None:
         self.statuses.append(status)
         self._told.set()
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
@@ -104,7 +104,7 @@ class House:
         if token != TOKEN:
             raise Unauthenticated("token is not valid")
 
-    async def connect(self, hello: Hello) -> Room:
+    async def connect(self, hello: ConnectRequest) -> Room:
         if hello.name in REFUSED:
             raise REFUSED[hello.name]
         if hello.token != TOKEN:
@@ -127,7 +127,7 @@ class House:
 
 @asynccontextmanager
 async def serving(
-    house: House, limits: Limits | None = None, port: int = 0, health: HealthDoor | None = None
+    house: House, limits: Limits | None = None, port: int = 0, health: HdsGate | None = None
 ) -> AsyncIterator[tuple[XdsServer, int]]:
     """A server with TLS on a free port."""
     server = XdsServer(house, schema(), monotonic, limits, health)

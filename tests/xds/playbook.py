@@ -179,7 +179,7 @@ def play(script: Path, make: type[Player]) -> None:
             case "offer" | "again":
                 head, _, body = deed.partition(":")
                 again = words[0] == "again"
-                told = player.offer(Offer(int(head.split()[1]), snapshot(body), again=again), now)
+                told = player.offer(Offer(int(head.split()[1]), snapshot(body), retry_rejected=again), now)
             case ">":
                 told = player.say(words[1], said(words[2:]), now)
             case "wait":

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from koguma.envoy.health import HealthCheck
 from koguma.model.errors import Forbidden, Unauthenticated
 from koguma.xds import health_stream
-from koguma.xds.contract import Hello
+from koguma.xds.contract import ConnectRequest
 from koguma.xds.health import METHOD, SERVICE
 from koguma.xds.server import Limits
 from tests.xds.house import TOKEN, House, authority, schema, serving
@@ -30,7 +30,7 @@ class Checked:
         self.to_check: tuple[HealthCheck, ...] = (CHECK,)
         self.reports: asyncio.Queue[Mapping[str, bool]] = asyncio.Queue()
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
@@ -50,13 +50,13 @@ class Checking:
 
     def __init__(self) -> None:
         self.proxy = Checked()
-        self.hellos: list[Hello] = []
+        self.hellos: list[ConnectRequest] = []
 
     def authenticate(self, token: str) -> None:
         if token != TOKEN:
             raise Unauthenticated("token is not valid")
 
-    async def check(self, hello: Hello) -> Checked:
+    async def connect(self, hello: ConnectRequest) -> Checked:
         if hello.token != TOKEN:
             raise Unauthenticated("token is not valid")
         if hello.name == "stranger":

@@ -88,7 +88,7 @@ class World:
         self.unbuilt: frozenset[str] = frozenset()  # clusters that some offer could not have
 
     def offer(self, snapshot: Snapshot, *, again: bool = False) -> None:
-        self.newest = Offer(next(self.revisions), snapshot, again=again)
+        self.newest = Offer(next(self.revisions), snapshot, retry_rejected=again)
         failed = {each.id for each in snapshot.failures}
         clusters = snapshot.of_type("cluster").values()
         self.unbuilt |= {name for type_, name in failed if type_ == "cluster"}

@@ -248,10 +248,10 @@ async def test_a_house_that_gives_up_a_proxy_ends_its_stream():
         async def connect(self, hello):
             room = await super().connect(hello)
 
-            def follow(_told):
+            def watch_offers(_on_offer):
                 raise KeyError("a mistake of ours")
 
-            room.follow = follow
+            room.watch_offers = watch_offers
             return room
 
     with structlog.testing.capture_logs() as logs:

@@ -1,7 +1,7 @@
-"""What the xDS server and the rest of the house say to each other.
+"""The interface between the xDS server and the rest of the control plane.
 
-The server carries bytes and knows streams; who a proxy is, whether it may connect and what it gets is said
-by a `Door`.
+The server moves bytes over streams. Who a proxy is, whether it may connect and which configuration it gets is
+decided behind an `XdsGate` (for health discovery, an `HdsGate`).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,27 +14,27 @@ from koguma.envoy.snapshot import Snapshot
 from koguma.model.schema import Json
 
 
-class Hello(msgspec.Struct, frozen=True):
-    """The first request of a stream: who it says it is."""
+class ConnectRequest(msgspec.Struct, frozen=True):
+    """Which proxy a stream claims to be: the node of its first request, and its token."""
 
     mesh: str
     name: str  # core name of the Dataplane
-    token: str  # as sent, maybe empty
+    token: str  # as sent, may be empty
     metadata: Mapping[str, Json]  # of the node
-    version: str = ""  # of the Envoy, as 1.40.0
+    version: str = ""  # of Envoy, for example 1.40.0
     peer: str = ""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a proxy is to have, and since which revision of the store."""
+    """The configuration that a proxy should have, and the store revision it was compiled from."""
 
     revision: int
     snapshot: Snapshot
-    again: bool = False  # also what the proxy refused before: the reason may have passed
+    retry_rejected: bool = False  # also send versions that the proxy rejected: the cause may be gone
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A NACK: what was refused, and Envoy's words."""
+    """A NACK: the rejected resources and Envoy's error message."""
 
     type: str
     names: tuple[str, ...]
@@ -43,59 +43,59 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class ProxyStatus(msgspec.Struct, frozen=True):
-    """How far a proxy is."""
+    """How much of its configuration a proxy has acknowledged."""
 
     state: Literal["connecting", "synced", "behind", "nack"]
     offered: int  # revision of the newest offer
-    acked: int  # revision of the newest offer that was acknowledged as a whole
+    acked: int  # revision of the newest offer that was acknowledged completely
     rejections: tuple[Rejection, ...] = ()
-    acked_versions: Mapping[str, Mapping[str, str]] = {}  # by type, by name: what Envoy said it has taken
+    acked_versions: Mapping[str, Mapping[str, str]] = {}  # by type and name: what Envoy has acknowledged
 
 
-class Line(Protocol):
-    """One connected proxy, from the house's side."""
+class ProxyConnection(Protocol):
+    """One connected proxy, as the xDS server sees it."""
 
-    def follow(self, told: Callable[[Offer], None]) -> None:
-        """Tell of offers from now on, first of one that was not told yet; only the newest counts."""
+    def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
+        """Call `on_offer` with a pending offer, then with each newer one; only the newest counts."""
 
     def report(self, status: ProxyStatus) -> None:
-        """Note how far the proxy is; called whenever that changes, cheap."""
+        """Note the proxy's status. Called on every change, so it has to be cheap."""
 
-    def check(self) -> None:
-        """Raise a KogumaError once the proxy may not stay; asked once a second, so it is cheap."""
+    def check_access(self) -> None:
+        """Raise a KogumaError once the proxy may not stay connected. Called every second: keep it cheap."""
 
     async def close(self) -> None:
-        """The stream is over."""
+        """The stream has ended."""
 
 
-class CheckedProxy(Protocol):
-    """One proxy that checks the health of applications, from the house's side."""
+class HdsConnection(Protocol):
+    """One proxy that checks the health of applications, as the health discovery server sees it."""
 
-    def check(self) -> None:
-        """Raise a KogumaError once the proxy may not stay; asked once a second, so it is cheap."""
+    def check_access(self) -> None:
+        """Raise a KogumaError once the proxy may not stay connected. Called every second: keep it cheap."""
 
     def checks(self) -> tuple[HealthCheck, ...]:
-        """What it is to check now."""
+        """The health checks that the proxy should run now."""
 
     async def report(self, healthy: Mapping[str, bool]) -> None:
-        """Note what it found, by the names of checks; what it has not found out yet is not there."""
+        """Note results by check name; a check without a result yet is absent."""
 
 
-class HealthDoor(Protocol):
-    """Lets proxies in that check the health of applications."""
-
-    def authenticate(self, token: str) -> None:
-        """Raise Unauthenticated unless the token is a valid one; what else there is to ask comes later."""
-
-    async def check(self, hello: Hello) -> CheckedProxy:
-        """Check who it is and let it in; Unauthenticated, Forbidden or NotFound say why not."""
-
-
-class Door(Protocol):
-    """Lets proxies in."""
+class HdsGate(Protocol):
+    """Admits proxies to health discovery."""
 
     def authenticate(self, token: str) -> None:
-        """Raise Unauthenticated unless the token is a valid one; what else there is to ask comes later."""
+        """Raise Unauthenticated unless the token is valid for some proxy; `connect` checks the rest."""
 
-    async def connect(self, hello: Hello) -> Line:
-        """Check who it is and let it in; Unauthenticated, Forbidden, NotFound or Invalid say why not."""
+    async def connect(self, request: ConnectRequest) -> HdsConnection:
+        """Authorize and admit the proxy, or raise Unauthenticated, Forbidden or NotFound."""
+
+
+class XdsGate(Protocol):
+    """Admits proxies to aggregated discovery."""
+
+    def authenticate(self, token: str) -> None:
+        """Raise Unauthenticated unless the token is valid for some proxy; `connect` checks the rest."""
+
+    async def connect(self, request: ConnectRequest) -> ProxyConnection:
+        """Authorize and admit the proxy, or raise Unauthenticated, Forbidden, NotFound or Invalid."""

@@ -12,7 +12,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from koguma.model.errors import KogumaError
-from koguma.xds.contract import CheckedProxy, Hello
+from koguma.xds.contract import ConnectRequest, HdsConnection
 from koguma.xds.health import HealthMessage, HealthReader, HealthSession
 from koguma.xds.hello import End, end_of
 from koguma.xds.stream import Wire
@@ -26,7 +26,12 @@ class HealthStream:
     """One proxy that reports. `end` may be called by anybody at any time; the first call counts."""
 
     def __init__(
-        self, wire: Wire, reader: HealthReader, session: HealthSession, proxy: CheckedProxy, hello: Hello
+        self,
+        wire: Wire,
+        reader: HealthReader,
+        session: HealthSession,
+        proxy: HdsConnection,
+        hello: ConnectRequest,
     ) -> None:
         self.id = hello.mesh, hello.name
         self._wire = wire
@@ -36,9 +41,9 @@ class HealthStream:
         self._waiting: asyncio.Timeout | None = None
         self._end: End | None = None
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         """Raise a KogumaError once the proxy may not stay."""
-        self._proxy.check()
+        self._proxy.check_access()
 
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end with the next turn."""

@@ -1,4 +1,4 @@
-"""Hello: who a stream says it is, and how it is told why it may not come in.
+"""ConnectRequest: who a stream says it is, and how it is told why it may not come in.
 
 The sentences are Kuma's where it has one, because they end up in the log of its users' proxies.
 """
@@ -19,7 +19,7 @@ from koguma.model.errors import (
     Unavailable,
 )
 from koguma.model.violation import cut
-from koguma.xds.contract import Hello
+from koguma.xds.contract import ConnectRequest
 from koguma.xds.messages import Node
 
 _AUTHORIZATION: Final = "authorization"
@@ -60,7 +60,7 @@ def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return text[len(_BEARER) :] if text.lower().startswith(_BEARER) else text
 
 
-def hello_of(node: Node | None, token: str, peer: str) -> Hello:
+def hello_of(node: Node | None, token: str, peer: str) -> ConnectRequest:
     """Who the first request of a stream says it is: `<mesh>.<name>`, where the name may have dots."""
     if node is None or not node.id:
         raise BadRequest("request must have a valid Proxy ID: Envoy ID must not be nil")
@@ -73,7 +73,7 @@ def hello_of(node: Node | None, token: str, peer: str) -> Hello:
         raise BadRequest("request must have a valid Proxy ID: the name should be provided after the dot")
     if not name:
         raise BadRequest("request must have a valid Proxy ID: name must not be empty")
-    return Hello(mesh, name, token, node.metadata, node.version, peer)
+    return ConnectRequest(mesh, name, token, node.metadata, node.version, peer)
 
 
 def id_changed(before: str, after: str) -> str:

@@ -1,7 +1,7 @@
-"""The xDS server: lets proxies in, gives each stream its room, and ends them in order.
+"""The xDS server: admits proxies, keeps one stream for each, and ends streams.
 
-It carries bytes. Who a proxy is and what it is to have is said by the `Door`; what to send when is decided by
-the session of a stream. So nothing here waits for a compile, and nothing there knows of gRPC.
+It moves bytes. The `XdsGate` says who a proxy is and what it should have; the session of a stream decides
+what to send when. So nothing here waits for a compile, and a session knows nothing of gRPC.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from koguma.model.errors import BadRequest, KogumaError, Unavailable
 from koguma.model.redacted import Redacted
 from koguma.model.violation import cut
 from koguma.xds import health, peek
-from koguma.xds.contract import Door, HealthDoor, Hello
+from koguma.xds.contract import ConnectRequest, HdsGate, XdsGate
 from koguma.xds.health import HealthReader, HealthSession
 from koguma.xds.health_stream import HealthStream
 from koguma.xds.hello import ID_LENGTH_MAX, End, end_of, hello_of, token_in
@@ -76,11 +76,11 @@ class XdsServer:
 
     def __init__(
         self,
-        door: Door,
+        door: XdsGate,
         schema: Schema,
         clock: Callable[[], float],
         limits: Limits | None = None,
-        health_door: HealthDoor | None = None,
+        health_door: HdsGate | None = None,
     ) -> None:
         self._door = door
         self._health_door = health_door
@@ -158,7 +158,7 @@ class XdsServer:
             ]
             for number, stream in enumerate(reviewed, 1):
                 try:
-                    stream.check()
+                    stream.check_access()
                 except KogumaError as error:
                     end = end_of(error)
                     stream.end(end.code, end.text)
@@ -224,11 +224,11 @@ class XdsServer:
         refusal, data = _refusal(door, token), await self._first(context)
         await self._turn()
         if refusal is not None:
-            await door.check(_unread_hello(data, peek.HEALTH, token, context.peer()) or _raised(refusal))
+            await door.connect(_unread_hello(data, peek.HEALTH, token, context.peer()) or _raised(refusal))
             raise refusal  # whoever was let in nevertheless has become valid meanwhile, and comes again
         first = await _read_first(self._health_reader.read, data, peek.HEALTH)
         hello = hello_of(first.node, token, context.peer())
-        proxy = await door.check(hello)
+        proxy = await door.connect(hello)
         if self._is_stopping:
             raise Unavailable(_STOPPING)
         return HealthStream(context, self._health_reader, HealthSession(self._encode_checks), proxy, hello)
@@ -325,7 +325,7 @@ class XdsServer:
             _log.warning("proxies ask for a type that is not served", type_url=type_url)
 
 
-def _refusal(door: Door | HealthDoor, token: str) -> KogumaError | None:
+def _refusal(door: XdsGate | HdsGate, token: str) -> KogumaError | None:
     """Why a token does not hold, before anything is read; None where it does."""
     try:
         door.authenticate(token)
@@ -338,7 +338,7 @@ def _raised(error: KogumaError) -> NoReturn:
     raise error
 
 
-def _unread_hello(data: Any, path: tuple[int, ...], token: str, peer: str) -> Hello | None:
+def _unread_hello(data: Any, path: tuple[int, ...], token: str, peer: str) -> ConnectRequest | None:
     """Who sent a message that nobody reads; None where it does not say so."""
     found = "" if data is grpc.aio.EOF else peek.node_id(data, path, ID_LENGTH_MAX + 1)
     return hello_of(Node(found, "", {}), token, peer) if found else None

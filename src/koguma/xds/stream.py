@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from koguma.logs import masked_text
 from koguma.model.errors import KogumaError
-from koguma.xds.contract import Hello, Line, Offer, ProxyStatus, Rejection
+from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, Rejection
 from koguma.xds.hello import End, end_of, id_changed
 from koguma.xds.messages import Incoming
 from koguma.xds.pace import Pace
@@ -118,8 +118,8 @@ class Stream(Generic[_Q, _R]):
         self,
         form: Form[_Q, _R],
         wire: Wire,
-        line: Line,
-        hello: Hello,
+        line: ProxyConnection,
+        hello: ConnectRequest,
         first: Incoming[_Q],
         terms: Terms,
     ) -> None:
@@ -146,9 +146,9 @@ class Stream(Generic[_Q, _R]):
         mesh, name = self.id
         return self._terms.log.bind(mesh=mesh, proxy=name, peer=self._wire.peer())
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         """Raise a KogumaError once the proxy may not stay."""
-        self.line.check()
+        self.line.check_access()
 
     def end(self, code: grpc.StatusCode, text: str = "") -> None:
         """Come to an end as soon as what is being written is written."""
@@ -229,7 +229,7 @@ class Stream(Generic[_Q, _R]):
         if self._first is not None and self._end is None:
             self._hear(self._first)
             self._first = None
-            self.line.follow(self._take)
+            self.line.watch_offers(self._take)
 
     def _hear(self, incoming: Incoming[_Q]) -> None:
         node = incoming.node

@@ -65,7 +65,7 @@ class Ledger:
         touched |= failed ^ self.failed
         if before is None:
             touched.update((type_, name) for type_ in TYPES for name in self._known_names(type_))
-        if offer.again:
+        if offer.retry_rejected:
             touched.update((type_, name) for type_ in TYPES for name in self.channels[type_].retry())
         for type_, names in _by_type(touched).items():
             self.recheck(self.channels[type_], names)
