@@ -6,26 +6,25 @@ import errno
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from koguma import data_directory
-
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+from koguma.api.connections import Handle, LimitedServer
 
 _HEADER_BYTES_MAX: Final = 16 * 1024
 _KEEPALIVE_SECONDS: Final = 75.0
 _BACKLOG: Final = 1024
+_HANDSHAKE_SECONDS_MAX: Final = 10.0
 
 
 class HttpServer:
     """One handler on several ports. Handlers are cancelled when their client leaves."""
 
     def __init__(self, handle: Handle) -> None:
-        server = web.Server(
+        server = LimitedServer(
             handle,
             handler_cancellation=True,
             access_log=None,
@@ -35,7 +34,8 @@ class HttpServer:
         )
         # Watches are ended before this is asked to stop, so nothing has to be waited for long.
         self._runner = web.ServerRunner(server, shutdown_timeout=5.0)
-        self._unix: tuple[UnixListener, asyncio.AbstractServer] | None = None
+        self._listening: list[asyncio.AbstractServer] = []
+        self._unix: UnixListener | None = None
 
     async def start(self) -> None:
         """Be ready to listen."""
@@ -43,24 +43,35 @@ class HttpServer:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on one more port (0: any free one), and say which."""
-        site = web.TCPSite(self._runner, host, port, ssl_context=tls, backlog=_BACKLOG)
-        await site.start()
-        return int(self._runner.addresses[-1][1])
+        server = await asyncio.get_running_loop().create_server(
+            self._protocols(),
+            host,
+            port,
+            ssl=tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=_HANDSHAKE_SECONDS_MAX if tls else None,
+        )
+        self._listening.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def listen_at(self, path: Path) -> None:
         """Listen on a socket in the file system, that only our own user can open; OSError says why not."""
-        listener, factory = UnixListener(path), self._runner.server
-        assert factory is not None
-        loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(factory, sock=listener.socket, backlog=_BACKLOG)
-        self._unix = listener, server
-        listener.show()
+        self._unix = UnixListener(path)
+        server = await asyncio.get_running_loop().create_unix_server(
+            self._protocols(), sock=self._unix.socket, backlog=_BACKLOG
+        )
+        self._listening.append(server)
+        self._unix.show()
+
+    def _protocols(self) -> web.Server:
+        assert self._runner.server is not None
+        return self._runner.server
 
     async def stop(self) -> None:
         """Take no more requests, finish those under way."""
         if self._unix is not None:
-            listener, server = self._unix
-            listener.remove()
+            self._unix.remove()
+        for server in self._listening:
             server.close()
         await self._runner.cleanup()
 
