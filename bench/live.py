@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from bench.figures import percentile
-from tests.mesh import Mesh, Process, until
+from tests.live_mesh import LiveMesh, Process
+from tests.waiting import until
 
 CALLER, CALLED = "web", "backend"
 _PAUSE_SECONDS = 0.01
@@ -46,7 +47,7 @@ class Part(msgspec.Struct, frozen=True):
     p99: float
 
 
-class ObservedMesh(Mesh):
+class ObservedMesh(LiveMesh):
     """A mesh whose control plane writes down when it did what."""
 
     def start_control_plane(self) -> None:
@@ -114,7 +115,7 @@ class Client:
         return Change(revision, sent, answered, time.monotonic(), calls)
 
 
-def two_services(mesh: Mesh) -> Client:
+def two_services(mesh: LiveMesh) -> Client:
     """Start both, and wait until one can call the other."""
     mesh.sidecar(f"{CALLED}-1", CALLED)
     until(lambda: mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").status == 200, "service")
@@ -124,7 +125,7 @@ def two_services(mesh: Mesh) -> Client:
     return Client(mesh.api, web.outbounds[CALLED])
 
 
-def more_proxies(mesh: Mesh, number: int) -> None:
+def more_proxies(mesh: LiveMesh, number: int) -> None:
     """Start callers beside the first one, all at once."""
     for index in range(2, number + 1):
         mesh.sidecar(f"{CALLER}-{index}", CALLER, outbounds=[CALLED], serves=False, wait=False)

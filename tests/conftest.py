@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""What tests of several packages share."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ import pytest
 from postgres import Server
 
 from koguma import logs
+from tests.control_plane import LocalControlPlane
 from tests.error_lines import ERRORS, unexpected
-from tests.plane import Plane
 
 # `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
 # new ones, and for many more.
@@ -40,7 +40,7 @@ no_errors_of_test = pytest.fixture(autouse=True)(_no_errors)
 
 
 @pytest.fixture
-def told() -> None:
+def info_logs() -> None:
     """For tests that look at the log: another test may have made it quieter."""
     logs.configure("info", "json")
 
@@ -55,9 +55,9 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalControlPlane]:
     """A control plane for whoever only needs one to talk to."""
-    with Plane(tmp_path_factory.mktemp("control-plane")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.error_lines import ERRORS
-from tests.mesh import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 PORTS = ("API", "API_TLS", "DP", "XDS")

@@ -4,7 +4,8 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.plane import Answer, Plane
+from tests.control_plane import LocalControlPlane
+from tests.http_client import Response
 
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -20,7 +21,9 @@ _PATIENCE_SECONDS = 20.0
 class Door:
     """Objects of a kind in a namespace, or everywhere where the namespace is empty."""
 
-    def __init__(self, plane: Plane, namespace: str, version: str = KUMA, kind: str = "MeshTimeout") -> None:
+    def __init__(
+        self, plane: LocalControlPlane, namespace: str, version: str = KUMA, kind: str = "MeshTimeout"
+    ) -> None:
         self.plane = plane
         self.namespace = namespace
         self.version = version
@@ -39,17 +42,17 @@ class Door:
         metadata = {**({"name": name} if name else {}), **fields.pop("metadata", {})}
         return {"apiVersion": self.version, "kind": self.kind, "metadata": metadata, **fields}
 
-    def create(self, name: str = "", *, query: Any = (), **fields: Any) -> Answer:
+    def create(self, name: str = "", *, query: Any = (), **fields: Any) -> Response:
         return self.send("POST", "", self.document(name, **fields), query)
 
-    def replace(self, document: Any, *, part: str = "", query: Any = (), name: str = "") -> Answer:
+    def replace(self, document: Any, *, part: str = "", query: Any = (), name: str = "") -> Response:
         called = name or document["metadata"]["name"]
         return self.send("PUT", called + (f"/{part}" if part else ""), document, query)
 
-    def patch(self, name: str, change: Any, media: str = MERGE, query: Any = (), **headers: str) -> Answer:
+    def patch(self, name: str, change: Any, media: str = MERGE, query: Any = (), **headers: str) -> Response:
         return self.send("PATCH", name, change, query, Content_Type=media, **headers)
 
-    def apply(self, name: str, manager: str = "tester", *, force: bool = False, **fields: Any) -> Answer:
+    def apply(self, name: str, manager: str = "tester", *, force: bool = False, **fields: Any) -> Response:
         query = {"fieldManager": manager, **({"force": "true"} if force else {})}
         return self.patch(name, self.document(name, **fields), APPLY, query)
 
@@ -61,28 +64,28 @@ class Door:
     def exists(self, name: str) -> bool:
         return self.send("GET", name).status == 200
 
-    def delete(self, name: str, options: Any = None, query: Any = (), **headers: str) -> Answer:
+    def delete(self, name: str, options: Any = None, query: Any = (), **headers: str) -> Response:
         return self.send("DELETE", name, options, query, **headers)
 
-    def send(self, method: str, name: str, body: Any = None, query: Any = (), **headers: str) -> Answer:
+    def send(self, method: str, name: str, body: Any = None, query: Any = (), **headers: str) -> Response:
         path = self.path + (f"/{name}" if name else "") + (f"?{urlencode(query)}" if query else "")
         return self.plane(method, path, body, **headers)
 
 
-def made(answer: Answer) -> Any:
+def made(answer: Response) -> Any:
     """The object that a write answered with."""
     assert answer.status in (200, 201), answer.body
     return answer.json
 
 
-def refused(answer: Answer) -> tuple[int, str]:
+def refused(answer: Response) -> tuple[int, str]:
     """A refusal in short."""
     said = answer.json
     assert (said["kind"], said["status"], said["code"]) == ("Status", "Failure", answer.status)
     return answer.status, said["reason"]
 
 
-def causes(answer: Answer) -> list[tuple[str, str]]:
+def causes(answer: Response) -> list[tuple[str, str]]:
     """Where a refusal points, and why."""
     return [(one["field"], one["reason"]) for one in answer.json["details"]["causes"]]
 

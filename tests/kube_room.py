@@ -3,7 +3,8 @@
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.plane import Answer, Lines, Plane
+from tests.control_plane import LocalControlPlane, WatchStream
+from tests.http_client import Response
 
 META = "g=meta.k8s.io"
 TABLE = f"application/json;as=Table;v=v1;{META}"
@@ -16,7 +17,7 @@ class Room:
     """ConfigMaps of one namespace, unless a plural and a group say otherwise."""
 
     def __init__(
-        self, plane: Plane, namespace: str, plural: str = "configmaps", root: str = "/api/v1"
+        self, plane: LocalControlPlane, namespace: str, plural: str = "configmaps", root: str = "/api/v1"
     ) -> None:
         self.plane = plane
         self.namespace = namespace
@@ -50,10 +51,10 @@ class Room:
     def delete(self, name: str) -> None:
         assert self.plane("DELETE", f"{self.path}/{name}").status == 200
 
-    def list(self, accept: str = "application/json", **query: Any) -> Answer:
+    def list(self, accept: str = "application/json", **query: Any) -> Response:
         return self.plane("GET", f"{self.path}?{urlencode(query)}", Accept=accept)
 
-    def watch(self, accept: str = "application/json", **query: Any) -> Lines:
+    def watch(self, accept: str = "application/json", **query: Any) -> WatchStream:
         return self.plane.watch(f"{self.path}?{urlencode({'watch': 'true', **query})}", Accept=accept)
 
     @property
@@ -77,7 +78,7 @@ def told(events: Any) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
 
 
-def cause(answer: Answer) -> tuple[int, str, list[str]]:
+def cause(answer: Response) -> tuple[int, str, list[str]]:
     """A refusal in short: the status, its reason, and the reasons of its causes."""
     said = answer.json
     assert (said["kind"], said["status"], said["code"]) == ("Status", "Failure", answer.status)
@@ -85,6 +86,6 @@ def cause(answer: Answer) -> tuple[int, str, list[str]]:
     return answer.status, said["reason"], [one["reason"] for one in causes]
 
 
-def ends(lines: Lines) -> bool:
+def ends(lines: WatchStream) -> bool:
     """Whether nothing more comes, and the stream is complete: all chunks, the last one too."""
     return lines._response.readline() == b""

@@ -24,7 +24,9 @@ from typing import Any
 from google.protobuf import json_format
 
 from koguma.envoy import schema
-from tests.mesh import Answer, Mesh, Process, call, joined, until
+from tests.http_client import Response, call, joined_headers
+from tests.live_mesh import LiveMesh, Process
+from tests.waiting import until
 
 ENVOY = shutil.which("envoy", path=str(Path(sys.executable).parent)) or "envoy"
 FEATURES = (
@@ -67,7 +69,7 @@ class KumaDp:
 
     def __init__(
         self,
-        mesh: Mesh,
+        mesh: LiveMesh,
         dataplane: Mapping[str, Any],
         *,
         features: Sequence[str] = (),
@@ -127,7 +129,7 @@ class KumaDp:
             headers = {"accept": "application/json", "content-type": "application/json"}
             connection.request("POST", "/bootstrap", json.dumps(body), headers)
             response = connection.getresponse()
-            answer = Answer(response.status, joined(response.getheaders()), response.read())
+            answer = Response(response.status, joined_headers(response.getheaders()), response.read())
         assert answer.status == 200, answer.text
         return answer.json
 
@@ -154,11 +156,11 @@ class KumaDp:
         """Wait until Envoy is ready, as `kuma-dp wait` does."""
         until(lambda: self.admin("/ready").status == 200, f"{self.name} is ready")
 
-    def admin(self, path: str, method: str = "GET") -> Answer:
+    def admin(self, path: str, method: str = "GET") -> Response:
         """What Envoy's admin says, on the port that the agent knows."""
         return call(self.admin_port, method, path)
 
-    def told(self, path: str) -> Answer:
+    def told(self, path: str) -> Response:
         """What the agent fetches every second from the control plane, through Envoy."""
         connection = http.client.HTTPConnection("localhost", timeout=5)
         with contextlib.closing(connection):
@@ -166,7 +168,7 @@ class KumaDp:
             connection.sock.connect(self._socket("kuma-mesh-metric-config"))
             connection.request("GET", path)
             response = connection.getresponse()
-            return Answer(response.status, joined(response.getheaders()), response.read())
+            return Response(response.status, joined_headers(response.getheaders()), response.read())
 
     def _readiness(self, path: str) -> tuple[int, bytes]:
         if path != "/ready":

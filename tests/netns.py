@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import pytest
 
-from tests.mesh import Process
+from tests.live_mesh import Process
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {

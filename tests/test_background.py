@@ -8,10 +8,10 @@ import pytest
 from koguma import background, logs
 from koguma.background import Background
 from koguma.core.build.watching import Watching
+from tests.control_plane import LocalControlPlane, timeout
 from tests.error_lines import errors_in, unexpected
-from tests.mesh import until
-from tests.plane import Plane, timeout
 from tests.test_fleet import connect, dataplane, next_offer
+from tests.waiting import until
 
 FAILS = "a background task failed"
 
@@ -114,7 +114,7 @@ ROUND = "proxies could not be served; all are looked at again"
 
 @pytest.mark.expected_errors(ROUND)
 def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_path, monkeypatch):
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         line = connect(plane, dataplane("web-1", service="web"), name="web-1")
         plane.run(next_offer(line))
         assert "koguma_push_rounds_failed_total 0.0" in plane("GET", "/metrics").body.decode()
@@ -140,7 +140,7 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
 
 def test_policies_that_tie_fail_no_round(tmp_path):
     """What the advice to writers keeps up to date is none of the fleet's business."""
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         fleet = plane.plane._proxies.fleet
         line = connect(plane, dataplane("web-1", service="web"), name="web-1")
         plane.run(next_offer(line))
@@ -154,7 +154,7 @@ def test_policies_that_tie_fail_no_round(tmp_path):
 @pytest.mark.expected_errors(FAILS)
 def test_a_task_of_the_control_plane_that_dies_lives_again(tmp_path, monkeypatch):
     monkeypatch.setattr(background, "RESTART_SECONDS_MIN", 0.001)
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         fleet = plane.plane._proxies.fleet
         works = fleet._wait
         failures = iter([RuntimeError("dead")])

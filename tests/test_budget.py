@@ -23,7 +23,7 @@ from koguma.envoy import schema as envoy_schema
 from koguma.xds.health import METHOD as HEALTH_METHOD
 from koguma.xds.health import SERVICE as HEALTH_SERVICE
 from koguma.xds.server import SERVICE
-from tests.mesh import Mesh
+from tests.live_mesh import LiveMesh
 
 WAIT_SECONDS_MAX = 1.0
 LOG_BYTES_MAX = 200_000  # of all lines about all of this
@@ -44,13 +44,15 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    with Mesh(tmp_path_factory.mktemp("budget")) as running:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
+    with LiveMesh(tmp_path_factory.mktemp("budget")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def waits(mesh: Mesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float, float], float]]:
+def waits(
+    mesh: LiveMesh, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[float, float], float]]:
     """The longest that a request took which was under way between two moments."""
     path = tmp_path_factory.mktemp("poller") / "waits"
     with path.open("wb") as out:
@@ -76,12 +78,12 @@ def dataplane(n_inbounds: int) -> str:
     return json.dumps({"type": "Dataplane", "mesh": "default", "name": "web-1", "networking": networking})
 
 
-def trusting(mesh: Mesh) -> ssl.SSLContext:
+def trusting(mesh: LiveMesh) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(mesh.directory / "cp" / "ca.pem"))
 
 
 def post(
-    mesh: Mesh, port: str, path: str, body: bytes, media: str = "application/json", token: str = RUBBISH
+    mesh: LiveMesh, port: str, path: str, body: bytes, media: str = "application/json", token: str = RUBBISH
 ) -> tuple[int, bytes]:
     """One request, with a token that is none unless one is given; what came back."""
     number = {"api": mesh.api, "api-tls": mesh.tls, "dp": mesh.dp}[port]
@@ -99,12 +101,12 @@ def post(
             return 0, b""
 
 
-def bootstrap(mesh: Mesh, body: bytes, token: str) -> tuple[int, bytes]:
+def bootstrap(mesh: LiveMesh, body: bytes, token: str) -> tuple[int, bytes]:
     """One request for a bootstrap, with a token in its header and in its body."""
     return post(mesh, "dp", "/bootstrap", body.replace(RUBBISH.encode(), token.encode()), token=token)
 
 
-def stream(mesh: Mesh, method: str, message: bytes, token: str = RUBBISH) -> tuple[str, bytes]:
+def stream(mesh: LiveMesh, method: str, message: bytes, token: str = RUBBISH) -> tuple[str, bytes]:
     """One stream that begins with a message; how it ended."""
     ca = (mesh.directory / "cp" / "ca.pem").read_bytes()
     options = [("grpc.max_send_message_length", -1)]
@@ -214,7 +216,7 @@ def show(table: list[tuple[str, str, float, str]]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nobody_waits_for_the_worst_message_of_somebody_without_a_token(
-    mesh: Mesh, waits: Callable[[float, float], float]
+    mesh: LiveMesh, waits: Callable[[float, float], float]
 ) -> None:
     table: list[tuple[str, str, float, str]] = []
 

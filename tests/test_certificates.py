@@ -19,7 +19,7 @@ from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model.resource import Key, Resource
 from koguma.store.log import Loaded
 from koguma.store.state import State
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -558,7 +558,7 @@ def test_no_key_is_ever_shown_or_logged():
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("certificates")) as running:
+    with LocalControlPlane(tmp_path_factory.mktemp("certificates")) as running:
         yield running
 
 

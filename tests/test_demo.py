@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.demo_run import Demo
-from tests.mesh import KOGUMA, until
+from tests.live_mesh import KOGUMA
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 SPLIT = r"v1 █+ [89]\d%  v2 █+ ([4-9]|1\d|2\d)%"

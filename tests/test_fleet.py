@@ -18,15 +18,15 @@ from koguma.model.resource import Key, Resource
 from koguma.registration import CONNECTED_TO
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ConnectRequest, ProxyStatus, Rejection
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
 
 TOLD = {}  # by line, the offers that it told
 
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         yield running
 
 
@@ -184,7 +184,7 @@ def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
 
 def test_a_proxy_that_moved_to_another_control_plane_is_not_removed_by_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         line = connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
         assert here == plane.plane._proxies.fleet.context.about.instance_id
@@ -208,7 +208,7 @@ def owned_by(plane, owner):
 
 def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.2)
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
         owned_by(plane, "another")
@@ -221,7 +221,7 @@ def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_p
 def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 60)
     monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         owned_by(plane, "another")
         line = connect(plane, dataplane())
@@ -231,7 +231,7 @@ def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(t
 
 def test_what_another_claims_first_stays_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.3)
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         owned_by(plane, "another")
         connect(plane, dataplane())
@@ -242,10 +242,10 @@ def test_what_another_claims_first_stays_with_it(tmp_path, monkeypatch):
 
 def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
     store = f"sqlite:///{tmp_path / 'mesh.db'}"
-    with Plane(tmp_path / "a", store=store) as first:
+    with LocalControlPlane(tmp_path / "a", store=store) as first:
         for name in ("web-1", "web-2"):
             connect(first, dataplane(name), name=name)
-    with Plane(tmp_path / "a", store=store) as second:
+    with LocalControlPlane(tmp_path / "a", store=store) as second:
         assert stored(second, "web-2") is not None
         connect(second, dataplane())
         second.run(second.plane._proxies.fleet.sweep(0))
@@ -283,13 +283,13 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
         until(lambda: all(line.compiled is not None for line in lines))
         return [line.compiled for line in lines]
 
-    with Plane(tmp_path / "a", store=store) as first:
+    with LocalControlPlane(tmp_path / "a", store=store) as first:
         come(first)
         until(
             lambda: (first.plane.store.state.named("MeshService", "default", "web") or stored(first)).status
         )
         settled = come(first)
-    with Plane(tmp_path / "a", store=store) as second:
+    with LocalControlPlane(tmp_path / "a", store=store) as second:
         ran = second.plane._proxies.fleet._control._db.runs
         before = ran["outbound.everything"]
         assert come(second) == settled
@@ -619,7 +619,7 @@ def test_a_refusal_through_any_door_is_shown_with_its_reason(plane):
 
 
 def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
-    with Plane(tmp_path, localhost_is_admin=False) as plane:
+    with LocalControlPlane(tmp_path, localhost_is_admin=False) as plane:
         admin = {"Authorization": f"Bearer {(tmp_path / 'admin-token').read_text().strip()}"}
         with pytest.raises(Unauthenticated):
             connect(plane, dataplane(), shown="rubbish")
@@ -630,7 +630,7 @@ def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
 @pytest.fixture
 def with_spoilt_objects(tmp_path):
     """A control plane that has one object of each kind in its store that nobody can read."""
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         kinds = [kind for kind in running.plane.kinds if kind.is_mesh_scoped and not kind.read_only]
         spoilt = [
             Resource(

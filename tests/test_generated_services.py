@@ -11,7 +11,7 @@ import pytest
 from koguma.control import ServiceGenerator
 from koguma.core import pipeline
 from koguma.main import now
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 GENERATOR = "meshservice-generator"
 STARTED = "kuma.io/deletion-grace-period-started-at"
@@ -20,7 +20,7 @@ NOTHING = {"skipCreatingInitialPolicies": ["*"]}
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         assert running("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop", **NOTHING}).status == 201
         yield running
 
@@ -212,10 +212,10 @@ def test_many_dataplanes_at_once_make_few_batches(plane):
 
 def test_a_restart_finds_what_is_there_and_changes_nothing(tmp_path):
     store = f"sqlite:///{tmp_path / 'mesh.db'}"
-    with Plane(tmp_path / "a", store=store) as first:
+    with LocalControlPlane(tmp_path / "a", store=store) as first:
         write_dataplane(first, "web-1", mesh="default")
         eventually(lambda: services(first, "default"), {"web": [8080]})
-    with Plane(tmp_path / "a", store=store) as second:
+    with LocalControlPlane(tmp_path / "a", store=store) as second:
         write_dataplane(second, "api-1", service="api", mesh="default")
         eventually(lambda: services(second, "default"), {"web": [8080], "api": [8080]})
         assert len(history(second, "web", "default")) == 1
@@ -252,7 +252,10 @@ def history(plane, name, mesh="shop"):
 @pytest.mark.slow
 def test_two_control_planes_create_each_service_once(postgres, tmp_path):
     store = postgres.database()
-    with Plane(tmp_path / "a", store=store) as first, Plane(tmp_path / "b", store=store) as second:
+    with (
+        LocalControlPlane(tmp_path / "a", store=store) as first,
+        LocalControlPlane(tmp_path / "b", store=store) as second,
+    ):
         assert first("PUT", "/meshes/shop", {"type": "Mesh", "name": "shop", **NOTHING}).status == 201
         eventually(lambda: second("GET", "/meshes/shop").status, 200)
 

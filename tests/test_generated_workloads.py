@@ -4,14 +4,14 @@ import time
 
 import pytest
 
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 GENERATOR = "workload-generator"
 
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         mesh = {"type": "Mesh", "name": "shop", "skipCreatingInitialPolicies": ["*"]}
         assert running("PUT", "/meshes/shop", mesh).status == 201
         yield running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_plane import LocalControlPlane
 from tests.kubectl import tool
-from tests.plane import Plane
 from tests.test_readme import commands
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +38,7 @@ def reader(tmp_path_factory):
     (home / "examples").symlink_to(ROOT / "examples")
     (home / "bin").mkdir()
     (home / "bin" / "kubectl").symlink_to(tool.on_path() or tool.packaged())
-    with Plane(tmp_path_factory.mktemp("guided")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("guided")) as plane:
         path = f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("KOGUMA_", "KUBE"))}
         yield plane, home, {**kept, "PATH": path, "HOME": str(home), "KOGUMA_ADDRESS": plane.address}

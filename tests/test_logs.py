@@ -10,7 +10,7 @@ import structlog
 from koguma import logs
 from koguma.logs import MASK
 from koguma.model.redacted import Redacted
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 pytestmark = pytest.mark.expected_errors(".")  # they log all sorts of things
 
@@ -173,7 +173,7 @@ def test_auto_is_json_where_nobody_looks(written):
 
 
 def test_an_answered_request_is_found_in_the_log_by_its_id(written, tmp_path):
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         said = written()
         refused = plane("PUT", "/meshes/No", {"type": "Mesh", "name": "No"}, Authorization=f"Bearer {TOKEN}")
         missing = plane("GET", "/meshes/nowhere")

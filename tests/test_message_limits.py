@@ -9,14 +9,14 @@ from koguma.model.nearest import nearest
 from koguma.model.schema import UNKNOWN, Checker, Spec
 from koguma.model.violation import FOUND_MAX, MORE, TOLD_MAX, Violation, told
 from koguma.registration import document
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 FIELDS = {f"fiield{number}": number for number in range(20_000)}
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("limits")) as running:
+    with LocalControlPlane(tmp_path_factory.mktemp("limits")) as running:
         yield running
 
 

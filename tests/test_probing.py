@@ -9,7 +9,7 @@ import pytest
 from koguma import probing
 from koguma.model.errors import Forbidden, NotFound, Unauthenticated
 from koguma.xds.contract import ConnectRequest
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 WEB = "/meshes/default/dataplanes/web-1"
 PROBE = "_kuma_probe_10080"
@@ -19,7 +19,7 @@ OURS = ["feature-access-log-pipe"]
 @pytest.fixture
 def plane(tmp_path, monkeypatch):
     monkeypatch.setattr(probing, "CHANGE_SECONDS", 0)
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         yield running
 
 
@@ -34,7 +34,9 @@ def dataplane(**changes: Any) -> dict[str, Any]:
     }
 
 
-def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadata: Any) -> ConnectRequest:
+def hello(
+    plane: LocalControlPlane, name: str = "web-1", shown: str | None = None, **metadata: Any
+) -> ConnectRequest:
     if shown is None:
         tags = {"kuma.io/service": ["web"]}
         body = {"mesh": "default", "name": "web-1", "validFor": "1h", "tags": tags}
@@ -42,22 +44,22 @@ def hello(plane: Plane, name: str = "web-1", shown: str | None = None, **metadat
     return ConnectRequest("default", name, shown, {"features": OURS, **metadata}, "1.40.0")
 
 
-def let_in(plane: Plane, said: ConnectRequest) -> Any:
+def let_in(plane: LocalControlPlane, said: ConnectRequest) -> Any:
     side = plane.plane._proxies
     return plane.run(side.health_door.connect(said))
 
 
-def write(plane: Plane, document: dict[str, Any]) -> None:
+def write(plane: LocalControlPlane, document: dict[str, Any]) -> None:
     answer = plane("PUT", WEB, document)
     assert answer.status in (200, 201), answer.body
 
 
-def state(plane: Plane) -> tuple[Any, Any]:
+def state(plane: LocalControlPlane) -> tuple[Any, Any]:
     (inbound,) = plane("GET", WEB).json["networking"]["inbound"]
     return inbound.get("state"), (inbound.get("health") or {}).get("ready")
 
 
-def revision(plane: Plane) -> int:
+def revision(plane: LocalControlPlane) -> int:
     return plane.plane.store.state.revision
 
 

@@ -8,9 +8,9 @@ from koguma import prover as prover_module
 from koguma.core.build import snapshot as compiled
 from koguma.model.resource import Key
 from koguma.prover import Prover
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 from tests.test_fleet import connect, dataplane, next_offer, token
+from tests.waiting import until
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
 API = Key("Dataplane", "default", "default", "", "api-1")
@@ -18,7 +18,7 @@ API = Key("Dataplane", "default", "default", "", "api-1")
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         for name in ("web-1", "api-1"):
             shown = token(running, tags={"kuma.io/service": [name[:3]]})
             line = connect(running, dataplane(name, service=name[:3]), name=name, shown=shown)

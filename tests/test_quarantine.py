@@ -10,8 +10,8 @@ from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET, Piece, Snapshot, bu
 from koguma.model.resource import Key
 from koguma.quarantine import Quarantine
 from koguma.store.contract import Put, Transaction
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
 
@@ -31,7 +31,7 @@ def snapshot(**clusters):
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path, store=f"sqlite:///{tmp_path / 'mesh.db'}") as running:
+    with LocalControlPlane(tmp_path, store=f"sqlite:///{tmp_path / 'mesh.db'}") as running:
         yield running
 
 

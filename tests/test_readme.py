@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.demo_run import Demo
-from tests.mesh import Echo, Mesh, Process, call, free_port, until
-from tests.plane import by_socket
+from tests.http_client import call, request_over_socket
+from tests.live_mesh import Echo, LiveMesh, Process
+from tests.ports import free_port
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 BIN = str(Path(sys.executable).parent)
@@ -43,7 +45,7 @@ def curl(command, exported):
     _, path = command.split("localhost/", 1)
     file = re.search(r"--unix-socket (\S+)", command).group(1)
     assert file == "$KOGUMA_DATA_DIR/api.sock"
-    return by_socket(Path(exported["KOGUMA_DATA_DIR"]), "GET", "/" + path.strip("'"))
+    return request_over_socket(Path(exported["KOGUMA_DATA_DIR"]), "GET", "/" + path.strip("'"))
 
 
 @pytest.mark.slow
@@ -87,7 +89,7 @@ def see(command, done, demo):
 def test_services_of_ones_own_join_as_it_says(tmp_path):
     echo, ports = Echo(name="api-1"), {"10080": free_port(), "9000": free_port()}
     started = []
-    with Mesh(tmp_path / "mesh") as mesh:
+    with LiveMesh(tmp_path / "mesh") as mesh:
         variables = {**mesh.environment, "PATH": f"{BIN}:{os.environ['PATH']}"}
         for command in commands("Your own services"):
             real = command.replace("8080 --protocol", f"{echo.port} --protocol")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.mesh import Mesh, until
+from tests.live_mesh import LiveMesh
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -12,7 +13,7 @@ TO_ALL = {"kind": "Mesh"}
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
-    with Mesh(tmp_path_factory.mktemp("real"), proof_interval="1s") as running:
+    with LiveMesh(tmp_path_factory.mktemp("real"), proof_interval="1s") as running:
         running.sidecar("backend-1", "backend", wait=False)
         running.web = running.sidecar("web-1", "web", serves=False, outbounds=["backend"], wait=False)
         running.web.says("is ready")

@@ -9,7 +9,8 @@ import pytest
 import re2
 
 from koguma.envoy.callers import Uri
-from tests.plane import Plane, by_socket
+from tests.control_plane import LocalControlPlane
+from tests.http_client import request_over_socket
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "koguma"
@@ -74,13 +75,16 @@ def test_no_code_comes_through_the_api():
 
 
 def test_no_key_is_the_same_in_two_installations(tmp_path):
-    with Plane(tmp_path / "one") as one, Plane(tmp_path / "two") as two:
+    with LocalControlPlane(tmp_path / "one") as one, LocalControlPlane(tmp_path / "two") as two:
         token = (one.data_dir / "admin-token").read_text().strip()
         as_admin = {"Authorization": f"Bearer {token}"}
         assert one("GET", "/meshes", **as_admin).status == 200
         assert two("GET", "/meshes", **as_admin).status == 401
         keys = [
-            {each["data"] for each in by_socket(plane.data_dir, "GET", "/globalsecrets").json["items"]}
+            {
+                each["data"]
+                for each in request_over_socket(plane.data_dir, "GET", "/globalsecrets").json["items"]
+            }
             for plane in (one, two)
         ]
     assert all(keys)

@@ -13,8 +13,8 @@ from koguma.model.errors import Conflict, Forbidden, Invalid
 from koguma.model.labels import REGISTERED_BY
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ConnectRequest
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
 
 SERVICE = "kuma.io/service"
 PAY = "/meshes/default/dataplanes/pay-1"
@@ -23,7 +23,7 @@ PAY = "/meshes/default/dataplanes/pay-1"
 @pytest.fixture
 def plane(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.05)
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         yield running
 
 

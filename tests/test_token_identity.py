@@ -8,8 +8,8 @@ from koguma.identity.claims import DataplaneClaims
 from koguma.identity.dataplane_auth import UnvouchedIdentity, check_identity
 from koguma.model.resource import Resource
 from koguma.xds.contract import ConnectRequest
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
 
 SERVICE, WORKLOAD, ZONE = "kuma.io/service", "kuma.io/workload", "kuma://kuma.io/zone/default"
 PROTOCOL = "kuma://kuma.io/protocol/http"
@@ -17,7 +17,7 @@ PROTOCOL = "kuma://kuma.io/protocol/http"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("identity")) as running:
+    with LocalControlPlane(tmp_path_factory.mktemp("identity")) as running:
         yield running
 
 
@@ -164,7 +164,7 @@ def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
 
 
 def test_operators_may_leave_it_to_proxies_who_they_are(tmp_path):
-    with Plane(tmp_path, identity_from_token=False) as plane:
+    with LocalControlPlane(tmp_path, identity_from_token=False) as plane:
         found = uris(connect(plane, "e-1", token(plane, name="e-1"), document("e-1", version="v1")))
     assert found == (
         "spiffe://default/web",

@@ -13,8 +13,8 @@ from koguma.identity import tokens
 from koguma.xds.health import METHOD
 from koguma.xds.health import SERVICE as HEALTH
 from koguma.xds.server import SERVICE
-from tests.mesh import until
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
 from tests.xds.house import schema
 
 TAGS = {"kuma.io/service": ["web"]}
@@ -35,7 +35,7 @@ MESSAGES = {
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as running:
+    with LocalControlPlane(tmp_path) as running:
         yield running
 
 
@@ -170,7 +170,10 @@ def test_a_dataplane_that_becomes_anothers_ends_the_stream_of_who_it_was(plane):
 @pytest.mark.slow
 def test_a_revocation_acts_on_every_control_plane(postgres, tmp_path):
     store = postgres.database()
-    with Plane(tmp_path / "a", store=store) as first, Plane(tmp_path / "b", store=store) as second:
+    with (
+        LocalControlPlane(tmp_path / "a", store=store) as first,
+        LocalControlPlane(tmp_path / "b", store=store) as second,
+    ):
         write(first, dataplane("web-1"))
         shown = token(first)
         until(lambda: second("GET", "/meshes/default/dataplanes/web-1").status == 200)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 pytestmark = pytest.mark.slow
 URL = "/meshes/default/meshtimeouts"
@@ -14,7 +14,10 @@ URL = "/meshes/default/meshtimeouts"
 @pytest.fixture
 def pair(postgres, tmp_path):
     store = postgres.database()
-    with Plane(tmp_path / "a", store=store) as first, Plane(tmp_path / "b", store=store) as second:
+    with (
+        LocalControlPlane(tmp_path / "a", store=store) as first,
+        LocalControlPlane(tmp_path / "b", store=store) as second,
+    ):
         yield first, second
 
 

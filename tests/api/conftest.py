@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("plane")) as running:
+    with LocalControlPlane(tmp_path_factory.mktemp("plane")) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from koguma.api.access import Access, Attempt, builtin_roles
 from koguma.api.user import User
 from koguma.main import all_kinds
 from koguma.model.access import Binding, Role, Rule
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def guarded(tmp_path_factory):
             - {role: one-timeout, users: [nina]}
         """
     )
-    with Plane(data, str(file), localhost_is_admin=False) as plane:
+    with LocalControlPlane(data, str(file), localhost_is_admin=False) as plane:
         for mesh in ("red", "blue"):
             document = {"type": "Mesh", "name": mesh, "skipCreatingInitialPolicies": ["*"]}
             assert plane("PUT", f"/meshes/{mesh}", document, **admin(plane)).status == 201

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tests.plane import timeout
+from tests.control_plane import timeout
 
 URL = "/meshes/default/meshtimeouts/bad"
 

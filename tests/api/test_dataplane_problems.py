@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     """One of its own: Dataplanes of other tests would be in the way."""
-    with Plane(tmp_path_factory.mktemp("plane")) as running:
+    with LocalControlPlane(tmp_path_factory.mktemp("plane")) as running:
         yield running
 
 

@@ -6,7 +6,7 @@ changes meshes so that applying them makes nothing anew, and writes one document
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 LAST = "user-token-signing-key"  # from here on the token that applies is one of the other control plane
 LEFT_OUT = ("envoy-admin-ca", "inter-cp-ca")
@@ -105,7 +105,7 @@ def of_global(document):
 
 @pytest.fixture
 def source(tmp_path):
-    with Plane(tmp_path / "source") as plane:
+    with LocalControlPlane(tmp_path / "source") as plane:
         backend = {"name": "ca-1", "type": "builtin"}
         mesh = {"type": "Mesh", "name": "shop", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
         external = {
@@ -146,7 +146,7 @@ def source(tmp_path):
 def test_what_is_exported_applies_to_an_empty_control_plane(tmp_path, source, profile, flags, some):
     documents = exported(source, profile)
     assert {document["type"] for _, document in documents} >= some
-    with Plane(tmp_path / "target", **flags) as target:
+    with LocalControlPlane(tmp_path / "target", **flags) as target:
         apply(target, documents)
         there, expected = contents(exported(target, profile)), contents(documents)
         assert set(there) >= set(expected)
@@ -172,7 +172,7 @@ def test_the_kubernetes_form_of_everything_is_kept_by_the_export_and_applies_aga
         shown["metadata"].get("labels", {}).pop("kuma.io/origin", None)
         documents.append({name: value for name, value in shown.items() if name != "status"})
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kuma-system"}}
-    with Plane(tmp_path / "target") as target:
+    with LocalControlPlane(tmp_path / "target") as target:
         target("POST", "/api/v1/namespaces", namespace)
         answer = target("POST", "/_apply", {"objects": documents})
         assert answer.status == 200, answer.json

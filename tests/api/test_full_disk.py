@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 from tests.small_disk import small_disk
 
 
@@ -14,7 +14,7 @@ def disk(tmp_path):
         yield found
 
 
-def written_until_refused(plane: Plane):
+def written_until_refused(plane: LocalControlPlane):
     for number in range(200):
         answer = plane(
             "PUT",
@@ -27,7 +27,7 @@ def written_until_refused(plane: Plane):
 
 
 def test_a_full_disk_is_answered_with_507_and_shown_to_operators(disk) -> None:
-    with Plane(disk.path / "data", store="") as plane:
+    with LocalControlPlane(disk.path / "data", store="") as plane:
         assert plane("PUT", "/meshes/default/meshtimeouts/old", timeout("old")).status == 201
         assert plane("GET", "/ready").status == 200
         disk.fill()

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 
 @pytest.fixture(scope="module")
 def above(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("global"), mode="global") as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("global"), mode="global") as plane:
         yield plane
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from koguma.cli import output
 from koguma.model import documents
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 CASES = Path(__file__).parent.parent / "core" / "cases"
 _numbers = itertools.count(1)
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def inspected(tmp_path_factory):
     """A control plane of its own, since the founding documents name namespaces."""
-    with Plane(tmp_path_factory.mktemp("inspected")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("inspected")) as plane:
         yield plane
 
 
@@ -232,7 +232,7 @@ def test_who_may_read_an_object_may_inspect_it(tmp_path):
           bindings: [{role: proxies, users: [dora]}]
         """
     )
-    with Plane(tmp_path, str(file), localhost_is_admin=False) as plane:
+    with LocalControlPlane(tmp_path, str(file), localhost_is_admin=False) as plane:
         admin = {"Authorization": f"Bearer {(plane.data_dir / 'admin-token').read_text()}"}
         objects = [dataplane("default", "web"), dataplane("default", "other"), timeout()]
         assert plane("POST", "/_apply", {"objects": objects}, **admin).status == 200

@@ -3,7 +3,7 @@
 import jsonpatch
 import pytest
 
-from tests.plane import timeout
+from tests.control_plane import timeout
 
 CLUSTER = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 LISTENER = "type.googleapis.com/envoy.config.listener.v3.Listener"

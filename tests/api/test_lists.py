@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.plane import timeout
+from tests.control_plane import timeout
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 from koguma import data_directory
 from koguma.api.authn import is_passed_on
 from koguma.api.server import HttpServer
+from tests.control_plane import LocalControlPlane, WatchStream, timeout
 from tests.envoy.real_envoy import cluster, endpoint, envoy, hcm, listener
-from tests.mesh import KOGUMA
-from tests.plane import Lines, Plane, SocketConnection, asked, by_socket, timeout
+from tests.http_client import SocketConnection, request_over_socket, send_request
+from tests.live_mesh import KOGUMA
 from tests.ports import free_port
 
 MESH = {"type": "Mesh", "name": "forged", "skipCreatingInitialPolicies": ["*"]}
@@ -50,7 +51,7 @@ REFUSED = (401, 403)
 @pytest.fixture(scope="module")
 def default(tmp_path_factory):
     """A control plane as it is without any setting."""
-    with Plane(tmp_path_factory.mktemp("default"), localhost_is_admin=None) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("default"), localhost_is_admin=None) as plane:
         assert not plane.settings.localhost_is_admin
         yield plane
 
@@ -81,24 +82,26 @@ def test_the_owner_of_the_data_directory_comes_in_by_its_socket(tmp_path, defaul
             path = "/meshes/not-there"
         if method in ("PUT", "POST") and not path.startswith("/tokens"):
             path += "?dryRun=All" if path.startswith("/apis") else "?dry_run=true"
-    assert by_socket(default.data_dir, method, path, body).status not in REFUSED
+    assert request_over_socket(default.data_dir, method, path, body).status not in REFUSED
 
 
 def test_the_socket_is_the_owners_alone_and_goes_with_the_control_plane(tmp_path):
     path = tmp_path / data_directory.ADMIN_SOCKET
-    with Plane(tmp_path, localhost_is_admin=None):
+    with LocalControlPlane(tmp_path, localhost_is_admin=None):
         assert stat.S_ISSOCK(path.stat().st_mode)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert by_socket(tmp_path, "GET", "/who-am-i").json["name"] == "mesh-system:admin"
+        assert request_over_socket(tmp_path, "GET", "/who-am-i").json["name"] == "mesh-system:admin"
     assert not path.exists()
 
 
 def test_a_token_counts_on_the_socket_too(default):
     asks = {"name": "vera", "groups": [], "validFor": "1h"}
-    token = by_socket(default.data_dir, "POST", "/tokens/user", asks).body.decode()
+    token = request_over_socket(default.data_dir, "POST", "/tokens/user", asks).body.decode()
     as_vera = {"Authorization": f"Bearer {token}"}
-    assert by_socket(default.data_dir, "GET", "/who-am-i", **as_vera).json["name"] == "vera"
-    assert by_socket(default.data_dir, "GET", "/meshes", Authorization="Bearer nonsense").status == 401
+    assert request_over_socket(default.data_dir, "GET", "/who-am-i", **as_vera).json["name"] == "vera"
+    assert (
+        request_over_socket(default.data_dir, "GET", "/meshes", Authorization="Bearer nonsense").status == 401
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_a_token_counts_on_the_socket_too(default):
     ],
 )
 def test_what_a_proxy_or_a_browser_passes_on_to_the_socket_is_nobodys(default, headers):
-    assert by_socket(default.data_dir, "GET", "/meshes", **headers).status == 403
+    assert request_over_socket(default.data_dir, "GET", "/meshes", **headers).status == 403
 
 
 def test_a_socket_that_a_crash_left_is_replaced(tmp_path):
@@ -121,23 +124,23 @@ def test_a_socket_that_a_crash_left_is_replaced(tmp_path):
     with socket.socket(socket.AF_UNIX) as left, data_directory.socket_address(path) as address:
         left.bind(address)
     assert path.exists()
-    with Plane(tmp_path, localhost_is_admin=None):
-        assert by_socket(tmp_path, "GET", "/meshes").status == 200
+    with LocalControlPlane(tmp_path, localhost_is_admin=None):
+        assert request_over_socket(tmp_path, "GET", "/meshes").status == 200
 
 
 def test_the_socket_of_another_control_plane_is_left_alone_and_told(tmp_path):
-    with Plane(tmp_path, localhost_is_admin=None) as first:
-        with Plane(tmp_path, localhost_is_admin=None):
-            checks = by_socket(tmp_path, "GET", "/_check").json["checks"]
+    with LocalControlPlane(tmp_path, localhost_is_admin=None) as first:
+        with LocalControlPlane(tmp_path, localhost_is_admin=None):
+            checks = request_over_socket(tmp_path, "GET", "/_check").json["checks"]
             assert "local admin" not in {check["name"] for check in checks}
-            assert by_socket(tmp_path, "GET", "/config").json["apiPort"] == first.port
-        assert by_socket(tmp_path, "GET", "/config").json["apiPort"] == first.port
+            assert request_over_socket(tmp_path, "GET", "/config").json["apiPort"] == first.port
+        assert request_over_socket(tmp_path, "GET", "/config").json["apiPort"] == first.port
 
 
 def test_a_path_that_is_too_long_for_the_kernel_works_too(tmp_path):
     folder = tmp_path / ("long-" * 20) / ("longer-" * 10)
-    with Plane(folder, localhost_is_admin=None):
-        assert by_socket(folder, "GET", "/meshes").status == 200
+    with LocalControlPlane(folder, localhost_is_admin=None):
+        assert request_over_socket(folder, "GET", "/meshes").status == 200
 
 
 def test_no_moment_lets_others_open_the_socket(tmp_path):
@@ -170,7 +173,7 @@ def test_headers_of_proxies_are_known_in_every_spelling():
 @pytest.fixture(scope="module", params=[False, True], ids=["as it is", "where localhost is admin"])
 def behind_envoy(request, tmp_path_factory):
     """A port of an Envoy that passes everything on to the API."""
-    with Plane(tmp_path_factory.mktemp("behind"), localhost_is_admin=request.param) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("behind"), localhost_is_admin=request.param) as plane:
         routes = {
             "virtual_hosts": [
                 {
@@ -191,15 +194,15 @@ def test_who_comes_through_a_proxy_on_this_machine_is_nobody(behind_envoy, metho
     _, port = behind_envoy
     for more in ({}, {"Host": "localhost:5681"}, {"Impersonate_User": "mesh-system:admin"}):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        assert asked(connection, method, path, body, **more).status in REFUSED
+        assert send_request(connection, method, path, body, **more).status in REFUSED
 
 
 def test_a_token_works_through_a_proxy(behind_envoy):
     plane, port = behind_envoy
     token = (plane.data_dir / "admin-token").read_text().strip()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    assert asked(connection, "GET", "/meshes", Authorization=f"Bearer {token}").status == 200
-    with Lines(port, "/meshes?watch=true", {"Authorization": f"Bearer {token}"}) as lines:
+    assert send_request(connection, "GET", "/meshes", Authorization=f"Bearer {token}").status == 200
+    with WatchStream(port, "/meshes?watch=true", {"Authorization": f"Bearer {token}"}) as lines:
         assert lines.next()["type"] == "ADDED"
 
 
@@ -273,7 +276,7 @@ def test_who_has_no_data_directory_is_told_what_to_do(default, tmp_path):
 
 
 def test_the_socket_of_one_control_plane_is_not_used_for_the_address_of_another(default, tmp_path):
-    with Plane(tmp_path / "other", localhost_is_admin=None) as other:
+    with LocalControlPlane(tmp_path / "other", localhost_is_admin=None) as other:
         refused = koguma(
             tmp_path, "get", "meshes", "--address", other.address, KOGUMA_DATA_DIR=str(default.data_dir)
         )

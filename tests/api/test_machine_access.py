@@ -7,7 +7,7 @@ from koguma.kube.rbac_defaults import PROXY_FILES, USE
 from koguma.main import all_kinds
 from koguma.model import typed_parts
 from koguma.model.typed_parts import PROXY_FILE
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 KINDS = all_kinds()
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -19,7 +19,7 @@ FILE = "/var/log/koguma/a.log"
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         bind(plane, "editor", "edit")
         bind(plane, "keeper", "admin")
         yield plane
@@ -150,14 +150,14 @@ def test_edit_does_not_write_patches_and_admin_does(plane):
 
 def test_an_older_stores_edit_role_loses_patches_where_nobody_changed_it(tmp_path):
     store = f"sqlite:///{tmp_path}/store.db"
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         path = f"{RBAC}/clusterroles/system:aggregate-to-edit"
         role = plane("GET", path).json
         old = rbac_defaults.retired_rules(KINDS)
         own = {"verbs": ["create"], "apiGroups": ["kuma.io"], "resources": ["meshproxypatches"]}
         kept = [rule for rule in role["rules"] if "meshtimeouts" not in rule["resources"]]
         assert plane("PUT", path, {**role, "rules": [*old, *kept, own]}).status == 200
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         rules = plane("GET", path).json["rules"]
         patching = [rule for rule in rules if "meshproxypatches" in rule["resources"]]
         assert patching == [own], "what somebody wrote himself stays"

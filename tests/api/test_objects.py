@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.plane import timeout
+from tests.control_plane import timeout
 
 
 def url(mesh, name="slow", path="meshtimeouts"):

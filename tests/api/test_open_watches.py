@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PLAIN = "/meshes/default/secrets?watch=true"
@@ -15,7 +15,7 @@ FORMS = pytest.mark.parametrize("path", [PLAIN, KUBE])
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("open-watches")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("open-watches")) as plane:
         rules = [{"apiGroups": ["*"], "resources": ["secrets"], "verbs": ["watch"]}]
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
         answer = plane("POST", f"{RBAC}/clusterroles", {**role, "metadata": {"name": "watcher"}})

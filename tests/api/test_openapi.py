@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koguma.main import all_kinds
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 # A path of each shape; `make soak` tries all of them.
 PATHS = (
@@ -34,7 +34,7 @@ PATHS = (
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("described"), localhost_is_admin=False) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("described"), localhost_is_admin=False) as plane:
         plane.token = (plane.data_dir / "admin-token").read_text()
         plane.description = plane("GET", "/openapi.json", Authorization=f"Bearer {plane.token}").json
         yield plane

@@ -11,7 +11,7 @@ from koguma.identity.claims import DATAPLANE, USER, ZONE
 from koguma.kinds import secret_references
 from koguma.model import labels, reserved_secrets
 from koguma.model.kind import Kinds
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 KINDS = Kinds(kinds.KINDS)
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -24,7 +24,7 @@ MATCH = {"type": "HostnameGenerator", "port": 443, "protocol": "http"}
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         bind(plane, "editor", "edit")
         bind(plane, "keeper", "admin")  # which has the secrets of meshes
         assert write_secret(plane, "mine").status == 201

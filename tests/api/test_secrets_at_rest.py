@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from koguma.model.errors import KogumaError
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 PAYLOAD = b"the password of the payments database"
 TEXT = base64.b64encode(PAYLOAD).decode()
@@ -18,7 +18,7 @@ KUBERNETES = {
 }
 
 
-def written(plane: Plane) -> None:
+def written(plane: LocalControlPlane) -> None:
     secrets = {"type": "Secret", "mesh": "default", "name": "db", "data": TEXT}
     assert plane("PUT", "/meshes/default/secrets/db", secrets).status == 201
     assert (
@@ -28,7 +28,7 @@ def written(plane: Plane) -> None:
     assert plane("PUT", "/meshes/default/meshtimeouts/slow", timeout()).status == 201
 
 
-def found(plane: Plane) -> list[str]:
+def found(plane: LocalControlPlane) -> list[str]:
     kube = plane("GET", "/api/v1/namespaces/default/secrets/db").json["data"]["password"]
     plain = [plane("GET", path).json["data"] for path in ("/meshes/default/secrets/db", "/global-secrets/db")]
     return [kube, *plain]
@@ -38,37 +38,37 @@ def on_disk(data) -> bytes:
     return b"".join(file.read_bytes() for file in data.iterdir() if file.name.startswith("koguma.db"))
 
 
-def store_check(plane: Plane) -> str:
+def store_check(plane: LocalControlPlane) -> str:
     checks = plane("GET", "/_check").json["checks"]
     return next(check["message"] for check in checks if check["name"] == "store")
 
 
 def test_a_fresh_control_plane_encrypts_its_secrets(tmp_path) -> None:
     data = tmp_path / "data"
-    with Plane(data, store="") as plane:
+    with LocalControlPlane(data, store="") as plane:
         written(plane)
         assert TEXT.encode() not in on_disk(data)
         assert stat.S_IMODE((data / "koguma.db.key").stat().st_mode) == 0o600
         assert "Secrets are encrypted with the key " in store_check(plane)
     assert TEXT.encode() not in on_disk(data)
     assert b"idleTimeout" in on_disk(data)  # other objects are as they were
-    with Plane(data, store="") as plane:
+    with LocalControlPlane(data, store="") as plane:
         assert found(plane) == [TEXT] * 3
 
 
 def test_secrets_of_before_are_encrypted_by_the_next_start(tmp_path) -> None:
     data = tmp_path / "data"
-    with Plane(data, store="", store_encryption=False) as plane:
+    with LocalControlPlane(data, store="", store_encryption=False) as plane:
         written(plane)
         assert "Secrets are not encrypted, by choice" in store_check(plane)
     assert TEXT.encode() in on_disk(data)
     assert not (data / "koguma.db.key").exists()
-    with Plane(data, store="") as plane:
+    with LocalControlPlane(data, store="") as plane:
         assert TEXT.encode() not in on_disk(data)
         assert found(plane) == [TEXT] * 3
 
 
-def started(plane: Plane) -> None:
+def started(plane: LocalControlPlane) -> None:
     try:
         plane.__enter__()
     finally:
@@ -77,32 +77,35 @@ def started(plane: Plane) -> None:
 
 def test_a_lost_key_stops_the_start_and_names_the_file(tmp_path) -> None:
     data = tmp_path / "data"
-    with Plane(data, store="") as plane:
+    with LocalControlPlane(data, store="") as plane:
         written(plane)
     key = data / "koguma.db.key"
     kept = key.read_bytes()
     key.unlink()
     with pytest.raises(KogumaError) as refusal:
-        started(Plane(data, store=""))
+        started(LocalControlPlane(data, store=""))
     assert str(key) in refusal.value.detail
     assert "nothing was changed" in refusal.value.detail
     assert not key.exists()
     key.write_bytes(kept)
     key.chmod(0o600)
-    with Plane(data, store="") as plane:
+    with LocalControlPlane(data, store="") as plane:
         assert found(plane) == [TEXT] * 3
 
 
 def test_postgres_needs_a_key_or_the_choice_to_go_without(tmp_path, postgres) -> None:
     url = postgres.database()
     with pytest.raises(KogumaError, match="--no-store-encryption"):
-        started(Plane(tmp_path / "a", store=url, store_key_file=""))
-    with Plane(tmp_path / "b", store=url) as one, Plane(tmp_path / "c", store=url) as two:
+        started(LocalControlPlane(tmp_path / "a", store=url, store_key_file=""))
+    with (
+        LocalControlPlane(tmp_path / "b", store=url) as one,
+        LocalControlPlane(tmp_path / "c", store=url) as two,
+    ):
         written(one)
         assert found(one) == [TEXT] * 3
         assert two("GET", "/ready").status == 200
     bodies = [body for (body,) in postgres.fetch("SELECT body FROM changes", url)]
     assert not [body for body in bodies if TEXT in body]
-    with Plane(tmp_path / "d", store=url) as plane:
+    with LocalControlPlane(tmp_path / "d", store=url) as plane:
         assert found(plane) == [TEXT] * 3
     postgres.drop(url)

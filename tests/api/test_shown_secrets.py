@@ -20,7 +20,7 @@ from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model import typed_parts
 from koguma.model.kind import Kinds
 from koguma.store.store import now
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 KINDS = Kinds(kinds.KINDS)
 MARKER = "TheSecretMarker"
@@ -96,7 +96,7 @@ def test_commands_that_describe_and_compare_mask_every_secret_field(name, form):
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("shown")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("shown")) as plane:
         binding = {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",

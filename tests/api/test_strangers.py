@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 STRANGER = {"X_Forwarded_For": "203.0.113.7"}  # sent by another machine through a proxy: nobody's
 N_REQUESTS = 100
@@ -16,7 +16,7 @@ LONG = 7_500
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("strangers")) as found:
+    with LocalControlPlane(tmp_path_factory.mktemp("strangers")) as found:
         yield found
 
 
@@ -37,7 +37,7 @@ def requests(number: int):
     yield "/meshes", {"Impersonate_User": long}
 
 
-def sent(plane: Plane, numbers: range, **who: str) -> None:
+def sent(plane: LocalControlPlane, numbers: range, **who: str) -> None:
     for number in numbers:
         for path, headers in requests(number):
             plane("GET", path, **who, **headers)

@@ -9,7 +9,7 @@ from koguma.main import all_kinds
 from koguma.model import labels, names
 from koguma.model.resource import Resource
 from koguma.store.contract import Put, Transaction
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 
 def test_the_index_names_product_and_version(plane):
@@ -124,7 +124,8 @@ def test_metrics_count_requests(plane):
 
 
 def test_the_checks_of_a_sound_control_plane_are_ok(tmp_path):
-    with Plane(tmp_path) as plane:  # one of its own: other tests leave Dataplanes at one address behind
+    # A control plane of its own: other tests leave Dataplanes at one address behind.
+    with LocalControlPlane(tmp_path) as plane:
         checks = plane("GET", "/_check").json["checks"]
     assert {check["name"]: check["status"] for check in checks} == {"store": "ok", "certificate": "ok"}
 

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from koguma import settings
 from koguma.api import tracing
 from koguma.model.errors import Invalid, KogumaError
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 pytestmark = pytest.mark.expected_errors(
@@ -100,7 +100,7 @@ def traced(tmp_path_factory):
         patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=s3cret")
         patch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
         flags = {"traces_endpoint": collector.address, "localhost_is_admin": True}
-        with Plane(tmp_path_factory.mktemp("traced"), **flags) as plane:
+        with LocalControlPlane(tmp_path_factory.mktemp("traced"), **flags) as plane:
             ask(plane)
             config = plane("GET", "/config").body.decode()
         collector.drained()
@@ -209,7 +209,7 @@ def test_no_secret_is_in_a_span_or_in_the_settings_that_are_shown(traced):
 
 def test_a_ratio_of_zero_traces_only_what_callers_trace(tmp_path):
     with Collector() as collector:
-        with Plane(tmp_path, traces_endpoint=collector.address, traces_ratio="0") as plane:
+        with LocalControlPlane(tmp_path, traces_endpoint=collector.address, traces_ratio="0") as plane:
             plane("GET", "/meshes")
             plane("GET", "/who-am-i", traceparent=f"00-{TRACE}-{PARENT}-01")
         assert [span.name for span in collector.drained()] == ["GET who-am-i"]
@@ -217,7 +217,7 @@ def test_a_ratio_of_zero_traces_only_what_callers_trace(tmp_path):
 
 @pytest.mark.slow
 def test_a_collector_that_is_away_holds_up_nobody(tmp_path):
-    with Plane(tmp_path, traces_endpoint="http://127.0.0.1:9") as plane:
+    with LocalControlPlane(tmp_path, traces_endpoint="http://127.0.0.1:9") as plane:
         assert plane("GET", "/meshes").status == 200
         started = time.monotonic()
     assert time.monotonic() - started < 6

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 URL = "/meshes/default/meshtimeouts"
 
@@ -13,13 +13,13 @@ URL = "/meshes/default/meshtimeouts"
 def damaged(tmp_path):
     """A control plane whose store has one damaged row."""
     store = f"sqlite:///{tmp_path / 'koguma.db'}"
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         for name in ("broken", "sound"):
             assert plane("PUT", f"{URL}/{name}", timeout(name)).status == 201
     with sqlite3.connect(tmp_path / "koguma.db") as database:
         database.execute("UPDATE changes SET body = '{' WHERE core_name = 'broken'")
     database.close()
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         yield plane
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 NAMESPACES = ("mesh-default", "team-a", "team-b")
 KUBE = "/apis/kuma.io/v1alpha1/namespaces"
@@ -13,7 +13,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("write-access")) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("write-access")) as plane:
         for namespace in NAMESPACES:
             put(plane, kube(namespace, "there"))
             bind(plane, f"editor-{namespace}", namespace)

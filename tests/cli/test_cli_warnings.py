@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.control_plane import LocalControlPlane, timeout
 from tests.kube_door import Door
-from tests.plane import Plane, timeout
 
 PAGE = Path(__file__).parents[2] / "docs" / "lint.md"
 # Said by admission in words of its own, without the code that `lint` gives it.
@@ -32,17 +32,17 @@ EXAMPLES = examples()
 
 @pytest.fixture
 def plane(tmp_path):
-    with Plane(tmp_path / "cp") as running:
+    with LocalControlPlane(tmp_path / "cp") as running:
         yield running
 
 
-def applied(plane: Plane, objects: list[Any], query: str = "") -> list[str]:
+def applied(plane: LocalControlPlane, objects: list[Any], query: str = "") -> list[str]:
     answer = plane("POST", f"/_apply{query}", objects)
     assert answer.status == 200, answer.body
     return [text for result in answer.json["results"] for text in result.get("warnings", ())]
 
 
-def path_of(plane: Plane, document: Any) -> str:
+def path_of(plane: LocalControlPlane, document: Any) -> str:
     plural = next(
         each["path"]
         for each in plane("GET", "/_resources").json["resources"]

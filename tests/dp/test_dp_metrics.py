@@ -152,7 +152,7 @@ async def sockets(tmp_path, unused_tcp_port_factory):
 
 @pytest.fixture
 def unused_tcp_port_factory():
-    from tests.mesh import free_port
+    from tests.ports import free_port
 
     return free_port
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from koguma.cli import main
 from koguma.dp import redirect, redirect_iptables, redirect_nft, redirect_rules
 from koguma.dp.redirect_rules import Hook, Match, Pass, Range, Redirect, Settings, Zone
-from tests.mesh import KOGUMA
+from tests.live_mesh import KOGUMA
 
 FOLDER = Path(__file__).with_name("redirect_cases")
 CASES = sorted(FOLDER.glob("*.txt"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from koguma.dp import redirect
-from tests.mesh import KOGUMA
+from tests.live_mesh import KOGUMA
 from tests.netns import Namespace, Network
 
 pytestmark = pytest.mark.slow

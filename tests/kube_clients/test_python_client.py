@@ -22,7 +22,7 @@ from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
 from koguma.cli import kubeconfig_file
 from koguma.model.redacted import Redacted
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
 
 pytestmark = pytest.mark.slow
 _numbers = itertools.count(1)
@@ -35,13 +35,16 @@ def planes(request, tmp_path_factory):
     """Two control planes over one database; on SQLite, which is one process's own, the same one twice."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "sqlite":
-        with Plane(folder, store=f"sqlite:///{folder / 'koguma.db'}") as plane:
+        with LocalControlPlane(folder, store=f"sqlite:///{folder / 'koguma.db'}") as plane:
             yield plane, plane
             left(plane)
         return
     server = request.getfixturevalue("postgres")
     url = server.database()
-    with Plane(folder / "one", store=url) as one, Plane(folder / "two", store=url) as two:
+    with (
+        LocalControlPlane(folder / "one", store=url) as one,
+        LocalControlPlane(folder / "two", store=url) as two,
+    ):
         yield one, two
         left(one)
         left(two)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.control_plane import LocalControlPlane
 from tests.kubectl.tool import Kube, on_path, packaged
-from tests.plane import Plane
 
 NEWEST = "path" if on_path() else "debian"
 TOOLS = ("debian",) if NEWEST == "debian" else ("debian", "path")
@@ -25,15 +25,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def sqlite_plane(tmp_path_factory) -> Iterator[Plane]:
+def sqlite_plane(tmp_path_factory) -> Iterator[LocalControlPlane]:
     folder = tmp_path_factory.mktemp("on-sqlite")
-    with Plane(folder, store=f"sqlite:///{folder}/koguma.db") as plane:
+    with LocalControlPlane(folder, store=f"sqlite:///{folder}/koguma.db") as plane:
         yield plane
 
 
 @pytest.fixture(scope="session")
-def postgres_plane(tmp_path_factory, postgres) -> Iterator[Plane]:
-    with Plane(tmp_path_factory.mktemp("on-postgres"), store=postgres.database()) as plane:
+def postgres_plane(tmp_path_factory, postgres) -> Iterator[LocalControlPlane]:
+    with LocalControlPlane(tmp_path_factory.mktemp("on-postgres"), store=postgres.database()) as plane:
         yield plane
 
 

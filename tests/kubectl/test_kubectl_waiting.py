@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.kubectl.documents import config_map, timeout
-from tests.mesh import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

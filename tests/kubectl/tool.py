@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from koguma.cli import main
-from tests.mesh import Process
-from tests.plane import Plane
+from tests.control_plane import LocalControlPlane
+from tests.live_mesh import Process
 
 PACKAGES = ("kubernetes-client", "kubectl")  # since Debian 13 the first is empty and needs the second
 _SECONDS = 30  # for one command, on a busy machine
@@ -115,7 +115,9 @@ class Running(Process):
 class Kube:
     """kubectl as one user, in a namespace that no other test knows."""
 
-    def __init__(self, binary: str, plane: Plane, folder: Path, home: Path, namespace: str) -> None:
+    def __init__(
+        self, binary: str, plane: LocalControlPlane, folder: Path, home: Path, namespace: str
+    ) -> None:
         self.plane = plane
         self.minor = minor_of(binary)
         self.namespace = namespace

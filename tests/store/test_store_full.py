@@ -106,7 +106,7 @@ async def test_old_history_can_be_removed_without_room_and_makes_some(disk) -> N
     await store.close()
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("info_logs")
 async def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends(disk, monkeypatch) -> None:
     monkeypatch.setattr("koguma.store.store.ROOM_SECONDS", 0.01)
     with capture_logs() as lines:

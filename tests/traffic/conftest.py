@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Answer, Echo, Mesh, Sidecar, free_port, until
+from tests.http_client import Response
+from tests.live_mesh import Echo, LiveMesh, Sidecar
+from tests.ports import free_port
+from tests.waiting import until
 
 SET = "of-this-test"
 SETTLED_SECONDS_MAX = 10
@@ -85,7 +88,7 @@ class Site:
     web: Sidecar
     nodes: Mapping[str, Sidecar]
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: LiveMesh) -> None:
         self.mesh = mesh
         self.directory = mesh.directory
         self.services = {
@@ -184,7 +187,7 @@ class Site:
         assert not any(refused.values()), refused
         return [warning for result in answer.json["results"] for warning in result.get("warnings") or ()]
 
-    def get(self, to: str, path: str = "/", method: str = "GET", **headers: str) -> Answer:
+    def get(self, to: str, path: str = "/", method: str = "GET", **headers: str) -> Response:
         """One request of web's, on a connection of its own."""
         return self.web.call(to, method, path, **headers)
 
@@ -244,7 +247,7 @@ def _multi_zone_service(of: str, port: int, protocol: str) -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory: Path = tmp_path_factory.mktemp("traffic")
-    mesh = Mesh(directory)
+    mesh = LiveMesh(directory)
     mesh.environment |= {"KOGUMA_ALLOW_PROXY_DATA_SOURCES": "true", "KOGUMA_TEST_GREETING": GREETING}
     with mesh:
         site = Site(mesh)

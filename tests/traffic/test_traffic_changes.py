@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mesh import Mesh, until
+from tests.live_mesh import LiveMesh
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def services():
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory, services):
     mtls = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
-    with Mesh(tmp_path_factory.mktemp("mesh")) as running:
+    with LiveMesh(tmp_path_factory.mktemp("mesh")) as running:
         running.request("PUT", "/meshes/default", {"type": "Mesh", "name": "default", "mtls": mtls})
         running.apply(permission(["web"]), service())
         running.backends = {

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from koguma.dp.dns import DnsServer
-from tests.mesh import Answer, Echo, Mesh, Sidecar, call, free_port, joined, until
+from tests.http_client import Response, call, joined_headers
+from tests.live_mesh import Echo, LiveMesh, Sidecar
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -56,13 +59,13 @@ def resolved(port: int, name: str) -> list[str]:
     return [str(ipaddress.ip_address(records[at + 12 : at + 16])) for at in range(0, 16 * n_answers, 16)]
 
 
-def get(address: str, port: int, path: str = "/") -> Answer:
+def get(address: str, port: int, path: str = "/") -> Response:
     """One request to an address."""
     connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request("GET", path, headers={"host": "backend.svc.mesh.local"})
         response = connection.getresponse()
-        return Answer(response.status, joined(response.getheaders()), response.read())
+        return Response(response.status, joined_headers(response.getheaders()), response.read())
     finally:
         connection.close()
 
@@ -75,20 +78,20 @@ def outside() -> Iterator[NameServer]:
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    with Mesh(tmp_path_factory.mktemp("vips"), mesh_service_cidr=str(VIPS)) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
+    with LiveMesh(tmp_path_factory.mktemp("vips"), mesh_service_cidr=str(VIPS)) as mesh:
         yield mesh
 
 
 @pytest.fixture(scope="module")
-def services(mesh: Mesh) -> dict[str, Sidecar]:
+def services(mesh: LiveMesh) -> dict[str, Sidecar]:
     found = {name: mesh.sidecar(f"{name}-1", name, wait=False) for name in ("backend", "other")}
     for each in found.values():
         each.says("is ready")
     return found
 
 
-def caller(mesh: Mesh, outside: NameServer, name: str, service: str = "") -> tuple[Sidecar, int]:
+def caller(mesh: LiveMesh, outside: NameServer, name: str, service: str = "") -> tuple[Sidecar, int]:
     """A proxy for a program that only calls, with its port for DNS."""
     port = free_port()
     flags = ("--bind-outbounds", "--dns", "--dns-port", str(port))
@@ -97,11 +100,11 @@ def caller(mesh: Mesh, outside: NameServer, name: str, service: str = "") -> tup
 
 
 @pytest.fixture(scope="module")
-def web(mesh: Mesh, services: dict[str, Sidecar], outside: NameServer) -> tuple[Sidecar, int]:
+def web(mesh: LiveMesh, services: dict[str, Sidecar], outside: NameServer) -> tuple[Sidecar, int]:
     return caller(mesh, outside, "web-1", "web")
 
 
-def test_a_service_is_called_by_its_name(mesh: Mesh, web: tuple[Sidecar, int]) -> None:
+def test_a_service_is_called_by_its_name(mesh: LiveMesh, web: tuple[Sidecar, int]) -> None:
     proxy, dns = web
     (vip,) = until(lambda: resolved(dns, "backend.svc.mesh.local"), "the name is known")
     assert ipaddress.ip_address(vip) in VIPS
@@ -119,7 +122,9 @@ def test_all_other_names_are_asked_for_outside(web: tuple[Sidecar, int]) -> None
     assert resolved(web[1], "nobody.svc.mesh.local") == []
 
 
-def test_new_services_and_new_sorts_of_names_are_known_at_once(mesh: Mesh, web: tuple[Sidecar, int]) -> None:
+def test_new_services_and_new_sorts_of_names_are_known_at_once(
+    mesh: LiveMesh, web: tuple[Sidecar, int]
+) -> None:
     proxy, dns = web
     generator = {
         "type": "HostnameGenerator",
@@ -138,7 +143,7 @@ def test_new_services_and_new_sorts_of_names_are_known_at_once(mesh: Mesh, web: 
 
 
 def test_a_proxy_knows_only_what_it_may_reach(
-    mesh: Mesh, services: dict[str, Sidecar], outside: NameServer
+    mesh: LiveMesh, services: dict[str, Sidecar], outside: NameServer
 ) -> None:
     mesh.apply(narrow("backend"))
     proxy, dns = caller(mesh, outside, "narrow")
@@ -169,7 +174,7 @@ def narrow(*services: str) -> dict[str, Any]:
 class Pair:
     """A service of two proxies in two racks, whose Dataplanes a test writes."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: LiveMesh) -> None:
         self._mesh = mesh
         self._echoes = {name: Echo(name=name) for name in ("near", "far")}
         self._ports = {name: free_port() for name in self._echoes}
@@ -205,13 +210,15 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(mesh: Mesh) -> Iterator[Pair]:
+def pair(mesh: LiveMesh) -> Iterator[Pair]:
     found = Pair(mesh)
     yield found
     found.stop()
 
 
-def test_a_proxy_that_is_not_ready_gets_no_calls_and_the_near_one_gets_most(mesh: Mesh, pair: Pair) -> None:
+def test_a_proxy_that_is_not_ready_gets_no_calls_and_the_near_one_gets_most(
+    mesh: LiveMesh, pair: Pair
+) -> None:
     client = mesh.sidecar(
         "client", "client", serves=False, outbounds=("pair",), flags=("--label", "rack=near-rack")
     )

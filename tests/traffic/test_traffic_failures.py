@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import KOGUMA, Mesh, Sidecar, busy, call, free_port, until
+from tests.http_client import call
+from tests.live_mesh import KOGUMA, LiveMesh, Sidecar, steady_traffic
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +24,7 @@ CALLED = ("backend", "spare")
 TAKEN = r"\.update_success$|listener_(added|modified|removed)$|cluster_(added|modified|removed)$"
 
 
-class Shop(Mesh):
+class Shop(LiveMesh):
     """Two services of two proxies each, and one that calls them."""
 
     web: Sidecar
@@ -113,7 +116,7 @@ def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: Shop) -> 
     proxies = (mesh.web, mesh.called["backend-1"])
     before = [each.stats(TAKEN) for each in proxies]
     assert all(before)
-    with busy(mesh.web.outbounds["backend"]) as counts:
+    with steady_traffic(mesh.web.outbounds["backend"]) as counts:
         mesh.control_plane.kill()
         mesh.start_control_plane()
         until(lambda: len(mesh.proxies()) == len(mesh.called) + 1, "all proxies come back", 45)
@@ -139,7 +142,7 @@ def test_a_killed_agent_takes_its_envoy_along_and_others_answer(mesh: Shop) -> N
 
 def test_no_request_fails_because_of_changes(mesh: Shop) -> None:
     mesh.gone("meshretries", "mesh-retry-all-default")  # from here on nothing is tried again
-    with busy(mesh.web.outbounds["backend"], path="/shop/list") as counts:
+    with steady_traffic(mesh.web.outbounds["backend"], path="/shop/list") as counts:
         for n in range(10):
             mesh.apply(_route("split", "/shop", backend=10 + n, extra=90 - n), _service("extra", "backend"))
             mesh.changed(_timeout(5 + n))
@@ -174,7 +177,7 @@ def test_a_crashed_envoy_is_started_again(mesh: Shop) -> None:
 
 def test_proxies_join_and_leave_without_a_failed_request(mesh: Shop) -> None:
     leaving = mesh.called["backend-2"]
-    with busy(mesh.web.outbounds["backend"], path="/sleep/0.02") as counts:
+    with steady_traffic(mesh.web.outbounds["backend"], path="/sleep/0.02") as counts:
         joining = mesh.sidecar("backend-3", "backend")
         until(lambda: "backend-3" in mesh.names("backend"), "it answers")
         assert leaving.stop() == 0
@@ -271,7 +274,7 @@ def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> 
     assert "caller" in mesh.dataplanes(), "what a user wrote is not taken away"
 
 
-def _nacked(mesh: Mesh) -> Any:
+def _nacked(mesh: LiveMesh) -> Any:
     found = mesh.proxies().get("caller")
     return found if found and found["state"] == "nack" else None
 

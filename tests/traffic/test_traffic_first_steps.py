@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Echo, Mesh, Sidecar, call, free_port, until
+from tests.http_client import call
+from tests.live_mesh import Echo, LiveMesh, Sidecar
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +54,7 @@ SPLIT = {
 }
 
 
-class Beginning(Mesh):
+class Beginning(LiveMesh):
     """Two instances of `api` as one starts them, on ports of their own, without names for these."""
 
     instances: dict[str, Sidecar]

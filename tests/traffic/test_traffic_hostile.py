@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import pytest
 
-from tests.mesh import Mesh, Sidecar, until
+from tests.live_mesh import LiveMesh, Sidecar
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def asked(port: int, path: str, *headers: str) -> tuple[int, Any]:
     return status, json.loads(body) if b"x-from" in head else None
 
 
-class Street(Mesh):
+class Street(LiveMesh):
     """A mesh with a service, and somebody who calls it."""
 
     backend: Sidecar

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.http_client import call
 from tests.kuma_dp import KumaDp
-from tests.mesh import Echo, Mesh, Sidecar, busy, call, free_port, until
+from tests.live_mesh import Echo, LiveMesh, Sidecar, steady_traffic
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-class Mixed(Mesh):
+class Mixed(LiveMesh):
     """Two proxies of backend, one of them of Kuma's agent; web calls them."""
 
     web: Sidecar
@@ -115,7 +118,7 @@ def test_envoy_listens_where_the_agent_was_told_that_the_kernel_redirects_to(mes
 
 
 def test_a_proxy_that_is_told_to_end_loses_no_call(mesh):
-    with busy(mesh.web.outbounds["backend"]) as counts:
+    with steady_traffic(mesh.web.outbounds["backend"]) as counts:
         mesh.backend.drain()
         until(lambda: mesh.state("kuma-1") == ("NotReady", False), "the control plane knows that it drains")
         until(lambda: mesh.names() == {"ours-1"}, "nobody calls it any more")

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Answer, Kept, Mesh, Sidecar, TcpEcho, bytes_back, until
+from tests.http_client import PersistentConnection, Response
+from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +67,7 @@ class Moody:
         self._server.server_close()
 
 
-class Village(Mesh):
+class Village(LiveMesh):
     """A mesh with mTLS, a service of two hosts, one for bytes, and two that call both."""
 
     services: tuple[Moody, Moody]
@@ -97,7 +99,7 @@ class Village(Mesh):
     def statuses(self, caller: Sidecar, n_requests: int, path: str = "/") -> list[int]:
         return [caller.call("backend", path=path).status for _ in range(n_requests)]
 
-    def at_once(self, n_requests: int, path: str) -> list[Answer]:
+    def at_once(self, n_requests: int, path: str) -> list[Response]:
         with ThreadPoolExecutor(n_requests) as pool:
             asked = [pool.submit(self.web.call, "backend", path=path) for _ in range(n_requests)]
             return [each.result() for each in asked]
@@ -136,7 +138,7 @@ def village(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Village]:
             each.says("is ready")
         for each in (mesh.web, mesh.guest):
             until(lambda each=each: each.call("backend").status == 200, "backend answers")
-            until(lambda each=each: bytes_back(each.outbounds["db"]) == b"hello", "db answers")
+            until(lambda each=each: echoed_bytes(each.outbounds["db"]) == b"hello", "db answers")
         until(lambda: len(mesh.served()) == 2, "both hosts serve")
         mesh.settled()
         yield mesh
@@ -223,8 +225,8 @@ def test_a_port_for_bytes_is_asked_with_bytes(village: Village, answer: bytes, g
         "MeshHealthCheck", {"kind": "MeshService", "name": "db"}, **often, tcp=said, healthyPanicThreshold=0
     )
     with village.has(check):
-        until(lambda: bytes_back(village.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)
-        assert [bytes_back(village.web.outbounds["db"]) for _ in range(3)] == [gets] * 3
+        until(lambda: echoed_bytes(village.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)
+        assert [echoed_bytes(village.web.outbounds["db"]) for _ in range(3)] == [gets] * 3
 
 
 def rate(num: int, interval: str = "60s", **answer: Any) -> Mapping[str, Any]:
@@ -269,7 +271,7 @@ def modified(*sidecars: Sidecar) -> int:
 
 def test_rates_and_faults_come_and_go_and_no_connection_is_touched(village: Village):
     before = modified(*village.hosts, village.db)
-    with contextlib.closing(Kept(village.web.outbounds["backend"])) as kept:
+    with contextlib.closing(PersistentConnection(village.web.outbounds["backend"])) as kept:
         assert kept.call().status == 200
         mesh_side = connections(village.web)
         abort = {"http": [{"abort": {"httpStatus": 418, "percentage": 100}}]}
@@ -298,8 +300,8 @@ def test_connections_beyond_a_rate_are_closed_and_open_ones_stay(village: Villag
         opened.sendall(b"before")
         assert opened.recv(64) == b"before"
         with village.has(rules("MeshRateLimit", ([], three), of=OF_DB)):
-            assert Counter(bytes_back(port) for _ in range(8)) == {b"hello": 3, b"": 5}
-        assert {bytes_back(port) for _ in range(8)} == {b"hello"}
+            assert Counter(echoed_bytes(port) for _ in range(8)) == {b"hello": 3, b"": 5}
+        assert {echoed_bytes(port) for _ in range(8)} == {b"hello"}
         opened.sendall(b"after")
         assert opened.recv(64) == b"after"
     assert modified(village.db) == before

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from koguma.model import kri
-from tests.mesh import Sidecar, call, until
+from tests.http_client import call
+from tests.live_mesh import Sidecar
 from tests.traffic.conftest import Site
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

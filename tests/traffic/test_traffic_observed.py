@@ -14,8 +14,11 @@ import pytest
 from cryptography import x509
 
 from tests.envoy.some_certificates import certificate, pem
-from tests.mesh import Mesh, Sidecar, TcpEcho, bytes_back, call, free_port, until
+from tests.http_client import call
+from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
+from tests.ports import free_port
 from tests.traffic.receivers import Lines, Otlp, Page, Posts, attributes
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +28,7 @@ OUTSIDE = "spiffe://elsewhere/metrics"
 ALLOW = {"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}
 
 
-class Watched(Mesh):
+class Watched(LiveMesh):
     """A mesh with mTLS: web and guest call backend and db."""
 
     backend: Sidecar
@@ -75,7 +78,7 @@ def whole_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             each.says("is ready")
         for each in (mesh.web, mesh.guest):
             until(lambda each=each: each.call("backend").status == 200, "backend answers")
-            until(lambda each=each: bytes_back(each.outbounds["db"]), "db answers")
+            until(lambda each=each: echoed_bytes(each.outbounds["db"]), "db answers")
         mesh.settled()
         yield mesh
     echo.stop()
@@ -129,7 +132,7 @@ def test_a_file_has_a_line_for_each_call_and_both_sides_know_both_services(mesh,
     mesh.has(log("to", file(there)), rules("from", file(here)))
     assert mesh.web.call("backend", path="/seen?by=all").status == 200
     assert mesh.guest.call("backend", path="/seen?by=all").status == 200
-    assert bytes_back(mesh.web.outbounds["db"])
+    assert echoed_bytes(mesh.web.outbounds["db"])
     for path in (there, here):
         for source in ("web", "guest"):
             words = ('default "GET /seen?by=all HTTP/', '" 200 - ', f'"{source}" "backend" "127.0.0.1"')
@@ -231,7 +234,7 @@ def test_lines_about_some_callers_only(mesh, tmp_path) -> None:
     )
     for each in (mesh.web, mesh.guest):
         assert each.call("backend", path="/").status == 200
-        assert bytes_back(each.outbounds["db"])
+        assert echoed_bytes(each.outbounds["db"])
     until(lambda: len(lines(tmp_path / "all")) == 4, "four lines", 5)
     assert sorted(lines(tmp_path / "all")) == ["guest>backend /", "guest>db -", "web>backend /", "web>db -"]
     until(lambda: len(lines(tmp_path / "web")) == 2, "two lines", 5)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Answer, Mesh, Sidecar, free_port, until
+from tests.http_client import Response
+from tests.live_mesh import LiveMesh, Sidecar
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +23,7 @@ end
 """
 
 
-class Workshop(Mesh):
+class Workshop(LiveMesh):
     """A mesh with a service, and one that calls it."""
 
     backend: Sidecar
@@ -35,7 +38,7 @@ class Workshop(Mesh):
         spec = {**top, "default": {"appendModifications": list(modifications)}}
         return {"type": "MeshProxyPatch", "name": name, "spec": spec}
 
-    def get(self, path: str = "/") -> Answer:
+    def get(self, path: str = "/") -> Response:
         return self.web.call("backend", path=path)
 
     def connections(self) -> int:

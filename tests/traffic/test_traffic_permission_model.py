@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.authority import Authority
-from tests.mesh import Echo, Mesh, until
+from tests.live_mesh import Echo, LiveMesh
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.property]
 
@@ -216,13 +217,13 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    with Mesh(tmp_path_factory.mktemp("model")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
+    with LiveMesh(tmp_path_factory.mktemp("model")) as mesh:
         yield mesh
 
 
 @pytest.fixture(scope="module")
-def doors(mesh: Mesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, int], Door]]:
+def doors(mesh: LiveMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, int], Door]]:
     """Every caller's connection to every inbound."""
     own, folder = Authority(), tmp_path_factory.mktemp("callers")
     with contextlib.closing(contextlib.ExitStack()) as stack:
@@ -262,7 +263,7 @@ def networking(ports: Mapping[str, int], echo: Echo) -> dict[str, Any]:
     return {"address": "127.0.0.1", "inbound": inbound}
 
 
-def test_envoy_lets_in_whom_the_model_lets_in(mesh: Mesh, doors: dict[tuple[str, int], Door]) -> None:
+def test_envoy_lets_in_whom_the_model_lets_in(mesh: LiveMesh, doors: dict[tuple[str, int], Door]) -> None:
     source = random.Random(7)
     pairs = [(inbound, number) for inbound in INBOUNDS for number in range(len(CALLERS))]
     n_let_in = n_asked = n_permissions = 0
@@ -286,7 +287,7 @@ def test_envoy_lets_in_whom_the_model_lets_in(mesh: Mesh, doors: dict[tuple[str,
     assert 0.1 < n_let_in / n_asked < 0.9, "both answers are common, or the comparison shows little"
 
 
-def apply(mesh: Mesh, policies: Sequence[Mapping[str, Any]]) -> None:
+def apply(mesh: LiveMesh, policies: Sequence[Mapping[str, Any]]) -> None:
     """Let these be all permissions, and wait until the proxy has them."""
     marked = [{"mesh": mesh.name, **policy} for policy in policies]
     answer = mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})

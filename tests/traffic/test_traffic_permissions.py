@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from tests.authority import Authority
-from tests.mesh import Kept, Mesh, Sidecar, TcpEcho, busy, bytes_back, call, until
+from tests.http_client import PersistentConnection, call
+from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes, steady_traffic
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
 
 
-class Town(Mesh):
+class Town(LiveMesh):
     """A mesh with a service for requests, one for bytes, and two that call both."""
 
     backend: Sidecar
@@ -147,13 +149,13 @@ def test_callers_can_be_named_by_their_zone(mesh: Town) -> None:
         assert mesh.web.call("backend").status == 403
     with mesh.policy("MeshTrafficPermission", "by-zone", allowed("default")):
         assert mesh.web.call("backend").status == 200
-        assert bytes_back(mesh.web.outbounds["db"]) == b"hello"
+        assert echoed_bytes(mesh.web.outbounds["db"]) == b"hello"
 
 
 def test_a_denial_bites_on_an_open_connection_and_leaves_it_open(mesh: Town) -> None:
     with (
         mesh.permits("web-may", allow=[WEB]),
-        contextlib.closing(Kept(mesh.web.outbounds["backend"])) as kept,
+        contextlib.closing(PersistentConnection(mesh.web.outbounds["backend"])) as kept,
     ):
         assert kept.call().status == 200
         client_side, mesh_side = kept.connection.sock, connections(mesh.web, "backend")
@@ -179,11 +181,11 @@ def connections(sidecar: Sidecar, to: str) -> int:
 
 
 def test_connections_without_requests_are_denied_by_closing_them(mesh: Town) -> None:
-    assert bytes_back(mesh.web.outbounds["db"]) == b""
+    assert echoed_bytes(mesh.web.outbounds["db"]) == b""
     said(mesh.database, f"no-permission(deny-by-default) denied a connection from {WEB}")
     with mesh.permits("web-may", allow=[WEB]):
-        until(lambda: bytes_back(mesh.web.outbounds["db"]) == b"hello", "web reaches the database", 5)
-        assert bytes_back(mesh.guest.outbounds["db"]) == b""
+        until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == b"hello", "web reaches the database", 5)
+        assert echoed_bytes(mesh.guest.outbounds["db"]) == b""
 
 
 def test_nobody_without_a_certificate_reaches_a_strict_service(mesh: Town) -> None:
@@ -240,7 +242,7 @@ def is_seen_as(sidecar: Sidecar, identity: str) -> bool:
 def test_a_mesh_moves_to_strict_mtls_without_a_failed_request(mesh: Town) -> None:
     mesh.changed({"type": "Mesh", "name": "default"})
     until(lambda: not mesh.web.call("backend").json["headers"].get("x-forwarded-client-cert"), "no mTLS")
-    with mesh.permits("web-may", allow=[WEB]), busy(mesh.web.outbounds["backend"]) as counts:
+    with mesh.permits("web-may", allow=[WEB]), steady_traffic(mesh.web.outbounds["backend"]) as counts:
         mesh.mtls("PERMISSIVE")
         until(lambda: is_seen_as(mesh.web, WEB), "proxies use mTLS by themselves")
         mesh.mtls("STRICT")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Answer, Kept, until
+from tests.http_client import PersistentConnection, Response
 from tests.traffic.conftest import Site
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def request_timeout(limit: str) -> Mapping[str, Any]:
 def at_once(site: Site, to: str, path: str, *routes: str) -> dict[str, int]:
     """The status of a request through each route, all asked at the same time; "" asks for none."""
 
-    def ask(name: str) -> Answer:
+    def ask(name: str) -> Response:
         return site.get(to, path, x_route=name) if name else site.get(to, path)
 
     with ThreadPoolExecutor(len(routes)) as pool:
@@ -307,7 +308,7 @@ def test_a_client_that_does_not_finish_its_headers_is_told_so(site: Site):
 
 def test_a_connection_that_has_lived_long_enough_is_closed_after_an_answer(site: Site):
     site.has(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxConnectionDuration": "0.3s"}})))
-    with contextlib.closing(Kept(site.outbounds["backend"])) as kept:
+    with contextlib.closing(PersistentConnection(site.outbounds["backend"])) as kept:
         assert kept.call().headers.get("connection") is None
         time.sleep(0.5)
         answer = kept.call()

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Echo, Mesh, Sidecar, call, until
+from tests.http_client import call
+from tests.live_mesh import Echo, LiveMesh, Sidecar
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -17,19 +19,19 @@ N_CALLS = 40
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
     # Virtual addresses that any program may bind.
-    with Mesh(tmp_path_factory.mktemp("ports"), mesh_service_cidr="127.241.0.0/16") as running:
+    with LiveMesh(tmp_path_factory.mktemp("ports"), mesh_service_cidr="127.241.0.0/16") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def api(mesh: Mesh) -> Sidecar:
+def api(mesh: LiveMesh) -> Sidecar:
     return mesh.sidecar("api-1", "api")
 
 
 @pytest.fixture(scope="module")
-def client(mesh: Mesh, api: Sidecar) -> Sidecar:
+def client(mesh: LiveMesh, api: Sidecar) -> Sidecar:
     made = mesh.sidecar("client-1", "client", outbounds=["api"], serves=False)
     until(lambda: made.call("api").status == 200, f"{api.name} answers")
     return made
@@ -50,7 +52,7 @@ def stored(name: str, port: int, target: int) -> dict[str, Any]:
     }
 
 
-def test_a_second_proxy_on_the_port_does_not_start(mesh: Mesh, api: Sidecar, client: Sidecar):
+def test_a_second_proxy_on_the_port_does_not_start(mesh: LiveMesh, api: Sidecar, client: Sidecar):
     other = mesh.sidecar("other-1", "other", flags=("--port", str(api.inbound)), wait=False)
     assert other._popen.wait(15) == 1
     assert f"cannot listen on 127.0.0.1:{api.inbound}: envoy (process {api.envoy_pid()})" in other.output
@@ -60,7 +62,7 @@ def test_a_second_proxy_on_the_port_does_not_start(mesh: Mesh, api: Sidecar, cli
 
 
 @pytest.mark.expected_errors("Address already in use")
-def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: Mesh, api: Sidecar, client: Sidecar):
+def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: LiveMesh, api: Sidecar, client: Sidecar):
     """The Dataplane is stored, so that `dp run` cannot know the port before its Envoy does."""
     service = Echo(name="rival")
     mesh.apply(stored("rival", api.inbound, service.port))
@@ -85,7 +87,7 @@ def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: Mesh, api: Side
 
 @pytest.mark.expected_errors("Address already in use")
 def test_one_port_for_the_metrics_of_two_proxies_is_told_and_stops_no_calls(
-    mesh: Mesh, api: Sidecar, client: Sidecar
+    mesh: LiveMesh, api: Sidecar, client: Sidecar
 ):
     port = free_port()
     backend = {"type": "Prometheus", "prometheus": {"port": port}}
@@ -103,12 +105,14 @@ def test_one_port_for_the_metrics_of_two_proxies_is_told_and_stops_no_calls(
     late.stop()
 
 
-def refused_metrics(mesh: Mesh, port: int) -> list[bool]:
+def refused_metrics(mesh: LiveMesh, port: int) -> list[bool]:
     """Whether the port was refused to each proxy."""
     return [f"127.0.0.1:{port}" in str(each["quarantined"]) for each in mesh.proxies().values()]
 
 
-def test_an_outbound_that_leads_nowhere_is_said_at_the_start_with_the_nearest_name(mesh: Mesh, api: Sidecar):
+def test_an_outbound_that_leads_nowhere_is_said_at_the_start_with_the_nearest_name(
+    mesh: LiveMesh, api: Sidecar
+):
     lost = mesh.sidecar("lost-1", "lost", outbounds=["apii"], serves=False)
     warning = f'the outbound on port {lost.outbounds["apii"]} of Dataplane "lost-1"'
     assert f"koguma dp: lost-1 (mesh default) warning: {warning}" in lost.output
@@ -119,7 +123,7 @@ def test_an_outbound_that_leads_nowhere_is_said_at_the_start_with_the_nearest_na
     lost.stop()
 
 
-def test_two_proxies_on_one_machine_both_answer_dns_and_lead_to_services(mesh: Mesh, api: Sidecar):
+def test_two_proxies_on_one_machine_both_answer_dns_and_lead_to_services(mesh: LiveMesh, api: Sidecar):
     flags = ("--bind-outbounds", "--dns", "--dns-upstream", "127.0.0.1:9")
     one, two = (mesh.sidecar(f"named-{n}", "named", flags=flags) for n in (1, 2))
     ports = {each.output.rpartition("; answers DNS at 127.0.0.1:")[2].split()[0] for each in (one, two)}
@@ -138,7 +142,7 @@ def answer(address: str, port: int) -> str:
         return connection.getresponse().headers["x-from"]
 
 
-def test_a_service_can_be_called_through_one_more_port_while_the_proxy_runs(mesh: Mesh, api: Sidecar):
+def test_a_service_can_be_called_through_one_more_port_while_the_proxy_runs(mesh: LiveMesh, api: Sidecar):
     ports = [free_port(), free_port()]
 
     def calling(*ports: int) -> dict[str, Any]:

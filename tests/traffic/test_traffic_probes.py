@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Echo, Mesh, Sidecar, busy, free_port, until
+from tests.live_mesh import Echo, LiveMesh, Sidecar, steady_traffic
+from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-class Probed(Mesh):
+class Probed(LiveMesh):
     """Two proxies of backend, one of them with a stored Dataplane, both with probes; web calls them."""
 
     web: Sidecar
@@ -68,7 +70,7 @@ def test_a_proxy_whose_application_is_down_is_not_called_until_it_is_up_again(me
         "backend-2": "0/1",
     }
     assert "is not ready: its application has not answered" in mesh.koguma("check").stdout
-    with busy(mesh.web.outbounds["backend"]) as counts:
+    with steady_traffic(mesh.web.outbounds["backend"]) as counts:
         again = Echo(name="again", port=port)
         until(lambda: mesh.names() == {"first", "again"}, "it is called again")
     again.stop()

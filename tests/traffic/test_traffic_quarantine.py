@@ -6,8 +6,10 @@ import socket
 
 import pytest
 
-from tests.mesh import Mesh, call, until
+from tests.http_client import call
+from tests.live_mesh import LiveMesh
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +41,7 @@ def route(value):
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
-    with Mesh(tmp_path_factory.mktemp("mesh")) as running:
+    with LiveMesh(tmp_path_factory.mktemp("mesh")) as running:
         running.backend = running.sidecar("backend-1", "backend")
         flags = ("--label", "app=web")
         running.web = running.sidecar("web-1", "web", outbounds=["backend"], serves=False, flags=flags)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Answer, Mesh, Sidecar, TcpEcho, busy, bytes_back, load, until
+from tests.http_client import Response
+from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes, load, steady_traffic
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +42,8 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    with Mesh(tmp_path_factory.mktemp("rotation")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
+    with LiveMesh(tmp_path_factory.mktemp("rotation")) as mesh:
         allow = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
         mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
         mesh.apply(mtls("ca-1", "ca-1"))
@@ -49,7 +51,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connection(mesh: Mesh) -> None:
+def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connection(mesh: LiveMesh) -> None:
     echo = TcpEcho()
     backend = mesh.sidecar("backend-1", "backend", wait=False)
     database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
@@ -57,7 +59,7 @@ def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connecti
     for each in (backend, database, web):
         each.says("is ready")
     until(lambda: web.call("backend").status == 200, "web reaches backend")
-    until(lambda: bytes_back(web.outbounds["db"]) == b"hello", "web reaches db")
+    until(lambda: echoed_bytes(web.outbounds["db"]) == b"hello", "web reaches db")
     seen = [Seen(each) for each in (backend, database, web)]
 
     def look() -> None:
@@ -68,7 +70,7 @@ def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connecti
     look()
     (first,) = seen[0].trusted
     with (
-        busy(web.outbounds["backend"]) as requests,
+        steady_traffic(web.outbounds["backend"]) as requests,
         load(lambda: handshake(web.outbounds["db"]), 1) as connections,
         socket.create_connection(("127.0.0.1", web.outbounds["db"]), 5) as open_all_the_time,
     ):
@@ -89,9 +91,9 @@ def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connecti
     assert min(requests["200"], connections["200"]) > 1000
 
 
-def handshake(port: int) -> Answer:
+def handshake(port: int) -> Response:
     """A call that no connection between the proxies is kept for."""
-    return Answer(200 if bytes_back(port) == b"hello" else 0, {}, b"")
+    return Response(200 if echoed_bytes(port) == b"hello" else 0, {}, b"")
 
 
 def trust(seen: list[Seen], look: Any, n_cas: int) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import until
 from tests.traffic.conftest import GREETING, Site
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

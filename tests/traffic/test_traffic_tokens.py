@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.mesh import Mesh, Sidecar, until
+from tests.live_mesh import LiveMesh, Sidecar
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-def revoke(mesh: Mesh, *tokens: str) -> None:
+def revoke(mesh: LiveMesh, *tokens: str) -> None:
     """Put tokens on the list of the mesh's revoked ones."""
     ids = [json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["jti"] for token in tokens]
     data = base64.b64encode(",".join(ids).encode()).decode()
@@ -21,7 +22,7 @@ def revoke(mesh: Mesh, *tokens: str) -> None:
     assert mesh.request("PUT", f"/meshes/{mesh.name}/secrets/{name}", secret).status in (200, 201)
 
 
-def restart_control_plane(mesh: Mesh) -> None:
+def restart_control_plane(mesh: LiveMesh) -> None:
     """All streams end, so that every proxy has to show its token again."""
     mesh.control_plane.stop()
     mesh.start_control_plane()
@@ -34,7 +35,7 @@ def of_processes(sidecar: Sidecar) -> str:
     return sidecar.output + "".join(file.read_text() for file in files)
 
 
-def is_connected(mesh: Mesh, name: str) -> Any:
+def is_connected(mesh: LiveMesh, name: str) -> Any:
     return mesh.proxies().get(name, {}).get("state") == "synced"
 
 
@@ -47,7 +48,7 @@ def swap(directory: Path, token: str, version: str) -> None:
 
 
 def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy(tmp_path):
-    with Mesh(tmp_path) as mesh:
+    with LiveMesh(tmp_path) as mesh:
         mounted = tmp_path / "mounted"
         mounted.mkdir()
         first, second, third = (mesh.service_token("web-1", "web") for _ in range(3))

@@ -7,6 +7,7 @@ calls. Nobody binds a service's address or has a port for an outbound: the kerne
 """
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests import mesh as meshes
-from tests.mesh import KOGUMA, Mesh, Process, Sidecar, until
+from tests.http_client import Response
+from tests.live_mesh import KOGUMA, LiveMesh, Process, Sidecar
 from tests.netns import Namespace, Network, opened
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +30,7 @@ BY_NAME, BY_TAG = "backend.svc.mesh.local", "backend.mesh"
 STRICT = {"mtls": {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}}
 
 
-class HubMesh(Mesh):
+class HubMesh(LiveMesh):
     """A mesh whose control plane runs on hub."""
 
     def __init__(self, directory: Path, network: Network, hub: Namespace) -> None:
@@ -45,11 +47,11 @@ class HubMesh(Mesh):
         self.control_plane: Process = self._network.started("cp", command, self.environment)
         self.control_plane.says("is ready: ")
 
-    def request(self, method: str, path: str, body: Any = None, **_: str) -> meshes.Answer:
-        text = "" if body is None else meshes.json.dumps(body)
+    def request(self, method: str, path: str, body: Any = None, **_: str) -> Response:
+        text = "" if body is None else json.dumps(body)
         answer = self._hub.call(method, "127.0.0.1", self.api, path, text)
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        return meshes.Answer(answer.status, headers, answer.text.encode())
+        return Response(answer.status, headers, answer.text.encode())
 
     def proxy(self, machine: Namespace, name: str, *flags: str, uid: int = PROXY) -> Sidecar:
         """Redirect a machine's traffic, and run a proxy on it, as a user of its own unless it becomes one."""

@@ -139,7 +139,7 @@ async def test_a_stream_that_says_nothing_is_not_waited_for():
         assert await proxy.end() == ("INVALID_ARGUMENT", "no request within 0.05 seconds")
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("info_logs")
 async def test_an_unknown_type_is_answered_by_nothing_and_logged_once():
     house = House(ONE)
     with structlog.testing.capture_logs() as logs:
@@ -151,7 +151,7 @@ async def test_an_unknown_type_is_answered_by_nothing_and_logged_once():
     assert [each["type_url"] for each in logs if "type_url" in each] == ["type.googleapis.com/some.Type"]
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("info_logs")
 async def test_a_long_name_of_a_type_is_neither_kept_nor_logged_as_a_whole():
     house = House(ONE)
     with structlog.testing.capture_logs() as logs:
@@ -210,7 +210,7 @@ async def test_when_the_server_stops_streams_end_in_order():
         assert all(room.closed.is_set() for room in house.rooms)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("info_logs")
 async def test_a_refusal_is_logged_with_names_and_words_and_no_token_is():
     house = House(ONE)
     with structlog.testing.capture_logs() as logs:
@@ -242,7 +242,7 @@ async def test_what_is_due_later_comes_without_a_word_from_the_proxy():
         assert await proxy.heard() == "-a"
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("info_logs")
 async def test_a_house_that_gives_up_a_proxy_ends_its_stream():
     class Fickle(House):
         async def connect(self, hello):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from koguma.kube import catalog, endpoints
 from koguma.kube.registry import Registry
 from koguma.main import all_kinds
+from tests.control_plane import LocalControlPlane
 from tests.kube_door import KOGUMA, KUMA, Door, causes, made, managers, refused, revision, timeout, until
-from tests.plane import Plane
 
 KINDS = all_kinds()
 CONVERTER = catalog.of(KINDS).registry.find("koguma.io", "v1", "meshtimeouts").conversion
@@ -144,7 +144,7 @@ def aged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("aged")
     store = f"sqlite:///{folder / 'koguma.db'}"
     names = ("left", "again", "applied", "owner", "plain")
-    with Plane(folder, store=store) as plane:
+    with LocalControlPlane(folder, store=store) as plane:
         door = Door(plane, "aged")
         for name in (*names, "sound"):
             made(door.create(name, spec=timeout()))
@@ -159,7 +159,7 @@ def aged(tmp_path_factory):
                 older = json.dumps({**json.loads(body), "storedAs": "kuma.io/v0"}).encode()
                 database.execute("UPDATE changes SET body = ? WHERE revision = ?", (older, at))
     database.close()
-    with Plane(folder, store=store) as plane:
+    with LocalControlPlane(folder, store=store) as plane:
         yield Door(plane, "aged")
 
 

@@ -6,8 +6,8 @@ import sqlite3
 
 import pytest
 
+from tests.control_plane import LocalControlPlane
 from tests.kube_room import PARTIAL, TABLE, Room, cause, names
-from tests.plane import Plane
 
 ODD = (None, 5, "text", [], {}, {"to": 5}, {"to": [5]}, {"to": [{"default": "x", "targetRef": []}]})
 TIMEOUT = {"apiVersion": "kuma.io/v1alpha1", "kind": "MeshTimeout"}
@@ -27,7 +27,7 @@ def plane(tmp_path_factory):
     """A control plane over a store that somebody else has written into."""
     folder = tmp_path_factory.mktemp("broken")
     store = f"sqlite:///{folder / 'koguma.db'}"
-    with Plane(folder, store=store) as sound:
+    with LocalControlPlane(folder, store=store) as sound:
         room = Room(sound, "odd")
         events, timeouts = room.sibling("events"), room.sibling("meshtimeouts", "/apis/kuma.io/v1alpha1")
         for name in ("older", "sound", "torn", *(f"odd-{number}" for number in range(len(ODD)))):
@@ -40,7 +40,7 @@ def plane(tmp_path_factory):
         for number, spec in enumerate(ODD):
             damage(database, f"odd-{number}", lambda body, spec=spec: json.dumps({**body, "spec": spec}))
     database.close()
-    with Plane(folder, store=store) as plane:
+    with LocalControlPlane(folder, store=store) as plane:
         yield plane
 
 

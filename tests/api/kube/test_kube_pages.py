@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
+from tests.control_plane import LocalControlPlane
 from tests.kube import gnostic
 from tests.kube_room import STRANGER, cause
-from tests.plane import Plane
 
 JSON = "application/json"
 V2, V2BETA1 = (
@@ -101,7 +101,7 @@ def test_the_plain_form_names_the_same_ids(plane):
 
 
 def test_the_gate_hides_the_ids_everywhere_and_nothing_else(plane, tmp_path):
-    with Plane(tmp_path, feature_gates="ResourceID=false") as gated:
+    with LocalControlPlane(tmp_path, feature_gates="ResourceID=false") as gated:
         assert "resourceID" not in gated("GET", "/_resources").body.decode()
         for found, with_ids in (
             (plain(gated), plain(plane)),

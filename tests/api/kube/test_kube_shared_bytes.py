@@ -5,13 +5,13 @@ from contextlib import ExitStack
 import pytest
 
 from koguma.api.kube.answers import PIECE
+from tests.control_plane import LocalControlPlane, timeout
 from tests.kube_door import KOGUMA, KUMA, Door
-from tests.plane import Plane, timeout
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory):
-    with Plane(tmp_path_factory.mktemp("crowded"), skip_default_mesh=True) as plane:
+    with LocalControlPlane(tmp_path_factory.mktemp("crowded"), skip_default_mesh=True) as plane:
         plane("PUT", "/meshes/crowd", {"type": "Mesh", "name": "crowd", "skipCreatingInitialPolicies": ["*"]})
         many = [timeout(f"t-{number:03}", "crowd") for number in range(2 * PIECE + 1)]
         assert plane("POST", "/_apply", many).status == 200

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from koguma.api.kube import reading, watching
+from tests.control_plane import LocalControlPlane
 from tests.kube_room import TABLE, Room, cause, ends, names, revision, told
-from tests.plane import Plane
 
 FAR = 10**9
 LIST_FIRST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -345,7 +345,7 @@ def test_a_watch_that_is_left_is_over(room):
 
 
 def test_history_that_is_gone_is_an_event_of_its_own(tmp_path):
-    with Plane(tmp_path) as plane:
+    with LocalControlPlane(tmp_path) as plane:
         room = Room(plane, "short")
         old = revision(room.put("a"))
         for number in range(3):
@@ -369,14 +369,14 @@ def test_history_that_is_gone_is_an_event_of_its_own(tmp_path):
 
 def test_a_server_that_stops_ends_the_stream_and_the_watch_can_go_on_at_the_next(tmp_path):
     store = f"sqlite:///{tmp_path / 'koguma.db'}"
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         room = Room(plane, "stopped")
         watch = room.watch(resourceVersion=revision(room.put("a")))
         room.put("b")
         last = watch.next()
     assert (told([last]), ends(watch)) == ([("ADDED", "b")], True)
     watch.__exit__()
-    with Plane(tmp_path, store=store) as plane:
+    with LocalControlPlane(tmp_path, store=store) as plane:
         room = Room(plane, "stopped")
         room.put("c")
         with room.watch(resourceVersion=revision(last["object"])) as watch:

@@ -6,6 +6,7 @@ import secrets
 import pytest
 import yaml
 
+from tests.control_plane import timeout as plain_timeout
 from tests.kube_door import (
     KOGUMA,
     PROTOBUF,
@@ -21,7 +22,6 @@ from tests.kube_door import (
     timeout,
     wire,
 )
-from tests.plane import timeout as plain_timeout
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """A real mesh for tests: a control plane, services and sidecars as processes, and traffic between them.
 
-with Mesh(tmp_path) as mesh:
+with LiveMesh(tmp_path) as mesh:
     mesh.apply(documents)
-    backend = mesh.sidecar("backend-1", service="backend", tags={"version": "v1"})
-    web = mesh.client("web", backend="http")
-    web.get("/").json["version"]
+    mesh.sidecar("backend-1", service="backend", tags={"version": "v1"})
+    web = mesh.sidecar("web-1", service="web", outbounds=["backend"])
+    web.call("backend").json["version"]
 """
 
 import contextlib
@@ -18,88 +18,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import msgspec
-
 from tests.error_lines import ERRORS
+from tests.http_client import PersistentConnection, Response, call, joined_headers
 from tests.ports import free_port
+from tests.waiting import WAIT_SECONDS, until
 
 BIN = Path(sys.executable).parent
 KOGUMA = str(BIN / "koguma")
-WAIT_SECONDS = 20.0
-
-
-def until(happened: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:
-    """Wait until a function gives something true; what it gives. A refused connection is nothing."""
-    end = time.monotonic() + seconds
-    seen: Any = None
-    while time.monotonic() < end:
-        try:
-            seen = happened()
-        except (OSError, http.client.HTTPException) as error:
-            seen = error
-        if seen and not isinstance(seen, Exception):
-            return seen
-        time.sleep(0.02)
-    raise AssertionError(f"never happened: {what or happened}; last seen: {seen!r}")
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What came back."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-
-def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers by name in lower case; what came in several lines is joined, as RFC 9110 allows."""
-    found: dict[str, list[str]] = {}
-    for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
-    return {name: ",".join(values) for name, values in found.items()}
-
-
-def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **headers: str) -> Answer:
-    """One request to a local port; `x_team=` is the header x-team."""
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    if body is not None and not isinstance(body, bytes):
-        body = json.dumps(body).encode()
-        sent.setdefault("content-type", "application/json")
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=15)) as connection:
-        connection.request(method, path, body, sent)
-        response = connection.getresponse()
-        return Answer(response.status, joined(response.getheaders()), response.read())
-
-
-class Kept:
-    """A connection that is kept between requests, and opened again only where the other side said so."""
-
-    def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
-
-    def call(self, method: str = "GET", path: str = "/") -> Answer:
-        """One more request."""
-        self.connection.request(method, path)
-        response = self.connection.getresponse()
-        return Answer(response.status, joined(response.getheaders()), response.read())
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 class Echo:
@@ -121,7 +53,7 @@ class Echo:
                     **echo.about,
                     "method": self.command,
                     "path": self.path,
-                    "headers": joined(self.headers.items()),
+                    "headers": joined_headers(self.headers.items()),
                     "body": body.decode("latin-1"),
                 }
                 echo.seen.append(asked)
@@ -186,7 +118,7 @@ class TcpEcho:
         self._socket.close()
 
 
-def bytes_back(port: int) -> bytes:
+def echoed_bytes(port: int) -> bytes:
     """What comes back over a plain connection; empty where it is closed."""
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.sendall(b"hello")
@@ -265,7 +197,7 @@ class Sidecar(Process):
     outbounds: dict[str, int]
     inbound: int
 
-    def call(self, to: str, method: str = "GET", path: str = "/", **more: Any) -> Answer:
+    def call(self, to: str, method: str = "GET", path: str = "/", **more: Any) -> Response:
         """One request through an outbound."""
         return call(self.outbounds[to], method, path, **more)
 
@@ -289,7 +221,7 @@ class Sidecar(Process):
         return pid
 
 
-class Mesh:
+class LiveMesh:
     """A control plane with whatever runs in its mesh."""
 
     def __init__(self, directory: Path, name: str = "default", **settings: str) -> None:
@@ -338,7 +270,7 @@ class Mesh:
         self.control_plane = Process("control plane", command, log, self.environment)
         self.control_plane.says("is ready: ")
 
-    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """One request to the API."""
         return call(self.api, method, path, body, **headers)
 
@@ -449,7 +381,7 @@ class Mesh:
 
 
 @contextlib.contextmanager
-def load(ask: Callable[[], Answer], n_threads: int = 2, pause: float = 0.002) -> Iterator[dict[str, int]]:
+def load(ask: Callable[[], Response], n_threads: int = 2, pause: float = 0.002) -> Iterator[dict[str, int]]:
     """Call again and again while the block runs; gives how often each status came, errors as `error ...`."""
     counts: dict[str, int] = {}
     stopping = threading.Event()
@@ -477,13 +409,13 @@ def load(ask: Callable[[], Answer], n_threads: int = 2, pause: float = 0.002) ->
 
 
 @contextlib.contextmanager
-def busy(*ports: int, path: str = "/") -> Iterator[dict[str, int]]:
+def steady_traffic(*ports: int, path: str = "/") -> Iterator[dict[str, int]]:
     """Call local ports on new connections and on kept ones while the block runs; then says what came."""
     counts: dict[str, int] = {}
     found = []
     with contextlib.ExitStack() as stack:
         for port in ports:
-            kept = stack.enter_context(contextlib.closing(Kept(port)))
+            kept = stack.enter_context(contextlib.closing(PersistentConnection(port)))
             found.append(stack.enter_context(load(partial(kept.call, path=path), 1)))
             found.append(stack.enter_context(load(partial(call, port, path=path), 1)))
         yield counts

@@ -4,74 +4,16 @@ import asyncio
 import base64
 import http.client
 import json
-import socket
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
-from koguma import data_directory, logs, settings
+from koguma import logs, settings
 from koguma.main import ControlPlane
+from tests.http_client import Response, send_request
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came back."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    warned: tuple[str, ...] = ()
-
-    @property
-    def warnings(self) -> list[str]:
-        """The texts of all Warning headers."""
-        texts = (line.removeprefix('299 - "').removesuffix('"') for line in self.warned)
-        return [text.replace('\\"', '"').replace("\\\\", "\\") for text in texts]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def fields(self) -> list[tuple[str, str]]:
-        return [(p["field"], p["reason"]) for p in self.json.get("invalid_parameters", [])]
-
-
-class SocketConnection(http.client.HTTPConnection):
-    """HTTP over the socket in a data directory, as `curl --unix-socket` has it."""
-
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__("localhost", timeout=20)
-        self._path = data_dir / data_directory.ADMIN_SOCKET
-
-    def connect(self) -> None:
-        self.sock: socket.socket = data_directory.connected(self._path, 20)
-
-
-def asked(
-    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None, **headers: str
-) -> Answer:
-    """One request: a dict or list body is sent as JSON, bytes as they are; `If_Match=` is If-Match."""
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    if body is not None and not isinstance(body, bytes):
-        body = json.dumps(body).encode()
-    if body is not None:
-        sent.setdefault("Content-Type", "application/json")
-    with closing(connection):
-        connection.request(method, path, body, sent)
-        response = connection.getresponse()
-        warned = tuple(response.headers.get_all("Warning", ()))
-        return Answer(response.status, dict(response.getheaders()), response.read(), warned)
-
-
-def by_socket(data_dir: Path, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-    """One request of the data directory's owner."""
-    return asked(SocketConnection(data_dir), method, path, body, **headers)
-
-
-class Lines:
+class WatchStream:
     """The lines of a watch, as they come."""
 
     def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
@@ -98,7 +40,7 @@ class Lines:
         self._connection.close()
 
 
-class Plane:
+class LocalControlPlane:
     """Runs while it is entered."""
 
     def __init__(self, data_dir: Path, file: str | None = None, **flags: Any) -> None:
@@ -137,14 +79,14 @@ class Plane:
         """Run something on the control plane's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
-    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """One request: a dict or list body is sent as JSON, bytes as they are; `If_Match=` is If-Match."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        return asked(connection, method, path, body, **headers)
+        return send_request(connection, method, path, body, **headers)
 
-    def watch(self, path: str, **headers: str) -> Lines:
+    def watch(self, path: str, **headers: str) -> WatchStream:
         """A watch that stays open until it is left."""
-        return Lines(self.port, path, headers)
+        return WatchStream(self.port, path, headers)
 
 
 def _keys(data_dir: Path, store: str) -> dict[str, str]:
