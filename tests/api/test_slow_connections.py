@@ -11,7 +11,7 @@ import pytest
 
 from koguma import data_directory
 from koguma.api import connections, server
-from tests.plane import Plane, timeout
+from tests.control_plane import LocalControlPlane, timeout
 
 HEADER_SECONDS = 0.4
 PORTS = ("api", "api-tls", "dp", "socket")
@@ -24,7 +24,7 @@ def plane(tmp_path_factory):
         patch.setattr(connections, "HEADER_SECONDS_MAX", HEADER_SECONDS)
         patch.setattr(connections, "CONNECTIONS_PER_ADDRESS_MAX", 20)
         patch.setattr(server, "_HANDSHAKE_SECONDS_MAX", HEADER_SECONDS)
-        with Plane(tmp_path_factory.mktemp("slow")) as plane:
+        with LocalControlPlane(tmp_path_factory.mktemp("slow")) as plane:
             yield plane
 
 
