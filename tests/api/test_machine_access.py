@@ -6,7 +6,7 @@ from koguma.kube import rbac_defaults
 from koguma.kube.rbac_defaults import PROXY_FILES, USE
 from koguma.main import all_kinds
 from koguma.model import typed_parts
-from koguma.model.typed_parts import PROXY_FILE
+from koguma.model.typed_parts import PROXY_ADDRESS, PROXY_FILE
 from tests.control_plane import LocalControlPlane
 
 KINDS = all_kinds()
@@ -59,12 +59,18 @@ def health(path):
     return {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"tcp": {}, "eventLogPath": path}}]}
 
 
-SPECS = {"MeshAccessLog": log, "MeshHealthCheck": health}
+def external(path):
+    match = {"type": "InternalVIP", "value": "a.ext", "port": 80, "protocol": "http"}
+    destination = {"type": "Regular", "endpoints": [{"address": "10.0.0.1"}, {"address": f"unix://{path}"}]}
+    return {"match": [match], "destination": destination}
 
 
-def test_every_kind_that_names_files_of_proxies_is_in_this_table():
-    found = {kind.name for kind in KINDS if typed_parts.holds(kind.spec, frozenset({PROXY_FILE}))}
-    assert found == set(SPECS)
+SPECS = {"MeshAccessLog": log, "MeshHealthCheck": health, "MeshExternalService": external}
+
+
+def test_every_kind_that_names_files_or_sockets_of_proxies_is_in_this_table():
+    markers = frozenset({PROXY_FILE, PROXY_ADDRESS})
+    assert {kind.name for kind in KINDS if typed_parts.holds(kind.spec, markers)} == set(SPECS)
 
 
 def doors(kind, spec):
@@ -94,7 +100,7 @@ def doors(kind, spec):
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_a_file_needs_its_right_at_every_door(plane, kind):
+def test_a_file_or_a_socket_needs_its_right_at_every_door(plane, kind):
     for method, path, body, headers in doors(kind, SPECS[kind](FILE)):
         refused = plane(method, path, body, Impersonate_User="editor", **headers)
         assert refused.status == 403, (path, refused.body)
@@ -116,6 +122,30 @@ def test_streams_of_the_process_need_no_right_and_what_was_there_may_stay(plane)
     assert write(log(FILE), "keeper") == 200
     assert write(log(FILE, "another line"), "editor") == 200
     assert write(log("/var/log/koguma/b.log"), "editor") == 403
+
+
+def test_a_socket_needs_its_right_and_what_was_there_may_stay(plane):
+    path, socket = f"{PLAIN}/meshexternalservices/a", "/var/run/docker.sock"
+
+    def write(spec, user):
+        body = {"type": "MeshExternalService", "mesh": "default", "name": "a", "spec": spec}
+        return plane("PUT", path, body, Impersonate_User=user)
+
+    only_addresses = external(socket)
+    del only_addresses["destination"]["endpoints"][1]
+    assert write(only_addresses, "editor").status == 201, "other addresses need no right"
+    refused = write(external(socket), "editor")
+    assert refused.status == 403
+    assert "spec.destination.endpoints[1].address" in refused.json["detail"]
+    patch = [{"op": "replace", "path": "/spec/destination/endpoints/0/address", "value": f"unix://{socket}"}]
+    headers = {"Content_Type": "application/json-patch+json", "Impersonate_User": "editor"}
+    for door in (path, f"{KUBE}/meshexternalservices/a"):
+        assert plane("PATCH", door, patch, **headers).status == 403
+    assert write(external(socket), "keeper").status == 200
+    renamed = external(socket)
+    renamed["match"][0]["value"] = "b.ext"
+    assert write(renamed, "editor").status == 200
+    assert write(external("/run/containerd/containerd.sock"), "editor").status == 403
 
 
 def test_a_role_may_allow_one_file_and_reviews_say_so(plane):

@@ -45,6 +45,7 @@ from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
 from koguma.model.kind import BOTH_WAYS, About, Kind
 from koguma.model.schema import Json, Port, Spec, doc
+from koguma.model.typed_parts import PROXY_ADDRESS
 from koguma.model.violation import Violation, child, item
 
 _PROTOCOLS: Final = ("tcp", "grpc", "http", "http2")
@@ -94,14 +95,16 @@ class MeshExternalServiceExtension(Spec):
 class MeshExternalServiceDestinationEndpoint(Spec):
     """One place where the service is."""
 
-    address: Annotated[str, doc("IP, domain, or unix:// and a path.", min_length=1)]
+    address: Annotated[
+        str, doc("IP, domain, or unix:// and a path.", min_length=1, extra={PROXY_ADDRESS: True})
+    ]
     port: Annotated[Port | None, doc("Its port; the called one by default.")] = None
 
 
 class MeshExternalServiceEndpoint(Spec):
     """One place where the service is, in the shape that Kuma released."""
 
-    address: Annotated[str, doc("IP or domain.")]
+    address: Annotated[str, doc("IP or domain.", extra={PROXY_ADDRESS: True})]
     port: Annotated[UInt32, doc("Its port.")]
     priority: Annotated[Priority | None, doc("Used while those of a lower number are down.")] = None
 

@@ -19,7 +19,8 @@ from koguma.model.violation import child, item, key
 
 READ_AS: Final = "read_as"
 SENSITIVE: Final = "sensitive"
-PROXY_FILE: Final = "proxy_file"
+PROXY_FILE: Final = "proxy_file"  # a file that Envoy writes on the machine of a proxy
+PROXY_ADDRESS: Final = "proxy_address"  # what Envoy connects to: with unix:// a socket on that machine
 
 
 class TypedPart(NamedTuple):
