@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from koguma import logs, settings
 from koguma.main import ControlPlane
+from koguma.runtime import logs, settings
 from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, XdsGate
 
 Note = Callable[..., None]

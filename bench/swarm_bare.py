@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from koguma import garbage
+from koguma.runtime import garbage_collection
 from koguma.xds.server import SERVICE, Limits, _options
 
 
@@ -60,7 +60,7 @@ class Bare:
 
 async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     """Listen on a free port until killed."""
-    garbage.keep_no_large()
+    garbage_collection.keep_no_large()
     bare = Bare(folder)
     server = grpc.aio.server(options=_options(Limits()))
     handler = grpc.stream_stream_rpc_method_handler(bare.serve)
@@ -76,7 +76,7 @@ async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     gc.freeze()  # as the control plane does
     print(f"ready: http://127.0.0.1:{port}", flush=True)
     # This as well: what streams need is compared, not what is left over.
-    await asyncio.gather(garbage.give_back(), asyncio.Event().wait())
+    await asyncio.gather(garbage_collection.give_back(), asyncio.Event().wait())
 
 
 def main(folder: str, certificate: str = "", key: str = "") -> None:

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from postgres import Server
 
-from koguma import logs
+from koguma.runtime import logs
 from tests.control_plane import LocalControlPlane
 from tests.error_lines import ERRORS, unexpected
 

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from koguma import logs, settings
 from koguma.main import ControlPlane
+from koguma.runtime import logs, settings
 from tests.http_client import Response, send_request
 
 

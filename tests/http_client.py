@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koguma import data_directory
+from koguma.runtime import data_directory
 
 
 class Response(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Stored roles and bindings for tests, and the access that reads them."""
 
-from koguma.api.access import BUILTIN_BINDINGS, Access, Attempt, builtin_roles, stored_in
-from koguma.api.user import authenticated
+from koguma.access.authorizer import BUILTIN_BINDINGS, Access, Attempt, builtin_roles, stored_in
+from koguma.access.user import authenticated
 from koguma.kube import rbac
 from koguma.main import all_kinds
 from koguma.model.access import Binding, Role, Rule

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from koguma import background, logs
-from koguma.background import Background
 from koguma.core.build.watching import Watching
+from koguma.runtime import background, logs
+from koguma.runtime.background import Background
 from tests.control_plane import LocalControlPlane, timeout
 from tests.error_lines import errors_in, unexpected
 from tests.test_fleet import connect, dataplane, next_offer

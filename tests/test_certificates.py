@@ -11,12 +11,13 @@ from cryptography.exceptions import InvalidSignature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma import certificates, logs
-from koguma.certificates import CHANGED_MAX, Certificates
+from koguma.fleet import certificates
+from koguma.fleet.certificates import CHANGED_MAX, Certificates
 from koguma.identity import authority
 from koguma.identity.rotation import LINGER, PATIENCE, SETTLE
 from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model.resource import Key, Resource
+from koguma.runtime import logs
 from koguma.store.log import Loaded
 from koguma.store.state import State
 from tests.control_plane import LocalControlPlane

@@ -9,13 +9,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from koguma import trials
 from koguma.cli.proxies import refusals
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
+from koguma.fleet import retries
+from koguma.fleet.registration import CONNECTED_TO
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
-from koguma.registration import CONNECTED_TO
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ConnectRequest, ProxyStatus, Rejection
 from tests.control_plane import LocalControlPlane
@@ -165,14 +165,14 @@ def test_a_proxy_that_brings_nothing_must_be_known(plane):
 
 
 def test_what_a_proxy_registered_goes_some_time_after_it(plane, monkeypatch):
-    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.2)
     line = connect(plane, dataplane())
     plane.run(line.close())
     until(lambda: stored(plane) is None, "the Dataplane is removed")
 
 
 def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
-    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.3)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.3)
     line = connect(plane, dataplane())
     plane.run(line.close())
     again = connect(plane, dataplane())
@@ -183,7 +183,7 @@ def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
 
 
 def test_a_proxy_that_moved_to_another_control_plane_is_not_removed_by_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.2)
     with LocalControlPlane(tmp_path) as plane:
         line = connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
@@ -207,7 +207,7 @@ def owned_by(plane, owner):
 
 
 def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.2)
+    monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 0.2)
     with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
@@ -219,8 +219,8 @@ def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_p
 
 
 def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 60)
-    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.2)
+    monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 60)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.2)
     with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         owned_by(plane, "another")
@@ -230,7 +230,7 @@ def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(t
 
 
 def test_what_another_claims_first_stays_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("koguma.registration.CLAIM_SECONDS", 0.3)
+    monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 0.3)
     with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         owned_by(plane, "another")
@@ -268,7 +268,7 @@ BINDING = ["feature-access-log-pipe", "feature-bind-outbounds"]
 def test_what_known_proxies_share_is_there_before_they_come_back(
     tmp_path, monkeypatch, seconds, features, explicit, runs
 ):
-    monkeypatch.setattr("koguma.fleet.PREPARED_SECONDS_MAX", seconds)
+    monkeypatch.setattr("koguma.fleet.fleet.PREPARED_SECONDS_MAX", seconds)
     store = f"sqlite:///{tmp_path / 'mesh.db'}"
     outbound = [{"port": 9000, "tags": {"kuma.io/service": "web"}}] if explicit else []
     brought = {
@@ -414,7 +414,7 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
 
 
 def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(plane, monkeypatch):
-    monkeypatch.setattr(trials, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.1)
     line = connect(plane, dataplane())
     name = "kri_dp_default_default__web-1_10080"
     offer = plane.run(next_offer(line))

@@ -8,9 +8,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from koguma.control import ServiceGenerator
 from koguma.core import pipeline
 from koguma.main import now
+from koguma.reconcile.services import ServiceGenerator
 from tests.control_plane import LocalControlPlane
 
 GENERATOR = "meshservice-generator"

@@ -7,9 +7,9 @@ import logging
 import pytest
 import structlog
 
-from koguma import logs
-from koguma.logs import MASK
 from koguma.model.redacted import Redacted
+from koguma.runtime import logs
+from koguma.runtime.logs import MASK
 from tests.control_plane import LocalControlPlane
 
 pytestmark = pytest.mark.expected_errors(".")  # they log all sorts of things

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from koguma.fleet.registration import document
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.nearest import nearest
 from koguma.model.schema import UNKNOWN, Checker, Spec
 from koguma.model.violation import FOUND_MAX, MORE, TOLD_MAX, Violation, told
-from koguma.registration import document
 from tests.control_plane import LocalControlPlane, timeout
 
 FIELDS = {f"fiield{number}": number for number in range(20_000)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koguma import probing
+from koguma.fleet import probing
 from koguma.model.errors import Forbidden, NotFound, Unauthenticated
 from koguma.xds.contract import ConnectRequest
 from tests.control_plane import LocalControlPlane

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from koguma import prover as prover_module
 from koguma.core.build import snapshot as compiled
 from koguma.model.resource import Key
-from koguma.prover import Prover
+from koguma.proof import prover as prover_module
+from koguma.proof.prover import Prover
 from tests.control_plane import LocalControlPlane
 from tests.test_fleet import connect, dataplane, next_offer, token
 from tests.waiting import until

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koguma.core.build.network import Link
-from koguma.proxy_line import link_of
+from koguma.fleet.connection import link_of
 
 
 def flow(port: Any, *, enabled: Any = True) -> dict[str, Any]:

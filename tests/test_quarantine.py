@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from koguma import quarantine
-from koguma.api import transactions
+from koguma.application import transactions
 from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET, Piece, Snapshot, bundle, version_of
+from koguma.fleet import quarantine
+from koguma.fleet.quarantine import Quarantine
 from koguma.model.resource import Key
-from koguma.quarantine import Quarantine
 from koguma.store.contract import Put, Transaction
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until

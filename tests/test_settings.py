@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from koguma import settings
 from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode
-from koguma.settings import Settings
+from koguma.runtime import settings
+from koguma.runtime.settings import Settings
 
 
 def load(file=None, environment=None, **flags) -> Settings:

@@ -7,18 +7,17 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from koguma import settings
-from koguma.api import transactions
-from koguma.api.access import Access
-from koguma.api.context import About, Context
-from koguma.api.shown import Shown
-from koguma.api.user import SYSTEM
-from koguma.control import Control
+from koguma.access.authorizer import Access
+from koguma.access.user import SYSTEM
+from koguma.application import transactions
+from koguma.application.context import About, Context
+from koguma.application.live_engine import LiveEngine
 from koguma.core import admission, pipeline, vips
 from koguma.model import forms
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode, Place
-from koguma.status_keeper import PACE, StatusKeeper
+from koguma.reconcile.status_keeper import PACE, StatusKeeper
+from koguma.runtime import settings
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
 from koguma.store.memory import MemoryLog
 from koguma.store.store import Store
@@ -53,10 +52,9 @@ class Plane:
             place=self.place,
             store=self.store,
             access=Access((), ()),
-            shown=Shown(ALL),
             about=About("here", "here-1", lambda: "", "0", dict),
             signing_key=lambda: "",
-            database=Control(self.store, ALL, self.place).database,
+            database=LiveEngine(self.store, ALL, self.place).database,
         )
         self.keeper = self.new_keeper()
         return self

@@ -18,7 +18,7 @@ from koguma.model import forms
 from koguma.model.kind import Kind
 from koguma.model.place import Place
 from koguma.policies import POLICIES
-from koguma.settings import Settings
+from koguma.runtime.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "koguma"
@@ -222,7 +222,13 @@ def test_whoever_watches_a_database_has_a_watcher_of_its_own(trees):
 
 
 # Who starts tasks without the supervisor, and waits for their ends itself; dp ends with its tasks.
-TASK_STARTERS = ("background.py", "dp/", "xds/pace.py", "store/notices.py", "status_keeper.py")
+TASK_STARTERS = (
+    "runtime/background.py",
+    "dp/",
+    "xds/pace.py",
+    "store/notices.py",
+    "reconcile/status_keeper.py",
+)
 FORKS = ("fork", "forkpty", "preexec_fn", "multiprocessing")
 # asyncio itself starts processes with vfork; only a control plane runs on uvloop.
 FORKS_OF_UVLOOP = ("create_subprocess_exec", "create_subprocess_shell")

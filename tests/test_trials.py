@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from koguma import trials
+from koguma.fleet import retries
+from koguma.fleet.retries import Trials
 from koguma.model.resource import Key
-from koguma.trials import Trials
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(trials, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(trials, "SECONDS_MAX", 0.03)
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(retries, "SECONDS_MAX", 0.03)
 
 
 class Tried:

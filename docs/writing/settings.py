@@ -9,14 +9,14 @@ from msgspec import inspect as shape
 from docs.writing import fields, tables
 from koguma.model import schema
 from koguma.model.access import Binding, Role, Rule
-from koguma.settings import ENV_PREFIX, Settings
+from koguma.runtime.settings import ENV_PREFIX, Settings
 
 _FILE_ONLY: Final = ("access",)  # structured, so neither a flag nor a variable could say it
 
 
 def page() -> str:
     """The page."""
-    return tables.page("src/koguma/settings.py", _settings_lines())
+    return tables.page("src/koguma/runtime/settings.py", _settings_lines())
 
 
 def _settings_lines() -> Iterator[str]:

@@ -18,35 +18,37 @@ from typing import Any, Final, Literal
 import structlog
 from aiohttp import web
 
-from koguma import __version__, bootstrap, data_directory, garbage, kinds, logs, plugins
-from koguma.api import access, openapi, routes, secret_access, server, tracing
-from koguma.api.access import Access, Attempt
+from koguma import __version__, kinds, plugins
+from koguma.access import authorizer
+from koguma.access.authorizer import Access, Attempt
+from koguma.access.token_keys import TokenKeys, TokenVerifier
+from koguma.api import openapi, routes, server, tracing
 from koguma.api.apply import Apply
 from koguma.api.authn import Authenticator
 from koguma.api.call import Call, answer
-from koguma.api.context import About, Context
 from koguma.api.dispatch import Dispatch
-from koguma.api.health import Check, Health
+from koguma.api.health import Health
 from koguma.api.inspect import Inspect
 from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.open_watches import OpenWatches
 from koguma.api.plain import Objects
 from koguma.api.proxies import Proxies
-from koguma.api.secret_access import LapsedReference
 from koguma.api.server import HttpServer
 from koguma.api.shown import Shown
 from koguma.api.system import System
-from koguma.api.tokens import Keys, TokenIssuer, TokenVerifier
+from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
-from koguma.background import Background
-from koguma.control import Control, ServiceGenerator
+from koguma.application import secret_access
+from koguma.application.context import About, Context
+from koguma.application.live_engine import LiveEngine
+from koguma.application.secret_access import LapsedReference
+from koguma.control_plane.proxy_services import ProxySide, ServerIdentity
 from koguma.core import services, world
 from koguma.core.problems import of_proxies
 from koguma.envoy import schema
 from koguma.envoy.patch_check import PatchChecker
-from koguma.housekeeping import Housekeeper
 from koguma.identity import certificates, files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
@@ -54,8 +56,13 @@ from koguma.model.errors import Invalid, KogumaError
 from koguma.model.kind import Kinds
 from koguma.model.redacted import masked_url
 from koguma.model.schema import Json
-from koguma.proxy_side import ProxySide, ServerIdentity
-from koguma.settings import Settings
+from koguma.reconcile import initial_objects
+from koguma.reconcile.housekeeping import Housekeeper
+from koguma.reconcile.services import ServiceGenerator
+from koguma.runtime import data_directory, garbage_collection, logs
+from koguma.runtime.background import Background
+from koguma.runtime.checks import Check
+from koguma.runtime.settings import Settings
 from koguma.store import Store, key_file_of, log_at, migrate
 from koguma.store.keys import KeyCommand, KeyFile
 from koguma.store.sealing import Sealing
@@ -106,7 +113,7 @@ class ControlPlane:
         self._proxies: ProxySide | None = None
         self._tracer: Tracer | None = None
         self._certificate = ""
-        self._engine: Control | None = None
+        self._engine: LiveEngine | None = None
         self._patch_checks: PatchChecker | None = None
         self._lapsed: Callable[[], Iterable[LapsedReference]] = tuple
 
@@ -120,10 +127,10 @@ class ControlPlane:
         context, keys = self._context(control)
         self._lapsed = functools.partial(secret_access.lapsed, context)
         self._tracer = self._traces(context.about)
-        await bootstrap.fill(context, self.settings)
-        await bootstrap.fill_kubernetes(context)
-        self._warn(await bootstrap.fill_zone(context))
-        self._warn(await bootstrap.admin_token(context, keys, data_dir, now()))
+        await initial_objects.fill(context, self.settings)
+        await initial_objects.fill_kubernetes(context)
+        self._warn(await initial_objects.fill_zone(context))
+        self._warn(await initial_objects.admin_token(context, keys, data_dir, now()))
         tls, identity = self._tls(data_dir)
         if not context.place.is_global:
             self._proxies = ProxySide(context, control, keys, self.settings, now)
@@ -138,7 +145,7 @@ class ControlPlane:
         gc.collect()
         if self._proxies is not None:
             await self._proxies.let_in()
-        garbage.begin()
+        garbage_collection.begin()
         self._not_ready = ""
 
     def _start_tasks(self, context: Context) -> None:
@@ -148,7 +155,7 @@ class ControlPlane:
         self._run("housekeeping", Housekeeper(context).run)
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
-        self._tasks.append(self.background.forever("free memory", garbage.give_back, may_end=True))
+        self._tasks.append(self.background.forever("free memory", garbage_collection.give_back, may_end=True))
         if not context.place.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._run("service generator", self._services.run)
@@ -180,16 +187,16 @@ class ControlPlane:
         await self.store.close()
         await self.background.stop()
 
-    def _context(self, control: Control) -> tuple[Context, Keys]:
+    def _context(self, control: LiveEngine) -> tuple[Context, TokenKeys]:
         settings = self.settings
-        roles = (*access.builtin_roles(self.kinds), *settings.access.roles)
-        bindings = (*access.BUILTIN_BINDINGS, *settings.access.bindings)
-        rules = Access(roles, bindings, access.stored_in(lambda: self.store.state))
+        roles = (*authorizer.builtin_roles(self.kinds), *settings.access.roles)
+        bindings = (*authorizer.BUILTIN_BINDINGS, *settings.access.bindings)
+        rules = Access(roles, bindings, authorizer.stored_in(lambda: self.store.state))
         hostname = socket.gethostname()
         about = About(
             hostname=hostname,
             instance_id=f"{hostname}-{secrets.token_hex(2)}",
-            cluster_id=lambda: bootstrap.cluster_id(context),
+            cluster_id=lambda: initial_objects.cluster_id(context),
             version=__version__,
             settings=self._shown_settings,
         )
@@ -198,14 +205,13 @@ class ControlPlane:
             place=settings.place,
             store=self.store,
             access=rules,
-            shown=Shown(self.kinds),
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
             database=control.database,
             background=self.background,
             patch_checks=lambda: self._patch_checks,
         )
-        return context, Keys(lambda: self.store.state)
+        return context, TokenKeys(lambda: self.store.state)
 
     def _sealing(self) -> Sealing:
         """How Secrets are encrypted in the store."""
@@ -218,9 +224,9 @@ class ControlPlane:
             source = KeyFile(path, is_default=not settings.store_key_file)
         return Sealing(secret, source, is_on=settings.store_encryption)
 
-    def _control(self) -> Control:
+    def _control(self) -> LiveEngine:
         readable = plugins.for_engine(self._found, self._failures.__setitem__)
-        return Control(self.store, readable, self.settings.place)
+        return LiveEngine(self.store, readable, self.settings.place)
 
     def _traces(self, about: About) -> Tracer | None:
         settings = self.settings
@@ -247,10 +253,11 @@ class ControlPlane:
         used = {setting: self.ports.get(name) for setting, name in names.items()}
         return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
-    def _dispatch(self, context: Context, keys: Keys) -> Dispatch:
-        objects = Objects(context)
+    def _dispatch(self, context: Context, keys: TokenKeys) -> Dispatch:
+        shown = Shown(self.kinds)
+        objects = Objects(context, shown)
         opened = self._open_watches
-        watches = Watches(context, opened)
+        watches = Watches(context, opened, shown)
         verifier = TokenVerifier(keys, now)
         with_ids = self.settings.gate("ResourceID")
         kube = KubeForm(context, now, verifier.user, opened, resource_ids=with_ids)
@@ -487,8 +494,8 @@ async def serve(settings: Settings) -> int:
 def run(settings: Settings) -> int:
     """Run a control plane in this process; the exit code says how it ended."""
     logs.configure(settings.log_level, settings.log_format)
-    garbage.look_seldom()
-    garbage.keep_no_large()
+    garbage_collection.look_seldom()
+    garbage_collection.keep_no_large()
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 - only where it is installed

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from koguma.api.access import Access, Attempt, builtin_roles
-from koguma.api.user import User
+from koguma.access.authorizer import Access, Attempt, builtin_roles
+from koguma.access.user import User
 from koguma.main import all_kinds
 from koguma.model.access import Binding, Role, Rule
 from tests.control_plane import LocalControlPlane, timeout

@@ -21,16 +21,16 @@ import structlog
 import yaml
 from structlog.testing import capture_logs
 
-from koguma.api import access, proxies_door
-from koguma.api.access import Access
-from koguma.api.context import About, Context
-from koguma.api.proxies_door import ProxiesDoor
-from koguma.api.proxy_gate import PROXY, ProxyGate
+from koguma.access import authorizer
+from koguma.access.authorizer import Access
+from koguma.access.token_keys import TokenKeys
+from koguma.api import bootstrap_server as proxies_door
+from koguma.api.bootstrap_server import ProxiesDoor
 from koguma.api.server import HttpServer, tls_context
-from koguma.api.shown import Shown
-from koguma.api.tokens import Keys
+from koguma.application.context import About, Context
 from koguma.core import admission, pipeline
 from koguma.core.incremental import Db
+from koguma.fleet.gate import PROXY, ProxyGate
 from koguma.identity import certificate_facts, files, signing_keys, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.kinds import KINDS
@@ -92,7 +92,7 @@ def signing_key() -> str:
 class House:
     """A door with a store behind it, open on a port of its own."""
 
-    def __init__(self, context: Context, keys: Keys, credentials: files.ServerCredentials) -> None:
+    def __init__(self, context: Context, keys: TokenKeys, credentials: files.ServerCredentials) -> None:
         self.context, self.keys, self.credentials = context, keys, credentials
         self.now = NOW
         self.port = 0
@@ -190,13 +190,12 @@ async def closed(credentials, signing_key):
         kinds=kinds,
         place=Place(),
         store=store,
-        access=Access((*access.builtin_roles(kinds),), access.BUILTIN_BINDINGS),
-        shown=Shown(kinds),
+        access=Access((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
         about=About("host", "host-1", lambda: "", "0", dict),
         signing_key=lambda: signing_key,
         database=database,
     )
-    house = House(context, Keys(lambda: store.state), credentials)
+    house = House(context, TokenKeys(lambda: store.state), credentials)
     secret = {"type": "Secret", "mesh": "default", "name": DATAPLANE.key_name(1, "default")}
     await house.write({"type": "Mesh", "name": "default"}, {**secret, "data": signing_key})
     yield house

@@ -3,9 +3,9 @@
 import pytest
 from multidict import CIMultiDict
 
+from koguma.access.user import LOCAL_ADMIN
 from koguma.api.authn import impersonated
 from koguma.api.kube import escalation
-from koguma.api.user import LOCAL_ADMIN
 from koguma.kube import rbac
 from koguma.model.errors import BadRequest, Forbidden, NotFound
 from tests.rights import ANN, TIMEOUTS, House, bound, role

@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from koguma import data_directory
 from koguma.api.authn import is_passed_on
 from koguma.api.server import HttpServer
+from koguma.runtime import data_directory
 from tests.control_plane import LocalControlPlane, WatchStream, timeout
 from tests.envoy.real_envoy import cluster, endpoint, envoy, hcm, listener
 from tests.http_client import SocketConnection, request_over_socket, send_request

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from koguma.api.refused_proxies import AGE_MAX, REFUSED_MAX, RefusedProxies
+from koguma.fleet.refused_proxies import AGE_MAX, REFUSED_MAX, RefusedProxies
 from koguma.model.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

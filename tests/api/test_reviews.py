@@ -2,8 +2,8 @@
 
 import pytest
 
+from koguma.access.user import LOCAL_ADMIN, User
 from koguma.api.kube import reviews
-from koguma.api.user import LOCAL_ADMIN, User
 from koguma.model.errors import BadRequest, Invalid, Unauthenticated
 from tests.rights import ANN, BOB, PLAIN_TIMEOUTS, TIMEOUTS, House, bound, role
 

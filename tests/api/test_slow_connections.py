@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from koguma import data_directory
 from koguma.api import connections, server
+from koguma.runtime import data_directory
 from tests.control_plane import LocalControlPlane, timeout
 
 HEADER_SECONDS = 0.4

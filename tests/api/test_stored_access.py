@@ -2,8 +2,8 @@
 
 import pytest
 
-from koguma.api.access import Attempt, namespace_of
-from koguma.api.user import ANONYMOUS, LOCAL_ADMIN, User
+from koguma.access.authorizer import Attempt, namespace_of
+from koguma.access.user import ANONYMOUS, LOCAL_ADMIN, User
 from koguma.kube import rbac
 from koguma.model.errors import Forbidden
 from koguma.model.place import Place

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from koguma.api.tokens import Keys, TokenVerifier
+from koguma.access.token_keys import TokenKeys, TokenVerifier
 from koguma.identity import signing_keys, tokens
 from koguma.identity.claims import USER, UserClaims
 from koguma.model.errors import Unauthenticated
@@ -37,7 +37,7 @@ class Clock:
 def verifier(*secrets):
     states = [State(Loaded(len(secrets), 0, secrets))]
     clock = Clock()
-    keys = Keys(lambda: states[0])
+    keys = TokenKeys(lambda: states[0])
     return TokenVerifier(keys, clock), keys, clock, states
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from koguma import __version__
 from koguma.cli import cp, nouns, root
-from koguma.settings import Settings, load
+from koguma.runtime.settings import Settings, load
 from tests.ports import free_port
 
 

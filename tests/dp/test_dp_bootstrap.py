@@ -9,14 +9,13 @@ from collections.abc import Iterator
 import pytest
 from stand_in import TOKEN, StandIn, packed
 
-from koguma import proxy_line
-from koguma.api import bootstrap_request
-from koguma.api.bootstrap_request import BootstrapRequest
 from koguma.cli import dp_options
 from koguma.dp import bootstrap, control_plane, machine
 from koguma.dp.bootstrap import EnvoyVersion, Setup
 from koguma.dp.control_plane import Away, ControlPlane, Denied
 from koguma.dp.dataplane import Proxy
+from koguma.fleet import bootstrap_request, connection
+from koguma.fleet.bootstrap_request import BootstrapRequest
 from koguma.model.redacted import Redacted
 
 ENVOY = EnvoyVersion("1.40.0", "9e55/1.40.0/Clean/RELEASE/BoringSSL")
@@ -53,7 +52,7 @@ def test_the_request_says_what_policies_may_do_on_the_machine():
     assert "feature-proxy-data-sources" in made["features"]
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
     said = bootstrap_request.metadata(read, {}, None)
-    link = proxy_line.link_of(said)
+    link = connection.link_of(said)
     assert link.log_directories == ("/srv/logs",)
     assert link.gives_data
 

@@ -9,12 +9,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma import background
 from koguma.dp import exposition, metrics, observing, otlp
 from koguma.dp.exposition import Choice, Family
 from koguma.dp.metrics import Application, Metrics, Otel
 from koguma.envoy import schema
 from koguma.model.redacted import Redacted
+from koguma.runtime import background
 from tests.traffic.receivers import REQUESTS, envoy
 
 ENVOY = """\

@@ -136,7 +136,7 @@ def test_a_proxy_of_root_is_warned_about(capsys, monkeypatch):
         return 0
 
     monkeypatch.setattr("koguma.dp.run.serve", nothing)
-    monkeypatch.setattr("koguma.logs.configure", lambda *_: None)
+    monkeypatch.setattr("koguma.runtime.logs.configure", lambda *_: None)
     monkeypatch.setattr("koguma.dp.privileges.become", lambda _account: None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert main(["dp", "run", *SERVED, "--transparent-proxy", "--user", "root"]) == 0

@@ -12,13 +12,14 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import advice, plain, transactions
-from koguma.api.access import WRITE_VERBS
+from koguma.access.authorizer import WRITE_VERBS
+from koguma.api import plain
 from koguma.api.call import Call, answer_json
-from koguma.api.context import Context
 from koguma.api.plain import Objects
-from koguma.api.transactions import SecretName
-from koguma.api.write_access import WriteAccess
+from koguma.application import advice, transactions
+from koguma.application.context import Context
+from koguma.application.transactions import SecretName
+from koguma.application.write_access import WriteAccess
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from multidict import MultiMapping
 
-from koguma.api.access import Access, Attempt, denied
-from koguma.api.user import (
+from koguma.access.authorizer import Access, Attempt, denied
+from koguma.access.user import (
     ANONYMOUS,
     AUTHENTICATED,
     KUBE_ANONYMOUS,

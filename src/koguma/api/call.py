@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from multidict import MultiMapping
 
-from koguma.api.user import User
+from koguma.access.user import User
 from koguma.model import documents
 from koguma.model.errors import BadRequest, TooLarge, TooSlow, UnsupportedMedia
 from koguma.model.schema import Json

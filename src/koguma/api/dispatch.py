@@ -18,14 +18,14 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from koguma.access.authorizer import Access
+from koguma.access.user import ANONYMOUS
 from koguma.api import parameters, problems
-from koguma.api.access import Access
 from koguma.api.authn import UNIX_SOCKET, Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
 from koguma.api.parameters import Parameter
 from koguma.api.tracing import Tracer
-from koguma.api.user import ANONYMOUS
 from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound
 from koguma.model.short_keys import is_short
 

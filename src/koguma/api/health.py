@@ -1,24 +1,13 @@
 """Health: is it alive, is it ready, and what would an operator want to know about its parts."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal
 
-import msgspec
 from aiohttp import web
 
-from koguma.api.access import Access, Attempt
+from koguma.access.authorizer import Access, Attempt
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.metrics import CONTENT_TYPE, Metrics
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; `hint` says what to do where it is not fine."""
-
-    name: str
-    status: Literal["ok", "warning", "error"]
-    message: str
-    hint: str = ""
-
+from koguma.runtime.checks import Check
 
 Checks = Callable[[], Awaitable[Sequence[Check]]]
 

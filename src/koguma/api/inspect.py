@@ -8,7 +8,7 @@ from aiohttp import web
 
 from koguma.api import lists
 from koguma.api.call import Call, answer_json
-from koguma.api.context import Context
+from koguma.application.context import Context
 from koguma.core import hostnames, inspect, rules_view
 from koguma.core.build import what_if
 from koguma.core.incremental import Db

@@ -6,10 +6,12 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import advice, lists, patches, tracing, transactions
+from koguma.api import lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
-from koguma.api.context import Context
-from koguma.api.write_access import WriteAccess
+from koguma.api.shown import Shown
+from koguma.application import advice, transactions
+from koguma.application.context import Context
+from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms
 from koguma.model.documents import BadDocument
@@ -29,8 +31,9 @@ _PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "st
 class Objects:
     """Handlers for the objects of every kind."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, shown: Shown) -> None:
         self._context = context
+        self._shown = shown
 
     async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """One object."""
@@ -58,7 +61,7 @@ class Objects:
         """
         context = self._context
         if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
-            return context.shown.bytes
+            return self._shown.bytes
         namespace = call.query.get("namespace") or context.place.system_namespace
         return lambda resource: msgspec.json.encode(
             forms.kubernetes(resource, context.kinds[resource.kind], namespace)

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from koguma.api.call import Call, answer_json
-from koguma.api.context import Context
+from koguma.application.context import Context
 from koguma.core.build import encoding, snapshot, what_if
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET, TYPE_URLS

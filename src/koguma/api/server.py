@@ -11,8 +11,8 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma import data_directory
 from koguma.api.connections import Handle, LimitedServer
+from koguma.runtime import data_directory
 
 _HEADER_BYTES_MAX: Final = 16 * 1024
 _KEEPALIVE_SECONDS: Final = 75.0

@@ -4,10 +4,10 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma.api.access import Attempt
+from koguma.access.authorizer import Attempt
 from koguma.api.call import Call, answer_json
-from koguma.api.context import Context
 from koguma.api.plain import Objects
+from koguma.application.context import Context
 from koguma.model.errors import NotFound
 from koguma.model.kind import Kind
 from koguma.model.schema import Json

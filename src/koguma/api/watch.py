@@ -15,8 +15,9 @@ from aiohttp import web
 
 from koguma.api import lists, open_watches
 from koguma.api.call import Call
-from koguma.api.context import Context
 from koguma.api.open_watches import OpenWatches
+from koguma.api.shown import Shown
+from koguma.application.context import Context
 from koguma.model.errors import BadRequest, Gone, KogumaError
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
@@ -31,8 +32,9 @@ _BATCH = 500
 class Watches:
     """Handler of all watches."""
 
-    def __init__(self, context: Context, watches: OpenWatches) -> None:
+    def __init__(self, context: Context, watches: OpenWatches, shown: Shown) -> None:
         self._context = context
+        self._shown = shown
         self._watches = watches
 
     async def watch(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
@@ -86,10 +88,10 @@ class Watches:
         return after, ()
 
     def _added(self, resource: Resource) -> bytes:
-        return _event(b"ADDED", resource.revision, self._context.shown.bytes(resource))
+        return _event(b"ADDED", resource.revision, self._shown.bytes(resource))
 
     def _line(self, change: Change) -> bytes:
-        return _event(_TYPES[change.op], change.revision, self._context.shown.bytes(change.resource))
+        return _event(_TYPES[change.op], change.revision, self._shown.bytes(change.resource))
 
 
 def _event(word: bytes, revision: int, shown: bytes) -> bytes:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from koguma import __version__, data_directory
+from koguma import __version__
 from koguma.cli.failures import Failure, Field, Refused, Unreachable
 from koguma.cli.target import HTTPS_PORT, Target
+from koguma.runtime import data_directory
 
 Json = Any
 Query = Sequence[tuple[str, str]]

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from koguma import settings as setting
 from koguma.cli.failures import ExitCode, Failure
 from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
 from koguma.model.redacted import masked_url
-from koguma.settings import ENV_PREFIX, Settings
+from koguma.runtime import settings as setting
+from koguma.runtime.settings import ENV_PREFIX, Settings
 
 _FILE_ONLY = ("access",)
 _SEEN_BY_OTHERS = (

@@ -44,9 +44,9 @@ def run(**given: Any) -> int:
     """
     import asyncio  # noqa: PLC0415 - `--help` does not pay for any of this
 
-    from koguma import logs  # noqa: PLC0415 - the same
     from koguma.dp import run as agent  # noqa: PLC0415 - the same
     from koguma.dp.control_plane import Denied  # noqa: PLC0415 - the same
+    from koguma.runtime import logs  # noqa: PLC0415 - the same
 
     _become(given["user"] or "")
     options = _options(given)
@@ -207,8 +207,8 @@ def _address(address: str) -> str:
 
 def _ca_file(address: str, given: str) -> str:
     """The CA that vouches for the control plane: the given one, or its own one where it runs here."""
-    from koguma import settings  # noqa: PLC0415 - `--help` does not pay for it
     from koguma.identity import files  # noqa: PLC0415 - the same
+    from koguma.runtime import settings  # noqa: PLC0415 - `--help` does not pay for it
 
     if given:
         return str(Path(given).expanduser())

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import click
 
-from koguma import data_directory
 from koguma.cli import kubeconfig_file, options, target, terminal
 from koguma.cli.client import Client
 from koguma.cli.failures import ExitCode, Failure, Refused, Unreachable
@@ -24,6 +23,7 @@ from koguma.cli.target import HTTPS_PORT, Target
 from koguma.identity import files
 from koguma.model import forms
 from koguma.model.redacted import Redacted
+from koguma.runtime import data_directory
 
 Json = Any
 

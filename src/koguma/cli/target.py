@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from koguma import data_directory
 from koguma.cli import contexts
 from koguma.cli.contexts import Context
 from koguma.cli.failures import ExitCode, Failure
 from koguma.model.redacted import Redacted
+from koguma.runtime import data_directory
 
 DEFAULT_ADDRESS: Final = "http://localhost:5681"
 HTTPS_PORT: Final = 5682

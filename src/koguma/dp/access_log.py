@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from koguma.background import Background
+from koguma.runtime.background import Background
 
 _WAITING_BYTES_MAX: Final = 4 * 1024 * 1024  # for each address
 _PIPE_BYTES: Final = 1024 * 1024

@@ -16,11 +16,11 @@ import grpc
 import grpc.aio
 import structlog
 
-from koguma.background import Background
 from koguma.dp.exposition import Family
 from koguma.dp.metrics import Metrics, Otel
 from koguma.envoy import schema
 from koguma.model import duration
+from koguma.runtime.background import Background
 
 _REQUEST: Final = "opentelemetry.proto.collector.metrics.v1.ExportMetricsServiceRequest"
 _METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"

@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 import structlog
 
-from koguma.background import Background
 from koguma.dp import (
     addresses,
     admin,
@@ -46,6 +45,7 @@ from koguma.dp.unix_http import Silent
 from koguma.dp.workdir import Workdir
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
+from koguma.runtime.background import Background
 
 INTERRUPTED: Final = 130  # as a shell reports an end by Ctrl-C
 

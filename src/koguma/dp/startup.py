@@ -2,7 +2,7 @@
 
 A proxy is ready when its Envoy is live, has every listener that it was told of, and names of the mesh are
 answered where DNS is on. A port for metrics carries nobody's calls: that it could not be bound is said, and
-holds nothing up. The control plane lets Envoy try refused listeners again by itself (`koguma.trials`).
+holds nothing up. The control plane lets Envoy try refused listeners again by itself (`koguma.fleet.retries`).
 """
 
 import asyncio

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import structlog
 
-from koguma.background import Background
 from koguma.model.errors import StoreFull, Unavailable
 from koguma.model.resource import Key, Resource
+from koguma.runtime.background import Background
 from koguma.store import feed
 from koguma.store.contract import Change, Transaction
 from koguma.store.decide import NewUid, decide

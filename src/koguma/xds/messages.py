@@ -17,10 +17,10 @@ from google.protobuf.message import DecodeError
 from koguma.envoy import names
 from koguma.envoy.schema import Schema
 from koguma.envoy.snapshot import TYPE_URLS, Piece, number
-from koguma.logs import masked_text
 from koguma.model.errors import BadRequest
 from koguma.model.schema import Json
 from koguma.model.violation import cut
+from koguma.runtime.logs import masked_text
 from koguma.xds.outline import outline_class
 from koguma.xds.protocol.claims import Unread
 from koguma.xds.protocol.differences import Step

@@ -15,8 +15,8 @@ import msgspec
 from google.protobuf.message import DecodeError
 from structlog.typing import FilteringBoundLogger
 
-from koguma.logs import masked_text
 from koguma.model.errors import KogumaError
+from koguma.runtime.logs import masked_text
 from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, Rejection
 from koguma.xds.hello import End, end_of, id_changed
 from koguma.xds.messages import Incoming

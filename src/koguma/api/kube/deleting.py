@@ -6,15 +6,16 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import advice, namespaces, plain, tracing
+from koguma.api import plain, tracing
 from koguma.api.call import Call
-from koguma.api.context import Context
-from koguma.api.kube import admitting, bodies, options, status
+from koguma.api.kube import bodies, options, status
 from koguma.api.kube.answers import Answers, sent
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
 from koguma.api.kube.reading import Reading
 from koguma.api.kube.target import Target, check, check_writable
+from koguma.application import advice, kube_admission, namespaces
+from koguma.application.context import Context
 from koguma.kube import owners
 from koguma.model.errors import Conflict, NotFound
 from koguma.model.resource import Resource
@@ -93,7 +94,7 @@ class Deleting:
         if isinstance(found, Resource):
             if found.kind == namespaces.NAMESPACE:
                 namespaces.check_removal(self._context, found.name)
-            operations = admitting.removal(self._context, _held(found, asked.policy), found.revision)
+            operations = kube_admission.removal(self._context, _held(found, asked.policy), found.revision)
         left = await advice.departure(self._context, [found] if isinstance(found, Resource) else [])
         changes = await self._commit(call, operations, asked)
         told = await advice.told_of(self._context, left, changes if asked.is_dry else None)

@@ -6,8 +6,8 @@ Asked before a role or a binding is stored, for every write that changes more th
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from koguma.api.access import Access, Attempt
-from koguma.api.user import User
+from koguma.access.authorizer import Access, Attempt
+from koguma.access.user import User
 from koguma.kube import escalation, rbac
 from koguma.model.access import Rule
 from koguma.model.errors import Forbidden, NotFound

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from koguma.api.context import Context
 from koguma.api.kube.status import Expired
 from koguma.api.kube.target import Target
+from koguma.application.context import Context
 from koguma.core import identity
 from koguma.kube import places
 from koguma.kube.places import Spot

@@ -6,8 +6,8 @@ from datetime import datetime
 import msgspec
 from aiohttp import web
 
+from koguma.access.user import User
 from koguma.api.call import Call
-from koguma.api.context import Context
 from koguma.api.dispatch import Route
 from koguma.api.kube import bodies, negotiation, reviews, routes
 from koguma.api.kube.answers import Answers, sent
@@ -22,7 +22,7 @@ from koguma.api.kube.target import Target, check
 from koguma.api.kube.watching import Watching
 from koguma.api.kube.writing import Writing
 from koguma.api.open_watches import OpenWatches
-from koguma.api.user import User
+from koguma.application.context import Context
 from koguma.kube import catalog, codec
 from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.schema import Json

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from koguma.api.context import Context
 from koguma.api.kube import escalation
-from koguma.api.kube.admitting import Admission, Made
 from koguma.api.kube.request import Request
 from koguma.api.kube.shown import KubeShown
-from koguma.api.write_access import WriteAccess
+from koguma.application.context import Context
+from koguma.application.kube_admission import Admission, Made
+from koguma.application.write_access import WriteAccess
 from koguma.kube import apply, codec
 from koguma.kube.apply import Writer
 from koguma.kube.catalog import Catalog

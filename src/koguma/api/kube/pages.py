@@ -10,11 +10,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from koguma import __version__
-from koguma.api.access import Attempt, denied
+from koguma.access.authorizer import Attempt, denied
 from koguma.api.call import JSON, Call
-from koguma.api.context import Context
 from koguma.api.kube import negotiation
 from koguma.api.kube.target import Target
+from koguma.application.context import Context
 from koguma.kube import discovery, openapi
 from koguma.kube.catalog import Catalog
 from koguma.kube.registry import Registry

@@ -7,11 +7,11 @@ from typing import Final
 from aiohttp import web
 
 from koguma.api.call import Call
-from koguma.api.context import Context
 from koguma.api.kube import options
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.target import Target, check
+from koguma.application.context import Context
 from koguma.kube import places, selectable, selectors
 from koguma.kube.registry import Endpoint
 from koguma.kube.selectors import FieldSelector, Term

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from koguma.api.call import Call
-from koguma.api.kube import admitting
 from koguma.api.kube.bodies import Given
 from koguma.api.kube.options import WriteOptions
 from koguma.api.kube.target import Target
+from koguma.application import kube_admission
 from koguma.core.admission import FieldValidation
 from koguma.kube.registry import Endpoint
 from koguma.model.errors import BadRequest, Invalid, KogumaError
@@ -57,7 +57,9 @@ class Request(msgspec.Struct, frozen=True):
         unknown = [violation for violation in error.violations if violation.rule == UNKNOWN]
         if not unknown or not self.is_strict:
             return error
-        return self._strict(error.violations, [admitting.unknown_text(violation) for violation in unknown])
+        return self._strict(
+            error.violations, [kube_admission.unknown_text(violation) for violation in unknown]
+        )
 
     def _strict(self, violations: Sequence[Violation], texts: Sequence[str]) -> KogumaError:
         if self.call.request.method == "PATCH":

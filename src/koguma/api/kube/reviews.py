@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from koguma.api.access import Access, Attempt
-from koguma.api.user import User
+from koguma.access.authorizer import Access, Attempt
+from koguma.access.user import User
 from koguma.kube import places
 from koguma.model.access import Rule
 from koguma.model.errors import BadRequest, Invalid, Unauthenticated

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from koguma.access.authorizer import Attempt, denied
+from koguma.access.user import User
 from koguma.api import plain
-from koguma.api.access import Attempt, denied
-from koguma.api.context import Context
-from koguma.api.user import User
+from koguma.application.context import Context
 from koguma.kube import places
 from koguma.kube.registry import Endpoint
 from koguma.model.errors import Forbidden, NotAllowed

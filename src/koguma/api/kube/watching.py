@@ -15,7 +15,6 @@ import msgspec
 from aiohttp import web
 
 from koguma.api.call import JSON, Call
-from koguma.api.context import Context
 from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
@@ -23,6 +22,7 @@ from koguma.api.kube.negotiation import Shape, Wanted
 from koguma.api.kube.reading import Fits, Reading
 from koguma.api.kube.target import Target, check
 from koguma.api.open_watches import OpenWatches, life_seconds
+from koguma.application.context import Context
 from koguma.kube import places, tables
 from koguma.kube.registry import Endpoint
 from koguma.model.errors import Gone, Invalid, KogumaError

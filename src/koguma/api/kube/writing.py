@@ -8,17 +8,18 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import advice, plain, tracing, transactions
+from koguma.api import plain, tracing
 from koguma.api.call import Call
-from koguma.api.context import Context
 from koguma.api.kube import bodies, options
-from koguma.api.kube.admitting import Made
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.making import Making
 from koguma.api.kube.request import Request
 from koguma.api.kube.status import RefusedAt
 from koguma.api.kube.target import Target, check, check_writable
+from koguma.application import advice, transactions
+from koguma.application.context import Context
+from koguma.application.kube_admission import Made
 from koguma.core.admission import Admitted
 from koguma.kube import codec, json_patches, native, places, strategic
 from koguma.kube.catalog import Catalog

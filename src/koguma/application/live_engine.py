@@ -1,0 +1,77 @@
+"""Live engine: keeps the engine's inputs in step with the store.
+
+The engine gets changes in revision order, in batches, before it is asked. It answers for the state of the
+revision that the store had when it was asked, never for an older one.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from koguma.core import pipeline
+from koguma.core.incremental import Db
+from koguma.model.errors import Gone
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.store.contract import Change, Op
+from koguma.store.store import Store
+
+MEMOS_MAX: Final = 500_000
+
+R = TypeVar("R")
+
+
+class LiveEngine:
+    """The engine of a control plane, always as new as the store."""
+
+    def __init__(self, store: Store, kinds: Kinds, place: Place) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._place = place
+        self._lock = asyncio.Lock()
+        # One thread, always the same: each has its own memory, of which some is left over.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._load()
+
+    async def database(self) -> Db:
+        """The engine's database, with every change that the store has; to be asked before the next await."""
+        async with self._lock:
+            await self._catch_up()
+        return self._db
+
+    async def beside(self, work: Callable[[Db], R]) -> tuple[R, int]:
+        """Let something work on the database beside the event loop; also the revision that it saw.
+
+        Whoever asks for the database meanwhile waits, so `work` should take milliseconds, not seconds.
+        """
+        async with self._lock:
+            await self._catch_up()
+            revision = self._changes.position
+            running = asyncio.get_running_loop().run_in_executor(self._thread, work, self._db)
+            return await running, revision
+
+    async def renew(self) -> None:
+        """Begin anew with an empty memory."""
+        async with self._lock:
+            self._load()
+
+    async def _catch_up(self) -> None:
+        while self._changes.position < self._store.state.revision:
+            try:
+                self._take(await self._changes.next_batch(0))
+            except Gone:
+                self._load()
+
+    def _load(self) -> None:
+        state = self._store.state
+        self._changes = self._store.watch(None, state.revision)
+        self._db = pipeline.load(self._kinds, self._place, state.all())
+
+    def _take(self, changes: Sequence[Change]) -> None:
+        last = {change.resource.key: change for change in changes}
+        written = [c.resource for c in last.values() if c.op is not Op.DELETE and not c.error]
+        gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
+        pipeline.take(self._db, written, gone)
+        if self._db.n_memos > MEMOS_MAX:
+            self._db.collect()  # answers that somebody asked for once; they are made again when asked again

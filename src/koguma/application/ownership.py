@@ -1,0 +1,26 @@
+"""Ownership: who owns which field of an object after a write that does not come from the Kubernetes form.
+
+What the plain form changes belongs to its own manager, so that the next apply of somebody else finds a
+conflict and not a surprise. An object of which nobody owns anything stays so.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from koguma.application.context import Context
+from koguma.kube import apply, catalog, codec
+from koguma.kube.apply import Writer
+from koguma.model.resource import Resource
+from koguma.store.decide import rfc3339
+
+
+def moved(context: Context, before: Resource, after: Resource, manager: str, now: datetime) -> Resource:
+    """An object as it is to be stored, its changed fields owned by a manager."""
+    known = catalog.of(context.kinds)
+    endpoint = known.stored(after.kind)
+    live = codec.document(before, endpoint, context.place)
+    new = codec.document(after, endpoint, context.place)
+    writer = Writer(manager, endpoint.api_version, rfc3339(now))
+    fields = tuple(apply.updated(live, new, writer, known.shape(endpoint)))
+    return msgspec.structs.replace(after, meta=msgspec.structs.replace(after.meta, managed_fields=fields))

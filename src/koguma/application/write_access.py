@@ -1,0 +1,73 @@
+"""Write access: whether somebody may store an object where it will be, over what is there now.
+
+The plain form learns from the body in which namespace an object is, the Kubernetes form from the path. Both
+write through `transactions.put`, which asks here as soon as the object's key is known, and before anything
+that is stored is compared with it: a form cannot pass a rule that the other one holds.
+"""
+
+from collections.abc import Iterator
+from typing import Self
+
+import msgspec
+
+from koguma.access.authorizer import REST_GROUP, Attempt, denied
+from koguma.access.user import User
+from koguma.application.context import Context
+from koguma.core.identity import Identity
+from koguma.kube import places
+from koguma.kube.registry import Endpoint
+from koguma.model import labels
+from koguma.model.errors import Forbidden
+from koguma.model.kind import Kind
+from koguma.model.resource import Resource
+
+
+class WriteAccess(msgspec.Struct, frozen=True):
+    """Who writes, through which endpoint. Without a verb it is create or update, as the store says."""
+
+    user: User
+    group: str = REST_GROUP
+    plural: str = ""  # of the endpoint, where that is not the kind's own
+    verb: str = ""
+    is_control_plane: bool = False  # what it makes by itself is authorised elsewhere
+
+    @classmethod
+    def through(cls, endpoint: Endpoint, user: User, verb: str) -> Self:
+        """For an endpoint of the Kubernetes form."""
+        return cls(user, endpoint.group, endpoint.plural, verb)
+
+    @property
+    def writer(self) -> User | None:
+        """Whose rights count; None where the control plane itself writes."""
+        return None if self.is_control_plane else self.user
+
+    def check(self, context: Context, kind: Kind, wanted: Identity, before: Resource | None) -> None:
+        """Raise Forbidden unless the user may write both the object's place and what it replaces."""
+        if self.is_control_plane:
+            return
+        for attempt in dict.fromkeys(self._attempts(context, kind, wanted, before)):
+            if context.access.allows(self.user, attempt):
+                continue
+            if self.group == REST_GROUP:
+                context.refuse(self.user, kind, attempt)
+            raise Forbidden(denied(self.user, attempt))
+
+    def _attempts(
+        self, context: Context, kind: Kind, wanted: Identity, before: Resource | None
+    ) -> Iterator[Attempt]:
+        verb = self.verb or ("update" if before is not None else "create")
+        key = wanted.key
+        written = Resource(
+            kind=key.kind,
+            mesh=key.mesh,
+            zone=key.zone,
+            namespace=key.namespace,
+            name=key.name,
+            core_name=wanted.core_name if before is None else before.core_name,
+            labels={labels.ORIGIN: context.place.origin},
+        )
+        for resource in (written,) if before is None else (before, written):
+            spot = places.spot(resource, kind, context.place)
+            name = resource.core_name if self.group == REST_GROUP else spot.name
+            plural = self.plural or kind.plural
+            yield Attempt(verb, plural, name, resource.mesh, self.group, namespace=spot.namespace)

@@ -1,0 +1,1 @@
+"""A control plane put together from all other packages."""

@@ -1,0 +1,215 @@
+"""Refused proxies: who was not let in, since when, how often and why, and what to do about it.
+
+A proxy that is refused knocks again for ever and appears nowhere else, so it is remembered here until it gets
+in, or until it has not been heard for a while. Anybody may knock under any name, so only some are remembered:
+names that knocked once are given up first, and those that knock again are kept, as real proxies do.
+"""
+
+import ipaddress
+import shlex
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+import structlog
+
+from koguma.identity.dataplane_auth import UnvouchedIdentity
+from koguma.model.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KogumaError,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+from koguma.model.schema import Json
+from koguma.runtime.checks import Check
+
+REFUSED_MAX: Final = (
+    500  # proxies that are remembered, of those that knocked once and of those that did again
+)
+AGE_MAX: Final = timedelta(minutes=15)  # since the last knock; an Envoy knocks every four seconds
+
+_NAME_MAX: Final = 253  # characters, as of a DNS name
+_REASON_MAX: Final = 500
+_CHECKS_MAX: Final = 10
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+_log = structlog.get_logger("koguma.proxies")
+
+
+class RefusedProxy(msgspec.Struct, frozen=True):
+    """A proxy that was not let in, and where it knocked last: at `xds` or at `bootstrap`."""
+
+    mesh: str
+    name: str
+    address: str
+    door: str
+    reason: str
+    hint: str
+    since: datetime
+    last: datetime
+    count: int = 1
+
+
+class RefusedProxies:
+    """The proxies that this control plane did not let in."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._once: OrderedDict[tuple[str, str], RefusedProxy] = OrderedDict()
+        self._again: OrderedDict[tuple[str, str], RefusedProxy] = OrderedDict()
+        self._is_crowded = False
+        self.knocks = 0  # that were refused, ever
+
+    def __len__(self) -> int:
+        self._forget_old()
+        return len(self._once) + len(self._again)
+
+    def refuse(self, door: str, mesh: str, name: str, address: str, error: KogumaError) -> None:
+        """Note that a proxy was not let in; the log says so once for each reason."""
+        if isinstance(error, Unavailable):
+            return  # it may come in as soon as we can serve it
+        self.knocks += 1
+        self._forget_old()
+        now, mesh, name = self._clock(), _printable(mesh, _NAME_MAX), _printable(name, _NAME_MAX)
+        before = self._once.pop((mesh, name), None) or self._again.pop((mesh, name), None)
+        refused = RefusedProxy(
+            mesh,
+            name,
+            _host(address),
+            door,
+            _reason(error, mesh, name),
+            _hint(error, mesh, name),
+            before.since if before else now,
+            now,
+            before.count + 1 if before else 1,
+        )
+        self._keep(refused, is_known=before is not None)
+        if before is None or before.reason != refused.reason:
+            self._tell(refused)
+
+    def admit(self, mesh: str, name: str) -> None:
+        """A proxy got in."""
+        key = (_printable(mesh, _NAME_MAX), _printable(name, _NAME_MAX))
+        self._once.pop(key, None)
+        self._again.pop(key, None)
+
+    def __iter__(self) -> Iterator[RefusedProxy]:
+        """All of them, by mesh and name."""
+        self._forget_old()
+        found = {**self._once, **self._again}
+        return iter([found[key] for key in sorted(found)])
+
+    def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
+        """Those of a mesh, or all, as the API shows them."""
+        for each in self:
+            if mesh in ("", each.mesh):
+                yield {
+                    "name": each.name,
+                    "mesh": each.mesh,
+                    "address": each.address,
+                    "door": each.door,
+                    "reason": each.reason,
+                    "hint": each.hint,
+                    "since": each.since.strftime(_TIME),
+                    "lastSeen": each.last.strftime(_TIME),
+                    "count": each.count,
+                }
+
+    def checks(self) -> Iterator[Check]:
+        """What an operator should know."""
+        found = list(self)
+        for each in found[:_CHECKS_MAX]:
+            times = "once" if each.count == 1 else f"{each.count} times"
+            text = (
+                f"{each.name} (mesh {each.mesh}, from {each.address}) was refused {times}"
+                f" since {each.since.strftime(_TIME)}: {each.reason}"
+            )
+            yield Check("refused proxies", "error", text, each.hint)
+        if len(found) > _CHECKS_MAX:
+            text = f"{len(found) - _CHECKS_MAX} more proxies were refused"
+            yield Check("refused proxies", "error", text, "see all of them with `koguma get proxies`")
+
+    def numbers(self) -> Iterator[tuple[str, str, str, float]]:
+        """Figures for the metrics page."""
+        yield "koguma_proxies_refused", "Proxies that were not let in and still knock.", "gauge", len(self)
+        yield "koguma_proxy_refusals", "Times that a proxy was not let in.", "counter", self.knocks
+
+    def _keep(self, refused: RefusedProxy, *, is_known: bool) -> None:
+        kept = self._again if is_known else self._once
+        kept[refused.mesh, refused.name] = refused
+        if len(kept) > REFUSED_MAX:
+            kept.popitem(last=False)
+
+    def _tell(self, refused: RefusedProxy) -> None:
+        """One line for each proxy and reason; where names come without end, one line for all of them."""
+        is_crowded = len(self._once) >= REFUSED_MAX
+        if is_crowded and self._is_crowded:
+            return
+        if is_crowded:
+            _log.warning("many proxies are refused; not each of them is logged", remembered=REFUSED_MAX)
+        else:
+            _log.warning(
+                "proxy refused",
+                mesh=refused.mesh,
+                proxy=refused.name,
+                address=refused.address,
+                door=refused.door,
+                reason=refused.reason,
+                hint=refused.hint,
+            )
+        self._is_crowded = is_crowded
+
+    def _forget_old(self) -> None:
+        limit = self._clock() - AGE_MAX
+        for kept in (self._once, self._again):
+            while kept and next(iter(kept.values())).last < limit:
+                kept.popitem(last=False)
+
+
+def _printable(text: str, length_max: int) -> str:
+    """A text that somebody unknown has sent, so that it neither fills a screen nor commands a terminal."""
+    cut = text if len(text) <= length_max else text[: length_max - 1] + "…"
+    return "".join(letter if letter.isprintable() else "?" for letter in cut)
+
+
+def _host(address: str) -> str:
+    """The address of a peer without its port, which is another one each time; gRPC writes `ipv4:IP:PORT`."""
+    family, _, rest = address.partition(":")
+    if family in ("ipv4", "ipv6"):
+        address = unquote(rest).rpartition(":")[0].strip("[]")
+    try:
+        return str(ipaddress.ip_address(address.partition("%")[0]))
+    except ValueError:
+        return _printable(family, _NAME_MAX)
+
+
+def _reason(error: KogumaError, mesh: str, name: str) -> str:
+    said = str(error)
+    if isinstance(error, NotFound) and said in ("", "Not found"):
+        said = f'there is no Dataplane "{name}" in mesh "{mesh}"'
+    return _printable(said, _REASON_MAX)
+
+
+def _hint(error: KogumaError, mesh: str, name: str) -> str:
+    """The next step."""
+    if isinstance(error, Conflict):
+        return "stop one of the two, or start it under a name of its own (--name)"
+    if isinstance(error, NotFound):
+        return "apply the Dataplane, or start the proxy so that it brings one (--service or --dataplane-file)"
+    if isinstance(error, Invalid | BadRequest):
+        return "correct what the proxy is started with, or the mesh; it is let in as soon as that fits"
+    bound = f"--mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --service SERVICE"
+    command = f"koguma token dataplane {bound} --valid-for 720h"
+    if isinstance(error, UnvouchedIdentity):
+        command = _printable(error.command, _REASON_MAX)
+    token = f"`{command}` makes a token for it; write it to the file of --dataplane-token-file"
+    if isinstance(error, Unauthenticated | Forbidden):
+        return f"{token}, which is read again without a restart"
+    return f"{token}, and start the proxy with it"

@@ -1,0 +1,273 @@
+"""Registration: a proxy that brings its own Dataplane has it stored while it is connected.
+
+Which control plane a proxy is connected to is noted on the object, so that only that one takes it away
+again when the proxy has gone: a proxy that moved to another control plane stays.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import islice
+from sys import intern
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from koguma.access.user import SYSTEM, User
+from koguma.application import transactions
+from koguma.application.context import Context
+from koguma.application.write_access import WriteAccess
+from koguma.core.admission import FieldValidation, is_stored
+from koguma.core.build.network import ready_mark
+from koguma.fleet import bootstrap_request
+from koguma.fleet.gate import PROXY, ProxyGate, is_registered
+from koguma.identity.claims import DataplaneClaims
+from koguma.model import documents, forms, labels
+from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+from koguma.model.violation import Violation, cut
+from koguma.store.contract import Operation, Put, Transaction
+from koguma.store.waiting import log_waiting
+
+CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
+# All are claimed by then. It is below the time after which another control plane removes what it lost.
+CLAIMED_SECONDS_MAX: Final = 8.0
+CLAIMS_A_SECOND: Final = 1_500  # that can be written at least
+CLAIMS_AT_ONCE: Final = 200
+CLAIM_PAUSE_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 5.0
+CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
+_ATTEMPTS: Final = 5
+_NAME_MAX: Final = 253  # characters of a name that stand in a message
+_ALIKE_MAX: Final = 1024
+_WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
+
+_log = structlog.get_logger("koguma.fleet")
+
+
+def document(text: str, mesh: str, name: str) -> Json:
+    """The Dataplane that a proxy brought, checked to be its own."""
+    if len(text) > bootstrap_request.DATAPLANE_BYTES_MAX:
+        raise BadRequest(bootstrap_request.DATAPLANE_TOO_LARGE)
+    try:
+        found = msgspec.json.decode(text)
+        documents.check_depth(found)
+    except (msgspec.DecodeError, RecursionError, documents.BadDocument) as error:
+        raise BadRequest(f"the proxy's Dataplane is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadRequest("the proxy's Dataplane must be a JSON object")
+    for field, wanted in (("mesh", mesh), ("name", name)):
+        said = found.get(field)
+        if said != wanted:
+            text = f'is "{cut(str(said), _NAME_MAX)}", but the proxy connected as "{wanted}"'
+            raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
+    marked = {**(found.get("labels") or {}), labels.REGISTERED_BY: PROXY}
+    return {**found, "type": "Dataplane", "mesh": intern(mesh), "labels": marked}
+
+
+class Plan(NamedTuple):
+    """A Dataplane that is to be stored, over what was seen, by the bearer of a token."""
+
+    given: Json
+    claims: DataplaneClaims
+    before: Resource | None
+    resource: Resource
+    operations: tuple[Operation, ...]
+    is_operators: bool = False  # an operator wrote it, so that it stays as it is
+
+
+class Registration:
+    """Stores and removes the Dataplanes of proxies that bring their own."""
+
+    def __init__(self, context: Context, gate: ProxyGate) -> None:
+        self._context = context
+        self._gate = gate
+        self._claims: dict[Key, str] = {}  # proxies that came to us from there, which is still to be written
+        self._claiming: asyncio.Task[None] | None = None
+        self._n_claims = 0  # so far
+
+    def plan(self, given: Json, claims: DataplaneClaims) -> Plan:
+        """What there is to write; Invalid where it may not be, Forbidden where the token is not for it."""
+        draft = forms.read_plain(given, self._context.kinds["Dataplane"])
+        before = self._gate.stored(draft)
+        if before is not None and is_stored(draft, before, self._context.place):
+            self._gate.check_stored(claims, before)
+            return Plan(given, claims, before, before, ())  # most proxies that come back bring the same
+        if before is not None and not is_registered(before):
+            self._gate.check_stored(claims, before)
+            self._gate.check_restated(draft, before)
+            return Plan(given, claims, before, before, (), is_operators=True)
+        made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
+        wanted = msgspec.structs.replace(made.resource, spec=_sharing(made.resource.spec))
+        self._gate.check_brought(claims, wanted, before)
+        return Plan(given, claims, before, wanted, tuple(operations))
+
+    async def register(self, plan: Plan) -> Resource:
+        """Store the Dataplane as it is now; nothing is written where nothing differs."""
+        here = self._context.about.instance_id
+        for _ in range(_ATTEMPTS):
+            if plan.is_operators:
+                return plan.resource
+            before, wanted = plan.before, _connected(plan.resource, here)
+            if before is not None and _equal(before, wanted):
+                return before
+            if before is not None and _equal(_connected(before, here), wanted):
+                self._claim(before)
+                return _connected(before, here)
+            written = tuple(
+                msgspec.structs.replace(each, resource=wanted) if isinstance(each, Put) else each
+                for each in plan.operations
+            )
+            try:
+                await self._context.store.write(Transaction(written, SYSTEM, "proxy connected"))
+            except Conflict:
+                plan = self.plan(plan.given, plan.claims)  # somebody else wrote it in between; look again
+                continue
+            return self._context.state.get(wanted.key) or wanted
+        raise Conflict(f"{plan.resource.key} changes too often to be registered")
+
+    def _claim(self, resource: Resource) -> None:
+        """Note that a known proxy has come to us. When thousands do, that is written with others, later."""
+        self._claims[resource.key] = resource.annotations.get(CONNECTED_TO, "")
+        self._n_claims += 1
+        if self._claiming is None or self._claiming.done():
+            self._claiming = self._context.background.once("claims of proxies", self._write_claims())
+
+    async def _until_few_come(self) -> None:
+        """Wait while many proxies come, but not for long: to serve them is more urgent."""
+        waited = 0.0
+        while waited < CLAIMED_SECONDS_MAX - len(self._claims) / CLAIMS_A_SECOND:
+            before = self._n_claims
+            await asyncio.sleep(CLAIM_SECONDS)
+            waited += CLAIM_SECONDS
+            if self._n_claims == before:
+                break
+
+    async def _write_claims(self) -> None:
+        await self._until_few_come()
+        while self._claims:
+            await asyncio.sleep(CLAIM_PAUSE_SECONDS)
+            claims = dict(islice(self._claims.items(), CLAIMS_AT_ONCE))
+            puts = [put for key, seen in claims.items() if (put := self._claimed(key, seen)) is not None]
+            try:
+                await self._context.store.write(Transaction(tuple(puts), SYSTEM, "proxies connected"))
+            except (Conflict, NotFound):
+                continue  # one of them changed in between; look again
+            except Unavailable as error:
+                log_waiting(_log, "proxies' claims wait for the store", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            for key in claims:
+                self._claims.pop(key, None)
+
+    def _claimed(self, key: Key, seen: str) -> Put | None:
+        """The Dataplane with our name on it, unless somebody else has put his there meanwhile."""
+        now = self._context.state.get(key)
+        if now is None or now.annotations.get(CONNECTED_TO, "") != seen:
+            return None
+        return Put(_connected(now, self._context.about.instance_id), now.revision)
+
+    def is_ready(self, resource: Resource) -> bool:
+        """Whether there is nothing to note: it is known to be ready, has gone, or a later run took over."""
+        now = self._context.state.get(resource.key)
+        if now is None or now.labels.get(labels.INSTANCE) != resource.labels.get(labels.INSTANCE):
+            return True
+        return now.annotations.get(labels.READY) == ready_mark(now)
+
+    async def ready(self, resource: Resource) -> None:
+        """Note that a proxy has taken its configuration, so that others may call it."""
+        for _ in range(_ATTEMPTS):
+            now = self._context.state.get(resource.key)
+            if now is None or self.is_ready(resource):
+                return
+            annotations = _annotated(now, labels.READY, ready_mark(now))
+            put = Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
+            try:
+                await self._context.store.write(Transaction((put,), SYSTEM, "proxy ready"))
+            except (Conflict, NotFound):
+                continue
+            return
+
+    async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
+        """Remove it after a while, unless it has connected again, here or elsewhere."""
+        await asyncio.sleep(delay_seconds)
+        while True:
+            try:
+                return await self.remove(resource)
+            except Unavailable as error:
+                log_waiting(_log, "a proxy's removal waits for the store", error, proxy=resource.core_name)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def left_behind(self) -> list[Resource]:
+        """What proxies registered with control planes that are not this one."""
+        here = self._context.about.instance_id
+        stored = self._context.state.listed("Dataplane")
+        return [each for each in stored if is_registered(each) and each.annotations.get(CONNECTED_TO) != here]
+
+    async def remove(self, resource: Resource) -> None:
+        """Remove what a proxy registered, if it is still connected to whom it was."""
+        now = self._context.state.get(resource.key)
+        if now is None or not is_registered(now):
+            return
+        owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
+        if now.annotations.get(CONNECTED_TO) != owner:
+            return
+        try:
+            deletion = tuple(transactions.delete(self._context, now, now.revision))
+            await self._context.store.write(Transaction(deletion, SYSTEM, "proxy disconnected"))
+        except (Conflict, NotFound):
+            return  # it connected again, or is gone already
+        _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
+
+
+def _connected(resource: Resource, instance: str) -> Resource:
+    return msgspec.structs.replace(resource, annotations=_annotated(resource, CONNECTED_TO, instance))
+
+
+def _annotated(resource: Resource, name: str, value: str) -> Mapping[str, str]:
+    return _annotations(tuple({**resource.annotations, name: value}.items()))
+
+
+@lru_cache(maxsize=64)
+def _annotations(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Equal annotations as one value: all that proxies bring here begin with the same ones."""
+    return dict(pairs)
+
+
+def _equal(before: Resource, wanted: Resource) -> bool:
+    return (before.spec, before.labels, before.annotations) == (
+        wanted.spec,
+        wanted.labels,
+        wanted.annotations,
+    )
+
+
+def _sharing(spec: Json) -> Json:
+    """A Dataplane's spec in which what many have alike, as the tags of a service, is one value for all."""
+    networking = spec.get("networking")
+    if not isinstance(networking, dict):
+        return spec
+    return {**spec, "networking": {name: _sharing_parts(part) for name, part in networking.items()}}
+
+
+def _sharing_parts(part: Json) -> Json:
+    if isinstance(part, list):  # inbounds, each of which has a port or an address of its own
+        return [
+            {name: _alike(value) for name, value in each.items()} if isinstance(each, dict) else each
+            for each in part
+        ]
+    return _alike(part)
+
+
+def _alike(value: Json) -> Json:
+    """The same value as others have, where it is equal; nobody changes what is stored."""
+    if isinstance(value, str):
+        return intern(value)
+    return _known(msgspec.json.encode(value)) if isinstance(value, dict) else value
+
+
+@lru_cache(maxsize=_ALIKE_MAX)
+def _known(text: bytes) -> Json:
+    return msgspec.json.decode(text)

@@ -1,0 +1,213 @@
+"""Housekeeping: namespaces that come and go, and objects that go with their owners.
+
+Every control plane does this and none leads: each step is written over the revision on which it was decided,
+so whoever comes first has done it for all, and the others look again.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final, assert_never
+
+import msgspec
+import structlog
+
+from koguma.access.user import SYSTEM
+from koguma.application import kube_admission, namespaces
+from koguma.application.context import Context
+from koguma.application.namespaces import NAMESPACE
+from koguma.core.identity import DEFAULT_NAMESPACE
+from koguma.kube import catalog, places
+from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its content goes before it does
+from koguma.kube.owners import FOREGROUND, Disown, Owners, Release, Remove, Step
+from koguma.model import forms
+from koguma.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KogumaError,
+    NotFound,
+    Unavailable,
+)
+from koguma.model.resource import Resource
+from koguma.model.schema import Json
+from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
+from koguma.store.waiting import log_waiting
+
+RETRY_SECONDS: Final = 1.0
+_REASON: Final = "housekeeping"
+
+_log = structlog.get_logger("koguma.housekeeping")
+
+
+class Housekeeper:
+    """Keeps namespaces and owned objects in order, until cancelled."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._catalog = catalog.of(context.kinds)
+        self._owners = self._known()
+        self._ending: set[str] = set()  # namespaces on their way out
+        self._retries = False
+
+    async def run(self) -> None:
+        """Look at everything, and then at what changes."""
+        store = self._context.store
+        while True:
+            news = store.watch(None, store.state.revision)
+            self._owners = self._known(store.state.all())
+            try:
+                await self._fill()
+                self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}
+                while True:
+                    await self._settle()
+                    for change in await news.next_batch(RETRY_SECONDS if self._retries else None):
+                        await self._note(change)
+            except (Gone, Unavailable) as error:
+                log_waiting(_log, "everything is looked at again", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _known(self, resources: Iterable[Resource] = ()) -> Owners:
+        return Owners(resources, self._namespace_of, self._is_hidden)
+
+    def _namespace_of(self, resource: Resource) -> str:
+        kind = self._catalog.kind(resource.kind)
+        return places.spot(resource, kind, self._context.place).namespace if kind else resource.namespace
+
+    def _is_hidden(self, reference: Json) -> bool:
+        """Whether an object that cannot be read has the name that a reference says."""
+        return any(key.name == reference.get("name") for key in self._context.state.unreadable)
+
+    def _namespaces(self) -> Sequence[Resource]:
+        return self._context.state.listed(NAMESPACE)
+
+    async def _fill(self) -> None:
+        """Namespaces that are there in any case, and those that stored objects are in."""
+        state = self._context.state
+        wanted = {DEFAULT_NAMESPACE, self._context.place.system_namespace, forms.reserved_namespace("")}
+        wanted |= {forms.reserved_namespace(mesh.name) for mesh in state.listed("Mesh")}
+        wanted |= {key.namespace for key in state.stored_keys() if key.namespace}
+        missing = sorted(wanted - {each.name for each in self._namespaces()})
+        if missing:
+            await self._write([Ensure(namespaces.resource_of(name)) for name in missing])
+        for namespace in self._namespaces():
+            if self._is_forsaken(namespace):
+                await self._end(namespace)
+
+    def _is_forsaken(self, namespace: Resource) -> bool:
+        """Whether it was the reserved one of a mesh that is gone."""
+        mesh = places.mesh_of(namespace.name)
+        if (
+            mesh is None
+            or namespace.meta.deletion_timestamp
+            or namespace.name == forms.reserved_namespace("")
+        ):
+            return False
+        return self._context.state.named("Mesh", "", mesh) is None
+
+    async def _note(self, change: Change) -> None:
+        resource = change.resource
+        if change.error:
+            return
+        if change.op is Op.DELETE:
+            self._owners.drop(resource)
+        else:
+            self._owners.take(resource)
+        if resource.kind == NAMESPACE:
+            ends = change.op is not Op.DELETE and bool(resource.meta.deletion_timestamp)
+            (self._ending.add if ends else self._ending.discard)(resource.name)
+            mesh = places.mesh_of(resource.name)
+            if change.op is Op.DELETE and mesh is not None:  # its mesh may be there again
+                await self._follow_mesh(mesh)
+        elif resource.kind == "Mesh":
+            await self._follow_mesh(resource.name)
+
+    async def _follow_mesh(self, mesh: str) -> None:
+        namespace = self._context.state.get(namespaces.key_of(forms.reserved_namespace(mesh)))
+        if namespace is not None and self._is_forsaken(namespace):
+            await self._end(namespace)
+        elif namespace is None and self._context.state.named("Mesh", "", mesh) is not None:
+            await self._write([Ensure(namespaces.resource_of(forms.reserved_namespace(mesh)))])
+
+    async def _end(self, namespace: Resource) -> None:
+        await self._write(kube_admission.removal(self._context, namespace, namespace.revision))
+
+    async def _settle(self) -> None:
+        """Do what is due; what could not be done is tried again after a moment."""
+        self._retries = False
+        for step in self._owners.due():
+            if not await self._do(step):
+                self._owners.suspect(step.resource)
+                self._retries = True
+        for name in sorted(self._ending):
+            namespace = self._context.state.get(namespaces.key_of(name))
+            if namespace is not None:
+                self._retries |= not await self._empty(namespace)
+
+    async def _do(self, step: Step) -> bool:
+        try:
+            operations = self._operations(step)
+        except (Forbidden, Invalid) as error:
+            _log.warning("an object cannot be removed", about=str(step.resource.key), reason=str(error))
+            return False
+        return await self._write(operations)
+
+    def _operations(self, step: Step) -> Sequence[Operation]:
+        resource = step.resource
+        meta = resource.meta
+        match step:
+            case Remove(in_foreground=in_foreground):
+                if in_foreground and FOREGROUND not in meta.finalizers:
+                    meta = msgspec.structs.replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
+                return self._removal(msgspec.structs.replace(resource, meta=meta))
+            case Release(finalizer=finalizer):
+                left = tuple(each for each in meta.finalizers if each != finalizer)
+                meta = msgspec.structs.replace(meta, finalizers=left)
+                released = msgspec.structs.replace(resource, meta=meta)
+                is_last = not left and resource.kind != NAMESPACE
+                return self._removal(released) if is_last else (Put(released, resource.revision),)
+            case Disown(owner=owner):
+                kept = tuple(each for each in meta.owner_references if each.get("uid") != owner)
+                meta = msgspec.structs.replace(meta, owner_references=kept)
+                return (Put(msgspec.structs.replace(resource, meta=meta), resource.revision),)
+            case unknown:
+                assert_never(unknown)
+
+    def _removal(self, resource: Resource) -> Sequence[Operation]:
+        if resource.kind == NAMESPACE:
+            namespaces.check_removal(self._context, resource.name)
+        return kube_admission.removal(self._context, resource, resource.revision)
+
+    async def _empty(self, namespace: Resource) -> bool:
+        """Delete what is in a namespace, then the namespace; whether all of that is done."""
+        name, state = namespace.name, self._context.state
+        inside = [resource for resource in state.all() if resource.namespace == name]
+        for resource in inside:
+            if not resource.meta.deletion_timestamp:
+                await self._do(Remove(resource))
+        inside_broken = [key for key in state.unreadable if key.namespace == name]
+        if inside_broken:
+            await self._write([Delete(key) for key in inside_broken])
+        held = [each for each in (namespace.spec or {}).get("finalizers") or () if each != FINALIZER]
+        if held or namespace.meta.finalizers:
+            spec = {**(namespace.spec or {}), "finalizers": held}
+            return await self._write([Put(msgspec.structs.replace(namespace, spec=spec), namespace.revision)])
+        left = Conflict(f"namespace {name} is not empty yet")
+        return await self._write([RequireEmpty(name, left), Delete(namespace.key, namespace.revision)])
+
+    async def _write(self, operations: Sequence[Operation]) -> bool:
+        """Whether it is done; somebody else may have been first, or something holds it."""
+        try:
+            await self._context.store.write(Transaction(tuple(operations), SYSTEM, _REASON))
+        except (AlreadyExists, Conflict, NotFound):
+            return False
+        except Invalid as error:
+            _log.warning("an object cannot be removed", reason=str(error))
+            return False
+        except KogumaError as error:
+            if isinstance(error, Unavailable):
+                raise
+            _log.warning("housekeeping waits", reason=error.detail)
+            return False
+        return True

@@ -1,0 +1,1 @@
+"""What the process runs on: settings, logs, background tasks, files, memory."""
