@@ -19,8 +19,8 @@ from google.protobuf import json_format
 from bench.figures import Figure, Goal, compared, in_turns, table
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
+from koguma.envoy.proto_json import ADS, address, extension, sds, typed
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPE_URLS
-from koguma.envoy.words import ADS, address, extension, sds, typed
 
 ABOUT = "plain data to bytes with all of Envoy's rules, against protobuf's JSON reader without rules"
 
@@ -173,7 +173,7 @@ async def measured(*, quick: bool) -> list[Figure]:
             return bytes(message.SerializeToString(deterministic=True))
 
         def ours(type_: str = type_, data: Any = data) -> bytes:
-            return encoder.piece(type_, NAME, data).body
+            return encoder.resource(type_, NAME, data).body
 
         size = len(ours())
         assert make.FromString(ours()) == make.FromString(by_library())

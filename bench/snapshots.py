@@ -26,7 +26,7 @@ from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import Piece
+from koguma.envoy.snapshot import XdsResource
 from koguma.main import all_kinds
 from koguma.model.kind import Kinds
 from koguma.model.resource import Key, Resource
@@ -106,18 +106,18 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     return figures
 
 
-def _distinct(db: Db, proxies: Iterable[Key]) -> set[Piece]:
+def _distinct(db: Db, proxies: Iterable[Key]) -> set[XdsResource]:
     """The pieces that somebody gets."""
     bundles = {id(each): each for key in proxies if (of := snapshot.of(db, key)) for each in of.bundles}
-    return {piece for each in bundles.values() for piece in each.pieces.values()}
+    return {piece for each in bundles.values() for piece in each.resources.values()}
 
 
-def _encoded(encoder: Encoder, pieces: Iterable[Piece]) -> float:
+def _encoded(encoder: Encoder, pieces: Iterable[XdsResource]) -> float:
     """CPU time of the encoder alone."""
     plain = [(piece.type, piece.name, encoder.decoded(piece)) for piece in pieces]
     started = time.process_time()
     for type_, name, data in plain:
-        encoder.piece(type_, name, data)
+        encoder.resource(type_, name, data)
     return time.process_time() - started
 
 
@@ -151,7 +151,7 @@ class _Timed:
     def of(self, made: Made, rounds: int = 7, *, joins: bool = False) -> dict[str, Any]:
         """The median cost of a change, and what the last one touched."""
         db, times = self._db, []
-        touched: set[Piece] = set()
+        touched: set[XdsResource] = set()
         changed: list[Key] = []
         for turn in range(rounds):
             resources = list(made(turn))
@@ -172,15 +172,15 @@ class _Timed:
             "questions_run": ran,
         }
 
-    def _touched(self, keys: Iterable[Key]) -> set[Piece]:
+    def _touched(self, keys: Iterable[Key]) -> set[XdsResource]:
         """The distinct pieces that somebody has now and had not before."""
-        found: set[Piece] = set()
+        found: set[XdsResource] = set()
         for key in keys:
             now, before = snapshot.of(self._db, key), self._known.get(key)
             had = {id(each) for each in before.bundles} if before else set()
             for each in now.bundles if now else ():
                 if id(each) not in had:
-                    found |= {p for p in each.pieces.values() if before is None or before.get(p.id) != p}
+                    found |= {p for p in each.resources.values() if before is None or before.get(p.id) != p}
             self._known[key] = now
         return found
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from koguma.application import transactions
-from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET, Piece, Snapshot, bundle, version_of
+from koguma.envoy.snapshot import CLUSTER, LISTENER, SECRET, Snapshot, XdsResource, bundle, version_of
 from koguma.fleet import quarantine
 from koguma.fleet.quarantine import Quarantine
 from koguma.model.resource import Key
@@ -17,7 +17,7 @@ WEB = Key("Dataplane", "default", "default", "", "web-1")
 
 
 def piece(type_, name, text):
-    return Piece(type_, name, version_of(text.encode()), text.encode(), ((CLUSTER, "other"),))
+    return XdsResource(type_, name, version_of(text.encode()), text.encode(), ((CLUSTER, "other"),))
 
 
 def bodies(snapshot):

@@ -203,7 +203,7 @@ def test_sensitive_fields_of_envoys_own_messages_are_masked_wherever_they_are():
         "filters": [{"name": "hcm", "typed_config": manager}],
         "transport_socket": {"name": "tls", "typed_config": tls},
     }
-    listener = ENCODER.piece(LISTENER, "l", {"name": "l", "filter_chains": [chain]})
+    listener = ENCODER.resource(LISTENER, "l", {"name": "l", "filter_chains": [chain]})
     shown = msgspec.json.encode(ENCODER.shown(listener)).decode()
     assert MARKER not in shown
     assert base64.b64encode(MARKER.encode()).decode() not in shown
@@ -215,7 +215,7 @@ def test_sensitive_fields_of_envoys_own_messages_are_masked_wherever_they_are():
             {"name": "m", "transport_socket": {"name": "tls", "typed_config": upstream()}}
         ],
     }
-    assert MARKER not in msgspec.json.encode(ENCODER.shown(ENCODER.piece(CLUSTER, "c", cluster))).decode()
+    assert MARKER not in msgspec.json.encode(ENCODER.shown(ENCODER.resource(CLUSTER, "c", cluster))).decode()
 
 
 def upstream() -> dict[str, typing.Any]:

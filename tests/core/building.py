@@ -20,7 +20,7 @@ from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import TYPES, Piece, Snapshot
+from koguma.envoy.snapshot import TYPES, Snapshot, XdsResource
 from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model.kind import Kinds
@@ -85,7 +85,7 @@ def of(db: Db, name: str) -> Snapshot:
     return found
 
 
-def decoded(piece: Piece) -> dict[str, Any]:
+def decoded(piece: XdsResource) -> dict[str, Any]:
     """A piece as plain data, made of plain dicts only, with its metadata in order."""
     return json.loads(json.dumps(encoder().decoded(piece)), object_pairs_hook=_ordered)
 

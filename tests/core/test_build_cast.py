@@ -9,7 +9,7 @@ from building import CASES, Case, database, encoder, of, proxies, stored
 from koguma.core.build import cast, snapshot
 from koguma.core.build.network import Link
 from koguma.core.incremental import Db
-from koguma.envoy.snapshot import CLUSTER, Piece, version_of
+from koguma.envoy.snapshot import CLUSTER, XdsResource, version_of
 
 NAMES = ["web", "api", "db"]
 LINKS = {name: Link(("feature-embedded-dns",), f"/run/{name}", 9901) for name in NAMES}
@@ -76,13 +76,13 @@ def test_what_policies_say_that_looks_like_a_mark_or_is_a_proxys_own_is_not_cast
     assert made == one_by_one(mesh(logging(line)), monkeypatch)
 
 
-def cluster(name: str, **more: Any) -> Piece:
+def cluster(name: str, **more: Any) -> XdsResource:
     body = encoder().message("envoy.config.cluster.v3.Cluster", {"name": name, **more})
-    return Piece(CLUSTER, name, version_of(body), body, ((CLUSTER, name),))
+    return XdsResource(CLUSTER, name, version_of(body), body, ((CLUSTER, name),))
 
 
 def test_what_is_no_matter_of_texts_alone_has_no_cast():
-    def by_length(texts: cast.Texts) -> Iterator[Piece]:
+    def by_length(texts: cast.Texts) -> Iterator[XdsResource]:
         yield cluster(texts[0], connect_timeout=f"{len(texts[0])}s")
 
     assert cast.made(encoder(), by_length, 1) is None

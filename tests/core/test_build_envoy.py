@@ -12,7 +12,7 @@ from building import CASES, encoder, proxies
 
 from koguma.core.build import network as network_of
 from koguma.core.build import snapshot
-from koguma.envoy.snapshot import CLUSTER, SECRET, Bundle, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import CLUSTER, SECRET, Bundle, Snapshot, XdsResource, bundle
 from koguma.identity import sds
 from koguma.identity.sds import Secret
 from koguma.model.redacted import Redacted
@@ -36,7 +36,7 @@ def secrets() -> Bundle:
         Secret(sds.identity_name("default"), "1", own, Redacted(key)),
         Secret(sds.trust_name("default"), "1", pem(ca)[0]),
     )
-    return bundle(encoder().piece(SECRET, each.name, each.data()) for each in made)
+    return bundle(encoder().resource(SECRET, each.name, each.data()) for each in made)
 
 
 def snapshots(folder: Path, *, binding: bool) -> Iterator[tuple[str, Snapshot]]:
@@ -59,7 +59,7 @@ def snapshots(folder: Path, *, binding: bool) -> Iterator[tuple[str, Snapshot]]:
             yield f"{case.path.stem}: {key.name}", Snapshot((*made.bundles, known))
 
 
-def can_come(made: Snapshot, piece: Piece) -> bool:
+def can_come(made: Snapshot, piece: XdsResource) -> bool:
     """Whether all that a piece needs could be made; without a cluster Envoy answers 503 for it alone."""
     failed = {each.id for each in made.failures}
     needs = [need for need in piece.needs if need[0] != CLUSTER]

@@ -158,7 +158,7 @@ def encoded(found):
     if "http_options" in found.parts:
         typed = {"@type": f"type.googleapis.com/{HTTP_OPTIONS}", **found.parts["http_options"]}
         data["typed_extension_protocol_options"] = {HTTP_OPTIONS: typed}
-    return ENCODER.decoded(ENCODER.piece(CLUSTER, data["name"], data))
+    return ENCODER.decoded(ENCODER.resource(CLUSTER, data["name"], data))
 
 
 @pytest.mark.parametrize("name", CASES)

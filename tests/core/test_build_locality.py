@@ -179,4 +179,4 @@ def test_whatever_a_policy_says_groups_are_legal_and_nobody_near_is_lost(found, 
     shuffled = random.sample(found, len(found))
     pair = tuple(sorted(affinity.items()))
     first, second = (locality.assignment("it", some, "east", pair, said) for some in (found, shuffled))
-    assert encoder().piece(ENDPOINTS, "it", first) == encoder().piece(ENDPOINTS, "it", second)
+    assert encoder().resource(ENDPOINTS, "it", first) == encoder().resource(ENDPOINTS, "it", second)

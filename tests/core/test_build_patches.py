@@ -142,7 +142,7 @@ def test_proxies_that_share_a_bundle_share_the_patched_one():
     db = running(patch("p", BUFFER), patch("of-a", ADDED, **FOR_A))
     shared = {id(snapshot.of(db, key).bundles[0]) for key in proxies(db)}
     assert len(shared) == 2
-    assert [(CLUSTER, "new") in snapshot.of(db, key).bundles[0].pieces for key in proxies(db)].count(
+    assert [(CLUSTER, "new") in snapshot.of(db, key).bundles[0].resources for key in proxies(db)].count(
         True
     ) == 1
 

@@ -415,7 +415,7 @@ def resource(where: str, change: dict[str, Any]) -> dict[str, Any]:
 
 def violations(where: str, data: Any) -> list[tuple[str, str, str]]:
     try:
-        ENCODER.piece(where, "x", data)
+        ENCODER.resource(where, "x", data)
     except Unencodable as refused:
         return [(found.field, found.rule, found.message) for found in refused.violations]
     return []

@@ -261,7 +261,7 @@ def test_an_error_says_what_and_where_in_one_text():
 def test_the_value_of_a_secret_is_not_repeated():
     key = {"private_key": {"inline_bytes": "-----BEGIN PRIVATE KEY-----"}, "certificate_chain": "PRIVATE"}
     with pytest.raises(Unencodable) as refused:
-        ENCODER.piece("secret", "s", {"name": "s", "tls_certificate": key})
+        ENCODER.resource("secret", "s", {"name": "s", "tls_certificate": key})
     assert len(refused.value.violations) == 2
     assert "PRIVATE" not in str(refused.value)
 
@@ -276,23 +276,23 @@ def test_data_that_is_too_deep_to_be_read_is_refused(depth):
 
 def test_a_piece_has_the_hash_of_its_bytes_as_version():
     needs = (("endpoints", "c"),)
-    piece = ENCODER.piece("cluster", "c", {"name": "c", "type": "EDS"}, needs)
+    piece = ENCODER.resource("cluster", "c", {"name": "c", "type": "EDS"}, needs)
     assert (piece.type, piece.name, piece.needs) == ("cluster", "c", needs)
     assert piece.version == snapshot.version_of(piece.body)
-    assert piece == ENCODER.piece("cluster", "c", {"type": "EDS", "name": "c"})
-    assert piece != ENCODER.piece("cluster", "c", {"type": "STATIC", "name": "c"})
+    assert piece == ENCODER.resource("cluster", "c", {"type": "EDS", "name": "c"})
+    assert piece != ENCODER.resource("cluster", "c", {"type": "STATIC", "name": "c"})
 
 
 @pytest.mark.parametrize("word", snapshot.TYPES)
 def test_every_type_of_resource_has_an_encoding(word):
     field = "cluster_name" if word == "endpoints" else "name"
     data = {field: "x"} | ({"typed_config": {"@type": ROUTER}} if word == "extension" else {})
-    assert ENCODER.decoded(ENCODER.piece(word, "x", data)) == data
+    assert ENCODER.decoded(ENCODER.resource(word, "x", data)) == data
 
 
 def test_a_decoded_piece_is_what_people_write():
     data = listener({"@type": TCP_PROXY, "stat_prefix": "s", "cluster": "c", "idle_timeout": "0.250s"})
-    assert ENCODER.decoded(ENCODER.piece("listener", "l", data)) == data
+    assert ENCODER.decoded(ENCODER.resource("listener", "l", data)) == data
 
 
 def test_a_message_that_does_not_exist_is_our_own_mistake():

@@ -301,7 +301,7 @@ def without_sds(data):
 
 def test_everything_can_be_encoded_and_read_back(encoder):
     for data in everything():
-        read = encoder.decoded(encoder.piece(CLUSTER, data["name"], data))
+        read = encoder.decoded(encoder.resource(CLUSTER, data["name"], data))
         assert read["name"] == data["name"]
         assert len(read) == len(data)
 
@@ -310,8 +310,8 @@ def test_everything_can_be_encoded_and_read_back(encoder):
 def test_envoy_accepts_everything(encoder, tmp_path):
     own = certificates.make_server(AUTHORITY, ["us"], datetime.now(UTC))
     secret = external.secret(OWN, own.certificate, own.key.reveal())
-    clusters = [encoder.decoded(encoder.piece(CLUSTER, each["name"], each)) for each in everything()]
-    secrets = [encoder.decoded(encoder.piece(SECRET, OWN, secret))]
+    clusters = [encoder.decoded(encoder.resource(CLUSTER, each["name"], each)) for each in everything()]
+    secrets = [encoder.decoded(encoder.resource(SECRET, OWN, secret))]
     file = tmp_path / "envoy.json"
     static = {"static_resources": {"clusters": without_sds(clusters), "secrets": secrets}}
     file.write_text(json.dumps(static))

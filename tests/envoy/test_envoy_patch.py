@@ -1,7 +1,7 @@
-"""Patches on encoded pieces: each document in `patches` is a case; Envoy reads everything that comes out.
+"""Patches on encoded resources: each document in `patches` is a case; Envoy reads everything that comes out.
 
 `change` are modifications, whose policies are called one, two, three in their order. Below stands what is to
-be found at some places, which pieces there are, who changed which, and what could not be done.
+be found at some places, which resources there are, who changed which, and what could not be done.
 """
 
 import json
@@ -18,7 +18,7 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.patch import Patched, Patcher, over
 from koguma.envoy.patch_change import MESSAGES, Modification
 from koguma.envoy.patch_messages import Messages
-from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Id, Piece
+from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Id, XdsResource
 from tests.core.building import at
 from tests.envoy import plain_data, real_envoy
 
@@ -40,8 +40,8 @@ def typed(name: str, **fields: Any) -> dict[str, Any]:
     return {"@type": f"type.googleapis.com/{name}", **fields}
 
 
-def piece(type_: str, data: dict[str, Any], needs: tuple[Id, ...] = ()) -> Piece:
-    return ENCODER.piece(type_, data["name"], data, needs)
+def resource(type_: str, data: dict[str, Any], needs: tuple[Id, ...] = ()) -> XdsResource:
+    return ENCODER.resource(type_, data["name"], data, needs)
 
 
 OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -93,12 +93,12 @@ def tagged(listener: dict[str, Any], **tags: str) -> dict[str, Any]:
     return {**listener, "metadata": {"filter_metadata": {"io.kuma.tags": tags}}}
 
 
-PIECES = {
+RESOURCES = {
     made.id: made
     for made in (
-        piece(CLUSTER, BACKEND, (("secret", "a"),)),
-        piece(CLUSTER, OTHER),
-        piece(
+        resource(CLUSTER, BACKEND, (("secret", "a"),)),
+        resource(CLUSTER, OTHER),
+        resource(
             LISTENER,
             tagged(
                 real_envoy.listener("web", 10100, real_envoy.hcm(OWN, (), http_filters=[ROUTER])),
@@ -106,7 +106,7 @@ PIECES = {
                 **{"kuma.io/service": "web"},
             ),
         ),
-        piece(
+        resource(
             LISTENER,
             {
                 "name": "bytes",
@@ -115,7 +115,7 @@ PIECES = {
                 "default_filter_chain": BYTES,
             },
         ),
-        piece(
+        resource(
             ROUTES,
             {
                 "name": "routes",
@@ -139,22 +139,24 @@ def modifications(confs: list[Any]) -> list[Modification]:
     ]
 
 
-def patched(confs: list[Any], pieces: dict[Id, Piece] = PIECES, *, is_home: bool = True) -> Patched:
+def patched(
+    confs: list[Any], resources: dict[Id, XdsResource] = RESOURCES, *, is_home: bool = True
+) -> Patched:
     program = PATCHER.program(modifications(confs))
 
-    def outcome(n_before: int, one: Piece, origin: str):
+    def outcome(n_before: int, one: XdsResource, origin: str):
         return PATCHER.outcome(program.changes[n_before:], one, origin)
 
-    return over(program, pieces, origin_of, outcome, is_home=is_home)
+    return over(program, resources, origin_of, outcome, is_home=is_home)
 
 
-def decoded(one: Piece | None) -> Any:
+def decoded(one: XdsResource | None) -> Any:
     return json.loads(json.dumps(ENCODER.decoded(one))) if one else None
 
 
 def looked(made: Patched, place: str) -> Any:
     type_, name, *path = place.split(" ", 2)
-    data = decoded(made.pieces.get((type_, name)))
+    data = decoded(made.resources.get((type_, name)))
     return at(data, path[0]) if path else data
 
 
@@ -167,11 +169,11 @@ def test_pieces_are_changed_as_the_case_says(case):
     assert touched == case["touched"]
     failures = [f"{each.type} {each.name}: {each.text}" for each in made.failures]
     assert failures == (case.get("failures") or [])
-    for id_ in PIECES.keys() - made.policies.keys():
-        assert made.pieces[id_] is PIECES[id_], "what is not meant is not made again"
+    for id_ in RESOURCES.keys() - made.policies.keys():
+        assert made.resources[id_] is RESOURCES[id_], "what is not meant is not made again"
     if "names" in case:
         names = {
-            type_: sorted(n for t, n in made.pieces if t == type_) for type_ in (CLUSTER, LISTENER, ROUTES)
+            type_: sorted(n for t, n in made.resources if t == type_) for type_ in (CLUSTER, LISTENER, ROUTES)
         }
         assert names == case["names"]
 
@@ -179,7 +181,7 @@ def test_pieces_are_changed_as_the_case_says(case):
 def test_envoy_takes_all_that_comes_out():
     listeners, clusters = [], []
     for number, case in enumerate(CASES):
-        for (type_, name), each in patched(case["change"]).pieces.items():
+        for (type_, name), each in patched(case["change"]).resources.items():
             data = {**decoded(each), "name": f"{name}-{number}"}
             if type_ == CLUSTER:
                 data["load_assignment"] = {**data.get("load_assignment", {}), "cluster_name": data["name"]}
@@ -199,14 +201,14 @@ def test_a_changed_piece_needs_what_it_needed_and_an_added_one_nothing():
             {"cluster": {"operation": "Patch", "value": {"connect_timeout": "1s"}}},
             {"cluster": {"operation": "Add", "value": {"name": "new"}}},
         ]
-    ).pieces
+    ).resources
     assert made[CLUSTER, "backend"].needs == (("secret", "a"),)
     assert made[CLUSTER, "new"].needs == ()
 
 
 def test_without_modifications_everything_is_the_same_object():
     made = patched([])
-    assert made.pieces is PIECES
+    assert made.resources is RESOURCES
     assert (made.policies, made.failures) == ({}, ())
 
 
@@ -217,8 +219,8 @@ def test_what_is_added_elsewhere_takes_away_what_has_its_name_here_and_is_not_ad
         {"cluster": {"operation": "Patch", "value": {"nothing": 1}}},
     ]
     made = patched(confs, is_home=False)
-    assert set(PIECES) - set(made.pieces) == {(CLUSTER, "other")}
-    assert set(made.pieces) <= set(PIECES)
+    assert set(RESOURCES) - set(made.resources) == {(CLUSTER, "other")}
+    assert set(made.resources) <= set(RESOURCES)
     assert made.failures == ()  # told once, where it is at home
     assert made.policies == {(CLUSTER, "other"): ("one",)}
 
@@ -238,7 +240,7 @@ def test_what_is_put_in_by_a_patch_is_not_changed_by_the_next_one():
         {"op": "add", "path": "/metadata/filterMetadata/a/z", "value": 1},
     ]
     conf = {"cluster": {"operation": "Patch", "jsonPatches": patches}}
-    first, second = patched([conf]).pieces, patched([conf]).pieces
+    first, second = patched([conf]).resources, patched([conf]).resources
     assert first == second
     assert patches[0]["value"] == {"x": "y"}
 
@@ -301,10 +303,10 @@ def changes(what: str) -> st.SearchStrategy[Any]:
 @given(st.lists(st.sampled_from(list(MESSAGES)).flatmap(changes), max_size=4))
 def test_whatever_is_asked_for_what_comes_out_keeps_envoys_rules_and_nothing_raises(confs):
     made = patched(confs)
-    for id_, each in made.pieces.items():
-        again = ENCODER.piece(*id_, ENCODER.decoded(each))
+    for id_, each in made.resources.items():
+        again = ENCODER.resource(*id_, ENCODER.decoded(each))
         assert again.body == each.body
-    assert patched(confs).pieces == made.pieces
+    assert patched(confs).resources == made.resources
     for failure in made.failures:
         assert failure.origin in NUMBERS
         assert failure.text.startswith("spec[")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from koguma.envoy.snapshot import Failure, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import Failure, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
 from koguma.xds.protocol.session import Session
@@ -24,13 +24,13 @@ DRAIN_SECONDS = 30.0
 _PIECE = re.compile(r"(\w+):([^@\[\s]+)@([^@\[\s]+)(?:\[(.*)\])?")
 
 
-def piece(text: str) -> Piece:
+def piece(text: str) -> XdsResource:
     """`type:name@version[type:name,...]` as a piece whose bytes say just that."""
     match = _PIECE.fullmatch(text)
     assert match, text
     type_, name, version, needs = match.groups()
     ids = [tuple(need.split(":", 1)) for need in (needs or "").split(",") if need]
-    return Piece(type_, name, version, text.encode(), tuple((each[0], each[1]) for each in ids))
+    return XdsResource(type_, name, version, text.encode(), tuple((each[0], each[1]) for each in ids))
 
 
 def snapshot(text: str) -> Snapshot:

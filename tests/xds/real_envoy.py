@@ -12,7 +12,7 @@ from aiohttp import web
 
 from koguma.envoy.encode import Encoder
 from koguma.envoy.schema import find_envoy
-from koguma.envoy.snapshot import Piece, Snapshot, bundle, version_of
+from koguma.envoy.snapshot import Snapshot, XdsResource, bundle, version_of
 from tests.xds.house import TOKEN, authority, schema
 
 ADS = {"ads": {}, "resource_api_version": "V3"}
@@ -26,7 +26,7 @@ def encoder() -> Encoder:
     return Encoder(schema())
 
 
-def cluster(name: str, **more: Any) -> Piece:
+def cluster(name: str, **more: Any) -> XdsResource:
     data = {
         "name": name,
         "type": "EDS",
@@ -34,29 +34,29 @@ def cluster(name: str, **more: Any) -> Piece:
         "eds_cluster_config": {"eds_config": ADS},
         **more,
     }
-    return encoder().piece("cluster", name, data, [("endpoints", name)])
+    return encoder().resource("cluster", name, data, [("endpoints", name)])
 
 
-def bad_cluster(name: str) -> Piece:
+def bad_cluster(name: str) -> XdsResource:
     """One that fits the schema and that no Envoy takes: it does not say where its endpoints come from."""
-    return encoder().piece("cluster", name, {"name": name, "type": "EDS", "connect_timeout": "1s"})
+    return encoder().resource("cluster", name, {"name": name, "type": "EDS", "connect_timeout": "1s"})
 
 
-def broken_cluster(name: str) -> Piece:
+def broken_cluster(name: str) -> XdsResource:
     """One for which an Envoy refuses all that came with it, and does not say whose fault it was."""
     made: Any = schema().message_class("envoy.config.cluster.v3.Cluster")(name=name)
     made.connect_timeout.seconds = -1
     body: bytes = made.SerializeToString()
-    return Piece("cluster", name, version_of(body), body)
+    return XdsResource("cluster", name, version_of(body), body)
 
 
-def endpoints(name: str, port: int) -> Piece:
+def endpoints(name: str, port: int) -> XdsResource:
     address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
     data = {"cluster_name": name, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}]}
-    return encoder().piece("endpoints", name, data)
+    return encoder().resource("endpoints", name, data)
 
 
-def listener(name: str, port: int, route_name: str) -> Piece:
+def listener(name: str, port: int, route_name: str) -> XdsResource:
     manager = {
         "@type": _HCM,
         "stat_prefix": name,
@@ -68,16 +68,16 @@ def listener(name: str, port: int, route_name: str) -> Piece:
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
         "filter_chains": [{"filters": [{"name": "hcm", "typed_config": manager}]}],
     }
-    return encoder().piece("listener", name, data, [("routes", route_name)])
+    return encoder().resource("listener", name, data, [("routes", route_name)])
 
 
-def routes(name: str, to: str) -> Piece:
+def routes(name: str, to: str) -> XdsResource:
     route = {"match": {"prefix": "/"}, "route": {"cluster": to}}
     data = {"name": name, "virtual_hosts": [{"name": name, "domains": ["*"], "routes": [route]}]}
-    return encoder().piece("routes", name, data, [("cluster", to)])
+    return encoder().resource("routes", name, data, [("cluster", to)])
 
 
-def whole(pieces: Iterable[Piece]) -> Snapshot:
+def whole(pieces: Iterable[XdsResource]) -> Snapshot:
     return Snapshot((bundle(pieces),))
 
 

@@ -8,11 +8,11 @@ never needs.
 
 from collections import deque
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET, TYPES, Id, Piece
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET, TYPES, Id, XdsResource
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
 
 
-def is_bad(piece: Piece) -> bool:
+def is_bad(piece: XdsResource) -> bool:
     """Whether an Envoy refuses it; the version says so, and the letter after it says how."""
     return piece.version.startswith("bad")
 
@@ -21,7 +21,7 @@ class Envoy:
     """One proxy. `inbox` and `outbox` are the two directions of its stream."""
 
     def __init__(self) -> None:
-        self.has: dict[str, dict[str, Piece]] = {type_: {} for type_ in TYPES}
+        self.has: dict[str, dict[str, XdsResource]] = {type_: {} for type_ in TYPES}
         self.versions: dict[str, dict[str, str]] = {type_: {} for type_ in TYPES}  # as it would name them
         self.asked: dict[str, set[str]] = {type_: set() for type_ in TYPES}
         self.warm: set[str] = set()  # clusters that are in use
@@ -61,7 +61,7 @@ class Envoy:
             self.outbox.append(answer)
         self.ask()
 
-    def refusal(self, response: Response, bad: list[Piece]) -> str:
+    def refusal(self, response: Response, bad: list[XdsResource]) -> str:
         """Words that name the bad ones, or nobody."""
         if bad[0].version[3] == "q" and response.type not in WILDCARD_TYPES:
             return "Proto constraint validation failed"
@@ -83,7 +83,7 @@ class Envoy:
                 self.start_warming(piece)
             self.warmed(piece.id)
 
-    def start_warming(self, cluster: Piece) -> None:
+    def start_warming(self, cluster: XdsResource) -> None:
         secrets = {need for need in cluster.needs if need[0] == SECRET and need[1] not in self.has[SECRET]}
         self.warming[cluster.name] = secrets | {need for need in cluster.needs if need[0] == ENDPOINTS}
         self.warmed((CLUSTER, ""))

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 
-from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Piece, Snapshot, bundle, entry_of
+from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Snapshot, XdsResource, bundle, entry_of
 from koguma.xds.contract import Offer
 from koguma.xds.messages import DeltaReader
 from koguma.xds.protocol.claims import Unread
@@ -20,14 +20,16 @@ Named = Mapping[str, Mapping[str, str]]
 
 CALLS = bundle(
     [
-        Piece("cluster", "a", "1", b"", (("endpoints", "a"),)),
-        Piece("cluster", "b", "1", b"", (("endpoints", "b"),)),
-        Piece("listener", "l", "1", b"", (("routes", "r"),)),
-        Piece("routes", "r", "1", b"", (("cluster", "a"),)),
+        XdsResource("cluster", "a", "1", b"", (("endpoints", "a"),)),
+        XdsResource("cluster", "b", "1", b"", (("endpoints", "b"),)),
+        XdsResource("listener", "l", "1", b"", (("routes", "r"),)),
+        XdsResource("routes", "r", "1", b"", (("cluster", "a"),)),
     ]
 )
-OWN = bundle([Piece("listener", "in", "1", b"", (("extension", "x"),)), Piece("extension", "x", "1", b"")])
-ENDS = bundle([Piece("endpoints", "a", "1", b""), Piece("endpoints", "b", "1", b"")])
+OWN = bundle(
+    [XdsResource("listener", "in", "1", b"", (("extension", "x"),)), XdsResource("extension", "x", "1", b"")]
+)
+ENDS = bundle([XdsResource("endpoints", "a", "1", b""), XdsResource("endpoints", "b", "1", b"")])
 HAS: Named = {
     "cluster": {"a": "1", "b": "1"},
     "endpoints": {"a": "1", "b": "1"},
@@ -115,7 +117,7 @@ def test_a_version_of_a_name_that_a_proxy_does_not_ask_for_does_not_count():
 
 
 def test_a_piece_that_hides_another_one_is_the_one_that_counts():
-    other = bundle([Piece("endpoints", "a", "2", b"")])
+    other = bundle([XdsResource("endpoints", "a", "2", b"")])
     session = Session(30.0)
     come_back(session, HAS)
     assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, other))), 0.0) == []
@@ -128,7 +130,7 @@ def test_a_piece_that_hides_another_one_is_the_one_that_counts():
 
 def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
     names = [f"r-{number}" for number in range(100)]
-    shared = bundle([Piece("routes", name, "1", b"") for name in names])
+    shared = bundle([XdsResource("routes", name, "1", b"") for name in names])
     for missed in (None, "r-7", None, "r-99"):
         session = Session(30.0)
         has = {name: "0" if name == missed else "1" for name in reversed(names)}
@@ -141,7 +143,7 @@ def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
 def test_versions_of_two_names_in_exchange_are_not_the_same():
     session = Session(30.0)
     session.receive(asked("routes", {"a": "2", "b": "1"}), 0.0)
-    pieces = bundle([Piece("routes", "a", "1", b""), Piece("routes", "b", "2", b"")])
+    pieces = bundle([XdsResource("routes", "a", "1", b""), XdsResource("routes", "b", "2", b"")])
     assert told(session.offer(Offer(1, Snapshot((pieces,))), 0.0)) == [("routes", ["a", "b"], [])]
 
 
@@ -159,7 +161,7 @@ def test_a_second_offer_before_all_was_said_counts():
     come_back(session, some)
     session.offer(OFFER, 0.0)
     assert session.status.acked_versions == some
-    changed = bundle([Piece("endpoints", "a", "1", b""), Piece("endpoints", "b", "2", b"")])
+    changed = bundle([XdsResource("endpoints", "a", "1", b""), XdsResource("endpoints", "b", "2", b"")])
     sent = session.offer(Offer(2, Snapshot((CALLS, OWN, changed))), 0.0)
     assert told(sent) == [("endpoints", ["b"], [])]
 
@@ -201,7 +203,7 @@ def test_an_entry_is_written_as_protobuf_writes_it(name: str, version: str):
 
 
 def test_whatever_the_names_they_are_read_and_recognised():
-    pieces = bundle([Piece("routes", name, "1", b"") for name in NAMES])
+    pieces = bundle([XdsResource("routes", name, "1", b"") for name in NAMES])
     versions = dict.fromkeys(NAMES, "1")
     sent = message("routes", NAMES, versions)
     sent.node.id = "default.web"
@@ -270,7 +272,7 @@ def test_a_version_that_cannot_be_read_is_refused_when_it_is_looked_at(entry: by
     session = Session(30.0)
     session.receive(read(ROUTES + b"\x1a\x01a" + entry).request, 0.0)
     with pytest.raises(DecodeError):
-        session.offer(Offer(1, Snapshot((bundle([Piece("routes", "a", "1", b"")]),))), 0.0)
+        session.offer(Offer(1, Snapshot((bundle([XdsResource("routes", "a", "1", b"")]),))), 0.0)
 
 
 # Whatever is said in whatever order.
@@ -283,10 +285,10 @@ SOME = st.dictionaries(st.sampled_from("ab"), VERSION, max_size=2)
 def offers(draw) -> Offer:
     found = {(type_, name): version for type_ in TYPES for name, version in draw(SOME).items()}
 
-    def made(type_: str, name: str, version: str) -> Piece:
+    def made(type_: str, name: str, version: str) -> XdsResource:
         needs = {"cluster": "endpoints", "listener": "routes", "routes": "cluster"}.get(type_)
         wanted = ((needs, name),) if needs and (needs, name) in found else ()
-        return Piece(type_, name, f"{version}{len(wanted)}", b"", wanted)
+        return XdsResource(type_, name, f"{version}{len(wanted)}", b"", wanted)
 
     pieces = [made(*id_, version) for id_, version in found.items()]
     cut = draw(st.integers(0, len(pieces)))
@@ -335,9 +337,9 @@ def test_claims_are_answered_as_if_every_word_had_been_looked_at(story):
 
 @pytest.mark.parametrize("n_shared", [0, 3])
 def test_the_sums_of_parts_are_those_of_the_whole_also_where_parts_have_one_name(n_shared):
-    pieces = [Piece(type_, f"n{n}", str(n), b"") for n in range(20) for type_ in ("cluster", "routes")]
+    pieces = [XdsResource(type_, f"n{n}", str(n), b"") for n in range(20) for type_ in ("cluster", "routes")]
     halves = bundle(pieces[: 20 + n_shared]), bundle(pieces[20:])
     whole = bundle(pieces)
-    joined = Bundle(whole.pieces, (), halves)
+    joined = Bundle(whole.resources, (), halves)
     assert joined.marks == whole.marks
-    assert [half.marks for half in halves] == [bundle(half.pieces.values()).marks for half in halves]
+    assert [half.marks for half in halves] == [bundle(half.resources.values()).marks for half in halves]

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from koguma.envoy.snapshot import Bundle, Piece, bundle
+from koguma.envoy.snapshot import Bundle, XdsResource, bundle
 from koguma.xds.protocol.differences import Step
 
 LEAVES = 8
@@ -13,12 +13,12 @@ SOME = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("12"), max_siz
 
 
 def leaf(versions: dict[str, str]) -> Bundle:
-    return bundle(Piece("routes", name, version, b"") for name, version in versions.items())
+    return bundle(XdsResource("routes", name, version, b"") for name, version in versions.items())
 
 
 def joined(parts: list[Bundle]) -> Bundle:
     """As outbounds are: parts of the same name hide those before them."""
-    return Bundle({id_: piece for each in parts for id_, piece in each.pieces.items()}, (), tuple(parts))
+    return Bundle({id_: piece for each in parts for id_, piece in each.resources.items()}, (), tuple(parts))
 
 
 def nested(leaves: list[Bundle], unlike: list[int]) -> Bundle:
@@ -45,11 +45,11 @@ def pairs(draw) -> tuple[Bundle, Bundle]:
 @given(pairs())
 def test_parts_tell_the_same_as_a_look_at_everything(pair: tuple[Bundle, Bundle]):
     before, after = pair
-    plain = Step(Bundle(before.pieces), Bundle(after.pieces))
+    plain = Step(Bundle(before.resources), Bundle(after.resources))
     step = Step(before, after)
     assert set(step.ids) == set(plain.ids)
     assert (step.pieces, step.type) == (plain.pieces, plain.type)
-    assert (before == after) == (before.pieces == after.pieces)
+    assert (before == after) == (before.resources == after.resources)
 
 
 def test_only_the_smallest_parts_that_differ_are_looked_at():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koguma.envoy.snapshot import TYPE_URLS, TYPES, Piece
+from koguma.envoy.snapshot import TYPE_URLS, TYPES, XdsResource
 from koguma.xds.messages import DeltaReader, SotwReader, delta_bytes, sotw_bytes
 from koguma.xds.protocol.exchange import DeltaRequest, Response
 from koguma.xds.sotw import SotwRequest, SotwResponse
@@ -12,7 +12,7 @@ from tests.xds.house import schema
 
 DISCOVERY = "envoy.service.discovery.v3."
 PIECES = tuple(
-    Piece("cluster", f"größe-{size}", f"v{size}", b"x" * size) for size in (0, 1, 127, 128, 70_000)
+    XdsResource("cluster", f"größe-{size}", f"v{size}", b"x" * size) for size in (0, 1, 127, 128, 70_000)
 )
 
 

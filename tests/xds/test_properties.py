@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from koguma.envoy.snapshot import TYPES, Failure, Id, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import TYPES, Failure, Id, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.session import Session
 from tests.xds.simulated import Envoy
@@ -21,9 +21,9 @@ CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
 GOOD, BAD = ("1", "2"), ("badp", "badw", "badq")
 
 
-def made(type_: str, name: str, version: str, needs: Sequence[Id] = ()) -> Piece:
+def made(type_: str, name: str, version: str, needs: Sequence[Id] = ()) -> XdsResource:
     whole = ">".join([version, *(":".join(need) for need in needs)])
-    return Piece(type_, name, whole, whole.encode(), tuple(needs))
+    return XdsResource(type_, name, whole, whole.encode(), tuple(needs))
 
 
 @st.composite
@@ -58,13 +58,15 @@ class Step(NamedTuple):
     type: str
 
     def after(self, snapshot: Snapshot) -> Snapshot:
-        def changed(piece: Piece) -> Piece:
+        def changed(piece: XdsResource) -> XdsResource:
             version = "1" if piece.version.startswith("2") else "2"
             return made(piece.type, piece.name, version, piece.needs) if piece.type == self.type else piece
 
         return Snapshot(
             tuple(
-                bundle(map(changed, each.pieces.values()), each.failures) if each.count(self.type) else each
+                bundle(map(changed, each.resources.values()), each.failures)
+                if each.count(self.type)
+                else each
                 for each in snapshot.bundles
             )
         )
@@ -252,7 +254,7 @@ def test_pieces_that_fail_never_keep_a_proxy_from_being_synced(history, final):
             assert world.envoy.has[piece.type].get(piece.name) == piece
 
 
-def without(snapshot: Snapshot, piece: Piece, failed: set[Id]) -> bool:
+def without(snapshot: Snapshot, piece: XdsResource, failed: set[Id]) -> bool:
     """Whether a piece has to do without something that it cannot do without."""
     for need in piece.needs:
         found = snapshot.get(need)

@@ -2,19 +2,19 @@
 
 import pytest
 
-from koguma.envoy.snapshot import Piece, Snapshot, bundle
+from koguma.envoy.snapshot import Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.exchange import DeltaRequest
 from koguma.xds.protocol.session import Session
 
 CALLS = bundle(
     [
-        Piece("cluster", "a", "1", b"", (("endpoints", "a"),)),
-        Piece("listener", "l", "1", b"", (("routes", "r"),)),
-        Piece("routes", "r", "1", b"", (("cluster", "a"),)),
+        XdsResource("cluster", "a", "1", b"", (("endpoints", "a"),)),
+        XdsResource("listener", "l", "1", b"", (("routes", "r"),)),
+        XdsResource("routes", "r", "1", b"", (("cluster", "a"),)),
     ]
 )
-ENDPOINTS = {version: bundle([Piece("endpoints", "a", version, b"")]) for version in "123"}
+ENDPOINTS = {version: bundle([XdsResource("endpoints", "a", version, b"")]) for version in "123"}
 ASKED = (("cluster", ()), ("endpoints", ("a",)), ("listener", ()), ("routes", ("r",)))
 HAS = {"cluster": {"a": "1"}, "endpoints": {"a": "1"}, "listener": {"l": "1"}, "routes": {"r": "1"}}
 

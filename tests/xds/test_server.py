@@ -8,7 +8,7 @@ import grpc
 import pytest
 import structlog
 
-from koguma.envoy.snapshot import TYPE_URLS, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import TYPE_URLS, Snapshot, XdsResource, bundle
 from koguma.xds.contract import ProxyStatus
 from koguma.xds.server import SERVICE, Limits, XdsServer
 from tests.xds.house import TOKEN, Client, House, authority, client, schema, server_pair, serving
@@ -270,7 +270,7 @@ async def test_a_message_over_the_limit_ends_the_stream():
 
 async def test_proxies_that_do_not_read_keep_nobody_waiting():
     names = [str(number) for number in range(200)]
-    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    house = House(Snapshot((bundle(XdsResource("endpoints", name, "1", b"x" * 100_000) for name in names),)))
     limits = Limits(places=1, places_for_new=1, patience_seconds=0.05)
     async with serving(house, limits) as (_, port), client(port) as deaf, client(port) as quick:
         await deaf.say("endpoints", node="default.deaf", resource_names_subscribe=names)
@@ -312,7 +312,7 @@ async def test_a_new_proxy_that_does_not_answer_keeps_nobody_waiting():
 
 async def test_a_proxy_that_does_not_read_gives_its_place_to_a_newer_stream():
     names = [str(number) for number in range(200)]
-    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    house = House(Snapshot((bundle(XdsResource("endpoints", name, "1", b"x" * 100_000) for name in names),)))
     limits = Limits(farewell_seconds=0.1)
     async with serving(house, limits) as (_, port), client(port) as deaf, client(port) as newer:
         await deaf.say("endpoints", node=NODE, resource_names_subscribe=names)
@@ -325,7 +325,7 @@ async def test_a_proxy_that_does_not_read_gives_its_place_to_a_newer_stream():
 
 async def test_a_proxy_that_does_not_read_and_says_something_wrong_is_cut_off():
     names = [str(number) for number in range(200)]
-    house = House(Snapshot((bundle(Piece("endpoints", name, "1", b"x" * 100_000) for name in names),)))
+    house = House(Snapshot((bundle(XdsResource("endpoints", name, "1", b"x" * 100_000) for name in names),)))
     async with serving(house, Limits(farewell_seconds=0.1)) as (_, port), client(port) as deaf:
         await deaf.say("endpoints", node=NODE, resource_names_subscribe=names)
         room = await house.room()

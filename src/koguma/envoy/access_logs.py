@@ -7,9 +7,9 @@ see but for the first: a network filter writes all of them down when the TLS han
 from collections.abc import Iterable
 from typing import Final
 
-from koguma.envoy import callers, words
+from koguma.envoy import callers, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 
 # A pipe in the directory in which the agent beside Envoy starts it. The agent reads lines from it, each a
 # JSON object with a message and the address that it is for.
@@ -23,7 +23,7 @@ _URIS_KEY: Final = "koguma.connected_caller"
 
 def file(path: str, format_: Data) -> Data:
     """A logger that writes to a file, or to a pipe; `format_` is a SubstitutionFormatString."""
-    return words.extension("envoy.access_loggers.file", _FILE, path=path, log_format=format_)
+    return proto_json.extension("envoy.access_loggers.file", _FILE, path=path, log_format=format_)
 
 
 def on_routes(log: Data, names: Iterable[str]) -> Data:
@@ -55,12 +55,12 @@ def caller_filter() -> Data:
         "format_string": {"text_format_source": {"inline_string": callers.URIS}},
     }
     type_ = "envoy.extensions.filters.network.set_filter_state.v3.Config"
-    return words.typed(type_, on_downstream_tls_handshake=[uris])
+    return proto_json.typed(type_, on_downstream_tls_handshake=[uris])
 
 
 def _filtered(log: Data, expression: str) -> Data:
     more = {
-        "extension_filter": words.extension(
+        "extension_filter": proto_json.extension(
             "envoy.access_loggers.extension_filters.cel",
             "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
             expression=expression,

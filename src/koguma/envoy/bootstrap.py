@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from koguma.envoy import names
-from koguma.envoy.words import Data, address, extension, pipe, typed
+from koguma.envoy.proto_json import Data, address, extension, pipe, typed
 from koguma.model.redacted import Redacted
 from koguma.model.schema import Json
 

@@ -7,9 +7,9 @@ does, and to whom, stands in the routes: it is set, changed and taken away witho
 from collections.abc import Iterable
 from typing import Final
 
-from koguma.envoy import callers, words
+from koguma.envoy import callers, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 
 _COMPOSITE: Final = "envoy.extensions.filters.http.composite.v3"
 
@@ -17,7 +17,7 @@ _COMPOSITE: Final = "envoy.extensions.filters.http.composite.v3"
 # holds for everybody. This header, which the connection manager writes or takes away, says that there is one.
 _HAS_CERTIFICATE: Final[Data] = {
     "single_predicate": {
-        "input": words.extension(
+        "input": proto_json.extension(
             "envoy.matching.inputs.request_headers",
             "envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
             header_name="x-forwarded-client-cert",
@@ -29,7 +29,7 @@ _HAS_CERTIFICATE: Final[Data] = {
 
 def place(name: str) -> Data:
     """A filter's place in a listener, switched off until routes say what it does."""
-    return {"name": name, "disabled": True, "typed_config": words.typed(f"{_COMPOSITE}.Composite")}
+    return {"name": name, "disabled": True, "typed_config": proto_json.typed(f"{_COMPOSITE}.Composite")}
 
 
 def per_route(rows: Iterable[tuple[Caller, Data]]) -> Data:
@@ -37,7 +37,7 @@ def per_route(rows: Iterable[tuple[Caller, Data]]) -> Data:
 
     A row has a filter as an extension: a name, and its typed configuration.
     """
-    return words.typed(f"{_COMPOSITE}.CompositePerRoute", matcher=_matcher(rows))
+    return proto_json.typed(f"{_COMPOSITE}.CompositePerRoute", matcher=_matcher(rows))
 
 
 def _matcher(rows: Iterable[tuple[Caller, Data]]) -> Data:
@@ -53,5 +53,5 @@ def _matcher(rows: Iterable[tuple[Caller, Data]]) -> Data:
 
 
 def _action(filter_: Data) -> Data:
-    act = words.extension("act", f"{_COMPOSITE}.ExecuteFilterAction", typed_config=filter_)
+    act = proto_json.extension("act", f"{_COMPOSITE}.ExecuteFilterAction", typed_config=filter_)
     return {"action": act}

@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 
 URIS: Final = "%DOWNSTREAM_PEER_URI_SAN%"  # the same text, where Envoy formats one
 SERVER_NAME: Final = "%REQUESTED_SERVER_NAME%"
 
-_URI_INPUT: Final = words.extension(
+_URI_INPUT: Final = proto_json.extension(
     "envoy.matching.inputs.uri_san", "envoy.extensions.matching.common_inputs.ssl.v3.UriSanInput"
 )
-_SERVER_NAME_INPUT: Final = words.extension(
+_SERVER_NAME_INPUT: Final = proto_json.extension(
     "envoy.matching.inputs.server_name",
     "envoy.extensions.matching.common_inputs.network.v3.ServerNameInput",
 )

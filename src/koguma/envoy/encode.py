@@ -1,7 +1,7 @@
 """Encode: plain Envoy data to the bytes that Envoy reads, and back.
 
 The work is done by tables that are made once per message type; see there. Here are the two doors: a resource
-becomes a piece with a version, any message becomes bytes. Equal data gives equal bytes everywhere.
+becomes a resource with a version, any message becomes bytes. Equal data gives equal bytes everywhere.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from google.protobuf.message import EncodeError, Message
 from koguma.envoy.conversion import Wrong
 from koguma.envoy.schema import Schema
 from koguma.envoy.sensitive import SensitiveFields
-from koguma.envoy.snapshot import TYPE_URLS, Id, Piece, version_of
+from koguma.envoy.snapshot import TYPE_URLS, Id, XdsResource, version_of
 from koguma.envoy.tables import Tables
 from koguma.model import violation
 from koguma.model.schema import Json
@@ -42,24 +42,25 @@ class Encoder:
         self.schema = schema
         self._tables = Tables(schema)
         self._sensitive = SensitiveFields(schema)
-        self._known: WeakValueDictionary[bytes, Piece] = WeakValueDictionary()  # what somebody still has
+        # Shared resources, for as long as a snapshot holds them.
+        self._known: WeakValueDictionary[bytes, XdsResource] = WeakValueDictionary()
 
-    def piece(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - the contract's word
+    def resource(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> XdsResource:  # noqa: A002 - the contract's word
         """A resource, encoded; `type` is one of the six words. Raises `Unencodable`."""
         body = self.message(TYPE_URLS[type].rpartition("/")[2], data)
-        return Piece(type, name, version_of(body), body, tuple(needs))
+        return XdsResource(type, name, version_of(body), body, tuple(needs))
 
-    def shared(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> Piece:  # noqa: A002 - as above
-        """The same, but equal data is encoded once and is one piece, as long as anybody has that."""
+    def shared(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> XdsResource:  # noqa: A002 - as above
+        """The same, but equal data is encoded once and is one resource, as long as anybody has that."""
         needed = tuple(needs)
         try:
             text = _json.encode((type, name, needed, data))
         except (TypeError, ValueError, OverflowError):  # to encode it says better what is wrong with it
-            return self.piece(type, name, data, needed)
+            return self.resource(type, name, data, needed)
         key = hashlib.blake2b(text, digest_size=16).digest()
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self.piece(type, name, data, needed)
+            found = self._known[key] = self.resource(type, name, data, needed)
         return found
 
     def message(self, full_name: str, data: Json) -> bytes:
@@ -75,18 +76,18 @@ class Encoder:
             broken = tuple(_broken_texts(data, "")) or (Violation("", str(error), "protobuf"),)
             raise Unencodable(broken) from error
 
-    def decoded(self, piece: Piece) -> dict[str, Any]:
-        """The plain data of a piece in Envoy's names, with its secrets."""
-        return self._plain(self._read(piece), json_names=False)
+    def decoded(self, resource: XdsResource) -> dict[str, Any]:
+        """The plain data of a resource in Envoy's names, with its secrets."""
+        return self._plain(self._read(resource), json_names=False)
 
-    def shown(self, piece: Piece) -> dict[str, Any]:
+    def shown(self, resource: XdsResource) -> dict[str, Any]:
         """The same for people, in proto-JSON's names (camelCase): what is secret by its type is hidden."""
-        message = self._read(piece)
+        message = self._read(resource)
         self._sensitive.mask(message)
         return self._plain(message, json_names=True)
 
-    def _read(self, piece: Piece) -> Message:
-        return self.schema.resolve(TYPE_URLS[piece.type]).FromString(piece.body)
+    def _read(self, resource: XdsResource) -> Message:
+        return self.schema.resolve(TYPE_URLS[resource.type]).FromString(resource.body)
 
     def _plain(self, message: Message, *, json_names: bool) -> dict[str, Any]:
         return dict(

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 
 SYSTEM_CA: Final = "/etc/ssl/certs/ca-certificates.crt"
 UNIX: Final = "unix://"
@@ -167,7 +167,11 @@ def _localities(endpoints: Sequence[Endpoint], tls: Tls | None) -> list[Data]:
 
 
 def _endpoint(endpoint: Endpoint, *, is_split: bool) -> Data:
-    at = words.pipe(endpoint.path) if endpoint.path else words.address(endpoint.address, endpoint.port)
+    at = (
+        proto_json.pipe(endpoint.path)
+        if endpoint.path
+        else proto_json.address(endpoint.address, endpoint.port)
+    )
     data: Data = {"endpoint": {"address": at}}
     if endpoint.hostname:
         data["endpoint"]["hostname"] = endpoint.hostname
@@ -217,14 +221,14 @@ def _nameless(endpoints: Sequence[Endpoint], tls: Tls) -> _Asked:
 def _socket(tls: Tls, asked: _Asked) -> Data:
     common: Data = {"tls_params": _parameters(tls)}
     if tls.certificate:
-        common["tls_certificate_sds_secret_configs"] = [words.sds(tls.certificate)]
+        common["tls_certificate_sds_secret_configs"] = [proto_json.sds(tls.certificate)]
     if tls.checks_ca:
         ca = {"inline_string": tls.ca} if tls.ca else {"filename": SYSTEM_CA}
         common["validation_context"] = {"trusted_ca": ca}
         if tls.checks_names and asked.sans:
             found = [matcher for each in asked.sans for matcher in _matchers(each)]
             common["validation_context"]["match_typed_subject_alt_names"] = found
-    context = words.typed(_TLS, common_tls_context=common, **asked.sni)
+    context = proto_json.typed(_TLS, common_tls_context=common, **asked.sni)
     if tls.allow_renegotiation:
         context["allow_renegotiation"] = True
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}

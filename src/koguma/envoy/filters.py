@@ -8,7 +8,7 @@ comes before the slash says where it stands, what comes after is the name by whi
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 
 ROUTER: Final = "envoy.filters.http.router"
 RBAC: Final = "envoy.filters.http.rbac"

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.words import Data, address
+from koguma.envoy.proto_json import Data, address
 
 SPECIFIER: Final = "envoy.service.health.v3.HealthCheckSpecifier"
 REPORT_INTERVAL: Final = "5s"  # between two reports of an Envoy; Kuma's default

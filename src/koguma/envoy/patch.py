@@ -1,10 +1,10 @@
-"""Patch: what users change in a finished configuration, as the last step and on encoded pieces.
+"""Patch: MeshProxyPatch's modifications, applied to encoded resources as the last step of a build.
 
-Whoever changes nothing pays nothing: only pieces that a change is about are read, changed and encoded again.
-What comes out keeps Envoy's rules, as everything that is sent does. A change that would break them, or that
-cannot be made, is left out of that piece and shown; the others act.
+Only resources that a modification matches are decoded, changed and encoded again; the others cost nothing.
+The result is checked against Envoy's rules, as everything that is sent is. A modification that would break
+them, or that cannot be applied, is left out of that resource and reported; the others are applied.
 
-Pieces are changed apart from each other, so that each has to be done once, whatever happens to the rest.
+Each resource is patched by itself, so that its result can be kept whatever happens to the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.patch_change import Change, Modification, Program, Reader
 from koguma.envoy.patch_edits import Editor
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
-from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, Piece
+from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, XdsResource
 from koguma.model.violation import Violation
 
 ADDED: Final = "mesh-proxy-patch"  # the origin of what a modification adds, as in Kuma
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What becomes of one piece: nothing where it is removed."""
+    """What becomes of one resource: nothing where it is removed."""
 
-    piece: Piece | None
+    resource: XdsResource | None
     policies: tuple[str, ...] = ()  # that changed it, in order
     failures: tuple[Failure, ...] = ()
 
 
 class Patcher:
-    """Changes pieces with the messages of one Envoy."""
+    """Changes resources with the messages of one Envoy."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -43,51 +43,55 @@ class Patcher:
         """Modifications, read."""
         return self._reader.program(modifications)
 
-    def outcome(self, changes: Iterable[Change], piece: Piece, origin: str) -> Outcome:
-        """What changes, in order, make of a piece."""
-        found = [change for change in changes if change.concerns(piece.id, origin)]
+    def outcome(self, changes: Iterable[Change], resource: XdsResource, origin: str) -> Outcome:
+        """What changes, in order, make of a resource."""
+        found = [change for change in changes if change.concerns(resource.id, origin)]
         if not found:
-            return Outcome(piece)
+            return Outcome(resource)
         try:
-            return self._outcome(found, piece, check_each=False)
+            return self._outcome(found, resource, check_each=False)
         except Unencodable:
-            return self._outcome(found, piece, check_each=True)  # to find out which of them it is
+            return self._outcome(found, resource, check_each=True)  # to find out which of them it is
 
-    def _outcome(self, changes: Sequence[Change], piece: Piece, *, check_each: bool) -> Outcome:
-        message = self._messages.parsed(TYPE_URLS[piece.type].rpartition("/")[2], piece.body)
+    def _outcome(self, changes: Sequence[Change], resource: XdsResource, *, check_each: bool) -> Outcome:
+        message = self._messages.parsed(TYPE_URLS[resource.type].rpartition("/")[2], resource.body)
         policies: dict[str, None] = {}
         failures: list[Failure] = []
         for change in changes:
             try:
-                after = self._after(change, piece, message)
+                after = self._after(change, resource, message)
                 if check_each and after is not None and after is not message:
-                    self._encoded(piece, after)
+                    self._encoded(resource, after)
             except (Unpatchable, Unencodable) as error:
-                failures.append(change.failure(piece.id, _violations(error)))
+                failures.append(change.failure(resource.id, _violations(error)))
                 continue
             if after is not message:
                 policies[change.policy] = None
                 message = after
             if message is None:
                 return Outcome(None, tuple(policies), tuple(failures))
-        made = self._encoded(piece, message) if policies else piece
+        made = self._encoded(resource, message) if policies else resource
         return Outcome(made, tuple(policies), tuple(failures))
 
-    def _after(self, change: Change, piece: Piece, message: Any) -> Any:
+    def _after(self, change: Change, resource: XdsResource, message: Any) -> Any:
         """A message after a change: the same one where it is not meant, none where it is removed."""
         draft = type(message)()
         draft.CopyFrom(message)  # a change that fails half way has not happened
-        if not self._editor.edited(change, piece.type, draft):
+        if not self._editor.edited(change, resource.type, draft):
             return message
-        if change.removes_piece:
+        if change.removes_resource:
             return None
-        if draft.name != piece.name:
-            raise unpatchable(f'must not change the name, which is "{piece.name}"; add another one instead')
+        if draft.name != resource.name:
+            raise unpatchable(
+                f'must not change the name, which is "{resource.name}"; add another one instead'
+            )
         return draft
 
-    def _encoded(self, piece: Piece, message: Any) -> Piece:
-        made = self._encoder.piece(piece.type, piece.name, self._messages.plain(message), piece.needs)
-        return piece if made.version == piece.version else made
+    def _encoded(self, resource: XdsResource, message: Any) -> XdsResource:
+        made = self._encoder.resource(
+            resource.type, resource.name, self._messages.plain(message), resource.needs
+        )
+        return resource if made.version == resource.version else made
 
 
 def _violations(error: Unpatchable | Unencodable) -> Iterator[Violation]:
@@ -99,46 +103,46 @@ def _violations(error: Unpatchable | Unencodable) -> Iterator[Violation]:
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """What becomes of several pieces."""
+    """What becomes of several resources."""
 
-    pieces: Mapping[Id, Piece]
+    resources: Mapping[Id, XdsResource]
     policies: Mapping[Id, tuple[str, ...]]  # of each that was changed, added or removed
     failures: tuple[Failure, ...] = ()
 
 
 def over(
     program: Program,
-    pieces: Mapping[Id, Piece],
+    resources: Mapping[Id, XdsResource],
     origin_of: Callable[[Id], str],
-    outcome: Callable[[int, Piece, str], Outcome],
+    outcome: Callable[[int, XdsResource, str], Outcome],
     *,
     is_home: bool = True,
 ) -> Patched:
-    """What a program makes of several pieces.
+    """What a program makes of several resources.
 
-    `outcome` gives what all changes but the first so many make of a piece. Of bundles that come together
+    `outcome` gives what all changes but the first so many make of a resource. Of bundles that come together
     only one is the home of what is added; from the others it takes away what has the same name.
     """
     added = program.added
     results: dict[Id, Outcome] = {}
-    for id_, piece in pieces.items():
+    for id_, resource in resources.items():
         origin = origin_of(id_)
         if (number := added.get(id_)) is not None:
             results[id_] = Outcome(None, (program.changes[number - 1].policy,))
         elif any(change.concerns(id_, origin) for change in program.changes):
-            results[id_] = outcome(0, piece, origin)
+            results[id_] = outcome(0, resource, origin)
     if is_home:
         results |= {id_: _added(program, number, outcome) for id_, number in added.items()}
     failures = _together(failure for result in results.values() for failure in result.failures)
     return Patched(
-        _with(pieces, results),
+        _with(resources, results),
         {id_: result.policies for id_, result in results.items() if result.policies},
         (*(program.failures if is_home else ()), *failures),
     )
 
 
-def _added(program: Program, number: int, outcome: Callable[[int, Piece, str], Outcome]) -> Outcome:
-    """What becomes of a piece that a change adds, by that one and those after it."""
+def _added(program: Program, number: int, outcome: Callable[[int, XdsResource, str], Outcome]) -> Outcome:
+    """What becomes of a resource that a change adds, by that one and those after it."""
     change = program.changes[number - 1]
     assert change.added is not None, change
     result = outcome(number, change.added, ADDED)
@@ -146,15 +150,15 @@ def _added(program: Program, number: int, outcome: Callable[[int, Piece, str], O
     return msgspec.structs.replace(result, policies=policies)
 
 
-def _with(pieces: Mapping[Id, Piece], results: Mapping[Id, Outcome]) -> Mapping[Id, Piece]:
+def _with(resources: Mapping[Id, XdsResource], results: Mapping[Id, Outcome]) -> Mapping[Id, XdsResource]:
     if not any(result.policies for result in results.values()):
-        return pieces
-    new = {id_: result.piece for id_, result in results.items()}
-    return {id_: piece for id_, piece in {**pieces, **new}.items() if piece is not None}
+        return resources
+    new = {id_: result.resource for id_, result in results.items()}
+    return {id_: resource for id_, resource in {**resources, **new}.items() if resource is not None}
 
 
 def _together(failures: Iterable[Failure]) -> Iterator[Failure]:
-    """Failures, where one that many pieces share is said once."""
+    """Failures, where one that many resources share is said once."""
     shared: dict[tuple[str, str], list[Failure]] = {}
     for each in failures:
         shared.setdefault((each.origin, each.text), []).append(each)

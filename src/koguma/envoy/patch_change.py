@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
-from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Failure, Id, Piece
+from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Failure, Id, XdsResource
 from koguma.model import documents, violation
 from koguma.model.documents import BadDocument
 from koguma.model.schema import Json
@@ -25,7 +25,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "httpFilter": "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
     "virtualHost": "envoy.config.route.v3.VirtualHost",
 }
-# The types of pieces in which it is found. Routes mostly come by themselves, but some stand in a listener.
+# The types of resources in which it is found. Routes mostly come by themselves, but some stand in a listener.
 _FOUND_IN: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster": (CLUSTER,),
     "listener": (LISTENER,),
@@ -63,10 +63,10 @@ class Change(msgspec.Struct, frozen=True):
     path: str
     value: bytes = b""  # a message of its type
     patches: tuple[Json, ...] = ()
-    added: Piece | None = None  # a whole resource that comes new
+    added: XdsResource | None = None  # a whole resource that comes new
 
     def concerns(self, id_: Id, origin: str) -> bool:
-        """Whether it may be about a piece, as far as its type, name and origin tell."""
+        """Whether it may be about a resource, as far as its type, name and origin tell."""
         type_, name = id_
         if self.added is not None or type_ not in _FOUND_IN[self.what]:
             return False
@@ -82,7 +82,7 @@ class Change(msgspec.Struct, frozen=True):
                 return self.match.listener
 
     @property
-    def removes_piece(self) -> bool:
+    def removes_resource(self) -> bool:
         """Whether it takes a resource away, not only a part of one."""
         return self.operation == "Remove" and self.what in (CLUSTER, LISTENER)
 
@@ -153,12 +153,12 @@ class Reader:
             raise Unpatchable(violation.under("value", found.violations)) from None
         return msgspec.structs.replace(change, value=message.SerializeToString(), added=added)
 
-    def _added(self, type_: str, message: Json) -> Piece:
+    def _added(self, type_: str, message: Json) -> XdsResource:
         """A whole resource, which has to keep Envoy's rules by itself."""
         if not message.name:
             raise unpatchable("must be set, as what is added is known by it", "name")
         try:
-            return self._encoder.piece(type_, message.name, self._messages.plain(message))
+            return self._encoder.resource(type_, message.name, self._messages.plain(message))
         except Unencodable as error:
             raise Unpatchable(error.violations) from None
 

@@ -7,15 +7,14 @@ route configuration, which comes by itself or stands in a listener. Every place 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from koguma.envoy import words
+from koguma.envoy import proto_json
 from koguma.envoy.patch_change import MESSAGES, Change
 from koguma.envoy.patch_messages import Messages, unpatchable
 from koguma.envoy.snapshot import LISTENER
 from koguma.model.tags import ANY
 
-_HCM: Final = (
-    f"{words.TYPE_PREFIX}envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-)
+_HCM_TYPE: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_HCM: Final = proto_json.TYPE_PREFIX + _HCM_TYPE
 _TAGS: Final = "io.kuma.tags"
 
 

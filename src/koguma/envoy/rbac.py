@@ -12,9 +12,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from koguma.envoy import callers, words
+from koguma.envoy import callers, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 
 Action = Literal["Allow", "Deny", "AllowWithShadowDeny"]
 
@@ -45,12 +45,12 @@ class Decision(msgspec.Struct, frozen=True):
 
 def http(decisions: Iterable[Decision]) -> Data:
     """The HTTP filter's configuration: a denied request is answered with 403."""
-    return words.typed(_HTTP, **_matchers(tuple(decisions)))
+    return proto_json.typed(_HTTP, **_matchers(tuple(decisions)))
 
 
 def network(name: str, decisions: Iterable[Decision]) -> Data:
     """The network filter's configuration: a denied connection is closed."""
-    return words.typed(_NETWORK, stat_prefix=name, **_matchers(tuple(decisions)))
+    return proto_json.typed(_NETWORK, stat_prefix=name, **_matchers(tuple(decisions)))
 
 
 def deny_all() -> Data:
@@ -92,7 +92,7 @@ def _matcher(decided: Iterable[tuple[Decision, str]], otherwise: str) -> Data:
 
 
 def _action(name: str, action: str) -> Data:
-    typed = words.extension(
+    typed = proto_json.extension(
         "envoy.filters.rbac.action", "envoy.config.rbac.v3.Action", name=name or DEFAULT, action=action
     )
     return {"action": typed}
@@ -108,7 +108,7 @@ def _denier(details: str) -> str:
 
 def _denied(details: str) -> Data:
     """An access log filter for what this filter denied; others answer 403 too."""
-    cel = words.extension(
+    cel = proto_json.extension(
         "envoy.access_loggers.extension_filters.cel",
         "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
         expression=f"{details}.startsWith('{_DETAILS}')",
@@ -136,7 +136,7 @@ def denied_connection_log() -> Data:
 
 def _log(details: str, what: str) -> Data:
     line = f"[%START_TIME%] {_denier(details)} denied {what} (%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%)\n"
-    written = words.extension(
+    written = proto_json.extension(
         "envoy.access_loggers.stdout",
         "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
         log_format={"text_format_source": {"inline_string": line}},

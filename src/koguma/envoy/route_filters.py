@@ -10,8 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from koguma.envoy.proto_json import Data
 from koguma.envoy.route_matches import Way
-from koguma.envoy.words import Data
 from koguma.model.schema import Json
 
 Mirror = Callable[[Json], str | None]  # the cluster of a backendRef, if it leads anywhere

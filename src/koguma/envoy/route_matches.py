@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 # What of the path was compared: all of it, its beginning up to a slash, or something that cannot be cut off.

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from koguma.envoy import route_filters, route_matches
+from koguma.envoy.proto_json import Data
 from koguma.envoy.route_filters import Mirror
 from koguma.envoy.route_matches import Way
-from koguma.envoy.words import Data
 from koguma.model.schema import Json
 
 LB_METADATA: Final = "envoy.lb"

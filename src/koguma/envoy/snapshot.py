@@ -1,8 +1,8 @@
-"""Snapshot: everything that one Envoy gets, as named and encoded pieces.
+"""Snapshot: everything that one Envoy gets, as named and encoded xDS resources.
 
-A piece is encoded once and its version is the hash of its bytes, so that equal content has an equal
-version on every control plane. Pieces that proxies share come in bundles that are shared too: two snapshots
-that hold the same bundle are equal there without a look inside.
+A resource is encoded once and its version is the hash of its bytes, so that equal content has an equal
+version on every control plane. Resources that proxies share come in bundles that are shared too: where two
+snapshots hold the same bundle object, its resources need not be compared.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ Mark = tuple[int, int]  # sums of hashes: of names, and of names with versions
 
 
 def version_of(body: bytes) -> str:
-    """The version of a piece with these bytes."""
+    """The version of a resource with these bytes."""
     return hashlib.blake2b(body, digest_size=12).hexdigest()
 
 
@@ -61,7 +61,7 @@ def number(value: int) -> bytes:
     return bytes(found)
 
 
-class Piece(msgspec.Struct, frozen=True, weakref=True):
+class XdsResource(msgspec.Struct, frozen=True, weakref=True):
     """One resource of an Envoy, encoded."""
 
     type: str
@@ -76,10 +76,10 @@ class Piece(msgspec.Struct, frozen=True, weakref=True):
         return self.type, self.name
 
     def __repr__(self) -> str:
-        return f"Piece({self.type} {self.name} {self.version})"  # the body may hold a key
+        return f"XdsResource({self.type} {self.name} {self.version})"  # the body may hold a key
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Piece):
+        if not isinstance(other, XdsResource):
             return NotImplemented
         return (self.version, self.name, self.type) == (other.version, other.name, other.type)
 
@@ -104,68 +104,69 @@ class Failure(msgspec.Struct, frozen=True):
 _PLACES: Final = {type_: place for place, type_ in enumerate(TYPES)}
 _COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # equal ones are one; there are few
 _NO_MARK: Final[Mark] = (0, 0)
-_MARKED: Final = 32  # pieces; a bundle of fewer is most likely one proxy's own, and is summed up when asked
+# A bundle of fewer resources is most likely one proxy's own: its marks are computed on demand and not kept.
+_MARKED: Final = 32
 
 
 class Bundle:
-    """Pieces that belong together, found by type and name. It never changes.
+    """Resources that belong together, found by type and name. It never changes.
 
     One that was put together from others may say so (`parts`): then only those that differ are looked into.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "failures", "pieces")
+    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "failures", "resources")
 
     def __init__(
         self,
-        pieces: Mapping[Id, Piece],
+        resources: Mapping[Id, XdsResource],
         failures: tuple[Failure, ...] = (),
         parts: "tuple[Bundle, ...]" = (),
     ) -> None:
-        self.pieces = pieces
+        self.resources = resources
         self.failures = failures
         self._parts = parts
         self._counts: tuple[int, ...] = ()
         self._marks: tuple[Mark, ...] = ()
 
     def count(self, type_: str) -> int:
-        """How many pieces there are of a type."""
+        """How many resources there are of a type."""
         return self.counts[_PLACES[type_]]
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many pieces there are, in the order of the types; counted once."""
+        """How many resources there are, in the order of the types; counted once."""
         if not self._counts:
-            found = Counter([type_ for type_, _ in self.pieces])
+            found = Counter([type_ for type_, _ in self.resources])
             counts = tuple([found[each] for each in TYPES])
             self._counts = _COUNTS.setdefault(counts, counts)
         return self._counts
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        """What a proxy would name that has all pieces of a type, in whatever order, as sums of hashes.
+        """What a proxy would name that has all resources of a type, in whatever order, as sums of hashes.
 
         They are in the order of the types. Python's hashes are keyed anew in each process, so nobody can make
         up other names with these sums.
         """
-        if len(self.pieces) < _MARKED and not self._marks:
-            return _marks(self.pieces.values())
+        if len(self.resources) < _MARKED and not self._marks:
+            return _marks(self.resources.values())
         return self._kept_marks()
 
     def _kept_marks(self) -> tuple[Mark, ...]:
         if not self._marks:
-            if self._parts and sum(len(each.pieces) for each in self._parts) == len(self.pieces):
+            if self._parts and sum(len(each.resources) for each in self._parts) == len(self.resources):
                 # What is put together from parts that others share has their sums.
                 self._marks = _added(each._kept_marks() for each in self._parts)  # noqa: SLF001 - of the same class
             else:
-                self._marks = _marks(self.pieces.values())
+                self._marks = _marks(self.resources.values())
         return self._marks
 
     def count_like(self, other: "Bundle") -> None:
-        """Take over the counts of one that has pieces of the same names."""
+        """Take over the counts of one that has resources of the same names."""
         self._counts = other._counts  # noqa: SLF001 - of the same class
 
     def __repr__(self) -> str:
-        return f"Bundle({list(self.pieces.values())!r}, {self.failures!r})"
+        return f"Bundle({list(self.resources.values())!r}, {self.failures!r})"
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -175,13 +176,13 @@ class Bundle:
         return self.failures == other.failures and self._has_equal_pieces(other)
 
     def _has_equal_pieces(self, other: "Bundle") -> bool:
-        if len(self.pieces) != len(other.pieces):
+        if len(self.resources) != len(other.resources):
             return False
         unlike = self._unlike(other)
         if unlike is None:
-            return self.pieces == other.pieces
-        mine, others = self.pieces.get, other.pieces.get
-        for id_ in chain.from_iterable(each.pieces for each in unlike):
+            return self.resources == other.resources
+        mine, others = self.resources.get, other.resources.get
+        for id_ in chain.from_iterable(each.resources for each in unlike):
             one, another = mine(id_), others(id_)
             if one is not another and one != another:  # most are the same, and `==` would ask them
                 return False
@@ -190,7 +191,7 @@ class Bundle:
     def suspects(self, other: "Bundle") -> Iterable[Id] | None:
         """All that may differ, where that is known without a look at everything."""
         unlike = self._unlike(other)
-        return None if unlike is None else dict.fromkeys(chain.from_iterable(one.pieces for one in unlike))
+        return None if unlike is None else dict.fromkeys(chain.from_iterable(one.resources for one in unlike))
 
     def _unlike(self, other: "Bundle") -> "list[Bundle] | None":
         """The smallest parts that not both have; None where the parts do not tell."""
@@ -205,15 +206,18 @@ class Bundle:
         return found
 
     def __hash__(self) -> int:
-        return hash(tuple(self.pieces))
+        return hash(tuple(self.resources))
 
 
-def _marks(pieces: Iterable[Piece]) -> tuple[Mark, ...]:
+def _marks(resources: Iterable[XdsResource]) -> tuple[Mark, ...]:
     """The sums of each type, in the order of the types."""
     found = dict.fromkeys(TYPES, _NO_MARK)
-    for piece in pieces:
-        names, entries = found[piece.type]
-        found[piece.type] = names + hash(piece.name), entries + hash(entry_of(piece.name, piece.version))
+    for resource in resources:
+        names, entries = found[resource.type]
+        found[resource.type] = (
+            names + hash(resource.name),
+            entries + hash(entry_of(resource.name, resource.version)),
+        )
     return tuple(found.values())
 
 
@@ -223,9 +227,9 @@ def _added(marks: Iterable[tuple[Mark, ...]]) -> tuple[Mark, ...]:
     return tuple((sum([a for a, _ in each]), sum([b for _, b in each])) for each in by_type)
 
 
-def bundle(pieces: Iterable[Piece], failures: Iterable[Failure] = ()) -> Bundle:
-    """Pieces as a bundle; of two with one id the later one counts."""
-    return Bundle({piece.id: piece for piece in pieces}, tuple(failures))
+def bundle(resources: Iterable[XdsResource], failures: Iterable[Failure] = ()) -> Bundle:
+    """Resources as a bundle; of two with one id the later one counts."""
+    return Bundle({resource.id: resource for resource in resources}, tuple(failures))
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -233,35 +237,37 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     bundles: tuple[Bundle, ...] = ()
 
-    def get(self, id_: Id) -> Piece | None:
-        """The piece of that type and name."""
+    def get(self, id_: Id) -> XdsResource | None:
+        """The resource of that type and name."""
         for each in self.bundles:
-            if (found := each.pieces.get(id_)) is not None:
+            if (found := each.resources.get(id_)) is not None:
                 return found
         return None
 
-    def of_type(self, type_: str) -> dict[str, Piece]:
-        """The pieces of one type by name."""
-        found: dict[str, Piece] = {}
+    def of_type(self, type_: str) -> dict[str, XdsResource]:
+        """The resources of one type by name."""
+        found: dict[str, XdsResource] = {}
         for each in self.bundles:
             if each.count(type_):
-                found |= {p.name: p for p in each.pieces.values() if p.type == type_ and p.name not in found}
+                found |= {
+                    p.name: p for p in each.resources.values() if p.type == type_ and p.name not in found
+                }
         return found
 
     def n_of_type(self, type_: str) -> int:
-        """How many pieces of one type the bundles have."""
+        """How many resources of one type the bundles have."""
         return sum(each.count(type_) for each in self.bundles)
 
     def sums(self) -> dict[str, tuple[int, Mark]]:
-        """By type, how many pieces the bundles have, and what a proxy would name that has them all."""
+        """By type, how many resources the bundles have, and what a proxy would name that has them all."""
         bundles = self.bundles or (bundle(()),)
         counts = map(sum, zip(*(each.counts for each in bundles), strict=True))
         marks = _added(each.marks for each in bundles)
         return dict(zip(TYPES, zip(counts, marks, strict=True), strict=True))
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[XdsResource]:
         for each in self.bundles:
-            yield from each.pieces.values()
+            yield from each.resources.values()
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -13,7 +13,7 @@ import msgspec
 
 from koguma.core.build.network import Link
 from koguma.envoy import names
-from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.bootstrap_request import LOG_DIRECTORIES
 from koguma.fleet.quarantine import Held
 from koguma.identity.claims import DataplaneClaims
@@ -200,7 +200,7 @@ class ProxyLine:
         """What was offered last."""
         return self._offer.snapshot if self._offer else Snapshot()
 
-    def refused(self, rejection: Rejection) -> Iterator[Piece]:
+    def refused(self, rejection: Rejection) -> Iterator[XdsResource]:
         """What a NACK is about; nothing where its offer was too long ago."""
         for offer in self._offers:
             if offer.revision == rejection.revision:
@@ -251,7 +251,7 @@ class ProxyLine:
         await self._house.disconnect(self)
 
 
-def _is_of_inbound(piece: Piece) -> bool:
+def _is_of_inbound(piece: XdsResource) -> bool:
     """Whether a piece is part of an inbound: named by the Dataplane, or coming apart from its listener."""
     return piece.type == EXTENSION or (piece.type != CLUSTER and piece.name.startswith("kri_dp_"))
 

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import SECRET, Bundle, Failure, Piece, Snapshot, bundle
+from koguma.envoy.snapshot import SECRET, Bundle, Failure, Snapshot, XdsResource, bundle
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.connection import ProxyLine
 from koguma.fleet.quarantine import Quarantine
@@ -93,12 +93,12 @@ class Offering:
         made = bundle(self._secret(each, line.offered) for each in found)
         return next((each for each in line.offered.bundles if each == made), made)
 
-    def _secret(self, secret: Secret, before: Snapshot) -> Piece:
+    def _secret(self, secret: Secret, before: Snapshot) -> XdsResource:
         known = before.get((SECRET, secret.name))
         if known is not None and known.version == secret.version:
             return known
         # A secret's version says what it is for, not what its bytes are: whoever has it needs no other key.
-        made = self._encoder.piece(SECRET, secret.name, secret.data())
+        made = self._encoder.resource(SECRET, secret.name, secret.data())
         return msgspec.structs.replace(made, version=secret.version)
 
     def _log_failures(self, made: Snapshot) -> None:

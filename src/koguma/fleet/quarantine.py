@@ -19,7 +19,7 @@ import structlog
 from koguma.access.user import SYSTEM
 from koguma.application import transactions
 from koguma.application.context import Context
-from koguma.envoy.snapshot import SECRET, Bundle, Id, Piece, Snapshot
+from koguma.envoy.snapshot import SECRET, Bundle, Id, Snapshot, XdsResource
 from koguma.model.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -58,11 +58,11 @@ class Held(msgspec.Struct, frozen=True):
         return any(words in self.text for words in _PASSING)
 
     @property
-    def piece(self) -> Piece | None:
+    def piece(self) -> XdsResource | None:
         """What the proxy took last."""
         if not self.good_version:
             return None
-        return Piece(self.type, self.name, self.good_version, base64.b64decode(self.good), self.needs)
+        return XdsResource(self.type, self.name, self.good_version, base64.b64decode(self.good), self.needs)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Record(msgspec.Struct, frozen=True):
         return Key("Dataplane", self.mesh, self.zone, self.namespace, self.name)
 
 
-def held(refused: Piece, good: Piece | None, text: str, policies: Iterable[str] = ()) -> Held:
+def held(refused: XdsResource, good: XdsResource | None, text: str, policies: Iterable[str] = ()) -> Held:
     """What to remember of a refusal."""
     base = Held(*refused.id, refused.version, text, tuple(sorted(policies)))
     if good is None or good.version == refused.version:
@@ -99,9 +99,9 @@ def _applied(bundle: Bundle, holding: Mapping[Id, Held]) -> Bundle:
     swapped = {
         id_: good
         for id_, each in holding.items()
-        if id_ in bundle.pieces and (good := each.piece) is not None
+        if id_ in bundle.resources and (good := each.piece) is not None
     }
-    return Bundle({**bundle.pieces, **swapped}, bundle.failures) if swapped else bundle
+    return Bundle({**bundle.resources, **swapped}, bundle.failures) if swapped else bundle
 
 
 def released(snapshot: Snapshot, holding: Mapping[Id, Held]) -> set[Id]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.identity.leaves import Leaf
 from koguma.model.kri import SecretName
 from koguma.model.redacted import Redacted

@@ -7,7 +7,7 @@ once the application has answered. `health.ready` says the same for older reader
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from koguma.envoy import words
+from koguma.envoy import proto_json
 from koguma.envoy.health import HealthCheck
 from koguma.model import tags
 from koguma.model.schema import Json
@@ -65,7 +65,9 @@ def checks(spec: Json, *, is_transparent: bool) -> Iterator[HealthCheck]:
         if probe is None or inbound.get("state") == IGNORED:
             continue
         address, port = _target(inbound, networking)
-        durations = {name: words.seconds(probe[name]) for name in ("timeout", "interval") if probe.get(name)}
+        durations = {
+            name: proto_json.seconds(probe[name]) for name in ("timeout", "interval") if probe.get(name)
+        }
         yield HealthCheck(
             name=PREFIX + section(inbound),
             address=address,

@@ -29,8 +29,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
@@ -297,7 +297,7 @@ def _outlier_detection(conf: Json) -> Data:
     made: Data = {}
     for field, name in (("interval", "interval"), ("baseEjectionTime", "base_ejection_time")):
         if conf.get(field) is not None:
-            made[name] = words.seconds(conf[field])
+            made[name] = proto_json.seconds(conf[field])
     if conf.get("maxEjectionPercent") is not None:
         made["max_ejection_percent"] = conf["maxEjectionPercent"]
     else:

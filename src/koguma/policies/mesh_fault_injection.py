@@ -31,9 +31,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.envoy import by_caller, filters, words
+from koguma.envoy import by_caller, filters, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
@@ -218,7 +218,7 @@ def _is_older(ruled: Ruled) -> bool:
 def _filters(rows: Iterable[_Row], index: int) -> Iterator[tuple[Caller, Data]]:
     """One filter for each row; whoever has fewer faults than others gets one that does nothing."""
     for caller, faults in rows:
-        yield caller, faults[index] if index < len(faults) else words.extension(filters.FAULT, _TYPE)
+        yield caller, faults[index] if index < len(faults) else proto_json.extension(filters.FAULT, _TYPE)
 
 
 def _by_identity(ruled: list[Ruled]) -> Iterator[_Row]:
@@ -250,14 +250,14 @@ def _faults(ruled: Ruled) -> Iterator[Data]:
     name = ruled.kri or str(ruled.origin)
     for fault in ruled.conf["http"]:
         if config := _config(fault):
-            yield words.extension(name, _TYPE, **config)
+            yield proto_json.extension(name, _TYPE, **config)
 
 
 def _config(fault: Json) -> Data:
     delay, abort, slow = fault.get("delay"), fault.get("abort"), fault.get("responseBandwidth")
     made: Data = {}
     if delay and duration.nanoseconds(delay["value"]) > 0:
-        made["delay"] = {"fixed_delay": words.seconds(delay["value"]), "percentage": _share(delay)}
+        made["delay"] = {"fixed_delay": proto_json.seconds(delay["value"]), "percentage": _share(delay)}
     if abort and abort["httpStatus"] >= _ABORT_STATUS_MIN:
         made["abort"] = {"http_status": abort["httpStatus"], "percentage": _share(abort)}
     if slow:

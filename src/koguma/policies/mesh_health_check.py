@@ -29,8 +29,8 @@ import base64
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where
@@ -223,10 +223,10 @@ def outbound(conf: Json, where: Where) -> Overlay:
 
 
 def _common(conf: Json) -> Data:
-    made: Data = {name: words.seconds(conf[field]) for field, name in _TIMES.items() if conf.get(field)}
+    made: Data = {name: proto_json.seconds(conf[field]) for field, name in _TIMES.items() if conf.get(field)}
     made |= {name: conf[field] for field, name in _VALUES.items() if conf.get(field) is not None}
     if conf.get("eventLogPath"):
-        sink = words.extension(
+        sink = proto_json.extension(
             "envoy.health_check.event_sinks.file",
             "envoy.extensions.health_check.event_sinks.file.v3.HealthCheckEventFileSink",
             event_log_path=conf["eventLogPath"],

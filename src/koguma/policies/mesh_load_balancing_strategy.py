@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from math import isqrt
 from typing import Annotated, Final, Literal
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where

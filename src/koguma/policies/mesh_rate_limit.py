@@ -31,9 +31,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.envoy import by_caller, filters, words
+from koguma.envoy import by_caller, filters, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
@@ -314,7 +314,7 @@ def _requests(name: str, limit: Json, where: Where) -> Data:
             config["response_headers_to_add"] = added
         if where.protocol == "grpc":
             config["rate_limited_as_resource_exhausted"] = True
-    return words.extension(name, _HTTP, **config)
+    return proto_json.extension(name, _HTTP, **config)
 
 
 def _connections(conf: Json, where: Where) -> Overlay:
@@ -323,12 +323,14 @@ def _connections(conf: Json, where: Where) -> Overlay:
     if not rate or limit.get("disabled"):
         return {}
     # A permissive port has several chains of filters, which count together.
-    config = words.typed(_NETWORK, stat_prefix=where.name, token_bucket=_bucket(rate), share_key=where.name)
+    config = proto_json.typed(
+        _NETWORK, stat_prefix=where.name, token_bucket=_bucket(rate), share_key=where.name
+    )
     return {"extensions": {filters.NETWORK_LOCAL_RATELIMIT: config}}
 
 
 def _bucket(rate: Json) -> Data:
-    num, interval = rate["num"], words.seconds(rate["interval"])
+    num, interval = rate["num"], proto_json.seconds(rate["interval"])
     return {"max_tokens": num, "tokens_per_fill": num, "fill_interval": interval}
 
 

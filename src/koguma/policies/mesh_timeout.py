@@ -23,9 +23,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.envoy import callers, words
+from koguma.envoy import callers, proto_json
 from koguma.envoy.callers import Caller
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
@@ -244,7 +244,7 @@ def _laid_out(conf: Json, limits: dict[tuple[str, ...], tuple[_Place, ...]]) -> 
         for part, path in places:
             # Zero would close every connection after its first request; absent is Envoy's word for no limit.
             if path[-1] != "max_connection_duration" or duration.nanoseconds(value):
-                _put(overlay, part, path, words.seconds(value))
+                _put(overlay, part, path, proto_json.seconds(value))
     return overlay
 
 
@@ -297,7 +297,7 @@ def _caller_filter() -> Data:
         }
         for key, text in ((_URIS_KEY, callers.URIS), (_SERVER_NAME_KEY, callers.SERVER_NAME))
     ]
-    return words.typed(
+    return proto_json.typed(
         "envoy.extensions.filters.http.set_filter_state.v3.Config",
         on_request_headers=values,
         clear_route_cache=True,

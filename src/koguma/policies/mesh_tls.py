@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where

@@ -75,7 +75,7 @@ class Digests:
     def _bundle(self, bundle: Bundle) -> str:
         known = self._known.get(id(bundle))
         if known is None:
-            pieces = sorted((*piece.id, piece.version, piece.needs) for piece in bundle.pieces.values())
+            pieces = sorted((*piece.id, piece.version, piece.needs) for piece in bundle.resources.values())
             failures = sorted(map(str, bundle.failures))
             digest = hashlib.blake2b(msgspec.json.encode((pieces, failures)), digest_size=16).hexdigest()
             known = self._known[id(bundle)] = (bundle, digest)  # kept, so that no other takes its place

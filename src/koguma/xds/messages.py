@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from koguma.envoy import names
 from koguma.envoy.schema import Schema
-from koguma.envoy.snapshot import TYPE_URLS, Piece, number
+from koguma.envoy.snapshot import TYPE_URLS, XdsResource, number
 from koguma.model.errors import BadRequest
 from koguma.model.schema import Json
 from koguma.model.violation import cut
@@ -183,7 +183,7 @@ def _delta_step(step: Step) -> bytes:
     return b"".join(_delta_parts(step.pieces.values()))
 
 
-def _delta_parts(pieces: Iterable[Piece]) -> Iterator[bytes]:
+def _delta_parts(pieces: Iterable[XdsResource]) -> Iterator[bytes]:
     for piece in pieces:
         head = _delta_head if names.is_of_one(piece.name) else _kept_head
         yield head(piece.type, piece.name, piece.version, len(piece.body))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koguma.envoy.snapshot import Piece
+from koguma.envoy.snapshot import XdsResource
 from koguma.xds.contract import Offer, ProxyStatus
 from koguma.xds.protocol.exchange import WILDCARD, WILDCARD_TYPES, DeltaRequest, Response
 from koguma.xds.protocol.session import Session
@@ -32,7 +32,7 @@ class SotwResponse(msgspec.Struct, frozen=True):
     type: str
     version: str
     nonce: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[XdsResource, ...]
 
 
 class _Line(msgspec.Struct):
@@ -131,7 +131,9 @@ class SotwSession:
         return [self._response(response) for response in responses]
 
     def _response(self, response: Response) -> SotwResponse:
-        held = {n: each for n, each in self._session.held(response.type).items() if isinstance(each, Piece)}
+        held = {
+            n: each for n, each in self._session.held(response.type).items() if isinstance(each, XdsResource)
+        }
         everything = held | {piece.name: piece for piece in response.pieces}
         for name in response.removed:
             everything.pop(name, None)

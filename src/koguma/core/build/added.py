@@ -6,18 +6,18 @@ from koguma.core.build import encoding, shape
 from koguma.core.build.lay import Parts
 from koguma.core.incremental import Db
 from koguma.envoy import snapshot
-from koguma.envoy.snapshot import Failure, Id, Piece
+from koguma.envoy.snapshot import Failure, Id, XdsResource
 from koguma.model.schema import Json
 
 
-def clusters(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure]:
+def clusters(db: Db, parts: Parts, origin: str = "") -> Iterator[XdsResource | Failure]:
     """The clusters that policies add; by one name everybody means the same one."""
     for name, data in (parts.get("clusters") or {}).items():
         made = {**data, "name": name}
         yield encoding.encoded(db, snapshot.CLUSTER, name, made, secrets(made), origin)
 
 
-def listeners(db: Db, parts: Parts, origin: str = "") -> Iterator[Piece | Failure]:
+def listeners(db: Db, parts: Parts, origin: str = "") -> Iterator[XdsResource | Failure]:
     """The listeners that policies add."""
     for name, data in (parts.get("listeners") or {}).items():
         made = {**shape.EXCLUSIVE, **data, "name": name}

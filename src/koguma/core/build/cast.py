@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 from koguma.envoy.encode import Encoder
 from koguma.envoy.mold import Mold
-from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, Piece, version_of
+from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, XdsResource, version_of
 
 Texts = tuple[str, ...]
-Make = Callable[[Texts], Iterable[Piece | Failure]]
+Make = Callable[[Texts], Iterable[XdsResource | Failure]]
 
 _MARKS_MAX: Final = 32
 _START: Final = "\ue000"  # of a mark; hardly ever in a text of a mesh, and then there is no cast
@@ -41,16 +41,16 @@ class _Molded(NamedTuple):
     needs: tuple[Id, ...]
     mold: Mold
 
-    def filled(self, texts: Mapping[str, str]) -> Piece:
+    def filled(self, texts: Mapping[str, str]) -> XdsResource:
         """The piece with texts in their places."""
         body = self.mold.filled(texts)
         needs = self.needs  # one tuple for all, unless something of its own is among it
         if any(name in texts for _, name in needs):
             needs = tuple((each[0], texts[each[1]]) if each[1] in texts else each for each in needs)
-        return Piece(self.type, texts.get(self.name, self.name), version_of(body), body, needs)
+        return XdsResource(self.type, texts.get(self.name, self.name), version_of(body), body, needs)
 
 
-def _molded(encoder: Encoder, piece: Piece, marked: Texts) -> _Molded | Piece:
+def _molded(encoder: Encoder, piece: XdsResource, marked: Texts) -> _Molded | XdsResource:
     """A piece as a mold; the piece itself where there are no marks in it: then all have that one."""
     mold = Mold(encoder.schema, TYPE_URLS[piece.type].rpartition("/")[2], piece.body, marked)
     named = (piece.name, *(name for _, name in piece.needs))
@@ -62,15 +62,15 @@ def _molded(encoder: Encoder, piece: Piece, marked: Texts) -> _Molded | Piece:
 class Cast:
     """Pieces that wait for texts."""
 
-    def __init__(self, encoder: Encoder, pieces: Iterable[Piece], marked: Texts) -> None:
+    def __init__(self, encoder: Encoder, pieces: Iterable[XdsResource], marked: Texts) -> None:
         self._marks = marked
         self._molded = tuple(_molded(encoder, each, marked) for each in pieces)
 
-    def filled(self, texts: Texts) -> tuple[Piece, ...] | None:
+    def filled(self, texts: Texts) -> tuple[XdsResource, ...] | None:
         """The pieces of whoever has these texts; None where one of them is nothing to put there."""
         own = dict(zip(self._marks, texts, strict=True))
         try:
-            return tuple(each if isinstance(each, Piece) else each.filled(own) for each in self._molded)
+            return tuple(each if isinstance(each, XdsResource) else each.filled(own) for each in self._molded)
         except (TypeError, ValueError):  # no text, or one that cannot be written; the encoder says what
             return None
 
@@ -79,13 +79,13 @@ def made(encoder: Encoder, make: Make, number: int) -> Cast | None:
     """What `make` makes of so many texts, as a cast; None where it fails, or where that is not the same."""
     marked, others = _MARKS[:number], _OTHERS[:number]
     pieces, wanted = tuple(make(marked)), tuple(make(others))
-    good = tuple(each for each in pieces if isinstance(each, Piece))
+    good = tuple(each for each in pieces if isinstance(each, XdsResource))
     if len(good) < len(pieces):
         return None
     found = Cast(encoder, good, marked)
     return found if _whole(found.filled(others) or ()) == _whole(wanted) else None
 
 
-def _whole(pieces: Iterable[Piece | Failure]) -> list[tuple[Piece | Failure, object]]:
+def _whole(pieces: Iterable[XdsResource | Failure]) -> list[tuple[XdsResource | Failure, object]]:
     """Pieces with what they need, which is no part of what makes them equal."""
-    return [(each, each.needs if isinstance(each, Piece) else ()) for each in pieces]
+    return [(each, each.needs if isinstance(each, XdsResource) else ()) for each in pieces]

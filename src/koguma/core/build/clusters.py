@@ -15,9 +15,9 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
 from koguma.core.world import Pairs
-from koguma.envoy import words
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, Piece
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, XdsResource
 from koguma.model.overlay import MachineAccess, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -60,7 +60,7 @@ class ClusterOf(msgspec.Struct, frozen=True):
 
 
 @question
-def cluster(db: Db, of: ClusterOf) -> tuple[Piece | Failure, ...]:
+def cluster(db: Db, of: ClusterOf) -> tuple[XdsResource | Failure, ...]:
     """The cluster of a port, and what it needs or lacks."""
     name = encoding.kri(db, of.destination, of.section)
     port = world.port(db, of.destination, of.section)
@@ -108,7 +108,7 @@ def assignments(db: Db, of: Group[Group[Assigned]], zone: str, affinity: Pairs) 
 
 
 @question
-def assignment(db: Db, of: Assigned, zone: str, affinity: Pairs) -> Piece | Failure:
+def assignment(db: Db, of: Assigned, zone: str, affinity: Pairs) -> XdsResource | Failure:
     """The endpoints of a port as clients of one zone see them."""
     name = encoding.kri(db, of.destination, of.section)
     said = items.conf(db, of.entries).get("localityAwareness") if of.entries else None
@@ -121,7 +121,7 @@ def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
     cluster = {
         "name": name,
         "type": "EDS",
-        "eds_cluster_config": {"eds_config": words.ADS},
+        "eds_cluster_config": {"eds_config": proto_json.ADS},
         "connect_timeout": "5s",
     }
     if subsets:
@@ -185,14 +185,14 @@ def _tls_parameters(db: Db, caller: Caller) -> list[Json]:
 def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:
     cluster: Data = dict(parts["cluster"])
     if is_http and "http_options" in parts:
-        options = words.typed(HTTP_OPTIONS, **parts["http_options"])
+        options = proto_json.typed(HTTP_OPTIONS, **parts["http_options"])
         cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: options}
     if transport is not None:
         cluster["transport_socket"] = transport
     return cluster
 
 
-def _external(db: Db, of: ClusterOf, name: str) -> tuple[Piece | Failure, ...]:
+def _external(db: Db, of: ClusterOf, name: str) -> tuple[XdsResource | Failure, ...]:
     found = external.of(db, of.destination, of.section)
     if found is None or found.problem:
         text = found.problem if found else "it has no such port"

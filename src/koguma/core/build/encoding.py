@@ -10,7 +10,7 @@ from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Input
 from koguma.envoy.encode import Encoder, Unencodable
-from koguma.envoy.snapshot import Bundle, Failure, Id, Piece, bundle
+from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource, bundle
 from koguma.model.kri import InvalidKri, Kri
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -29,26 +29,26 @@ def encoder(db: Db) -> Encoder:
 
 def encoded(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
-) -> Piece | Failure:
+) -> XdsResource | Failure:
     """The piece, or why there is none; equal data is encoded once, whoever asks, and is one piece."""
     return _or_failure(encoder(db).shared, type_, name, data, needs, origin)
 
 
 def own(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
-) -> Piece | Failure:
+) -> XdsResource | Failure:
     """The same for what no other proxy has."""
-    return _or_failure(encoder(db).piece, type_, name, data, needs, origin)
+    return _or_failure(encoder(db).resource, type_, name, data, needs, origin)
 
 
 def _or_failure(
-    make: Callable[[str, str, Json, Iterable[Id]], Piece],
+    make: Callable[[str, str, Json, Iterable[Id]], XdsResource],
     type_: str,
     name: str,
     data: Json,
     needs: Iterable[Id],
     origin: str,
-) -> Piece | Failure:
+) -> XdsResource | Failure:
     try:
         return make(type_, name, data, needs)
     except Unencodable as error:
@@ -62,11 +62,11 @@ def nameless(type_: str, key: Key) -> Failure:
     return Failure(type_, str(key), text, str(key))
 
 
-def bundled(found: Iterable[Piece | Failure]) -> Bundle:
+def bundled(found: Iterable[XdsResource | Failure]) -> Bundle:
     """Pieces and failures as one bundle, each failure once."""
     everything = tuple(found)
     return bundle(
-        (each for each in everything if isinstance(each, Piece)),
+        (each for each in everything if isinstance(each, XdsResource)),
         dict.fromkeys(each for each in everything if isinstance(each, Failure)),
     )
 

@@ -21,7 +21,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.world import Port
 from koguma.envoy import external as envoy
 from koguma.envoy.external import Endpoint, San, Tls
-from koguma.envoy.snapshot import SECRET, Failure, Piece
+from koguma.envoy.snapshot import SECRET, Failure, XdsResource
 from koguma.model import reserved_secrets
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
@@ -64,7 +64,7 @@ class External(msgspec.Struct, frozen=True):
     """How a port is called; with a `problem` it cannot be, and the parts are empty."""
 
     parts: Mapping[str, Json] = {}  # "cluster" and, where it speaks HTTP, "http_options"
-    secrets: tuple[Piece, ...] = ()
+    secrets: tuple[XdsResource, ...] = ()
     problem: str = ""
 
 
@@ -178,7 +178,7 @@ def _regular(db: Db, service: Key, going: _Going, port: Port) -> External:
     refused = [each.text for each in made if isinstance(each, Failure)]
     if refused:
         return External(problem="; ".join(refused))
-    secrets = tuple(each for each in made if isinstance(each, Piece))
+    secrets = tuple(each for each in made if isinstance(each, XdsResource))
     return External(_parts(envoy.cluster(name, endpoints, tls), port), secrets)
 
 
@@ -297,7 +297,7 @@ def _secret_name(db: Db, service: Key) -> str:
     return str(SecretName("cert", "secret", encoding.kri(db, service, "")))
 
 
-def _certificate(db: Db, service: Key, tls: Tls, texts: _Texts) -> Iterator[Piece | Failure]:
+def _certificate(db: Db, service: Key, tls: Tls, texts: _Texts) -> Iterator[XdsResource | Failure]:
     """Our certificate comes as a secret of its own, so that a new one touches no connection."""
     if tls.certificate:
         data = envoy.secret(tls.certificate, texts["clientCert"].text, texts["clientKey"].text)

@@ -27,10 +27,10 @@ from koguma.core.build import (
 )
 from koguma.core.build.network import InboundNet, Net
 from koguma.core.incremental import Db, question
-from koguma.envoy import by_caller, filters, names, rbac, snapshot, words
+from koguma.envoy import by_caller, filters, names, proto_json, rbac, snapshot
 from koguma.envoy import routes as envoy_routes
-from koguma.envoy.snapshot import Bundle, Failure, Piece
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Bundle, Failure, XdsResource
 from koguma.model import tags
 from koguma.model.overlay import Where
 from koguma.model.resource import Key
@@ -45,7 +45,7 @@ _HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
 _HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
 _LIMIT_TYPE = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
 _RBAC_TYPE = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
-_TLS_INSPECTOR = words.extension(
+_TLS_INSPECTOR = proto_json.extension(
     "envoy.filters.listener.tls_inspector",
     "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
 )
@@ -107,7 +107,7 @@ def _source(service_address: str) -> str:
     return _SOURCE_OF_TRANSPARENT[6 if ":" in service_address else 4]
 
 
-def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
+def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[XdsResource | Failure]:
     problem = _problem(of)
     if problem is not None:
         yield problem
@@ -119,7 +119,7 @@ def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[Piece | Failure]:
     yield from _from_cast(db, of, where, said) or _pieces(db, of, said)
 
 
-def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[Piece | Failure]:
+def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[XdsResource | Failure]:
     parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield encoding.own(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
@@ -129,7 +129,7 @@ def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[Piece | Failur
     yield from _listener(db, of, parts)
 
 
-def _from_cast(db: Db, of: Inbound, where: Where, said: overlays.Laid) -> tuple[Piece, ...] | None:
+def _from_cast(db: Db, of: Inbound, where: Where, said: overlays.Laid) -> tuple[XdsResource, ...] | None:
     """The same out of a cast; None where it is not worth one, or cannot be."""
     texts = of.name, of.where.address, of.where.service_address, *(value for _, value in of.where.tags)
     marked = cast.marks(texts)
@@ -219,7 +219,7 @@ def _skeleton(of: Inbound) -> lay.Parts:
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2
     hcm = {
         **shape.hcm(of.name),
-        "original_ip_detection_extensions": [words.NO_PROXY_IN_FRONT],
+        "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT],
         # Without any MeshTimeout Kuma's own limits hold; Envoy's would close idle callers after an hour.
         "common_http_protocol_options": {"idle_timeout": _IDLE},
         "stream_idle_timeout": "3600s",
@@ -236,13 +236,13 @@ def _skeleton(of: Inbound) -> lay.Parts:
 
 
 def _service(where: InboundNet) -> Data:
-    return words.address(where.service_address, where.service_port)
+    return proto_json.address(where.service_address, where.service_port)
 
 
 def _cluster(of: Inbound, parts: lay.Parts) -> Data:
     cluster: Data = dict(parts["cluster"])
     if of.is_http:
-        options = words.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
+        options = proto_json.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
         cluster["typed_extension_protocol_options"] = {clusters.HTTP_OPTIONS: options}
     return cluster
 
@@ -281,7 +281,7 @@ def _with_overlays(route: Data, said: overlays.Laid) -> Data:
     return route
 
 
-def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[Piece | Failure]:
+def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[XdsResource | Failure]:
     where = of.where
     tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
     addresses = ((where.address, where.port),)
@@ -348,7 +348,7 @@ def _secured(of: Inbound, parts: lay.Parts) -> list[Data]:
     hcm = {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}
     own = {
         "name": names.permission(of.where.section),
-        "config_discovery": {"config_source": words.ADS, "type_urls": [_RBAC_TYPE]},
+        "config_discovery": {"config_source": proto_json.ADS, "type_urls": [_RBAC_TYPE]},
     }
     return shape.chain({**parts, "hcm": hcm}, {filters.RBAC: own, **_apart(of, parts)})
 
@@ -358,7 +358,7 @@ def _apart(of: Inbound, parts: lay.Parts) -> Data:
     if of.is_http:
         wanted = {*filters.PLACES, *(parts.get("on_routes") or {})}
         return {key: by_caller.place(filters.name_of(key)) for key in wanted}
-    discovery = {"config_source": words.ADS, "type_urls": [words.TYPE_PREFIX + _LIMIT_TYPE]}
+    discovery = {"config_source": proto_json.ADS, "type_urls": [proto_json.TYPE_PREFIX + _LIMIT_TYPE]}
     return {
         filters.NETWORK_LOCAL_RATELIMIT: {
             "name": names.connection_limit(of.where.section),
@@ -367,10 +367,10 @@ def _apart(of: Inbound, parts: lay.Parts) -> Data:
     }
 
 
-def _limit(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
+def _limit(db: Db, of: Inbound, parts: lay.Parts) -> XdsResource | Failure:
     """How many connections are taken; any number where no policy says so."""
     given: Json = (parts.get("extensions") or {}).get(filters.NETWORK_LOCAL_RATELIMIT)
-    unlimited = words.typed(
+    unlimited = proto_json.typed(
         _LIMIT_TYPE,
         stat_prefix=of.name,
         token_bucket={"max_tokens": 1, "fill_interval": "1s"},  # it must have one
@@ -382,7 +382,7 @@ def _limit(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
     )
 
 
-def _permission(db: Db, of: Inbound, parts: lay.Parts) -> Piece | Failure:
+def _permission(db: Db, of: Inbound, parts: lay.Parts) -> XdsResource | Failure:
     given: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
     name = names.permission(of.where.section)
     data = {"name": name, "typed_config": given}

@@ -24,10 +24,10 @@ from koguma.core.build.network import Link, Net
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import ProxyClass
-from koguma.envoy import names, snapshot, words
+from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.bootstrap import ADMIN_SOCKET
-from koguma.envoy.snapshot import Bundle, Failure, Piece
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Bundle, Failure, XdsResource
 from koguma.model.overlay import KumaDp, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -119,7 +119,7 @@ def _kuma_dp(db: Db, proxy: Key, link: Link) -> KumaDp | None:
 
 def _beside(
     db: Db, net: Net, link: Link, records: Records, settings: Mapping[str, Json]
-) -> Iterator[Piece | Failure]:
+) -> Iterator[XdsResource | Failure]:
     """What there is for whoever is beside Envoy: whether it is ready, names of the mesh, and settings."""
     port = (net.admin_port or link.admin_port) if link.workdir else 0
     if port and not endpoints.is_ip(net.address):
@@ -136,7 +136,7 @@ def _beside(
         has_admin_port=bool(port) and not link.is_own_agent,
         readiness_port=0 if not port or link.has_readiness_socket else link.readiness_port,
     )
-    made: tuple[Piece | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
+    made: tuple[XdsResource | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
     yield from made[:-1] if is_told else made
     uses_names = bool(net.redirect_outbound) or link.binds_outbounds
     if link.dns_port and uses_names and not (link.has_own_dns and link.workdir):
@@ -148,7 +148,7 @@ def _beside(
         yield _told_of_names(db, records) if not settings else _told_all(db, link, records, settings)
 
 
-def _from_cast(db: Db, of: _Side) -> tuple[Piece, ...] | None:
+def _from_cast(db: Db, of: _Side) -> tuple[XdsResource, ...] | None:
     """The pieces of a proxy out of a cast; None where there is none."""
     texts = of.workdir, of.address
     marked = cast.marks(texts)
@@ -160,14 +160,14 @@ def _from_cast(db: Db, of: _Side) -> tuple[Piece, ...] | None:
 def _cast(db: Db, of: _Side) -> cast.Cast | None:
     """What proxies have that differ in their addresses only."""
 
-    def make(texts: cast.Texts) -> Iterator[Piece | Failure]:
+    def make(texts: cast.Texts) -> Iterator[XdsResource | Failure]:
         workdir, address = texts
         return _pieces(db, msgspec.structs.replace(of, workdir=workdir, address=address))
 
     return cast.made(encoding.encoder(db), make, 2)
 
 
-def _pieces(db: Db, of: _Side) -> Iterator[Piece | Failure]:
+def _pieces(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
     if of.port:
         yield from _admin(db, of)
     if of.is_told:
@@ -176,10 +176,10 @@ def _pieces(db: Db, of: _Side) -> Iterator[Piece | Failure]:
         yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(of), needs)
 
 
-def _admin(db: Db, of: _Side) -> Iterator[Piece | Failure]:
+def _admin(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
     """The admin port: whether the proxy is ready, to whoever asks; on the machine itself, a little more."""
-    at = words.address(network.LOOPBACK, of.readiness_port)
-    at = at if of.readiness_port else words.pipe(f"{of.workdir}/{READINESS_SOCKET}")
+    at = proto_json.address(network.LOOPBACK, of.readiness_port)
+    at = at if of.readiness_port else proto_json.pipe(f"{of.workdir}/{READINESS_SOCKET}")
     yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _cluster_at(names.READINESS, at))
     needs = ((snapshot.CLUSTER, names.READINESS),)
     if not of.is_on_loopback:  # where Envoy listens itself, or the listener below does
@@ -187,7 +187,7 @@ def _admin(db: Db, of: _Side) -> Iterator[Piece | Failure]:
         listener = _admin_listener(names.ADMIN, of.address, of.port, config)
         yield encoding.own(db, snapshot.LISTENER, names.ADMIN, listener, needs)
     if not of.has_admin_port:
-        admin = words.pipe(f"{of.workdir}/{ADMIN_SOCKET}")
+        admin = proto_json.pipe(f"{of.workdir}/{ADMIN_SOCKET}")
         yield encoding.own(db, snapshot.CLUSTER, names.ADMIN, _cluster_at(names.ADMIN, admin))
         name = names.ADMIN_LOOPBACK
         listener = _admin_listener(name, network.LOOPBACK, of.port, _admin_routes(name))
@@ -198,7 +198,7 @@ def _admin_listener(name: str, address: str, port: int, config: Data) -> Data:
     return {
         "name": name,
         "stat_prefix": name,
-        "address": words.address(address, port),
+        "address": proto_json.address(address, port),
         **shape.EXCLUSIVE,
         "filter_chains": [{"filters": _answering(name, route_config=config)}],
     }
@@ -241,7 +241,7 @@ def _cluster_at(name: str, address: Data) -> Data:
 
 def _answering(name: str, **routes: Data) -> list[Data]:
     """The filters of a listener for whoever is beside the proxy."""
-    hcm = {"stat_prefix": name, "original_ip_detection_extensions": [words.NO_PROXY_IN_FRONT], **routes}
+    hcm = {"stat_prefix": name, "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT], **routes}
     return shape.chain({"hcm": hcm, "http_filters": shape.http_filters("http")})
 
 
@@ -250,7 +250,7 @@ def _route_configuration(name: str, routes: list[Data]) -> Data:
     return {"name": name, "virtual_hosts": [host], "validate_clusters": False}
 
 
-def _told_all(db: Db, link: Link, records: Records, settings: Mapping[str, Json]) -> Piece | Failure:
+def _told_all(db: Db, link: Link, records: Records, settings: Mapping[str, Json]) -> XdsResource | Failure:
     """What the agent beside Envoy is told, by path: names of the mesh, and what policies want of it."""
     bodies = {path: _body(settings[path]) for path in sorted(settings)}
     if link.has_own_dns:
@@ -259,13 +259,13 @@ def _told_all(db: Db, link: Link, records: Records, settings: Mapping[str, Json]
 
 
 @question
-def _told_of_names(db: Db, records: Records) -> Piece | Failure:
+def _told_of_names(db: Db, records: Records) -> XdsResource | Failure:
     """The same where policies want nothing, which is one thing to read for most proxies."""
     return _answering_all(db, (("/dns", answer(db, records)),))
 
 
 @question
-def _answering_all(db: Db, bodies: tuple[tuple[str, str], ...]) -> Piece | Failure:
+def _answering_all(db: Db, bodies: tuple[tuple[str, str], ...]) -> XdsResource | Failure:
     """What is told, as a piece that all who are told the same share."""
     return encoding.own(db, snapshot.ROUTES, names.DYNAMIC_CONFIG, _answers(dict(bodies)))
 
@@ -286,7 +286,7 @@ def _dynamic_config(of: _Side) -> Data:
     return {
         "name": name,
         "stat_prefix": name,
-        "address": words.pipe(f"{of.workdir}/{CONFIG_SOCKET}"),
+        "address": proto_json.pipe(f"{of.workdir}/{CONFIG_SOCKET}"),
         "filter_chains": [{"filters": _answering(name, rds=shape.rds(name))}],
     }
 
@@ -320,7 +320,7 @@ def _dns(link: Link, records: Records) -> Data:
         for name, ips in records
     ]
     table = {"virtual_domains": domains}
-    config = words.typed(
+    config = proto_json.typed(
         _DNS_TYPE, stat_prefix=names.DNS, server_config={"inline_dns_table": table}, case_insensitive=True
     )
     where = {"address": network.LOOPBACK, "port_value": link.dns_port, "protocol": "UDP"}

@@ -9,8 +9,8 @@ from typing import Final
 
 from koguma.core.build.endpoints import Endpoint
 from koguma.core.world import Pairs
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 _OVERPROVISIONING: Final = 200
@@ -50,7 +50,7 @@ def _locality(priority: int, group: Group, endpoints: Sequence[Endpoint]) -> Dat
 
 
 def _endpoint(endpoint: Endpoint) -> Data:
-    data: Data = {"endpoint": {"address": words.address(endpoint.address, endpoint.port)}}
+    data: Data = {"endpoint": {"address": proto_json.address(endpoint.address, endpoint.port)}}
     if endpoint.tags:
         data["metadata"] = {"filter_metadata": {"envoy.lb": dict(endpoint.tags)}}
     return data

@@ -6,7 +6,7 @@ from koguma.core.build import lay
 from koguma.core.build.lay import Parts
 from koguma.core.build.overlays import Laid
 from koguma.envoy import access_logs
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 _PART = "access_logs"

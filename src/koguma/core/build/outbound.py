@@ -26,8 +26,8 @@ from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Pairs
 from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
-from koguma.envoy.snapshot import Bundle, Failure, Piece
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Bundle, Failure, XdsResource
 from koguma.model.overlay import NO_DATA, Where
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -69,14 +69,14 @@ class Traffic(msgspec.Struct, frozen=True):
     """What becomes of calls to a port: the parts of its listener, its routes, the clusters that it needs."""
 
     parts: lay.Parts
-    pieces: tuple[Piece | Failure, ...]
+    pieces: tuple[XdsResource | Failure, ...]
     clusters: tuple[Meant, ...]
 
 
 class Heard(msgspec.Struct, frozen=True):
     """A listener with its routes, and the clusters that they need."""
 
-    pieces: tuple[Piece | Failure, ...]
+    pieces: tuple[XdsResource | Failure, ...]
     clusters: tuple[Meant, ...]
 
 
@@ -243,7 +243,7 @@ def _part(destination: Key) -> int:
 @question
 def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds: Binding) -> Called:
     """The listeners of some ports, with their routes."""
-    found: list[Piece | Failure] = []
+    found: list[XdsResource | Failure] = []
     wanted: dict[int, dict[Wanted, None]] = {}
     for one in listened:
         port = _port_of(db, ruled.of(one.destination, one.section), ruled.whole, caller, one.subset)
@@ -294,7 +294,7 @@ def _laid(db: Db, entries: ByKind, where: Where) -> Laid:
 @question
 def reaches(db: Db, ruled: Ruled, wanted: Group[Group[Wanted]], caller: Caller) -> Reached:
     """The clusters of some ports."""
-    found: list[Piece | Failure] = []
+    found: list[XdsResource | Failure] = []
     assigned: list[Assigned] = []
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
         entries = (*ruled.of(destination, section).entries, *ruled.whole)
@@ -315,10 +315,10 @@ def _subsets(wanted: Iterable[Group[Wanted]]) -> dict[tuple[Key, str], tuple[tup
 
 
 def _joined(parts: tuple[Bundle, ...]) -> Bundle:
-    found: dict[snapshot.Id, Piece] = {}
+    found: dict[snapshot.Id, XdsResource] = {}
     failures: dict[Failure, None] = {}
     for each in parts:
-        found.update(each.pieces)
+        found.update(each.resources)
         if each.failures:
             failures.update(dict.fromkeys(each.failures))
     ordered = tuple(sorted(failures, key=lambda failure: (failure.id, failure.text)))
@@ -335,7 +335,7 @@ def listener(db: Db, of: PortOf, addresses: Addresses, binds: Binding) -> Heard:
 
 def _heard(
     db: Db, of: PortOf, addresses: Addresses, what: Traffic, *, binds: Binding
-) -> tuple[Piece | Failure, ...]:
+) -> tuple[XdsResource | Failure, ...]:
     name = _listener_name(db, of)
     if not what.parts:
         return what.pieces

@@ -12,21 +12,21 @@ from koguma.core import match, world
 from koguma.core.build import encoding, network, overlays, shape, tls
 from koguma.core.build.network import Link, Net
 from koguma.core.incremental import Db, question
-from koguma.envoy import names, snapshot, words
-from koguma.envoy.snapshot import Failure, Piece
-from koguma.envoy.words import Data
+from koguma.envoy import names, proto_json, snapshot
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Failure, XdsResource
 from koguma.model.overlay import Where
 from koguma.model.resource import Key
 
 _IDLE: Final = "3600s"
 _EVERYWHERE: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - the kernel redirects from every address
 _OWN_CALLS: Final = {4: "127.0.0.6", 6: "::6"}
-_ORIGINAL_DST: Final = words.extension(
+_ORIGINAL_DST: Final = proto_json.extension(
     "envoy.filters.listener.original_dst", "envoy.extensions.filters.listener.original_dst.v3.OriginalDst"
 )
 
 
-def pieces(db: Db, proxy: Key, net: Net, link: Link) -> Iterator[Piece | Failure]:
+def pieces(db: Db, proxy: Key, net: Net, link: Link) -> Iterator[XdsResource | Failure]:
     """The listeners that the kernel redirects to, with their clusters."""
     families = (4, 6) if link.has_ipv6 and net.ip_family != "IPv4" else (4,)
     inbound, outbound = net.redirect_inbound, net.redirect_outbound
@@ -74,7 +74,7 @@ def guarded(db: Db, proxy: Key) -> tuple[int, ...]:
 
 def _one(
     db: Db, direction: str, family: int, port: int, closed: set[int] | None
-) -> Iterator[Piece | Failure]:
+) -> Iterator[XdsResource | Failure]:
     """A listener, and its cluster; `closed` are ports that lead nowhere, None if all do."""
     name = names.passthrough(direction, family)
     if closed is not None:
@@ -84,7 +84,7 @@ def _one(
     data = {
         "name": name,
         "stat_prefix": name,
-        "address": words.address(_EVERYWHERE[family], port),
+        "address": proto_json.address(_EVERYWHERE[family], port),
         **shape.EXCLUSIVE,
         "use_original_dst": True,
         "listener_filters": [_ORIGINAL_DST],

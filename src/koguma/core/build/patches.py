@@ -18,7 +18,7 @@ from koguma.core.rules import ProxyClass
 from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
 from koguma.envoy.patch_change import Modification, Program
-from koguma.envoy.snapshot import Bundle, Id, Piece
+from koguma.envoy.snapshot import Bundle, Id, XdsResource
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
@@ -97,7 +97,7 @@ def program(db: Db, found: Entries) -> Program:
 
 
 @question
-def _outcome(db: Db, found: Entries, n_before: int, piece: Piece, origin: str) -> Outcome:
+def _outcome(db: Db, found: Entries, n_before: int, piece: XdsResource, origin: str) -> Outcome:
     """What becomes of a piece by all changes but the first so many."""
     return _patcher(db).outcome(program(db, found).changes[n_before:], piece, origin)
 
@@ -106,7 +106,7 @@ def _outcome(db: Db, found: Entries, n_before: int, piece: Piece, origin: str) -
 def _patched(db: Db, found: Entries, bundle: Bundle, which: str) -> Patched:
     return patch.over(
         program(db, found),
-        bundle.pieces,
+        bundle.resources,
         partial(origin_of, which),
         partial(_outcome, db, found),
         is_home=which == OUTBOUND,
@@ -119,7 +119,7 @@ def applied(db: Db, found: Entries, bundle: Bundle, which: str) -> Bundle:
     made = _patched(db, found, bundle, which)
     if not (made.policies or made.failures):
         return bundle
-    return Bundle(made.pieces, (*bundle.failures, *made.failures))
+    return Bundle(made.resources, (*bundle.failures, *made.failures))
 
 
 def touching(db: Db, found: Entries, bundle: Bundle, which: str) -> Mapping[Id, tuple[str, ...]]:

@@ -6,14 +6,14 @@ from typing import Final
 import msgspec
 
 from koguma.core.build import lay
-from koguma.envoy import filters, words
-from koguma.envoy.words import Data
+from koguma.envoy import filters, proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 _HCM_TYPE: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _TCP_TYPE: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
-_ROUTER: Final = words.typed("envoy.extensions.filters.http.router.v3.Router")
-_GRPC_STATS: Final = words.typed(
+_ROUTER: Final = proto_json.typed("envoy.extensions.filters.http.router.v3.Router")
+_GRPC_STATS: Final = proto_json.typed(
     "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig",
     emit_filter_state=False,
     stats_for_all_methods=True,
@@ -57,7 +57,7 @@ def hcm(name: str) -> Data:
 
 def rds(name: str) -> Data:
     """Where routes come from that come by themselves."""
-    return {"route_config_name": name, "config_source": words.ADS}
+    return {"route_config_name": name, "config_source": proto_json.ADS}
 
 
 def http_filters(protocol: str) -> Data:
@@ -78,10 +78,10 @@ def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
     """
     configs = dict(parts.get("network_filters") or {})
     if "hcm" not in parts:
-        configs[filters.TCP_PROXY] = words.typed(_TCP_TYPE, **parts["tcp"])
+        configs[filters.TCP_PROXY] = proto_json.typed(_TCP_TYPE, **parts["tcp"])
         return filters.network_chain(configs, whole)
     http = filters.http_chain(parts["http_filters"], whole)
-    configs[filters.HCM] = words.typed(_HCM_TYPE, **parts["hcm"], http_filters=http)
+    configs[filters.HCM] = proto_json.typed(_HCM_TYPE, **parts["hcm"], http_filters=http)
     return filters.network_chain(configs)
 
 
@@ -89,7 +89,7 @@ def listener(
     name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, binding: Binding
 ) -> Data:
     """A listener without filter chains; of several addresses the first is the listener's own."""
-    first, *more = [words.address(ip, port) for ip, port in addresses]
+    first, *more = [proto_json.address(ip, port) for ip, port in addresses]
     data: Data = {
         "name": name,
         "stat_prefix": name,

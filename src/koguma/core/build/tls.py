@@ -11,9 +11,9 @@ import msgspec
 
 from koguma.core import world
 from koguma.core.incremental import Db, question
-from koguma.envoy import words
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import SECRET, Id
-from koguma.envoy.words import Data
 from koguma.model import names
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
@@ -74,10 +74,10 @@ def secrets(mesh: str) -> tuple[Id, ...]:
 
 def _common(mesh: str, sans: Iterable[Data]) -> Data:
     return {
-        "tls_certificate_sds_secret_configs": [words.sds(identity_name(mesh))],
+        "tls_certificate_sds_secret_configs": [proto_json.sds(identity_name(mesh))],
         "combined_validation_context": {
             "default_validation_context": {"match_typed_subject_alt_names": list(sans)},
-            "validation_context_sds_secret_config": words.sds(ca_name(mesh)),
+            "validation_context_sds_secret_config": proto_json.sds(ca_name(mesh)),
         },
     }
 
@@ -85,7 +85,7 @@ def _common(mesh: str, sans: Iterable[Data]) -> Data:
 def downstream(mesh: str) -> Data:
     """What an inbound asks of its callers: a certificate of the same mesh."""
     any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{mesh}/"}}
-    return words.typed(
+    return proto_json.typed(
         f"{_TLS}.DownstreamTlsContext",
         common_tls_context=_common(mesh, [any_of_mesh]),
         require_client_certificate=True,
@@ -97,7 +97,7 @@ def upstream(mesh: str, identities: Iterable[str], server_name: str) -> Data:
     # Without any name Envoy would take every certificate of the mesh; the bare prefix is nobody's name.
     named = tuple(identities) or (f"spiffe://{mesh}/",)
     sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in named]
-    context = words.typed(
+    context = proto_json.typed(
         f"{_TLS}.UpstreamTlsContext",
         common_tls_context={
             **_common(mesh, sans),

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from koguma.envoy import access_logs, operators, words
-from koguma.envoy.words import Data
+from koguma.envoy import access_logs, operators, proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model import kri
 from koguma.model.overlay import NO_DATA, Overlay, Ruled, Where
 from koguma.model.schema import Json
@@ -230,7 +230,7 @@ def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Added]:
         {"key": each["key"], "value": _any_value(each["value"], call)}
         for each in otel.get("attributes") or ()
     ]
-    log = words.extension(
+    log = proto_json.extension(
         "envoy.access_loggers.open_telemetry",
         _OTEL,
         **collectors.service(cluster, collector, "/v1/logs"),

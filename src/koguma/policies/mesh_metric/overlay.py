@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy import filters, names, words
-from koguma.envoy.words import Data
+from koguma.envoy import filters, names, proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model.kri import SecretName
 from koguma.model.overlay import Overlay, Where
 from koguma.model.schema import Json
@@ -25,7 +25,7 @@ PATH: Final = "/metrics"
 INTERVAL: Final = "1m"
 
 _HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-_ROUTER: Final = words.extension(filters.ROUTER, "envoy.extensions.filters.http.router.v3.Router")
+_ROUTER: Final = proto_json.extension(filters.ROUTER, "envoy.extensions.filters.http.router.v3.Router")
 _TLS: Final = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
 _TCP: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 _KUMA_PATH: Final = "/meshmetric"  # what Kuma's agent is asked for
@@ -99,7 +99,7 @@ def _told(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[Da
         if where.kuma_dp is not None:
             endpoint = _export_socket(collector, where)
         interval = otel.get("refreshInterval") or INTERVAL
-        told = {"endpoint": endpoint, "refreshInterval": words.seconds(interval)}
+        told = {"endpoint": endpoint, "refreshInterval": proto_json.seconds(interval)}
         yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": told}
 
 
@@ -121,10 +121,10 @@ def _export_socket(collector: Collector, where: Where) -> str:
 
 
 def _export_listener(name: str, collector: Collector, where: Where) -> Data:
-    to_collector = words.extension(filters.TCP_PROXY, _TCP, stat_prefix=name, cluster=name)
+    to_collector = proto_json.extension(filters.TCP_PROXY, _TCP, stat_prefix=name, cluster=name)
     return {
         "stat_prefix": name,
-        "address": words.pipe(_export_socket(collector, where)),
+        "address": proto_json.pipe(_export_socket(collector, where)),
         "filter_chains": [{"filters": [to_collector]}],
     }
 
@@ -132,7 +132,9 @@ def _export_listener(name: str, collector: Collector, where: Where) -> Data:
 def _agent(where: Where) -> Data:
     """The cluster of the agent, which listens in its own directory."""
     own = f"{where.workdir}/{names.METRICS_SOCKET}"
-    endpoint = {"endpoint": {"address": words.pipe(where.kuma_dp.metrics_socket if where.kuma_dp else own)}}
+    endpoint = {
+        "endpoint": {"address": proto_json.pipe(where.kuma_dp.metrics_socket if where.kuma_dp else own)}
+    }
     return {
         "type": "STATIC",
         "connect_timeout": "5s",
@@ -188,17 +190,17 @@ def _listener(name: str, port: _Port, where: Where) -> Data:
         for path in port.paths
     ]
     host = {"name": name, "domains": ["*"], "routes": routes}
-    manager = words.extension(
+    manager = proto_json.extension(
         filters.HCM,
         _HCM,
         stat_prefix=name,
-        original_ip_detection_extensions=[words.NO_PROXY_IN_FRONT],
+        original_ip_detection_extensions=[proto_json.NO_PROXY_IN_FRONT],
         route_config={"name": name, "virtual_hosts": [host], "validate_clusters": False},
         http_filters=[_ROUTER],
     )
     return {
         "stat_prefix": name,
-        "address": words.address(where.address, port.number),
+        "address": proto_json.address(where.address, port.number),
         "traffic_direction": "INBOUND",
         "filter_chains": [{"filters": [manager], **_protected(port.mode, where)}],
     }
@@ -207,7 +209,7 @@ def _listener(name: str, port: _Port, where: Where) -> Data:
 def _protected(mode: str, where: Where) -> Data:
     if mode == "Disabled":
         return {}
-    context = words.typed(_TLS, **(_own_files(where) if mode == "ProvidedTLS" else _of_mesh(where)))
+    context = proto_json.typed(_TLS, **(_own_files(where) if mode == "ProvidedTLS" else _of_mesh(where)))
     return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
 
 
@@ -227,10 +229,10 @@ def _of_mesh(where: Where) -> Mapping[str, Json]:
     own, ca = (str(SecretName(kind, "secret", where.mesh)) for kind in ("identity_cert", "mesh_ca"))
     return {
         "common_tls_context": {
-            "tls_certificate_sds_secret_configs": [words.sds(own)],
+            "tls_certificate_sds_secret_configs": [proto_json.sds(own)],
             "combined_validation_context": {
                 "default_validation_context": {"match_typed_subject_alt_names": [any_of_mesh]},
-                "validation_context_sds_secret_config": words.sds(ca),
+                "validation_context_sds_secret_config": proto_json.sds(ca),
             },
         },
         "require_client_certificate": True,

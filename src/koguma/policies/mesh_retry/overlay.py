@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from koguma.envoy import route_matches, words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json, route_matches
+from koguma.envoy.proto_json import Data
 from koguma.model import duration
 from koguma.model.overlay import Overlay, Where
 from koguma.model.schema import Json
@@ -96,7 +96,7 @@ def _tries(section: Json) -> Data:
     if section.get("numRetries") is not None:
         made["num_retries"] = section["numRetries"]
     if section.get("perTryTimeout") is not None:
-        made["per_try_timeout"] = words.seconds(section["perTryTimeout"])
+        made["per_try_timeout"] = proto_json.seconds(section["perTryTimeout"])
     if section.get("backOff"):
         made["retry_back_off"] = _back_off(section["backOff"])
     if (section.get("rateLimitedBackOff") or {}).get("resetHeaders"):
@@ -110,9 +110,9 @@ def _back_off(back_off: Json) -> Data:
     shortest = back_off.get("baseInterval") or min(
         (each for each in (_BASE_INTERVAL, longest) if each), key=duration.nanoseconds
     )
-    made = {"base_interval": words.seconds(shortest)}
+    made = {"base_interval": proto_json.seconds(shortest)}
     if longest:
-        made["max_interval"] = words.seconds(max(shortest, longest, key=duration.nanoseconds))
+        made["max_interval"] = proto_json.seconds(max(shortest, longest, key=duration.nanoseconds))
     return made
 
 
@@ -121,7 +121,7 @@ def _rate_limited(back_off: Json) -> Data:
     headers = [{"name": each["name"], "format": formats[each["format"]]} for each in back_off["resetHeaders"]]
     made: Data = {"reset_headers": headers}
     if back_off.get("maxInterval"):
-        made["max_interval"] = words.seconds(back_off["maxInterval"])
+        made["max_interval"] = proto_json.seconds(back_off["maxInterval"])
     return made
 
 
@@ -130,7 +130,7 @@ def _host_selection(section: Json) -> Data:
     for each in section.get("hostSelection") or ():
         match each["predicate"]:
             case "OmitPreviousPriorities":
-                made["retry_priority"] = words.extension(
+                made["retry_priority"] = proto_json.extension(
                     "envoy.retry_priorities.previous_priorities",
                     "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
                     update_frequency=each.get("updateFrequency") or 2,
@@ -144,11 +144,11 @@ def _host_selection(section: Json) -> Data:
 
 def _host_predicate(predicate: str, selection: Json) -> Data:
     if predicate == "OmitPreviousHosts":
-        return words.extension(
+        return proto_json.extension(
             "envoy.retry_host_predicates.previous_hosts",
             f"{_PREDICATES}.previous_hosts.v3.PreviousHostsPredicate",
         )
-    return words.extension(
+    return proto_json.extension(
         "envoy.retry_host_predicates.omit_host_metadata",
         f"{_PREDICATES}.omit_host_metadata.v3.OmitHostMetadataConfig",
         metadata_match={"filter_metadata": {"envoy.lb": dict(selection.get("tags") or {})}},

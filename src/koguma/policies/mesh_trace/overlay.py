@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model import kri
 from koguma.model.overlay import Overlay, Ruled, Where
 from koguma.model.schema import Json
@@ -72,7 +72,7 @@ def _provider(backend: Json, cluster: str, collector: Collector, names: tuple[st
             config = _datadog(backend["datadog"], cluster, collector, names)
             return {"name": "envoy.tracers.datadog", "typed_config": config}
         case _:
-            return words.extension(
+            return proto_json.extension(
                 "envoy.tracers.opentelemetry",
                 f"{_TRACE}.OpenTelemetryConfig",
                 **collectors.service(cluster, collector, "/v1/traces"),
@@ -84,7 +84,7 @@ def _zipkin(zipkin: Json, cluster: str, collector: Collector) -> Data:
     parts = urlsplit(zipkin["url"])
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shared = zipkin.get("sharedSpanContext")
-    return words.typed(
+    return proto_json.typed(
         f"{_TRACE}.ZipkinConfig",
         collector_cluster=cluster,
         collector_endpoint=path,
@@ -97,7 +97,7 @@ def _zipkin(zipkin: Json, cluster: str, collector: Collector) -> Data:
 
 def _datadog(datadog: Json, cluster: str, collector: Collector, names: tuple[str, str]) -> Data:
     own, directed = names
-    return words.typed(
+    return proto_json.typed(
         f"{_TRACE}.DatadogConfig",
         collector_cluster=cluster,
         collector_hostname=collector.authority,

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from koguma.envoy import external, words
+from koguma.envoy import external, proto_json
 from koguma.envoy.external import Endpoint, Tls
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 KIND: Final = "MeshOpenTelemetryBackend"
@@ -24,7 +24,7 @@ _TIMEOUT: Final = "10s"
 # What Envoy's OpenTelemetry extensions say about who sends: OTEL_RESOURCE_ATTRIBUTES, which the agent beside
 # Envoy writes into its environment.
 DETECTORS: Final = [
-    words.extension(
+    proto_json.extension(
         "envoy.tracers.opentelemetry.resource_detectors.environment",
         "envoy.extensions.tracers.opentelemetry.resource_detectors.v3.EnvironmentResourceDetectorConfig",
     )
@@ -100,7 +100,10 @@ def cluster(name: str, collector: Collector) -> Data:
     is_tls = collector.protocol == "https"
     options = external.http_options("grpc" if collector.protocol == "grpc" else "http")
     data = external.cluster(name, [Endpoint(collector.host, collector.port, 0)], Tls() if is_tls else None)
-    return {**data, "typed_extension_protocol_options": {_OPTIONS: words.typed(_OPTIONS, **(options or {}))}}
+    return {
+        **data,
+        "typed_extension_protocol_options": {_OPTIONS: proto_json.typed(_OPTIONS, **(options or {}))},
+    }
 
 
 def service(name: str, collector: Collector, path: str) -> Data:

@@ -7,8 +7,8 @@ that is `terminal` ends the list as soon as there is a hash.
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.envoy import words
-from koguma.envoy.words import Data
+from koguma.envoy import proto_json
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 from koguma.policies.parts import fields, route_matches, spelling
@@ -134,7 +134,7 @@ def _request_part(policy: Json) -> Data:
 def _cookie_part(cookie: Json) -> Data:
     made = {"name": cookie["name"]}
     if cookie.get("ttl") is not None:
-        made["ttl"] = words.seconds(cookie["ttl"])
+        made["ttl"] = proto_json.seconds(cookie["ttl"])
     if cookie.get("path"):
         made["path"] = cookie["path"]
     return made

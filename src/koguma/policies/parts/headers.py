@@ -6,7 +6,7 @@ A value with commas is several values, each written as a header of its own.
 from collections.abc import Iterator
 from typing import Final
 
-from koguma.envoy.words import Data
+from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
 _REPLACE: Final = "OVERWRITE_IF_EXISTS_OR_ADD"

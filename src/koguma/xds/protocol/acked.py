@@ -6,7 +6,7 @@ asks for one.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from koguma.envoy.snapshot import TYPES, Piece
+from koguma.envoy.snapshot import TYPES, XdsResource
 from koguma.xds.protocol.channel import Held
 
 
@@ -24,7 +24,7 @@ class AckedVersions(Mapping[str, Mapping[str, str]]):
 
     def __getitem__(self, type_: str) -> Mapping[str, str]:
         found = self._held(type_)
-        return {name: each.version if isinstance(each, Piece) else each for name, each in found.items()}
+        return {name: each.version if isinstance(each, XdsResource) else each for name, each in found.items()}
 
     def __iter__(self) -> Iterator[str]:
         return (type_ for type_ in TYPES if self._held(type_))

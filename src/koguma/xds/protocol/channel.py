@@ -4,21 +4,21 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koguma.envoy.snapshot import Id, Piece
+from koguma.envoy.snapshot import Id, XdsResource
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest
 from koguma.xds.protocol.refusal import GONE, Refusal, mentioned
 from koguma.xds.protocol.subscription import Subscription
 
 # What a proxy has: a piece, or the version of one that it took on an earlier stream and that we cannot read.
-Held = Piece | str
+Held = XdsResource | str
 
 
 class Flight(msgspec.Struct, frozen=True):
     """A response that was not answered yet. There is one at most for each type."""
 
     nonce: str
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, XdsResource]
     removed: frozenset[str]
     revision: int
     all_of: Offer | None = None  # it holds all that this offer changed, and nothing else had to be said
@@ -77,12 +77,12 @@ class Channel:
     def version(self, name: str) -> str | None:
         """The version that the proxy has."""
         held = self.held.get(name)
-        return held.version if isinstance(held, Piece) else held
+        return held.version if isinstance(held, XdsResource) else held
 
     def needs(self, name: str) -> tuple[Id, ...]:
         """What the version that the proxy has refers to, as far as it can be read."""
         held = self.held.get(name)
-        return held.needs if isinstance(held, Piece) else ()
+        return held.needs if isinstance(held, XdsResource) else ()
 
     def is_unsure(self, name: str) -> bool:
         """Whether the proxy has, or may have, something of that name that could refer to anything."""
@@ -92,7 +92,7 @@ class Channel:
         """Whether the proxy asks for that name."""
         return self.subscription.is_wildcard or name in self.subscription.names
 
-    def covers_all(self, pieces: Mapping[str, Piece]) -> bool:
+    def covers_all(self, pieces: Mapping[str, XdsResource]) -> bool:
         """Whether the proxy asks for all of these names."""
         return self.subscription.is_wildcard or pieces.keys() <= self.subscription.names
 
@@ -110,7 +110,7 @@ class Channel:
         self.greeting = self.type in WILDCARD_TYPES and not self.held
         return bool(self.held)
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: XdsResource) -> None:
         """The proxy has this piece."""
         self.held[piece.name] = piece
         for names in (self.opaque, self.doubted, self.absent):

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.snapshot import TYPES, Mark, Piece, Snapshot, entry_of
+from koguma.envoy.snapshot import TYPES, Mark, Snapshot, XdsResource, entry_of
 from koguma.xds.protocol.exchange import WILDCARD, WILDCARD_TYPES, DeltaRequest
 
 _EVERYTHING: Final[tuple[tuple[str, ...], ...]] = ((), (WILDCARD,))  # two ways to ask for it
@@ -82,7 +82,7 @@ class Claims:
         """The types that the proxy asked for."""
         return frozenset(self._made)
 
-    def held(self, type_: str, snapshot: Snapshot | None) -> Mapping[str, Piece | str]:
+    def held(self, type_: str, snapshot: Snapshot | None) -> Mapping[str, XdsResource | str]:
         """What the proxy has of a type, by name: pieces of the snapshot that was found to hold just these."""
         made = self._made.get(type_)
         if made is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, EXTENSION, LISTENER, ROUTES, SECRET, Id, Piece
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, EXTENSION, LISTENER, ROUTES, SECRET, Id, XdsResource
 from koguma.xds.protocol.channel import Channel
 
 # The types that can refer to a type: a piece that cannot be read may refer to anything of these.
@@ -69,4 +69,4 @@ def _referred(channels: Mapping[str, Channel]) -> frozenset[Id]:
     pieces += [
         piece for channel in channels.values() if channel.flight for piece in channel.flight.pieces.values()
     ]
-    return frozenset(need for piece in pieces if isinstance(piece, Piece) for need in piece.needs)
+    return frozenset(need for piece in pieces if isinstance(piece, XdsResource) for need in piece.needs)

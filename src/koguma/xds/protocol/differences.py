@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Final
 from weakref import ref
 
-from koguma.envoy.snapshot import Bundle, Id, Piece, Snapshot
+from koguma.envoy.snapshot import Bundle, Id, Snapshot, XdsResource
 
 _EMPTY: Final = Bundle({})
 
@@ -20,7 +20,7 @@ class Step:
     __slots__ = ("ids", "pieces", "type")
 
     def __init__(self, before: Bundle, after: Bundle) -> None:
-        old, new = before.pieces, after.pieces
+        old, new = before.resources, after.resources
         suspects = after.suspects(before)
         found = _different(old, new) if suspects is None else _different_of(suspects, old, new)
         self.ids: tuple[Id, ...] = tuple(found)
@@ -32,7 +32,7 @@ class Step:
         self.type = types.pop() if is_plain and len(types) == 1 else ""
         if is_plain:
             after.count_like(before)
-        self.pieces: Mapping[str, Piece] = {name: piece for (_, name), piece in come.items()}
+        self.pieces: Mapping[str, XdsResource] = {name: piece for (_, name), piece in come.items()}
 
 
 _known: Final[dict[tuple[int, int], Step]] = {}
@@ -46,7 +46,7 @@ def between(before: Snapshot, after: Snapshot) -> Iterator[Id]:
     come = [each for each in after.bundles if id(each) not in old]
     for one, other in zip_longest(gone, come):
         if one is None or other is None:
-            yield from (one or other or _EMPTY).pieces
+            yield from (one or other or _EMPTY).resources
         else:
             yield from _step(one, other).ids
 
@@ -65,7 +65,7 @@ def plain_step(before: Snapshot, after: Snapshot) -> Step | None:
 def is_hidden(step: Step, after: Snapshot) -> bool:
     """Whether other bundles have pieces of the same names, so that it is not clear which ones count."""
     new = step.pieces.values()
-    return any(sum(piece.id in each.pieces for each in after.bundles) > 1 for piece in new)
+    return any(sum(piece.id in each.resources for each in after.bundles) > 1 for piece in new)
 
 
 def _step(before: Bundle, after: Bundle) -> Step:
@@ -83,13 +83,15 @@ def _forget(pair: tuple[int, int]) -> None:
     _alive.pop(pair, None)
 
 
-def _different_of(ids: Iterable[Id], old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:
+def _different_of(
+    ids: Iterable[Id], old: Mapping[Id, XdsResource], new: Mapping[Id, XdsResource]
+) -> Iterator[Id]:
     some_old = {id_: piece for id_ in ids if (piece := old.get(id_)) is not None}
     some_new = {id_: piece for id_ in ids if (piece := new.get(id_)) is not None}
     return _different(some_old, some_new)
 
 
-def _different(old: Mapping[Id, Piece], new: Mapping[Id, Piece]) -> Iterator[Id]:
+def _different(old: Mapping[Id, XdsResource], new: Mapping[Id, XdsResource]) -> Iterator[Id]:
     others = [(id_, piece) for id_, piece in new.items() if old.get(id_) is not piece]
     for id_, piece in others:
         other = old.get(id_)

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.snapshot import CLUSTER, LISTENER, Piece
+from koguma.envoy.snapshot import CLUSTER, LISTENER, XdsResource
 from koguma.xds.protocol.differences import Step
 
 WILDCARD: Final = "*"
@@ -35,6 +35,6 @@ class Response(msgspec.Struct, frozen=True):
 
     type: str
     nonce: str
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[XdsResource, ...] = ()
     removed: tuple[str, ...] = ()
     step: Step | None = None  # where many proxies are told just these pieces

@@ -7,7 +7,7 @@ is then `pending` in a channel is still to be said; `speech` says it.
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from koguma.envoy.snapshot import LISTENER, TYPES, Id, Piece, Snapshot
+from koguma.envoy.snapshot import LISTENER, TYPES, Id, Snapshot, XdsResource
 from koguma.xds.contract import Offer
 from koguma.xds.protocol import differences
 from koguma.xds.protocol.channel import Channel, Flight
@@ -146,7 +146,7 @@ class Ledger:
         # A listener may have been refused because one that is gone now had its address.
         return channel.retry() if channel.type == LISTENER and flight.removed else set()
 
-    def _put(self, channel: Channel, piece: Piece, now: float) -> None:
+    def _put(self, channel: Channel, piece: XdsResource, now: float) -> None:
         before, was_unsure = channel.needs(piece.name), channel.is_unsure(piece.name)
         channel.put(piece)
         if was_unsure or before != piece.needs:
@@ -174,7 +174,7 @@ class Ledger:
 
     # What is still to be said.
 
-    def wanted(self, id_: Id) -> Piece | None:
+    def wanted(self, id_: Id) -> XdsResource | None:
         """What the proxy is to have of that type and name."""
         return self.newest.snapshot.get(id_) if self.newest else None
 
@@ -198,7 +198,7 @@ class Ledger:
             elif type_ in WILDCARD_TYPES:
                 unasked.add(id_)
 
-    def _mark(self, channel: Channel, name: str, wanted: Piece | None, *, is_pending: bool) -> None:
+    def _mark(self, channel: Channel, name: str, wanted: XdsResource | None, *, is_pending: bool) -> None:
         if not is_pending:
             channel.pending.discard(name)
             return
@@ -206,7 +206,7 @@ class Ledger:
             channel.retry()  # one was refused, maybe, because this one has its address
         channel.pending.add(name)
 
-    def _recognise(self, channel: Channel, wanted: Piece | None, name: str) -> None:
+    def _recognise(self, channel: Channel, wanted: XdsResource | None, name: str) -> None:
         """Find out what a version means that the proxy brought along, and whether a refusal still stands."""
         if name in channel.opaque and wanted is not None and channel.held[name] == wanted.version:
             channel.held[name] = wanted
@@ -216,7 +216,7 @@ class Ledger:
         if refused is not None and _is_over(refused, channel.version(name), wanted):
             del channel.refusals[name]
 
-    def _is_pending(self, channel: Channel, wanted: Piece | None, name: str) -> bool:
+    def _is_pending(self, channel: Channel, wanted: XdsResource | None, name: str) -> bool:
         if name in channel.again or name in channel.doubted:
             return True
         if wanted is not None:
@@ -266,7 +266,7 @@ def _by_type(ids: Iterable[Id]) -> Mapping[str, list[str]]:
     return found
 
 
-def _is_over(refused: Refusal, held: str | None, wanted: Piece | None) -> bool:
+def _is_over(refused: Refusal, held: str | None, wanted: XdsResource | None) -> bool:
     """Whether what was refused is not wanted any more, so that the refusal says nothing about now."""
     if wanted is None:
         return refused.version != GONE or held is None

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Piece, Snapshot
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Snapshot, XdsResource
 from koguma.xds.protocol.channel import Channel
 from koguma.xds.protocol.exchange import WILDCARD_TYPES
 
@@ -35,7 +35,7 @@ class Outlook:
         self._failed = failed
         self._known: dict[Id, State] = {}
 
-    def verdict(self, piece: Piece) -> State:
+    def verdict(self, piece: XdsResource) -> State:
         """Whether all that a piece needs is there, so that it may be sent."""
         hindrance = self._hindrance(piece)
         if hindrance is not None:
@@ -43,7 +43,7 @@ class Outlook:
         waits = any(self.of(need) is State.COMING and self._waits(piece, need) for need in piece.needs)
         return State.COMING if waits or self._follows(piece) else State.THERE
 
-    def _hindrance(self, piece: Piece) -> State | None:
+    def _hindrance(self, piece: XdsResource) -> State | None:
         """Why a piece cannot come at all; None where nothing that it needs is in the way."""
         # Apart from whether it waits: routes ask whether their listener is coming, which asks about routes.
         states = {self.of(need): None for need in piece.needs if not self._can_lack(need)}
@@ -94,7 +94,7 @@ class Outlook:
                     return self.of(need)
         return State.THERE
 
-    def _waits(self, piece: Piece, need: Id) -> bool:
+    def _waits(self, piece: XdsResource, need: Id) -> bool:
         """Whether the piece waits for something that it needs and that is coming."""
         if TYPES.index(need[0]) < TYPES.index(piece.type):
             return True
@@ -102,7 +102,7 @@ class Outlook:
         # routes, it waits for the clusters that they need, so that the routes can come at once.
         return not self._channels[need[0]].covers(need[1])
 
-    def _follows(self, piece: Piece) -> bool:
+    def _follows(self, piece: XdsResource) -> bool:
         """Whether changed routes have to wait for a change of their listener."""
         if piece.type != ROUTES or piece.name not in self._channels[ROUTES].held:
             return False

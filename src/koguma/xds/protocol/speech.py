@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, Piece
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, XdsResource
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.channel import Channel, Flight
 from koguma.xds.protocol.exchange import Response
@@ -41,15 +41,15 @@ class _Speech:
             return None
         return self._send(channel, pieces, removed)
 
-    def _additions(self, channel: Channel) -> tuple[dict[str, Piece], bool]:
+    def _additions(self, channel: Channel) -> tuple[dict[str, XdsResource], bool]:
         """What can be sent now, and whether there is something that will be sent later."""
         while True:
             states = {name: self._choice(channel, name) for name in sorted(channel.turn())}
-            pieces = {name: found for name, found in states.items() if isinstance(found, Piece)}
+            pieces = {name: found for name, found in states.items() if isinstance(found, XdsResource)}
             if pieces or not channel.skip():
                 return pieces, State.COMING in states.values()
 
-    def _choice(self, channel: Channel, name: str) -> Piece | State:
+    def _choice(self, channel: Channel, name: str) -> XdsResource | State:
         """The piece to send for a name, or why there is none."""
         wanted, held = self._ledger.wanted((channel.type, name)), channel.held.get(name)
         if wanted is not None and not channel.refuses(name, wanted.version):
@@ -57,9 +57,9 @@ class _Speech:
             state = self._outlook.verdict(wanted) if is_new else State.THERE
             if state not in (State.STUCK, State.UNBUILT):
                 return wanted if state is State.THERE else state
-        return held if name in channel.again and isinstance(held, Piece) else State.STUCK
+        return held if name in channel.again and isinstance(held, XdsResource) else State.STUCK
 
-    def _removals(self, channel: Channel, pieces: Mapping[str, Piece]) -> tuple[str, ...]:
+    def _removals(self, channel: Channel, pieces: Mapping[str, XdsResource]) -> tuple[str, ...]:
         """The names to remove now, and those to tell about that they do not exist."""
         unwanted = [
             n for n in channel.pending if n not in pieces and self._ledger.wanted((channel.type, n)) is None
@@ -75,27 +75,29 @@ class _Speech:
         )
         return tuple(sorted((*missing, *gone)))
 
-    def _may_leave(self, channel: Channel, name: str, pieces: Mapping[str, Piece]) -> bool:
+    def _may_leave(self, channel: Channel, name: str, pieces: Mapping[str, XdsResource]) -> bool:
         if (channel.type, name) in self._ledger.failed or channel.refuses(name, GONE):
             return False
         if channel.type == LISTENER:
             return not any(self._is_late(channel, other, pieces) for other in channel.pending)
         return not any(each.refusals or each.doubted for each in self._ledger.channels.values())
 
-    def _is_late(self, channel: Channel, name: str, pieces: Mapping[str, Piece]) -> bool:
+    def _is_late(self, channel: Channel, name: str, pieces: Mapping[str, XdsResource]) -> bool:
         """Whether something new should come and does not come with this response."""
         id_ = channel.type, name
         is_new = name not in channel.held and name not in pieces and self._ledger.wanted(id_) is not None
         return is_new and self._outlook.of(id_) is not State.UNBUILT
 
-    def _send(self, channel: Channel, pieces: Mapping[str, Piece], removed: tuple[str, ...]) -> Response:
+    def _send(
+        self, channel: Channel, pieces: Mapping[str, XdsResource], removed: tuple[str, ...]
+    ) -> Response:
         nonce = self._ledger.course.next_nonce()
         channel.send(Flight(nonce, pieces, frozenset(removed), self._revision))
         if channel.type == CLUSTER:
             self._repeat_endpoints(pieces.values())
         return Response(channel.type, nonce, tuple(pieces.values()), removed)
 
-    def _repeat_endpoints(self, clusters: Iterable[Piece]) -> None:
+    def _repeat_endpoints(self, clusters: Iterable[XdsResource]) -> None:
         """Send the endpoints of clusters again that are sent.
 
         A changed cluster waits for its endpoints even if they are the same as before, for 15 seconds if need

@@ -1,6 +1,6 @@
-"""Words: small values of plain Envoy data that everybody builds with.
+"""Proto JSON: small Envoy messages that every builder needs, as plain data.
 
-Plain data is Envoy's own JSON form with the names of its protos, as one writes Envoy's YAML.
+Plain data is the JSON form of a protobuf message, with the field names of its .proto file as in Envoy's YAML.
 """
 
 from functools import lru_cache
@@ -24,33 +24,33 @@ def seconds(text: str) -> str:
 
 
 def typed(type_: str, /, **fields: Any) -> Data:
-    """A message that travels as Any; `type_` is its full name."""
+    """A message packed into `google.protobuf.Any`; `type_` is its full name."""
     return {"@type": TYPE_PREFIX + type_, **fields}
 
 
 def extension(name: str, type_: str, /, **fields: Any) -> Data:
-    """An extension: a name, and its typed configuration."""
+    """A TypedExtensionConfig: a name, and its typed configuration."""
     return {"name": name, "typed_config": typed(type_, **fields)}
 
 
 def address(ip: str, port: int) -> Data:
-    """A TCP address."""
+    """A SocketAddress (TCP)."""
     return {"socket_address": {"address": ip, "port_value": port}}
 
 
 def pipe(path: str) -> Data:
-    """A unix socket."""
+    """A Pipe: the address of a unix socket."""
     return {"pipe": {"path": path}}
 
 
 def sds(name: str) -> Data:
-    """A secret that comes by itself, over ADS."""
+    """An SdsSecretConfig: a secret that Envoy fetches by name over ADS."""
     return {"name": name, "sds_config": ADS}
 
 
-# By default Envoy believes `x-forwarded-for`, and whoever writes 127.0.0.1 there is internal to it: then his
-# x-envoy headers set timeouts, retries and names of statistics. Here it is believed only if the connection
-# comes from an address that none can come from, and the header reaches the service as it was sent.
+# By default Envoy trusts `x-forwarded-for`. A client that writes 127.0.0.1 there counts as internal, and its
+# x-envoy-* headers then set timeouts, retries and stat names. Here the header is trusted only from an address
+# that no connection can have, and it is forwarded to the service unchanged.
 NO_PROXY_IN_FRONT: Final[Data] = extension(
     "envoy.http.original_ip_detection.xff",
     "envoy.extensions.http.original_ip_detection.xff.v3.XffConfig",
