@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 from koguma.dp import dns_message
 from koguma.envoy import schema
 from koguma.envoy.snapshot import TYPE_URLS
-from koguma.kube import json_patches, protobuf, selectors
+from koguma.kube import protobuf, selectors
 from koguma.main import all_kinds
-from koguma.model import documents, duration, forms, kri
+from koguma.model import documents, duration, forms, json_patch, kri
 from koguma.model.errors import KogumaError
 from koguma.xds.contract import Offer
 from koguma.xds.hello import hello_of
@@ -152,15 +152,15 @@ def label_selectors(data: bytes) -> None:
 PATCHED: Final = {"labels": {"a": "b"}, "spec": {"to": [{"default": {"idleTimeout": "5s"}}, {"x": [1, 2]}]}}
 
 
-def json_patch(data: bytes) -> None:
-    """A JSON patch and a merge patch, in both forms."""
+def patches(data: bytes) -> None:
+    """A JSON patch and a merge patch, in every dialect."""
     try:
         patch = documents.load_json(data)
     except KogumaError:
         return
-    with_refusals(lambda: json_patches.json_patched(PATCHED, patch))
-    with_refusals(lambda: json_patches.json_patched(PATCHED, patch, is_lenient=False))
-    with_refusals(lambda: json_patches.merged(PATCHED, patch))
+    for dialect in (json_patch.RFC_6902, json_patch.KUBERNETES, json_patch.KUMA):
+        with_refusals(lambda dialect=dialect: json_patch.json_patched(PATCHED, patch, dialect))
+    with_refusals(lambda: json_patch.merge_patched(PATCHED, patch))
     assert PATCHED["labels"] == {"a": "b"}, "what is stored is never changed in place"
 
 
@@ -208,7 +208,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "dns": Target(dns, (b"\0\1\1\0\0\1\0\0\0\0\0\0\1a\4mesh\0\0\1\0\1",)),
     "selectors": Target(label_selectors, (b"app in (web, api),!tier,x>5", b"metadata.name=web,a!=b")),
     "json_patch": Target(
-        json_patch,
+        patches,
         (
             b'[{"op": "copy", "from": "/spec", "path": "/spec/to/0"}, {"op": "remove", "path": "/labels/a"}]',
             b'{"spec": {"to": null}}',

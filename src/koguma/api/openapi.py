@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import parameters, patches, watch
+from koguma.api import parameters, watch
 from koguma.api.call import JSON
-from koguma.model import forms
+from koguma.model import forms, json_patch
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json, json_schemas
 
@@ -269,8 +269,8 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
         "requestBody": {
             "required": True,
             "content": {
-                **_content({"type": "object"}, patches.MERGE),
-                **_content({"type": "array", "items": {"type": "object"}}, patches.JSON_PATCH),
+                **_content({"type": "object"}, json_patch.MERGE_PATCH_TYPE),
+                **_content({"type": "array", "items": {"type": "object"}}, json_patch.JSON_PATCH_TYPE),
             },
         },
         "responses": {**changed, **refused},

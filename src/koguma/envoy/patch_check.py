@@ -14,9 +14,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from koguma.envoy.encode import Encoder
 from koguma.envoy.patch_change import MESSAGES, Modification, Reader
-from koguma.envoy.patch_messages import INDEX, Messages, Unpatchable, unpatchable
+from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
 from koguma.envoy.schema import Schema
-from koguma.model import documents, violation
+from koguma.model import documents, json_patch, violation
 from koguma.model.documents import BadDocument
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, child, item
@@ -133,7 +133,7 @@ class _Nest:
             inner = self._one(entry.fields_by_name["value"], steps[1:])
             return _NOTHING if inner is _NOTHING else {steps[0]: inner}
         if field.is_repeated:
-            if not INDEX.fullmatch(steps[0]):
+            if not json_patch.LIST_INDEX.fullmatch(steps[0]):
                 words = f'"{field.json_name}" is a list; write an index, or "-" for its end'
                 raise unpatchable(f'{words}, not "{steps[0]}"')
             inner = self._one(field, steps[1:])

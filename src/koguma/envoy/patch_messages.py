@@ -6,15 +6,10 @@ value, such as a duration or a number that may be absent, is replaced as a whole
 be said. And a message that travels as Any is merged with one of the same type instead of being replaced.
 """
 
-import copy
-import itertools
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import jsonpatch
-import jsonpointer
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError
@@ -22,22 +17,14 @@ from google.protobuf.message import EncodeError
 from koguma.envoy.conversion import Wrong
 from koguma.envoy.schema import Schema
 from koguma.envoy.tables import Tables
+from koguma.model import json_patch
+from koguma.model.errors import KogumaError
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, item
 
 _ANY: Final = "google.protobuf.Any"
 _ONE_VALUE: Final = re.compile(r"google\.protobuf\.(Duration|Timestamp|FieldMask|\w+Value)")
 _MANY: Final = ("google.protobuf.ListValue",)  # a list, which is made longer as others are
-INDEX: Final = re.compile(r"-|0|[1-9][0-9]*")  # of a list, in a JSON pointer
-_CHARACTERS_MAX: Final = 1_000_000
-_REFUSALS: Final = (
-    jsonpatch.JsonPatchException,
-    jsonpointer.JsonPointerException,
-    TypeError,
-    LookupError,
-    ValueError,
-    RecursionError,
-)
 
 
 class Unpatchable(ValueError):
@@ -134,15 +121,21 @@ class Messages:
     def json_patched(self, message: Any, patches: Sequence[Json]) -> None:
         """Change a message by operations of RFC 6902 on the form that it has in JSON."""
         data: Json = self.plain(message, as_in_proto=False)
-        for index, operation in enumerate(patches):
-            try:
-                data = _patched(data, operation)
-                too_much = operation.get("op") == "copy" and len(json.dumps(data)) > _CHARACTERS_MAX
-            except _REFUSALS:
-                raise unpatchable(_leads_nowhere(operation), item("jsonPatches", index)) from None
-            if too_much:  # a few copies of copies would fill any memory
-                words = f"makes more than {_CHARACTERS_MAX} characters of it"
-                raise unpatchable(words, item("jsonPatches", index))
+        # In a policy that was read, null stands for what an operation does not have.
+        written = [
+            {name: value for name, value in operation.items() if value is not None} for operation in patches
+        ]
+        try:
+            data = json_patch.json_patched(data, written, json_patch.KUMA)
+        except json_patch.UnfitPatch as error:
+            raise unpatchable(
+                _leads_nowhere(patches[error.index]), item("jsonPatches", error.index)
+            ) from None
+        except json_patch.PatchTooLarge as error:
+            words = f"makes more than {json_patch.KUMA.result_bytes_max} characters of it"
+            raise unpatchable(words, item("jsonPatches", error.index)) from None
+        except KogumaError as error:
+            raise unpatchable(error.detail, "jsonPatches") from None
         try:
             message.CopyFrom(self.read(message.DESCRIPTOR.full_name, data))
         except Unpatchable as found:
@@ -167,28 +160,3 @@ def _leads_nowhere(operation: Json) -> str:
 
 def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
-def _patched(data: Json, operation: Json) -> Json:
-    """One operation. As in Kuma, adding makes what is missing around, and what is not there is removed."""
-    match operation.get("op"):
-        case "add":
-            _make_room(data, jsonpointer.JsonPointer(operation["path"]).parts)
-        case "remove" if jsonpointer.resolve_pointer(data, operation["path"], _NOTHING) is _NOTHING:
-            return data
-    written = {name: value for name, value in operation.items() if value is not None}
-    # What is put in is copied, so that no later operation changes it in the policy itself.
-    return jsonpatch.apply_patch(data, [copy.deepcopy(written)], in_place=True)
-
-
-_NOTHING: Final = object()
-
-
-def _make_room(data: Json, parts: Sequence[str]) -> None:
-    """Make the objects, or lists, that a pointer leads through and that are not there yet."""
-    for part, following in itertools.pairwise(parts):
-        if isinstance(data, Mapping) and part not in data:
-            data[part] = [] if INDEX.fullmatch(following) else {}  # type: ignore[index]  # it is our dict
-        if isinstance(data, list) and not part.isdecimal():
-            return  # the patch itself says what is wrong with that
-        data = data[int(part)] if isinstance(data, list) else data[part]

@@ -16,8 +16,6 @@ from koguma.model.schema import Json
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 APPLY: Final = "application/apply-patch+yaml"
 YAML: Final = "application/yaml"
-MERGE: Final = "application/merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 BYTES_MAX: Final = 3 * 1024 * 1024
 

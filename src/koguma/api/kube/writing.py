@@ -21,10 +21,11 @@ from koguma.application import advice, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import Made
 from koguma.core.admission import Admitted
-from koguma.kube import codec, json_patches, native, places, strategic
+from koguma.kube import codec, native, places, strategic
 from koguma.kube.catalog import Catalog
 from koguma.kube.codec import Written
 from koguma.kube.registry import Endpoint
+from koguma.model import json_patch
 from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotFound
 from koguma.model.resource import Resource
 from koguma.model.schema import Json, json_type
@@ -199,13 +200,13 @@ def _found(stored: Stored) -> Resource:
 
 
 def _patch_of(media: str, endpoint: Endpoint) -> Patch:
-    if media == bodies.MERGE:
-        return json_patches.merged
-    if media == bodies.JSON_PATCH:
-        return json_patches.json_patched
+    if media == json_patch.MERGE_PATCH_TYPE:
+        return json_patch.merge_patched
+    if media == json_patch.JSON_PATCH_TYPE:
+        return lambda live, change: json_patch.json_patched(live, change, json_patch.KUBERNETES)
     if media == bodies.STRATEGIC and endpoint.strategic:
         return lambda live, change: strategic.merged(live, change, strategic.hints_of(endpoint.kind_name))
-    taken = [bodies.JSON_PATCH, bodies.MERGE, bodies.APPLY]
+    taken = [json_patch.JSON_PATCH_TYPE, json_patch.MERGE_PATCH_TYPE, bodies.APPLY]
     raise bodies.unknown_media([*taken, bodies.STRATEGIC] if endpoint.strategic else taken)
 
 

@@ -1,4 +1,4 @@
-"""JSON patches in Kubernetes' manner: the RFCs, with the two leniencies that clients rely on."""
+"""JSON patches and merge patches: the RFCs, and where Kubernetes' and Kuma's dialects depart from them."""
 
 import contextlib
 import copy
@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.kube import json_patches
+from koguma.model import json_patch
 from koguma.model.errors import BadRequest, Invalid, KogumaError, TooLarge
 
+KUBERNETES = json_patch.KUBERNETES
 OBJECT = {"metadata": {"name": "a", "labels": {"app": "web"}}, "items": [1, 2, 3], "none": None}
 
 
@@ -31,13 +32,13 @@ def op(word, path, *value, **more):
     ],
 )
 def test_a_merge_patch_changes_what_it_names(patch, result):
-    assert json_patches.merged(OBJECT, patch) == result
+    assert json_patch.merge_patched(OBJECT, patch) == result
 
 
 @pytest.mark.parametrize("patch", [[], [{}], "x", 1, None, True])
 def test_a_merge_patch_is_an_object(patch):
     with pytest.raises(BadRequest, match="a JSON merge patch is an object"):
-        json_patches.merged(OBJECT, patch)
+        json_patch.merge_patched(OBJECT, patch)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def test_a_json_patch_is_done_step_by_step(operations, result):
         result = {"kept": [1, 2, 3]}
     elif result is ...:
         result = {**OBJECT, "metadata": {"name": "a", "labels": {"app": "web", "new/one": "y"}}}
-    assert json_patches.json_patched(OBJECT, operations) == result
+    assert json_patch.json_patched(OBJECT, operations, KUBERNETES) == result
 
 
 @pytest.mark.parametrize("patch", [{}, {"op": "add"}, "x", None, ["add"], [[]], [op("add", "/x", 1), 5]])
 def test_what_is_no_json_patch_is_a_bad_request(patch):
     with pytest.raises(BadRequest, match="a list of operations, each an object"):
-        json_patches.json_patched(OBJECT, patch)
+        json_patch.json_patched(OBJECT, patch, KUBERNETES)
 
 
 @pytest.mark.parametrize(
@@ -110,23 +111,62 @@ def test_what_is_no_json_patch_is_a_bad_request(patch):
 )
 def test_a_patch_that_does_not_fit_is_invalid_and_says_which_operation(operation, rule):
     with pytest.raises(Invalid) as refused:
-        json_patches.json_patched(OBJECT, [op("add", "/y", 1), operation])
+        json_patch.json_patched(OBJECT, [op("add", "/y", 1), operation], KUBERNETES)
     assert refused.value.detail == "the patch does not fit the object"
     [violation] = refused.value.violations
     assert (violation.field, violation.rule) == ("[1]", rule)
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [op("replace", "/x", 1), op("test", "/missing", None), op("remove", "/missing"), op("add", "/a/b", 1)],
+)
+def test_the_rfc_itself_takes_no_path_that_is_missing(operation):
+    with pytest.raises(json_patch.UnfitPatch) as refused:
+        json_patch.json_patched(OBJECT, [operation])
+    assert refused.value.index == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "result"),
+    [
+        (op("add", "/a/b", 1), {**OBJECT, "a": {"b": 1}}),
+        (op("add", "/a/-/b", 1), None),
+        (op("add", "/a/0", 1), {**OBJECT, "a": [1]}),
+        (op("remove", "/missing/deeper"), OBJECT),
+        (op("replace", "/x", 1), None),
+        (op("test", "/missing", None), None),
+    ],
+)
+def test_kuma_adds_what_is_missing_on_the_way_and_removes_what_is_not_there(operation, result):
+    if result is None:
+        with pytest.raises(json_patch.UnfitPatch):
+            json_patch.json_patched(OBJECT, [operation], json_patch.KUMA)
+    else:
+        assert json_patch.json_patched(OBJECT, [operation], json_patch.KUMA) == result
+
+
+def test_a_copy_in_a_proxys_configuration_keeps_it_under_a_size():
+    limit = json_patch.KUMA.result_bytes_max
+    value = {"a": "x" * (limit - 100), "b": "y" * 100}
+    copied = op("copy", "/c", **{"from": "/b"})
+    with pytest.raises(json_patch.PatchTooLarge) as refused:
+        json_patch.json_patched(value, [op("add", "/d", 1), copied], json_patch.KUMA)
+    assert refused.value.index == 1
+    assert json_patch.json_patched(value, [copied]) == {**value, "c": value["b"]}
+
+
 def test_ten_thousand_operations_are_done_and_one_more_is_refused():
-    many = [op("replace", "/n", number) for number in range(json_patches.OPERATIONS_MAX)]
-    assert json_patches.json_patched({}, many) == {"n": json_patches.OPERATIONS_MAX - 1}
+    many = [op("replace", "/n", number) for number in range(json_patch.OPERATIONS_MAX)]
+    assert json_patch.json_patched({}, many, KUBERNETES) == {"n": json_patch.OPERATIONS_MAX - 1}
     with pytest.raises(TooLarge, match="at most 10000 operations, this one 10001"):
-        json_patches.json_patched({}, [*many, op("add", "/n", 1)])
+        json_patch.json_patched({}, [*many, op("add", "/n", 1)], KUBERNETES)
 
 
 def test_copies_of_copies_end_before_they_fill_the_memory():
     doubled = [op("copy", f"/a/{number}", **{"from": "/a"}) for number in range(60)]
     with pytest.raises(TooLarge, match="the copies of a JSON patch add at most"):
-        json_patches.json_patched({"a": {}}, doubled)
+        json_patch.json_patched({"a": {}}, doubled, KUBERNETES)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +181,7 @@ def test_copies_of_copies_end_before_they_fill_the_memory():
 )
 def test_an_object_cannot_be_made_deeper_than_what_can_be_read(deeper):
     with pytest.raises((Invalid, TooLarge)):
-        json_patches.json_patched({"a": {}}, deeper)
+        json_patch.json_patched({"a": {}}, deeper, KUBERNETES)
 
 
 JSON = st.recursive(
@@ -167,7 +207,7 @@ OPERATIONS = st.fixed_dictionaries(
 def test_any_json_patch_is_done_or_refused_and_changes_no_argument(value, patch):
     before = copy.deepcopy((value, patch))
     with contextlib.suppress(KogumaError):
-        json_patches.json_patched(value, patch)
+        json_patch.json_patched(value, patch, KUBERNETES)
     assert (value, patch) == before
 
 
@@ -175,7 +215,7 @@ def test_any_json_patch_is_done_or_refused_and_changes_no_argument(value, patch)
 @given(OBJECTS, OBJECTS)
 def test_a_merge_patch_done_twice_is_done_once_and_changes_no_argument(value, patch):
     before = copy.deepcopy((value, patch))
-    once = json_patches.merged(value, patch)
-    assert json_patches.merged(once, patch) == once
+    once = json_patch.merge_patched(value, patch)
+    assert json_patch.merge_patched(once, patch) == once
     assert (value, patch) == before
     assert all(once.get(name, ...) == value[name] for name in value if name not in patch)
