@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.control_plane import LocalControlPlane, timeout
-from tests.kube_door import Door
+from tests.kube_client import KubeClient
 
 PAGE = Path(__file__).parents[2] / "docs" / "lint.md"
 # Said by admission in words of its own, without the code that `lint` gives it.
@@ -85,9 +85,9 @@ def test_a_dry_run_of_one_object_says_all_that_its_write_says(plane, code):
     written = plane("PUT", path, last).json.get("warnings")
     assert tried == written
     stored = plane("GET", f"{path}?format=kubernetes&namespace=mesh-default").json
-    door = Door(plane, stored["metadata"].get("namespace", ""), kind=last["type"])
+    kube = KubeClient(plane, stored["metadata"].get("namespace", ""), kind=last["type"])
     name, change = stored["metadata"]["name"], {"metadata": {"annotations": {"a": "b"}}}
-    warned = [door.patch(name, change, query=query).warnings for query in ({"dryRun": "All"}, {})]
+    warned = [kube.patch(name, change, query=query).warnings for query in ({"dryRun": "All"}, {})]
     assert warned[0] == warned[1]
     odd = [text for text in written or () if re.search(r"\(KG\d+\)$", text)]
     assert [text for text in warned[0] if re.search(r"\(KG\d+\)$", text)] == odd
@@ -244,7 +244,7 @@ def test_whoever_deletes_hears_what_then_leads_nowhere(plane, koguma, case):
     assert complained(koguma("delete", *words, "--dry-run")) == expected
     shown = plane("GET", f"{path}?format=kubernetes&namespace=mesh-default").json["metadata"]
     if gone["type"] != "Secret":  # which has a kind of Kubernetes' own there
-        kube = Door(plane, shown.get("namespace", "kuma-system"), kind=gone["type"])
+        kube = KubeClient(plane, shown.get("namespace", "kuma-system"), kind=gone["type"])
         tried = kube.send("DELETE", shown["name"], query={"dryRun": "All"})
         assert (tried.status, tried.warnings) == (200, expected)
         assert kube.send("DELETE", shown["name"]).warnings == expected

@@ -4,24 +4,17 @@ import itertools
 
 import pytest
 
-from tests.kube_door import CORE, Door
-from tests.kube_room import Room
+from tests.kube_client import KUMA, config_maps_in
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def room(plane):
-    return Room(plane, f"room{next(_numbers)}")
+def config_maps(plane):
+    return config_maps_in(plane, f"namespace{next(_numbers)}")
 
 
 @pytest.fixture
-def door(room):
+def timeouts(config_maps):
     """Timeouts of the test's own namespace, as Kuma's users write them."""
-    return Door(room.plane, room.namespace)
-
-
-@pytest.fixture
-def maps(door):
-    """ConfigMaps of the same namespace."""
-    return door.other(CORE, "ConfigMap")
+    return config_maps.other(KUMA, "MeshTimeout")

@@ -13,7 +13,18 @@ from koguma.kube import catalog, endpoints
 from koguma.kube.registry import Registry
 from koguma.main import all_kinds
 from tests.control_plane import LocalControlPlane
-from tests.kube_door import KOGUMA, KUMA, Door, causes, made, managers, refused, revision, timeout, until
+from tests.kube_client import (
+    KOGUMA,
+    KUMA,
+    KubeClient,
+    accepted,
+    causes,
+    failure,
+    managers,
+    revision,
+    timeout_spec,
+)
+from tests.waiting import until
 
 KINDS = all_kinds()
 CONVERTER = catalog.of(KINDS).registry.find("koguma.io", "v1", "meshtimeouts").conversion
@@ -23,8 +34,8 @@ CLEAN = {"rules": [{"default": {"idleTimeout": "5s"}}]}
 
 
 @pytest.fixture
-def clean(door):
-    return door.other(KOGUMA)
+def clean(timeouts):
+    return timeouts.other(KOGUMA)
 
 
 def test_what_the_clean_shape_does_not_take_is_refused_by_name_with_what_to_write(clean):
@@ -37,8 +48,8 @@ def test_what_the_clean_shape_does_not_take_is_refused_by_name_with_what_to_writ
     assert answer.json["details"]["name"] == "a"
 
 
-def test_an_older_spelling_is_shown_in_the_clean_shape(door, clean):
-    stored = made(door.create("a", spec=OLDER))
+def test_an_older_spelling_is_shown_in_the_clean_shape(timeouts, clean):
+    stored = accepted(timeouts.create("a", spec=OLDER))
     shown = clean.get("a")
     assert (stored["spec"], shown["spec"]) == (OLDER, CLEAN)
     assert (shown["apiVersion"], stored["apiVersion"]) == (KOGUMA, KUMA)
@@ -46,77 +57,84 @@ def test_an_older_spelling_is_shown_in_the_clean_shape(door, clean):
         assert shown["metadata"][field] == stored["metadata"][field]
 
 
-def test_what_is_written_in_one_version_is_read_in_the_other(door, clean):
-    made(clean.create("a", spec=CLEAN))
-    assert door.get("a")["spec"] == CLEAN
-    made(door.replace(door.document("a", spec=OLDER)))
+def test_what_is_written_in_one_version_is_read_in_the_other(timeouts, clean):
+    accepted(clean.create("a", spec=CLEAN))
+    assert timeouts.get("a")["spec"] == CLEAN
+    accepted(timeouts.replace(timeouts.document("a", spec=OLDER)))
     assert clean.get("a")["spec"] == CLEAN
-    patched = made(clean.patch("a", {"spec": {"rules": [{"default": {"idleTimeout": "6s"}}]}}))
-    assert patched["spec"] == door.get("a")["spec"] == {"rules": [{"default": {"idleTimeout": "6s"}}]}
+    patched = accepted(clean.patch("a", {"spec": {"rules": [{"default": {"idleTimeout": "6s"}}]}}))
+    assert patched["spec"] == timeouts.get("a")["spec"] == {"rules": [{"default": {"idleTimeout": "6s"}}]}
     assert clean.delete("a").status == 200
-    assert not door.exists("a")
+    assert not timeouts.exists("a")
 
 
-def test_what_was_not_changed_stays_as_it_was_written(door, clean):
+def test_what_was_not_changed_stays_as_it_was_written(timeouts, clean):
     """A client of the newer version rewrites nothing that it did not mean to change."""
-    first = made(door.create("a", spec=OLDER))
+    first = accepted(timeouts.create("a", spec=OLDER))
     shown = clean.get("a")
-    assert made(clean.replace(shown)) == shown
-    assert door.get("a") == first
-    labelled = made(clean.patch("a", {"metadata": {"labels": {"x": "y"}}}))
+    assert accepted(clean.replace(shown)) == shown
+    assert timeouts.get("a") == first
+    labelled = accepted(clean.patch("a", {"metadata": {"labels": {"x": "y"}}}))
     assert labelled["spec"] == CLEAN
-    now = door.get("a")
+    now = timeouts.get("a")
     assert (now["spec"], now["metadata"]["generation"]) == (OLDER, 1)
-    applied = made(clean.apply("a", "one", spec=CLEAN))
+    applied = accepted(clean.apply("a", "one", spec=CLEAN))
     assert ("one", "Apply") in managers(applied)
-    assert door.get("a")["spec"] == OLDER
+    assert timeouts.get("a")["spec"] == OLDER
 
 
 def test_an_older_spelling_is_refused_where_there_is_a_newer_one(clean):
     answer = clean.create("a", spec={"from": OLDER["from"]})
-    assert refused(answer) == (422, "Invalid")
+    assert failure(answer) == (422, "Invalid")
     assert "spec.from" in [field for field, _ in causes(answer)]
     assert "write its entries in spec.rules" in answer.json["message"]
 
 
-def test_errors_point_to_where_their_writer_finds_them(door, clean):
+def test_errors_point_to_where_their_writer_finds_them(timeouts, clean):
     wrong = {"rules": [{"default": {"idleTimeout": "soon"}}]}
     answer = clean.create("a", spec=wrong)
     assert [field for field, _ in causes(answer)] == ["spec.rules[0].default.idleTimeout"]
 
 
-def test_a_right_on_one_endpoint_opens_no_other(door, clean):
-    roles, bindings = (door.other("rbac.authorization.k8s.io/v1", kind) for kind in ("Role", "RoleBinding"))
+def test_a_right_on_one_endpoint_opens_no_other(timeouts, clean):
+    roles, bindings = (
+        timeouts.other("rbac.authorization.k8s.io/v1", kind) for kind in ("Role", "RoleBinding")
+    )
     rules = [{"apiGroups": ["kuma.io"], "resources": ["meshtimeouts"], "verbs": ["*"]}]
-    made(roles.create("kuma", rules=rules))
+    accepted(roles.create("kuma", rules=rules))
     to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kuma"}
-    made(bindings.create("kuma", roleRef=to, subjects=[{"kind": "User", "name": "kim"}]))
-    document = door.document("a", spec=timeout())
-    assert door.send("POST", "", document, Impersonate_User="kim").status == 201
-    answer = clean.send("POST", "", clean.document("b", spec=timeout()), Impersonate_User="kim")
-    assert refused(answer) == (403, "Forbidden")
+    accepted(bindings.create("kuma", roleRef=to, subjects=[{"kind": "User", "name": "kim"}]))
+    document = timeouts.document("a", spec=timeout_spec())
+    assert timeouts.send("POST", "", document, Impersonate_User="kim").status == 201
+    answer = clean.send("POST", "", clean.document("b", spec=timeout_spec()), Impersonate_User="kim")
+    assert failure(answer) == (403, "Forbidden")
     assert clean.send("DELETE", "a", Impersonate_User="kim").status == 403
-    elsewhere = door.other(namespace="default")
+    elsewhere = timeouts.other(namespace="default")
     assert elsewhere.send("DELETE", "a", Impersonate_User="kim").status == 403
 
 
 @pytest.mark.parametrize("kind", ["Secret", "GlobalSecret"])
-def test_secrets_need_rights_of_their_own(door, kind):
-    secrets = door.other(kind=kind, namespace="mesh-default" if kind == "Secret" else "mesh-global")
-    made(secrets.create(door.namespace, spec={"data": "eA=="}))
-    bindings = door.other("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", namespace="")
+def test_secrets_need_rights_of_their_own(timeouts, kind):
+    secrets = timeouts.other(kind=kind, namespace="mesh-default" if kind == "Secret" else "mesh-global")
+    accepted(secrets.create(timeouts.namespace, spec={"data": "eA=="}))
+    bindings = timeouts.other("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", namespace="")
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
-    made(
+    accepted(
         bindings.create(
-            f"{door.namespace}-{kind.lower()}", roleRef=role, subjects=[{"kind": "User", "name": "ed"}]
+            f"{timeouts.namespace}-{kind.lower()}", roleRef=role, subjects=[{"kind": "User", "name": "ed"}]
         )
     )
-    assert door.send("GET", "", Impersonate_User="ed").status == 200
-    for method, name in (("GET", ""), ("GET", door.namespace), ("DELETE", door.namespace), ("POST", "")):
-        assert refused(secrets.send(method, name, None, Impersonate_User="ed")) == (403, "Forbidden")
-    core = door.other("v1", "Secret", namespace=secrets.namespace)
-    assert not core.exists(door.namespace), "ours and Kubernetes' own never meet"
-    assert secrets.delete(door.namespace).status == 200
+    assert timeouts.send("GET", "", Impersonate_User="ed").status == 200
+    for method, name in (
+        ("GET", ""),
+        ("GET", timeouts.namespace),
+        ("DELETE", timeouts.namespace),
+        ("POST", ""),
+    ):
+        assert failure(secrets.send(method, name, None, Impersonate_User="ed")) == (403, "Forbidden")
+    core = timeouts.other("v1", "Secret", namespace=secrets.namespace)
+    assert not core.exists(timeouts.namespace), "ours and Kubernetes' own never meet"
+    assert secrets.delete(timeouts.namespace).status == 200
 
 
 # Registering.
@@ -145,13 +163,13 @@ def aged(tmp_path_factory):
     store = f"sqlite:///{folder / 'koguma.db'}"
     names = ("left", "again", "applied", "owner", "plain")
     with LocalControlPlane(folder, store=store) as plane:
-        door = Door(plane, "aged")
+        timeouts = KubeClient(plane, "aged")
         for name in (*names, "sound"):
-            made(door.create(name, spec=timeout()))
-        maps = door.other("v1", "ConfigMap")
+            accepted(timeouts.create(name, spec=timeout_spec()))
+        config_maps = timeouts.other("v1", "ConfigMap")
         owner = {"apiVersion": KUMA, "kind": "MeshTimeout", "name": "owner"}
-        owner["uid"] = door.get("owner")["metadata"]["uid"]
-        made(maps.create("child", metadata={"ownerReferences": [owner]}))
+        owner["uid"] = timeouts.get("owner")["metadata"]["uid"]
+        accepted(config_maps.create("child", metadata={"ownerReferences": [owner]}))
     with sqlite3.connect(folder / "koguma.db") as database:
         for name in names:
             rows = database.execute("SELECT revision, body FROM changes WHERE name = ?", (name,)).fetchall()
@@ -160,24 +178,27 @@ def aged(tmp_path_factory):
                 database.execute("UPDATE changes SET body = ? WHERE revision = ?", (older, at))
     database.close()
     with LocalControlPlane(folder, store=store) as plane:
-        yield Door(plane, "aged")
+        yield KubeClient(plane, "aged")
 
 
 @pytest.mark.parametrize("version", [KUMA, KOGUMA])
 def test_an_object_of_a_removed_version_is_named_and_in_nobody_s_way(aged, version):
-    door = aged.other(version)
-    answer = door.send("GET", "left")
-    assert refused(answer) == (500, "InternalError")
+    timeouts = aged.other(version)
+    answer = timeouts.send("GET", "left")
+    assert failure(answer) == (500, "InternalError")
     for word in ('MeshTimeout "left"', 'version "kuma.io/v0"', "delete it, or write it again"):
         assert word in answer.json["message"]
-    listed = door.send("GET", "")
+    listed = timeouts.send("GET", "")
     assert "sound" in [item["metadata"]["name"] for item in listed.json["items"]]
     assert any('MeshTimeout "left"' in text and "kuma.io/v0" in text for text in listed.warnings)
-    checks = door.plane("GET", "/_check").json["checks"]
+    checks = timeouts.plane("GET", "/_check").json["checks"]
     told = [str(each) for each in checks if each["name"] == "objects" and each["status"] == "error"]
     assert any('MeshTimeout "left"' in text and "kuma.io/v0" in text for text in told)
-    for change in (door.replace(door.document("left", spec=timeout())), door.patch("left", {"spec": {}})):
-        assert refused(change) == (409, "Conflict")
+    for change in (
+        timeouts.replace(timeouts.document("left", spec=timeout_spec())),
+        timeouts.patch("left", {"spec": {}}),
+    ):
+        assert failure(change) == (409, "Conflict")
         assert "delete it, then create it" in change.json["message"]
 
 
@@ -186,28 +207,34 @@ def test_an_object_of_a_removed_version_can_be_deleted_or_written_again(aged):
     assert tried.status == 200
     assert aged.send("GET", "again").status == 500
     assert aged.delete("again").json["status"] == "Success"
-    assert aged.create("again", spec=timeout()).status == 201
-    assert aged.apply("applied", "one", spec=timeout("6s")).status == 201
-    assert aged.get("applied")["spec"] == timeout("6s")
+    assert aged.create("again", spec=timeout_spec()).status == 201
+    assert aged.apply("applied", "one", spec=timeout_spec("6s")).status == 201
+    assert aged.get("applied")["spec"] == timeout_spec("6s")
     path = "/meshes/default/meshtimeouts/plain.aged"
-    document = {"type": "MeshTimeout", "mesh": "default", "name": "plain.aged", "spec": timeout()}
+    document = {"type": "MeshTimeout", "mesh": "default", "name": "plain.aged", "spec": timeout_spec()}
     document["labels"] = {"k8s.kuma.io/namespace": "aged"}
     assert aged.plane("PUT", path, document).status in (200, 201)
-    assert aged.get("plain")["spec"] == timeout()
+    assert aged.get("plain")["spec"] == timeout_spec()
 
 
 def test_what_an_unreadable_object_owns_stays(aged):
-    maps = aged.other("v1", "ConfigMap")
+    config_maps = aged.other("v1", "ConfigMap")
     gone = {"apiVersion": KUMA, "kind": "MeshTimeout", "name": "nobody", "uid": "nobody"}
-    made(maps.create("orphan", metadata={"ownerReferences": [gone]}))
-    until(lambda: not maps.exists("orphan"))
-    assert maps.exists("child")
+    accepted(config_maps.create("orphan", metadata={"ownerReferences": [gone]}))
+    until(lambda: not config_maps.exists("orphan"))
+    assert config_maps.exists("child")
 
 
-# Whatever comes, through whichever door.
+# Whatever comes, through whichever version.
 
 NAMES = ("a", "b", "c")
-SPECS = (OLDER, CLEAN, timeout("5s"), timeout("6s"), {"rules": [{"default": {"idleTimeout": "7s"}}]})
+SPECS = (
+    OLDER,
+    CLEAN,
+    timeout_spec("5s"),
+    timeout_spec("6s"),
+    {"rules": [{"default": {"idleTimeout": "7s"}}]},
+)
 _numbers = itertools.count(1)
 
 steps = st.lists(
@@ -229,7 +256,7 @@ class Doors:
     def __init__(self, plane):
         self.plane = plane
         self.namespace = f"doors{next(_numbers)}"
-        self.alpha = Door(plane, self.namespace)
+        self.alpha = KubeClient(plane, self.namespace)
         self.clean = self.alpha.other(KOGUMA)
         self.base = "/meshes/default/meshtimeouts"
 
@@ -240,16 +267,16 @@ class Doors:
         """One write; refusals are answers too, and change nothing."""
         if through == "plain":
             return self._plainly(what, name, spec, word)
-        door, shape = (self.alpha, spec) if through == "v1alpha1" else (self.clean, CONVERTER.shown(spec))
+        timeouts, shape = (self.alpha, spec) if through == "v1alpha1" else (self.clean, CONVERTER.shown(spec))
         match what:
             case "apply":
-                return door.apply(name, word, force=True, spec=shape)
+                return timeouts.apply(name, word, force=True, spec=shape)
             case "label":
-                return door.patch(name, {"metadata": {"labels": {"word": word}}})
+                return timeouts.patch(name, {"metadata": {"labels": {"word": word}}})
             case "delete":
-                return door.delete(name)
-        created = door.create(name, spec=shape)
-        return created if created.status == 201 else door.replace(door.document(name, spec=shape))
+                return timeouts.delete(name)
+        created = timeouts.create(name, spec=shape)
+        return created if created.status == 201 else timeouts.replace(timeouts.document(name, spec=shape))
 
     def _plainly(self, what, name, spec, word):
         if what == "delete":
@@ -273,8 +300,8 @@ class Doors:
         plain = self.plane("GET", f"{self.base}?size=1000").json["items"]
         here = [item for item in plain if item["labels"].get("k8s.kuma.io/namespace") == self.namespace]
         alpha, clean = (
-            {item["metadata"]["name"]: item for item in door.send("GET", "").json["items"]}
-            for door in (self.alpha, self.clean)
+            {item["metadata"]["name"]: item for item in timeouts.send("GET", "").json["items"]}
+            for timeouts in (self.alpha, self.clean)
         )
         assert set(alpha) == set(clean) == {item["name"].removesuffix(f".{self.namespace}") for item in here}
         for item in here:
@@ -300,15 +327,15 @@ def test_all_doors_show_the_same_whatever_comes_through_which(plane, written):
         now = revision(doors.alpha.send("GET", "").json)
         assert now >= newest
         newest = now
-    made(doors.alpha.create("last", spec=timeout()))
+    accepted(doors.alpha.create("last", spec=timeout_spec()))
     assert _seen(doors, begin)
 
 
 def _seen(doors, begin):
     """The revisions that watches of all doors see; they must be the same."""
     found = []
-    for door in (doors.alpha, doors.clean):
-        with doors.plane.watch(f"{door.path}?watch=true&resourceVersion={begin}") as events:
+    for timeouts in (doors.alpha, doors.clean):
+        with doors.plane.watch(f"{timeouts.path}?watch=true&resourceVersion={begin}") as events:
             found.append(list(_until_last(events, lambda each: revision(each["object"]), "last")))
     query = f"watch=true&revision={begin}&filter[labels.k8s.kuma.io/namespace]={doors.namespace}"
     with doors.plane.watch(f"{doors.base}?{query}") as events:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kube_door import (
+from tests.kube_client import (
     APPLY,
     CORE,
     JSON_PATCH,
@@ -14,10 +14,10 @@ from tests.kube_door import (
     PROTOBUF,
     STRATEGIC,
     YAML,
-    Door,
-    made,
-    refused,
-    timeout,
+    KubeClient,
+    accepted,
+    failure,
+    timeout_spec,
 )
 
 WORDS = (
@@ -62,8 +62,8 @@ FIELDS = (
     ("rules",),
 )
 KINDS = (
-    ("kuma.io/v1alpha1", "MeshTimeout", {"spec": timeout()}),
-    ("koguma.io/v1", "MeshTimeout", {"spec": timeout()}),
+    ("kuma.io/v1alpha1", "MeshTimeout", {"spec": timeout_spec()}),
+    ("koguma.io/v1", "MeshTimeout", {"spec": timeout_spec()}),
     ("kuma.io/v1alpha1", "Dataplane", {"spec": {"networking": {}}}),
     (CORE, "ConfigMap", {"data": {"x": "y"}}),
     (CORE, "Event", {"involvedObject": {}}),
@@ -72,10 +72,9 @@ KINDS = (
 
 
 @pytest.fixture
-def maps(room):
-    found = Door(room.plane, room.namespace, CORE, "ConfigMap")
-    made(found.create("a"))
-    return found
+def config_maps(config_maps):
+    accepted(config_maps.create("a"))
+    return config_maps
 
 
 def put(document, path, value):
@@ -96,19 +95,19 @@ def put(document, path, value):
 )
 def test_any_value_in_any_field_is_taken_or_refused(plane, kind, field, value, way):
     version, word, fields = kind
-    door = Door(plane, "bad-input", version, word)
-    document = put(json.loads(json.dumps(door.document("a", **fields))), field, value)
+    timeouts = KubeClient(plane, "bad-input", version, word)
+    document = put(json.loads(json.dumps(timeouts.document("a", **fields))), field, value)
     match way:
         case "POST":
-            answer = door.send("POST", "", document, {"dryRun": "All"})
+            answer = timeouts.send("POST", "", document, {"dryRun": "All"})
         case "PUT":
-            answer = door.send("PUT", "a", document, {"dryRun": "All"})
+            answer = timeouts.send("PUT", "a", document, {"dryRun": "All"})
         case "status" | "finalize":
             space = plane("PUT", f"/api/v1/namespaces/default/{way}?dryRun=All", document)
             answer = space
         case media:
             query = {"dryRun": "All", **({"fieldManager": "one"} if media == APPLY else {})}
-            answer = door.patch("a", document, media, query)
+            answer = timeouts.patch("a", document, media, query)
     assert answer.status < 500, answer.body
     said = answer.json
     assert answer.status < 300 or (said["kind"], said["code"]) == ("Status", answer.status)
@@ -132,34 +131,37 @@ BODIES = (
 
 @pytest.mark.parametrize("body", BODIES, ids=repr)
 @pytest.mark.parametrize("media", ["application/json", YAML, PROTOBUF, MERGE, JSON_PATCH, STRATEGIC, APPLY])
-def test_any_bytes_are_refused_politely(maps, body, media):
+def test_any_bytes_are_refused_politely(config_maps, body, media):
     is_patch = media in (MERGE, JSON_PATCH, STRATEGIC, APPLY)
     query = {"fieldManager": "one"} if media == APPLY else {}
     method, name = ("PATCH", "a") if is_patch else ("POST", "")
-    answer = maps.send(method, name, body, query, Content_Type=media)
+    answer = config_maps.send(method, name, body, query, Content_Type=media)
     if (media, body) == (JSON_PATCH, b"[]"):
         assert answer.status == 200
     else:
-        assert refused(answer)[0] in (400, 415)
+        assert failure(answer)[0] in (400, 415)
 
 
 @pytest.mark.parametrize(
     "media", ["text/plain", "application/x-www-form-urlencoded", MERGE, APPLY, "application/cbor"]
 )
-def test_an_object_of_an_unknown_encoding_is_refused(maps, media):
-    answer = maps.send("POST", "", json.dumps(maps.document("b")).encode(), Content_Type=media)
-    assert refused(answer) == (415, "UnsupportedMediaType")
+def test_an_object_of_an_unknown_encoding_is_refused(config_maps, media):
+    answer = config_maps.send("POST", "", json.dumps(config_maps.document("b")).encode(), Content_Type=media)
+    assert failure(answer) == (415, "UnsupportedMediaType")
     assert "application/json, application/yaml, application/vnd.kubernetes.protobuf" in answer.json["message"]
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(maps):
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(config_maps):
     for method, name, media in (("POST", "", "application/json"), ("PATCH", "a", MERGE), ("DELETE", "a", "")):
-        answer = maps.send(method, name, b" " * (3 * 1024 * 1024 + 1), Content_Type=media)
-        assert refused(answer) == (413, "RequestEntityTooLarge")
+        answer = config_maps.send(method, name, b" " * (3 * 1024 * 1024 + 1), Content_Type=media)
+        assert failure(answer) == (413, "RequestEntityTooLarge")
 
 
-def test_methods_that_a_path_does_not_have_are_told(maps):
-    assert refused(maps.send("POST", "a", {})) == (405, "MethodNotAllowed")
-    assert refused(maps.send("PUT", "", {})) == (405, "MethodNotAllowed")
-    assert refused(maps.send("PATCH", "", {})) == (405, "MethodNotAllowed")
-    assert refused(maps.plane("POST", "/api/v1/configmaps", maps.document("b"))) == (405, "MethodNotAllowed")
+def test_methods_that_a_path_does_not_have_are_told(config_maps):
+    assert failure(config_maps.send("POST", "a", {})) == (405, "MethodNotAllowed")
+    assert failure(config_maps.send("PUT", "", {})) == (405, "MethodNotAllowed")
+    assert failure(config_maps.send("PATCH", "", {})) == (405, "MethodNotAllowed")
+    assert failure(config_maps.plane("POST", "/api/v1/configmaps", config_maps.document("b"))) == (
+        405,
+        "MethodNotAllowed",
+    )

@@ -7,19 +7,29 @@ import sqlite3
 import pytest
 
 from tests.control_plane import LocalControlPlane
-from tests.kube_room import PARTIAL, TABLE, Room, cause, names
+from tests.kube_client import (
+    CORE,
+    KOGUMA,
+    KUMA,
+    PARTIAL,
+    TABLE,
+    KubeClient,
+    config_maps_in,
+    failure_with_causes,
+    names,
+)
 
 ODD = (None, 5, "text", [], {}, {"to": 5}, {"to": [5]}, {"to": [{"default": "x", "targetRef": []}]})
 TIMEOUT = {"apiVersion": "kuma.io/v1alpha1", "kind": "MeshTimeout"}
 EVENT = {"apiVersion": "v1", "kind": "Event", "message": "it happened"}
 SPEC = {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "5s"}}]}
-WAYS = {
-    "/api/v1": "configmaps",
-    "/api/v1 ": "events",
-    "/apis/events.k8s.io/v1": "events",
-    "/apis/kuma.io/v1alpha1": "meshtimeouts",
-    "/apis/koguma.io/v1": "meshtimeouts",
-}
+ENDPOINTS = (
+    (CORE, "ConfigMap"),
+    (CORE, "Event"),
+    ("events.k8s.io/v1", "Event"),
+    (KUMA, "MeshTimeout"),
+    (KOGUMA, "MeshTimeout"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +38,10 @@ def plane(tmp_path_factory):
     folder = tmp_path_factory.mktemp("broken")
     store = f"sqlite:///{folder / 'koguma.db'}"
     with LocalControlPlane(folder, store=store) as sound:
-        room = Room(sound, "odd")
-        events, timeouts = room.sibling("events"), room.sibling("meshtimeouts", "/apis/kuma.io/v1alpha1")
+        config_maps = config_maps_in(sound, "odd")
+        events, timeouts = config_maps.other(CORE, "Event"), config_maps.other(KUMA, "MeshTimeout")
         for name in ("older", "sound", "torn", *(f"odd-{number}" for number in range(len(ODD)))):
-            room.put(name)
+            config_maps.put(name)
             events.write({**EVENT, "metadata": {"name": name}, "involvedObject": {"namespace": "odd"}})
             timeouts.write({**TIMEOUT, "metadata": {"name": name}, "spec": SPEC})
     with sqlite3.connect(folder / "koguma.db") as database:
@@ -52,10 +62,10 @@ def damage(database, name, change):
         database.execute("UPDATE changes SET body = ? WHERE revision = ?", (changed, revision))
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=ENDPOINTS, ids=" ".join)
 def listed(plane, request):
-    """Each set, and each way to it."""
-    return Room(plane, "odd", WAYS[request.param], request.param.strip())
+    """Each kind, through each API version that serves it."""
+    return KubeClient(plane, "odd", *request.param)
 
 
 READABLE = ["sound", *(f"odd-{number}" for number in range(len(ODD)))]
@@ -87,6 +97,6 @@ def test_selectors_pages_and_watches_pass_by(listed):
 def test_what_cannot_be_read_says_why_and_what_to_do(listed):
     for name, why in (("torn", "cannot be read"), ("older", "kuma.io/v0")):
         answer = listed.plane("GET", f"{listed.path}/{name}")
-        assert cause(answer) == (500, "InternalError", [])
+        assert failure_with_causes(answer) == (500, "InternalError", [])
         assert why in answer.json["message"]
         assert "delete it, or write it again" in answer.json["message"]

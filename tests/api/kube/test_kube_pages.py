@@ -6,7 +6,7 @@ import pytest
 
 from tests.control_plane import LocalControlPlane
 from tests.kube import gnostic
-from tests.kube_room import STRANGER, cause
+from tests.kube_client import ANONYMOUS, failure_with_causes
 
 JSON = "application/json"
 V2, V2BETA1 = (
@@ -147,7 +147,7 @@ def test_the_first_form_that_we_have_is_served(plane, accept, kind):
 
 def test_a_form_that_we_do_not_have_is_refused(plane):
     for accept in (V2.replace("v=v2", "v=v9"), "application/vnd.kubernetes.protobuf"):
-        assert cause(plane("GET", "/apis", Accept=accept)) == (406, "NotAcceptable", [])
+        assert failure_with_causes(plane("GET", "/apis", Accept=accept)) == (406, "NotAcceptable", [])
 
 
 def test_the_index_of_openapi_leads_to_documents_by_their_hashes(plane):
@@ -179,7 +179,7 @@ def test_openapi_v2_is_protobuf_for_who_asks(plane):
     assert answer.headers["Vary"] == "Accept"
     document = gnostic.read(answer.body)
     assert set(document["paths"]) == set(plane("GET", "/openapi/v2", Accept=JSON).json["paths"])
-    assert cause(plane("GET", "/openapi/v2", Accept="text/html")) == (406, "NotAcceptable", [])
+    assert failure_with_causes(plane("GET", "/openapi/v2", Accept="text/html")) == (406, "NotAcceptable", [])
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_a_slash_at_the_end_does_no_harm(plane, path):
 
 
 def test_the_version_is_told_to_everybody(plane):
-    told = plane("GET", "/version", **STRANGER).json
+    told = plane("GET", "/version", **ANONYMOUS).json
     assert (told["major"], told["gitVersion"].startswith(f"v1.{told['minor']}.")) == ("1", True)
     assert set(told) >= {"gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"}
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
 def test_health_is_told_to_everybody(plane, path):
-    assert plane("GET", path, **STRANGER).status == 200
+    assert plane("GET", path, **ANONYMOUS).status == 200
 
 
 @pytest.mark.parametrize(
@@ -231,30 +231,30 @@ def test_a_path_that_nobody_knows_is_told_in_plain_text(plane, path):
 )
 def test_a_resource_that_a_known_version_does_not_have_is_a_status(plane, path):
     answer = plane("GET", path)
-    assert cause(answer) == (404, "NotFound", [])
+    assert failure_with_causes(answer) == (404, "NotFound", [])
     assert answer.json["message"].startswith("the server could not find the requested resource")
 
 
 def test_an_object_that_is_not_there_is_named(plane):
     answer = plane("GET", "/apis/kuma.io/v1alpha1/namespaces/default/meshtimeouts/none")
-    assert cause(answer) == (404, "NotFound", [])
+    assert failure_with_causes(answer) == (404, "NotFound", [])
     assert answer.json["message"] == 'meshtimeouts.kuma.io "none" not found'
     assert answer.json["details"] == {"name": "none", "group": "kuma.io", "kind": "meshtimeouts"}
 
 
 def test_a_method_that_a_path_does_not_have_is_refused(plane):
     for method, path in (("POST", "/api/v1/configmaps"), ("PUT", "/api"), ("DELETE", "/api/v1/namespaces")):
-        assert cause(plane(method, path))[:2] == (405, "MethodNotAllowed")
+        assert failure_with_causes(plane(method, path))[:2] == (405, "MethodNotAllowed")
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/kuma.io/v1alpha1", "/openapi/v2", "/api/v1/configmaps"])
 def test_who_is_unknown_gets_a_status(plane, path):
-    assert cause(plane("GET", path, **STRANGER)) == (403, "Forbidden", [])
-    assert cause(plane("GET", path, Authorization="Bearer wrong")) == (401, "Unauthorized", [])
+    assert failure_with_causes(plane("GET", path, **ANONYMOUS)) == (403, "Forbidden", [])
+    assert failure_with_causes(plane("GET", path, Authorization="Bearer wrong")) == (401, "Unauthorized", [])
 
 
 def test_a_refusal_says_who_cannot_do_what_where(plane):
-    answer = plane("GET", "/apis/kuma.io/v1alpha1/namespaces/shop/meshtimeouts", **STRANGER)
+    answer = plane("GET", "/apis/kuma.io/v1alpha1/namespaces/shop/meshtimeouts", **ANONYMOUS)
     said = 'cannot list resource "meshtimeouts" in API group "kuma.io" in the namespace "shop"'
     assert answer.json["message"].startswith("meshtimeouts.kuma.io is forbidden: User ")
     assert answer.json["message"].endswith(said)

@@ -6,7 +6,7 @@ import pytest
 
 from koguma.api.kube.answers import PIECE
 from tests.control_plane import LocalControlPlane, timeout
-from tests.kube_door import KOGUMA, KUMA, Door
+from tests.kube_client import KOGUMA, KUMA, KubeClient
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_watches_of_one_change_each_see_it_in_their_version_and_their_namespace(
     with ExitStack() as stack:
         watches = [stack.enter_context(crowded.watch(f"{each}{query}")) for each in watched]
         crowded("PUT", "/meshes/crowd/meshtimeouts/t-000", timeout("t-000", "crowd", "9s"))
-        there = Door(crowded, "elsewhere").create(
+        there = KubeClient(crowded, "elsewhere").create(
             "there", metadata={"labels": {"kuma.io/mesh": "crowd"}}, spec=timeout()["spec"]
         )
         assert there.status == 201, there.body

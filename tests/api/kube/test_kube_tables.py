@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kube_room import PARTIAL, PARTIAL_LIST, TABLE, cause, names, revision
+from tests.kube_client import PARTIAL, PARTIAL_LIST, TABLE, failure_with_causes, names, resource_version
 
 JSON = "application/json"
 KUBECTL = f"{TABLE}, {TABLE.replace('v=v1;', 'v=v1beta1;')}, {JSON}"
@@ -13,10 +13,10 @@ def columns(table, *, wide=False):
 
 
 @pytest.mark.parametrize("accept", [TABLE, KUBECTL, f"application/vnd.kubernetes.protobuf,{TABLE}"])
-def test_a_list_can_be_a_table(room, accept):
-    room.put("a", "text")
-    room.put("b")
-    answer = room.list(accept)
+def test_a_list_can_be_a_table(config_maps, accept):
+    config_maps.put("a", "text")
+    config_maps.put("b")
+    answer = config_maps.list(accept)
     table = answer.json
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
     assert columns(table) == ["Name", "Data", "Age"]
@@ -26,29 +26,29 @@ def test_a_list_can_be_a_table(room, accept):
     assert answer.headers["Content-Type"].startswith(JSON)
 
 
-def test_one_object_can_be_a_table_of_one_row(room):
-    made = room.put("a")
-    table = room.plane("GET", f"{room.path}/a", Accept=KUBECTL).json
-    assert (table["kind"], table["metadata"]["resourceVersion"]) == ("Table", revision(made))
+def test_one_object_can_be_a_table_of_one_row(config_maps):
+    made = config_maps.put("a")
+    table = config_maps.plane("GET", f"{config_maps.path}/a", Accept=KUBECTL).json
+    assert (table["kind"], table["metadata"]["resourceVersion"]) == ("Table", resource_version(made))
     assert [row["cells"][0] for row in table["rows"]] == ["a"]
 
 
-def test_the_answer_to_a_write_can_be_a_table(room):
+def test_the_answer_to_a_write_can_be_a_table(config_maps):
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
-    made = room.plane("POST", room.path, body, Accept=TABLE)
+    made = config_maps.plane("POST", config_maps.path, body, Accept=TABLE)
     assert (made.status, made.json["kind"], made.json["rows"][0]["cells"][:2]) == (201, "Table", ["a", 0])
 
 
-def test_an_empty_table_has_its_columns(room):
-    table = room.list(TABLE).json
+def test_an_empty_table_has_its_columns(config_maps):
+    table = config_maps.list(TABLE).json
     assert (columns(table), table["rows"]) == (["Name", "Data", "Age"], [])
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_shapes_are_said_in_the_version_that_was_asked_for(room, version):
-    room.put("a")
+def test_shapes_are_said_in_the_version_that_was_asked_for(config_maps, version):
+    config_maps.put("a")
     for accept in (TABLE, PARTIAL_LIST):
-        answer = room.list(accept.replace("v=v1;", f"v={version};")).json
+        answer = config_maps.list(accept.replace("v=v1;", f"v={version};")).json
         assert answer["apiVersion"] == f"meta.k8s.io/{version}"
         inside = [row["object"] for row in answer.get("rows", ())] or answer["items"]
         assert {(one["kind"], one["apiVersion"]) for one in inside} == {
@@ -94,9 +94,9 @@ def test_our_kinds_have_the_same_columns_under_both_groups(plane):
         ("None", None),
     ],
 )
-def test_rows_carry_as_much_of_their_objects_as_asked(room, include, kind):
-    room.put("a", "text")
-    (row,) = room.list(TABLE, includeObject=include).json["rows"]
+def test_rows_carry_as_much_of_their_objects_as_asked(config_maps, include, kind):
+    config_maps.put("a", "text")
+    (row,) = config_maps.list(TABLE, includeObject=include).json["rows"]
     if kind is None:
         assert row["object"] is None
         return
@@ -105,15 +105,19 @@ def test_rows_carry_as_much_of_their_objects_as_asked(room, include, kind):
 
 
 @pytest.mark.parametrize("query", [{}, {"watch": "true"}], ids=str)
-def test_an_unknown_measure_is_refused(room, query):
-    room.put("a")
-    assert cause(room.list(TABLE, includeObject="All", **query)) == (400, "BadRequest", [])
+def test_an_unknown_measure_is_refused(config_maps, query):
+    config_maps.put("a")
+    assert failure_with_causes(config_maps.list(TABLE, includeObject="All", **query)) == (
+        400,
+        "BadRequest",
+        [],
+    )
 
 
-def test_a_list_can_be_of_metadata_alone(room):
-    room.put("a", "text", team="red")
-    room.put("b")
-    listed = room.list(PARTIAL_LIST, limit=1).json
+def test_a_list_can_be_of_metadata_alone(config_maps):
+    config_maps.put("a", "text", team="red")
+    config_maps.put("b")
+    listed = config_maps.list(PARTIAL_LIST, limit=1).json
     assert (listed["kind"], names(listed)) == ("PartialObjectMetadataList", ["a"])
     assert listed["metadata"]["remainingItemCount"] == 1
     (one,) = listed["items"]
@@ -121,11 +125,11 @@ def test_a_list_can_be_of_metadata_alone(room):
     assert one["metadata"]["labels"] == {"team": "red"}
 
 
-def test_one_object_and_a_watch_can_be_of_metadata_alone(room):
-    room.put("a", "text")
-    one = room.plane("GET", f"{room.path}/a", Accept=PARTIAL).json
+def test_one_object_and_a_watch_can_be_of_metadata_alone(config_maps):
+    config_maps.put("a", "text")
+    one = config_maps.plane("GET", f"{config_maps.path}/a", Accept=PARTIAL).json
     assert (one["kind"], "data" in one) == ("PartialObjectMetadata", False)
-    with room.watch(PARTIAL) as watch:
+    with config_maps.watch(PARTIAL) as watch:
         event = watch.next()
     assert (event["type"], event["object"]) == ("ADDED", one)
 
@@ -141,21 +145,21 @@ def test_one_object_and_a_watch_can_be_of_metadata_alone(room):
     ],
 )
 @pytest.mark.parametrize("query", [{}, {"watch": "true"}], ids=str)
-def test_what_we_do_not_have_is_refused_and_named(room, accept, query):
-    room.put("a")
-    refused = room.list(accept, **query)
-    assert cause(refused) == (406, "NotAcceptable", [])
+def test_what_we_do_not_have_is_refused_and_named(config_maps, accept, query):
+    config_maps.put("a")
+    refused = config_maps.list(accept, **query)
+    assert failure_with_causes(refused) == (406, "NotAcceptable", [])
     assert "application/json" in refused.json["message"]
-    assert cause(room.plane("GET", f"{room.path}/a", Accept=accept))[0] == 406
+    assert failure_with_causes(config_maps.plane("GET", f"{config_maps.path}/a", Accept=accept))[0] == 406
 
 
 @pytest.mark.parametrize(
     "accept",
     [f"application/vnd.kubernetes.protobuf,{JSON}", "*/*", "application/*", f"{JSON};q=0.8", "text/html,*/*"],
 )
-def test_who_takes_json_too_gets_json(room, accept):
-    room.put("a")
-    assert room.list(accept).json["kind"] == "ConfigMapList"
+def test_who_takes_json_too_gets_json(config_maps, accept):
+    config_maps.put("a")
+    assert config_maps.list(accept).json["kind"] == "ConfigMapList"
 
 
 def test_a_review_is_no_table(plane):
@@ -165,5 +169,5 @@ def test_a_review_is_no_table(plane):
         "spec": {"nonResourceAttributes": {"path": "/x", "verb": "get"}},
     }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    assert cause(plane("POST", path, review, Accept=TABLE)) == (406, "NotAcceptable", [])
+    assert failure_with_causes(plane("POST", path, review, Accept=TABLE)) == (406, "NotAcceptable", [])
     assert plane("POST", path, review, Accept=KUBECTL).status in (201, 406)

@@ -1,15 +1,9 @@
 """Owners: what belongs to an object goes with it, waits for it, or is let go."""
 
-import pytest
-
 from koguma.kube.owners import FOREGROUND, ORPHAN, Disown, Owners, Release, Remove
 from koguma.model.resource import Meta, Resource
-from tests.kube_door import CORE, KOGUMA, Door, made, timeout, until
-
-
-@pytest.fixture
-def maps(room):
-    return Door(room.plane, room.namespace, CORE, "ConfigMap")
+from tests.kube_client import CORE, KOGUMA, accepted, timeout_spec
+from tests.waiting import until
 
 
 def owned_by(*owners, blocks=False):
@@ -27,129 +21,131 @@ def owned_by(*owners, blocks=False):
     }
 
 
-def test_what_belongs_to_an_object_goes_with_it(maps):
+def test_what_belongs_to_an_object_goes_with_it(config_maps):
     timeouts, leases = (
-        maps.other("kuma.io/v1alpha1", "MeshTimeout"),
-        maps.other("coordination.k8s.io/v1", "Lease"),
+        config_maps.other("kuma.io/v1alpha1", "MeshTimeout"),
+        config_maps.other("coordination.k8s.io/v1", "Lease"),
     )
-    owner = made(maps.create("owner"))
-    child = made(timeouts.create("child", metadata=owned_by(owner), spec=timeout()))
-    made(leases.create("grandchild", metadata=owned_by(child), spec={}))
-    made(maps.create("free"))
-    assert maps.delete("owner", {"propagationPolicy": "Background"}).json["status"] == "Success"
+    owner = accepted(config_maps.create("owner"))
+    child = accepted(timeouts.create("child", metadata=owned_by(owner), spec=timeout_spec()))
+    accepted(leases.create("grandchild", metadata=owned_by(child), spec={}))
+    accepted(config_maps.create("free"))
+    assert config_maps.delete("owner", {"propagationPolicy": "Background"}).json["status"] == "Success"
     until(lambda: not timeouts.exists("child") and not leases.exists("grandchild"))
-    assert maps.exists("free")
+    assert config_maps.exists("free")
 
 
-def test_the_version_in_a_reference_does_not_matter(maps):
-    timeouts = maps.other("kuma.io/v1alpha1", "MeshTimeout")
-    owner = made(timeouts.create("owner", spec=timeout()))
+def test_the_version_in_a_reference_does_not_matter(config_maps):
+    timeouts = config_maps.other("kuma.io/v1alpha1", "MeshTimeout")
+    owner = accepted(timeouts.create("owner", spec=timeout_spec()))
     for name, version in (("a", "kuma.io/v1alpha1"), ("b", KOGUMA)):
-        made(maps.create(name, metadata=owned_by({**owner, "apiVersion": version})))
-    made(maps.create("last"))
+        accepted(config_maps.create(name, metadata=owned_by({**owner, "apiVersion": version})))
+    accepted(config_maps.create("last"))
     assert timeouts.other(KOGUMA).delete("owner").status == 200
-    until(lambda: not maps.exists("a") and not maps.exists("b"))
-    assert maps.exists("last")
+    until(lambda: not config_maps.exists("a") and not config_maps.exists("b"))
+    assert config_maps.exists("last")
 
 
-def test_the_last_owner_takes_it_along(maps):
-    owners = [made(maps.create(name)) for name in ("one", "two")]
-    made(maps.create("child", metadata=owned_by(*owners)))
-    assert maps.delete("one").status == 200
-    made(maps.create("later", metadata=owned_by(owners[0])))
-    until(lambda: not maps.exists("later"))  # then the first deletion has been looked at
-    assert maps.exists("child")
-    assert maps.delete("two").status == 200
-    until(lambda: not maps.exists("child"))
+def test_the_last_owner_takes_it_along(config_maps):
+    owners = [accepted(config_maps.create(name)) for name in ("one", "two")]
+    accepted(config_maps.create("child", metadata=owned_by(*owners)))
+    assert config_maps.delete("one").status == 200
+    accepted(config_maps.create("later", metadata=owned_by(owners[0])))
+    until(lambda: not config_maps.exists("later"))  # then the first deletion has been looked at
+    assert config_maps.exists("child")
+    assert config_maps.delete("two").status == 200
+    until(lambda: not config_maps.exists("child"))
 
 
-def test_an_owner_in_another_namespace_is_none(maps):
-    elsewhere = maps.other(namespace=f"{maps.namespace}-other")
-    owner = made(elsewhere.create("owner"))
-    made(maps.create("child", metadata=owned_by(owner)))
-    until(lambda: not maps.exists("child"))
+def test_an_owner_in_another_namespace_is_none(config_maps):
+    elsewhere = config_maps.other(namespace=f"{config_maps.namespace}-other")
+    owner = accepted(elsewhere.create("owner"))
+    accepted(config_maps.create("child", metadata=owned_by(owner)))
+    until(lambda: not config_maps.exists("child"))
     assert elsewhere.exists("owner")
 
 
-def test_objects_of_a_mesh_s_own_namespace_are_of_one_namespace(maps, mesh):
+def test_objects_of_a_mesh_s_own_namespace_are_of_one_namespace(config_maps, mesh):
     """What has no namespace of its own is where the form shows it."""
-    here = maps.other(namespace=f"mesh-{mesh}")
+    here = config_maps.other(namespace=f"mesh-{mesh}")
     timeouts = here.other("kuma.io/v1alpha1", "MeshTimeout")
-    owner = made(here.create("owner"))
-    made(timeouts.create("child", metadata=owned_by(owner), spec=timeout()))
-    policy = made(timeouts.create("policy", spec=timeout()))
-    made(here.create("its", metadata=owned_by(policy)))
-    made(maps.create("foreign", metadata=owned_by(policy)))
-    until(lambda: not maps.exists("foreign"))
+    owner = accepted(here.create("owner"))
+    accepted(timeouts.create("child", metadata=owned_by(owner), spec=timeout_spec()))
+    policy = accepted(timeouts.create("policy", spec=timeout_spec()))
+    accepted(here.create("its", metadata=owned_by(policy)))
+    accepted(config_maps.create("foreign", metadata=owned_by(policy)))
+    until(lambda: not config_maps.exists("foreign"))
     assert timeouts.exists("child")
     assert here.exists("its")
     assert here.delete("owner").status == 200
     until(lambda: not timeouts.exists("child"))
 
 
-def test_what_lives_everywhere_may_own_everywhere(maps):
-    roles = maps.other("rbac.authorization.k8s.io/v1", "ClusterRole", namespace="")
-    owner = made(roles.create(maps.namespace, rules=[]))
-    made(maps.create("child", metadata=owned_by(owner)))
-    made(maps.create("orphan", metadata=owned_by({**owner, "metadata": {"name": "x", "uid": "gone"}})))
-    until(lambda: not maps.exists("orphan"))
-    assert maps.exists("child")
-    assert roles.delete(maps.namespace).status == 200
-    until(lambda: not maps.exists("child"))
+def test_what_lives_everywhere_may_own_everywhere(config_maps):
+    roles = config_maps.other("rbac.authorization.k8s.io/v1", "ClusterRole", namespace="")
+    owner = accepted(roles.create(config_maps.namespace, rules=[]))
+    accepted(config_maps.create("child", metadata=owned_by(owner)))
+    accepted(
+        config_maps.create("orphan", metadata=owned_by({**owner, "metadata": {"name": "x", "uid": "gone"}}))
+    )
+    until(lambda: not config_maps.exists("orphan"))
+    assert config_maps.exists("child")
+    assert roles.delete(config_maps.namespace).status == 200
+    until(lambda: not config_maps.exists("child"))
 
 
-def test_an_owner_in_the_foreground_waits_for_those_that_block_it(maps):
-    owner = made(maps.create("owner"))
+def test_an_owner_in_the_foreground_waits_for_those_that_block_it(config_maps):
+    owner = accepted(config_maps.create("owner"))
     held = {"finalizers": ["example.com/hold"]}
-    made(maps.create("blocks", metadata={**owned_by(owner, blocks=True), **held}))
-    made(maps.create("free", metadata={**owned_by(owner), **held}))
-    ends = made(maps.delete("owner", {"propagationPolicy": "Foreground"}))
+    accepted(config_maps.create("blocks", metadata={**owned_by(owner, blocks=True), **held}))
+    accepted(config_maps.create("free", metadata={**owned_by(owner), **held}))
+    ends = accepted(config_maps.delete("owner", {"propagationPolicy": "Foreground"}))
     assert ends["metadata"]["finalizers"] == ["foregroundDeletion"]
     for name in ("blocks", "free"):
-        until(lambda name=name: "deletionTimestamp" in maps.get(name)["metadata"])
-    assert maps.exists("owner")
-    made(maps.patch("blocks", {"metadata": {"finalizers": None}}))
-    until(lambda: not maps.exists("owner"))
-    assert maps.exists("free")
-    made(maps.patch("free", {"metadata": {"finalizers": None}}))
+        until(lambda name=name: "deletionTimestamp" in config_maps.get(name)["metadata"])
+    assert config_maps.exists("owner")
+    accepted(config_maps.patch("blocks", {"metadata": {"finalizers": None}}))
+    until(lambda: not config_maps.exists("owner"))
+    assert config_maps.exists("free")
+    accepted(config_maps.patch("free", {"metadata": {"finalizers": None}}))
 
 
-def test_a_whole_tree_goes_in_the_foreground(maps):
-    root = made(maps.create("root"))
-    branch = made(maps.create("branch", metadata=owned_by(root, blocks=True)))
+def test_a_whole_tree_goes_in_the_foreground(config_maps):
+    root = accepted(config_maps.create("root"))
+    branch = accepted(config_maps.create("branch", metadata=owned_by(root, blocks=True)))
     leaf = {**owned_by(branch, blocks=True), "finalizers": ["example.com/hold"]}
-    made(maps.create("leaf", metadata=leaf))
-    made(maps.delete("root", {"propagationPolicy": "Foreground"}))
-    until(lambda: "deletionTimestamp" in maps.get("leaf")["metadata"])
-    assert maps.exists("branch")
-    assert maps.exists("root")
-    made(maps.patch("leaf", {"metadata": {"finalizers": None}}))
-    until(lambda: not maps.exists("root"))
-    assert not maps.exists("branch")
+    accepted(config_maps.create("leaf", metadata=leaf))
+    accepted(config_maps.delete("root", {"propagationPolicy": "Foreground"}))
+    until(lambda: "deletionTimestamp" in config_maps.get("leaf")["metadata"])
+    assert config_maps.exists("branch")
+    assert config_maps.exists("root")
+    accepted(config_maps.patch("leaf", {"metadata": {"finalizers": None}}))
+    until(lambda: not config_maps.exists("root"))
+    assert not config_maps.exists("branch")
 
 
-def test_orphans_stay_and_know_no_owner_any_more(maps):
-    owner, other = made(maps.create("owner")), made(maps.create("other"))
-    made(maps.create("child", metadata=owned_by(owner, other)))
-    made(maps.create("only", metadata=owned_by(owner)))
-    ends = made(maps.delete("owner", {"propagationPolicy": "Orphan"}))
+def test_orphans_stay_and_know_no_owner_any_more(config_maps):
+    owner, other = accepted(config_maps.create("owner")), accepted(config_maps.create("other"))
+    accepted(config_maps.create("child", metadata=owned_by(owner, other)))
+    accepted(config_maps.create("only", metadata=owned_by(owner)))
+    ends = accepted(config_maps.delete("owner", {"propagationPolicy": "Orphan"}))
     assert ends["metadata"]["finalizers"] == ["orphan"]
-    until(lambda: not maps.exists("owner"))
-    assert maps.get("child")["metadata"]["ownerReferences"] == owned_by(other)["ownerReferences"]
-    assert "ownerReferences" not in maps.get("only")["metadata"]
+    until(lambda: not config_maps.exists("owner"))
+    assert config_maps.get("child")["metadata"]["ownerReferences"] == owned_by(other)["ownerReferences"]
+    assert "ownerReferences" not in config_maps.get("only")["metadata"]
 
 
-def test_a_namespace_that_belongs_to_something_is_emptied_before_it_goes(maps):
-    spaces = maps.other(CORE, "Namespace", namespace="")
-    roles = maps.other("rbac.authorization.k8s.io/v1", "ClusterRole", namespace="")
-    owner = made(roles.create(maps.namespace, rules=[]))
-    made(spaces.create(maps.namespace, metadata=owned_by(owner)))
-    made(maps.create("inside", metadata={"finalizers": ["example.com/hold"]}))
-    assert roles.delete(maps.namespace).status == 200
-    until(lambda: spaces.get(maps.namespace)["status"]["phase"] == "Terminating")
-    until(lambda: "deletionTimestamp" in maps.get("inside")["metadata"])
-    made(maps.patch("inside", {"metadata": {"finalizers": None}}))
-    until(lambda: not spaces.exists(maps.namespace))
+def test_a_namespace_that_belongs_to_something_is_emptied_before_it_goes(config_maps):
+    spaces = config_maps.other(CORE, "Namespace", namespace="")
+    roles = config_maps.other("rbac.authorization.k8s.io/v1", "ClusterRole", namespace="")
+    owner = accepted(roles.create(config_maps.namespace, rules=[]))
+    accepted(spaces.create(config_maps.namespace, metadata=owned_by(owner)))
+    accepted(config_maps.create("inside", metadata={"finalizers": ["example.com/hold"]}))
+    assert roles.delete(config_maps.namespace).status == 200
+    until(lambda: spaces.get(config_maps.namespace)["status"]["phase"] == "Terminating")
+    until(lambda: "deletionTimestamp" in config_maps.get("inside")["metadata"])
+    accepted(config_maps.patch("inside", {"metadata": {"finalizers": None}}))
+    until(lambda: not spaces.exists(config_maps.namespace))
 
 
 # The rules alone.

@@ -4,25 +4,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.kube_door import (
+from tests.kube_client import (
     CORE,
     JSON_PATCH,
     KOGUMA,
     MERGE,
     STRATEGIC,
+    accepted,
     causes,
-    made,
-    refused,
+    failure,
     revision,
-    timeout,
+    timeout_spec,
 )
 
 
 @pytest.fixture
-def maps(door):
-    found = door.other(CORE, "ConfigMap")
-    made(found.create("a", metadata={"labels": {"x": "1", "y": "2"}}, data={"one": "1", "two": "2"}))
-    return found
+def config_maps(config_maps):
+    labels, data = {"x": "1", "y": "2"}, {"one": "1", "two": "2"}
+    accepted(config_maps.create("a", metadata={"labels": labels}, data=data))
+    return config_maps
 
 
 CHANGES = {
@@ -42,40 +42,42 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("way", CHANGES)
-def test_a_patch_changes_what_it_names_and_nothing_else(maps, way):
+def test_a_patch_changes_what_it_names_and_nothing_else(config_maps, way):
     media, change = CHANGES[way]
-    before = maps.get("a")
-    after = made(maps.patch("a", change, media))
+    before = config_maps.get("a")
+    after = accepted(config_maps.patch("a", change, media))
     assert after["data"] == {"two": "2", "three": "3"}
     assert after["metadata"]["labels"] == {"y": "2"}
     assert revision(after) > revision(before)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert maps.get("a") == after
+    assert config_maps.get("a") == after
 
 
-def test_a_strategic_patch_merges_lists_by_their_keys(door):
-    accounts = door.other(CORE, "ServiceAccount")
-    made(accounts.create("a", secrets=[{"name": "one"}, {"name": "two"}]))
-    added = made(accounts.patch("a", {"secrets": [{"name": "three"}]}, STRATEGIC))
+def test_a_strategic_patch_merges_lists_by_their_keys(timeouts):
+    accounts = timeouts.other(CORE, "ServiceAccount")
+    accepted(accounts.create("a", secrets=[{"name": "one"}, {"name": "two"}]))
+    added = accepted(accounts.patch("a", {"secrets": [{"name": "three"}]}, STRATEGIC))
     assert sorted(each["name"] for each in added["secrets"]) == ["one", "three", "two"]
-    gone = made(accounts.patch("a", {"secrets": [{"$patch": "delete", "name": "one"}]}, STRATEGIC))
+    gone = accepted(accounts.patch("a", {"secrets": [{"$patch": "delete", "name": "one"}]}, STRATEGIC))
     assert sorted(each["name"] for each in gone["secrets"]) == ["three", "two"]
 
 
 @pytest.mark.parametrize("version", ["kuma.io/v1alpha1", KOGUMA])
-def test_strategic_patches_are_for_kubernetes_own_kinds(door, version):
-    made(door.create("a", spec=timeout()))
-    answer = door.other(version).patch("a", {"spec": {}}, STRATEGIC)
-    assert refused(answer) == (415, "UnsupportedMediaType")
+def test_strategic_patches_are_for_kubernetes_own_kinds(timeouts, version):
+    accepted(timeouts.create("a", spec=timeout_spec()))
+    answer = timeouts.other(version).patch("a", {"spec": {}}, STRATEGIC)
+    assert failure(answer) == (415, "UnsupportedMediaType")
     taken = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
     assert answer.json["message"].endswith(f"accepted media types include: {taken}")
-    assert made(door.other(version).patch("a", {"spec": timeout("6s")}))["spec"] == timeout("6s")
+    assert accepted(timeouts.other(version).patch("a", {"spec": timeout_spec("6s")}))["spec"] == timeout_spec(
+        "6s"
+    )
 
 
 @pytest.mark.parametrize("media", ["", "application/json", "application/yaml", "text/plain"])
-def test_a_patch_says_what_it_is(maps, media):
-    answer = maps.patch("a", {"data": {}}, media)
-    assert refused(answer) == (415, "UnsupportedMediaType")
+def test_a_patch_says_what_it_is(config_maps, media):
+    answer = config_maps.patch("a", {"data": {}}, media)
+    assert failure(answer) == (415, "UnsupportedMediaType")
 
 
 @pytest.mark.parametrize(
@@ -87,22 +89,25 @@ def test_a_patch_says_what_it_is(maps, media):
     ],
     ids=["merge", "strategic", "json"],
 )
-def test_a_revision_in_a_patch_is_a_condition(maps, media, change):
+def test_a_revision_in_a_patch_is_a_condition(config_maps, media, change):
     def with_revision(number):
         if isinstance(change, list):
             return [{**change[0], "value": str(number)}, {"op": "add", "path": "/data/x", "value": "y"}]
         return {"metadata": {"resourceVersion": str(number)}, "data": {"x": "y"}}
 
-    before = revision(maps.get("a"))
-    made(maps.patch("a", {"data": {"between": "1"}}))
-    stale = maps.patch("a", with_revision(before), media)
-    assert refused(stale) == (409, "Conflict")
+    before = revision(config_maps.get("a"))
+    accepted(config_maps.patch("a", {"data": {"between": "1"}}))
+    stale = config_maps.patch("a", with_revision(before), media)
+    assert failure(stale) == (409, "Conflict")
     assert "the object has been modified" in stale.json["message"]
-    assert made(maps.patch("a", with_revision(revision(maps.get("a"))), media))["data"]["x"] == "y"
+    assert (
+        accepted(config_maps.patch("a", with_revision(revision(config_maps.get("a"))), media))["data"]["x"]
+        == "y"
+    )
 
 
-def test_another_uid_in_a_patch_is_a_conflict(maps):
-    assert refused(maps.patch("a", {"metadata": {"uid": "other"}})) == (409, "Conflict")
+def test_another_uid_in_a_patch_is_a_conflict(config_maps):
+    assert failure(config_maps.patch("a", {"metadata": {"uid": "other"}})) == (409, "Conflict")
 
 
 WRONG = {
@@ -125,47 +130,47 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_patch_that_does_not_fit_is_refused_and_changes_nothing(maps, wrong):
+def test_a_patch_that_does_not_fit_is_refused_and_changes_nothing(config_maps, wrong):
     media, change, status, reason = WRONG[wrong]
-    before = maps.get("a")
+    before = config_maps.get("a")
     query = {"force": "true"} if wrong == "forced" else ()
-    assert refused(maps.patch("a", change, media, query)) == (status, reason)
-    assert maps.get("a") == before
+    assert failure(config_maps.patch("a", change, media, query)) == (status, reason)
+    assert config_maps.get("a") == before
 
 
-def test_too_many_operations_are_refused(maps):
+def test_too_many_operations_are_refused(config_maps):
     change = [{"op": "test", "path": "/data/one", "value": "1"}] * 10_001
-    assert refused(maps.patch("a", change, JSON_PATCH)) == (413, "RequestEntityTooLarge")
+    assert failure(config_maps.patch("a", change, JSON_PATCH)) == (413, "RequestEntityTooLarge")
 
 
-def test_what_is_not_there_is_not_patched(maps):
+def test_what_is_not_there_is_not_patched(config_maps):
     for media, change in CHANGES.values():
-        assert refused(maps.patch("no", change, media)) == (404, "NotFound")
+        assert failure(config_maps.patch("no", change, media)) == (404, "NotFound")
 
 
-def test_a_patch_of_the_spec_is_judged_as_a_whole(door):
-    made(door.create("a", spec=timeout()))
+def test_a_patch_of_the_spec_is_judged_as_a_whole(timeouts):
+    accepted(timeouts.create("a", spec=timeout_spec()))
     path = "/spec/to/0/default/idleTimeout"
-    answer = door.patch("a", [{"op": "replace", "path": path, "value": "soon"}], JSON_PATCH)
-    assert refused(answer) == (422, "Invalid")
+    answer = timeouts.patch("a", [{"op": "replace", "path": path, "value": "soon"}], JSON_PATCH)
+    assert failure(answer) == (422, "Invalid")
     assert [field for field, _ in causes(answer)] == ["spec.to[0].default.idleTimeout"]
-    changed = made(door.patch("a", [{"op": "replace", "path": path, "value": "9s"}], JSON_PATCH))
-    assert changed["spec"] == timeout("9s")
+    changed = accepted(timeouts.patch("a", [{"op": "replace", "path": path, "value": "9s"}], JSON_PATCH))
+    assert changed["spec"] == timeout_spec("9s")
 
 
-def test_what_only_the_server_says_cannot_be_patched(maps):
-    before = maps.get("a")
+def test_what_only_the_server_says_cannot_be_patched(config_maps):
+    before = config_maps.get("a")
     said = {
         "creationTimestamp": "2001-01-01T00:00:00Z",
         "generation": 9,
         "deletionTimestamp": "2001-01-01T00:00:00Z",
     }
-    assert made(maps.patch("a", {"metadata": said})) == before
+    assert accepted(config_maps.patch("a", {"metadata": said})) == before
 
 
-def test_many_may_patch_at_once_without_a_condition(maps):
+def test_many_may_patch_at_once_without_a_condition(config_maps):
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda n: maps.patch("a", {"data": {f"key{n}": str(n)}}), range(24)))
+        answers = list(pool.map(lambda n: config_maps.patch("a", {"data": {f"key{n}": str(n)}}), range(24)))
     assert {answer.status for answer in answers} == {200}
-    assert {f"key{n}" for n in range(24)} <= set(maps.get("a")["data"])
+    assert {f"key{n}" for n in range(24)} <= set(config_maps.get("a")["data"])
     assert len({revision(answer.json) for answer in answers}) == 24

@@ -1,10 +1,9 @@
-"""A way to write objects of one kind in one namespace through the Kubernetes form."""
+"""A client of the Kubernetes form for tests: objects of one kind in one namespace."""
 
-import time
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.control_plane import LocalControlPlane
+from tests.control_plane import LocalControlPlane, WatchStream
 from tests.http_client import Response
 
 MERGE = "application/merge-patch+json"
@@ -14,11 +13,15 @@ APPLY = "application/apply-patch+yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 YAML = "application/yaml"
 KUMA, KOGUMA, CORE = "kuma.io/v1alpha1", "koguma.io/v1", "v1"
+META = "g=meta.k8s.io"
+TABLE = f"application/json;as=Table;v=v1;{META}"
+PARTIAL = f"application/json;as=PartialObjectMetadata;v=v1;{META}"
+PARTIAL_LIST = f"application/json;as=PartialObjectMetadataList;v=v1;{META}"
+ANONYMOUS = {"X_Forwarded_For": "192.0.2.1"}  # no local user any more, and no token either
 PLURALS = {"Mesh": "meshes", "MeshProxyPatch": "meshproxypatches"}
-_PATIENCE_SECONDS = 20.0
 
 
-class Door:
+class KubeClient:
     """Objects of a kind in a namespace, or everywhere where the namespace is empty."""
 
     def __init__(
@@ -30,15 +33,17 @@ class Door:
         self.kind = kind
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         within = f"/namespaces/{namespace}" if namespace else ""
-        self.path = f"{root}{within}/{PLURALS.get(kind, kind.lower() + 's')}"
+        plural = PLURALS.get(kind, kind.lower() + "s")
+        self.path = f"{root}{within}/{plural}"
+        self.all_namespaces_path = f"{root}/{plural}"
 
-    def other(self, version: str = "", kind: str = "", namespace: str | None = None) -> "Door":
-        """Another way into the same room."""
+    def other(self, version: str = "", kind: str = "", namespace: str | None = None) -> "KubeClient":
+        """The same with another API version, kind or namespace."""
         where = self.namespace if namespace is None else namespace
-        return Door(self.plane, where, version or self.version, kind or self.kind)
+        return KubeClient(self.plane, where, version or self.version, kind or self.kind)
 
     def document(self, name: str = "", **fields: Any) -> dict[str, Any]:
-        """An object; fields called `metadata` are laid over its name."""
+        """An object; what is given as `metadata` is added to its name."""
         metadata = {**({"name": name} if name else {}), **fields.pop("metadata", {})}
         return {"apiVersion": self.version, "kind": self.kind, "metadata": metadata, **fields}
 
@@ -71,36 +76,87 @@ class Door:
         path = self.path + (f"/{name}" if name else "") + (f"?{urlencode(query)}" if query else "")
         return self.plane(method, path, body, **headers)
 
+    def put(self, name: str, text: str = "", **labels: str) -> Any:
+        """Create or replace a ConfigMap with one text; the stored object."""
+        return self.write(self.document(name, metadata={"labels": labels}, data={"text": text}))
 
-def made(answer: Response) -> Any:
-    """The object that a write answered with."""
+    def write(self, document: Any) -> Any:
+        """Create or replace an object; the stored one."""
+        is_new = not self.exists(document["metadata"]["name"])
+        return accepted(self.send("POST", "", document) if is_new else self.replace(document))
+
+    def list(self, accept: str = "application/json", **query: Any) -> Response:
+        return self.send("GET", "", query=query, Accept=accept)
+
+    def watch(self, accept: str = "application/json", **query: Any) -> WatchStream:
+        return self.plane.watch(f"{self.path}?{urlencode({'watch': 'true', **query})}", Accept=accept)
+
+    @property
+    def resource_version(self) -> str:
+        """The newest one."""
+        return resource_version(self.list().json)
+
+
+def config_maps_in(plane: LocalControlPlane, namespace: str) -> KubeClient:
+    """A client for the ConfigMaps of a namespace."""
+    return KubeClient(plane, namespace, CORE, "ConfigMap")
+
+
+def accepted(answer: Response) -> Any:
+    """The object in the response to a successful write."""
     assert answer.status in (200, 201), answer.body
     return answer.json
 
 
-def refused(answer: Response) -> tuple[int, str]:
-    """A refusal in short."""
-    said = answer.json
-    assert (said["kind"], said["status"], said["code"]) == ("Status", "Failure", answer.status)
-    return answer.status, said["reason"]
+def failure(answer: Response) -> tuple[int, str]:
+    """The code and the reason of a Status."""
+    status = answer.json
+    assert (status["kind"], status["status"], status["code"]) == ("Status", "Failure", answer.status)
+    return answer.status, status["reason"]
 
 
 def causes(answer: Response) -> list[tuple[str, str]]:
-    """Where a refusal points, and why."""
-    return [(one["field"], one["reason"]) for one in answer.json["details"]["causes"]]
+    """The fields that a Status names, and why."""
+    return [(cause["field"], cause["reason"]) for cause in answer.json["details"]["causes"]]
+
+
+def failure_with_causes(answer: Response) -> tuple[int, str, list[str]]:
+    """The code and the reason of a Status, and the reasons of its causes."""
+    causes = answer.json.get("details", {}).get("causes", [])
+    return *failure(answer), [cause["reason"] for cause in causes]
+
+
+def resource_version(document: Any) -> str:
+    version: str = document["metadata"]["resourceVersion"]
+    return version
 
 
 def revision(document: Any) -> int:
-    return int(document["metadata"]["resourceVersion"])
+    return int(resource_version(document))
+
+
+def names(document: Any) -> list[str]:
+    """The names of a list's items."""
+    return [item["metadata"]["name"] for item in document["items"]]
+
+
+def types_and_names(events: Any) -> list[tuple[str, str]]:
+    """Watch events in short."""
+    return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
+
+
+def has_ended(stream: WatchStream) -> bool:
+    """Whether nothing more comes, and the stream is complete: all chunks, the last one too."""
+    return stream._response.readline() == b""
 
 
 def managers(document: Any) -> dict[tuple[str, str], Any]:
-    """Who owns what: by manager and operation."""
+    """The owned fields, by manager and operation."""
     entries = document["metadata"].get("managedFields", [])
-    return {(one["manager"], one["operation"]): one["fieldsV1"] for one in entries}
+    return {(entry["manager"], entry["operation"]): entry["fieldsV1"] for entry in entries}
 
 
-def timeout(idle: str = "5s", **more: str) -> dict[str, Any]:
+def timeout_spec(idle: str = "5s", **more: str) -> dict[str, Any]:
     """A small legal spec."""
     return {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": idle, **more}}]}
 
@@ -110,15 +166,6 @@ def patch_spec(name: str = "x") -> dict[str, Any]:
     return {
         "default": {"appendModifications": [{"cluster": {"operation": "Remove", "match": {"name": name}}}]}
     }
-
-
-def until(holds: Any) -> Any:
-    """Wait for what housekeeping does beside us; answers what came."""
-    ends_at = time.monotonic() + _PATIENCE_SECONDS
-    while not (found := holds()):
-        assert time.monotonic() < ends_at, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 def wire(*fields: tuple[int, str | bytes | int]) -> bytes:
