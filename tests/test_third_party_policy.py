@@ -53,7 +53,7 @@ def fail(*_):
     raise ZeroDivisionError("by my own zero")
 def kind(**more):
     base = dict(name="MeshSmall", plural="meshsmalls", short="ms", doc=__doc__, spec=SmallSpec, sync=POLICY,
-                policy=Policy(order=6000, has_to=True))
+                policy=Policy(has_to=True))
     return Kind(**{**base, **more})
 '''
 
@@ -181,8 +181,9 @@ BROKEN = {
     "POLICIES = kind(plural=None)": "plural must match [a-z][a-z0-9]*, not None",
     "POLICIES = kind(doc='')": "doc must be the page of the manual",
     "POLICIES = kind(policy=None)": "policy must be a Policy",
-    "POLICIES = kind(policy=Policy(order=1))": 'policy says has_to=False, and spec has "to"',
-    "POLICIES = kind(policy=Policy(order=1, has_to=True, has_rules=True))": 'and spec lacks "rules"',
+    "POLICIES = kind(policy=Policy(phase=6000, has_to=True))": "policy.phase must be a koguma.model.phase",
+    "POLICIES = kind(policy=Policy())": 'policy says has_to=False, and spec has "to"',
+    "POLICIES = kind(policy=Policy(has_to=True, has_rules=True))": 'and spec lacks "rules"',
     "POLICIES = kind(spec=dict)": "spec must be a class made from koguma.model.schema.Spec",
     "POLICIES = kind(validate='no function')": "validate must be a function",
     "POLICIES = kind(display='MeshSmall')": "it cannot be described",

@@ -1,5 +1,6 @@
 """Kinds: a page for each, and the index of all."""
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from docs.writing import fields, tables
@@ -26,7 +27,7 @@ def _index_lines(kinds: Kinds) -> Iterator[str]:
     yield "Short names begin KRIs and stand for the kind on the command line. A page says which way objects"
     yield "travel between a Global control plane and its zones; travelling itself is planned."
     yield ""
-    policies = sorted((k for k in kinds if k.policy), key=lambda k: k.policy.order if k.policy else 0)
+    policies = sorted((k for k in kinds if k.policy), key=lambda k: k.policy.phase if k.policy else 0)
     yield from _kind_list("Policies, in the order in which they act", policies)
     others = [kind for kind in kinds if kind.policy is None]
     yield from _kind_list("What people write", [kind for kind in others if not kind.read_only])
@@ -50,7 +51,14 @@ def _kind_list(title: str, kinds: Sequence[Kind]) -> Iterator[str]:
 
 def page(kind: Kind) -> str:
     """The page of one kind."""
-    return tables.page(f"src/{kind.spec.__module__.replace('.', '/')}.py", _kind_lines(kind))
+    return tables.page(_source(kind), _kind_lines(kind))
+
+
+def _source(kind: Kind) -> str:
+    """The file of a kind: a module, or a folder whose own module it is."""
+    module = sys.modules[kind.spec.__module__]
+    name = f"src/{module.__name__.replace('.', '/')}"
+    return f"{name}/__init__.py" if hasattr(module, "__path__") else f"{name}.py"
 
 
 def _kind_lines(kind: Kind) -> Iterator[str]:
@@ -126,4 +134,4 @@ def _policy(kind: Kind) -> str:
     assert policy is not None
     flags = (("to", policy.has_to), ("from", policy.has_from), ("rules", policy.has_rules))
     lists = ", ".join(tables.code(name) for name, has in flags if has)
-    return f"turn {policy.order}; {f'lists {lists}' if lists else 'acts on whole proxies'}"
+    return f"phase {tables.code(policy.phase.name)}; {f'lists {lists}' if lists else 'acts on whole proxies'}"

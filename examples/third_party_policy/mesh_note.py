@@ -108,7 +108,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshNoteSpec,
     sync=POLICY,
-    policy=Policy(order=5000, has_to=True),
+    policy=Policy(has_to=True),
     validate=validate,
     warn=warn,
 )

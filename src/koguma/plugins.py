@@ -18,6 +18,7 @@ from koguma.api import openapi
 from koguma.model import schema
 from koguma.model.errors import Invalid
 from koguma.model.kind import About, Kind, Kinds, Policy, Scope, Sync
+from koguma.model.phase import Phase
 from koguma.model.schema import UNKNOWN, Json, Spec
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation
@@ -83,7 +84,7 @@ def _said(error: BaseException) -> str:
 
 _PATTERNS: Final = {"name": r"[A-Z][A-Za-z0-9]*", "plural": r"[a-z][a-z0-9]*", "short": r"[a-z]+"}
 _TYPES: Final = (
-    ("policy", Policy, "a Policy: which lists it has, and its turn"),
+    ("policy", Policy, "a Policy: which lists it has, and its phase"),
     ("sync", Sync, "a Sync"),
     ("aliases", tuple, "a tuple of words"),
 )
@@ -119,6 +120,9 @@ def _wrong_types(kind: Any) -> Iterator[str]:
     for field, type_, words in _TYPES:
         if not isinstance(getattr(kind, field), type_):
             yield f"{field} must be {words}"
+    phase = getattr(kind.policy, "phase", Phase.EXTENSIONS)
+    if not isinstance(phase, Phase):
+        yield f"policy.phase must be a koguma.model.phase.Phase, not {phase!r:.100}"
     for field in _HOOKS:
         if not callable(getattr(kind, field)):
             yield f"{field} must be a function"

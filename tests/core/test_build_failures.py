@@ -82,7 +82,7 @@ class ToySpec(Spec):
 
 
 def kinds_with(**hooks: Any) -> Kinds:
-    policy = Policy(order=6000, has_to=True, has_rules=True, overlays=Overlays(**hooks))
+    policy = Policy(has_to=True, has_rules=True, overlays=Overlays(**hooks))
     toy = Kind(
         name="MeshToy", plural="meshtoys", short="toy", doc="A toy.", spec=ToySpec, sync=POLICY, policy=policy
     )

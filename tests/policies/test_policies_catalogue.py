@@ -14,7 +14,7 @@ from koguma.policies import POLICIES
 
 ABOUT = About(place=Place(), name="it", mesh="default")
 
-# kind, path, short name, order, and which lists it has: to, from, from-as-rules, rules.
+# kind, path, short name, phase, and which lists it has: to, from, from-as-rules, rules.
 CATALOGUE = """
 MeshTLS                meshtlses              mtls 300  - from as-rules rules
 MeshPassthrough        meshpassthroughs       mp   500  - - - -
@@ -35,10 +35,10 @@ KINDS = Kinds(POLICIES)
 
 @pytest.mark.parametrize("line", CATALOGUE.strip().splitlines())
 def test_a_policy_stands_in_the_catalogue(line: str) -> None:
-    name, plural, short, order, *lists = line.split()
+    name, plural, short, phase, *lists = line.split()
     kind = KINDS[name]
     assert kind.policy is not None
-    assert (kind.plural, kind.short, kind.policy.order) == (plural, short, int(order))
+    assert (kind.plural, kind.short, kind.policy.phase) == (plural, short, int(phase))
     flags = (kind.policy.has_to, kind.policy.has_from, kind.policy.from_as_rules, kind.policy.has_rules)
     assert flags == tuple(word != "-" for word in lists)
 
@@ -55,12 +55,12 @@ def test_a_policy_has_a_name_for_people(name: str, singular: str, plural: str) -
     assert KINDS[name].display_names == (singular, plural)
 
 
-def test_no_two_policies_share_a_word_or_a_turn() -> None:
+def test_no_two_policies_share_a_word_or_a_phase() -> None:
     for words in ([k.name for k in POLICIES], [k.plural for k in POLICIES], [k.short for k in POLICIES]):
         assert len(set(words)) == len(words)
-    orders = [kind.policy.order for kind in POLICIES if kind.policy]
-    assert orders == sorted(orders)
-    assert len(orders) == len(POLICIES)
+    phases = [kind.policy.phase for kind in POLICIES if kind.policy]
+    assert phases == sorted(phases)
+    assert len(phases) == len(POLICIES)
 
 
 @pytest.mark.parametrize("kind", POLICIES, ids=lambda kind: kind.name)

@@ -47,7 +47,7 @@ def test_the_example_of_a_page_applies_without_a_remark(kind: Kind) -> None:
 def test_a_record_names_its_kind(name: str) -> None:
     kind = route_cases.KINDS[name]
     assert kind.policy is not None
-    assert (kind.plural, kind.short, kind.policy.order, *kind.display_names) == RECORDS[name]
+    assert (kind.plural, kind.short, kind.policy.phase, *kind.display_names) == RECORDS[name]
 
 
 def test_every_kind_has_a_json_schema_and_no_two_components_share_a_name() -> None:

@@ -18,7 +18,6 @@ from koguma.core.incremental import Db, question
 from koguma.core.role import Role
 from koguma.core.world import Pairs, Proxy, pairs
 from koguma.model import labels, tags
-from koguma.model.kind import Kind
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -70,13 +69,9 @@ class Matched(msgspec.Struct, frozen=True):
 
 @question
 def policy_kinds(db: Db) -> tuple[str, ...]:
-    """The names of all policy kinds, in the order of their turn."""
-    kinds = [kind for _, kind in world.KINDS.items(db) if kind.policy is not None]
-    return tuple(kind.name for kind in sorted(kinds, key=_turn))
-
-
-def _turn(kind: Kind) -> tuple[int, str]:
-    return (kind.policy.order if kind.policy else 0), kind.name
+    """The names of all policy kinds, in the order of their phases."""
+    phases = [(kind.policy.phase, name) for name, kind in world.KINDS.items(db) if kind.policy is not None]
+    return tuple(name for _, name in sorted(phases))
 
 
 @question

@@ -18,6 +18,7 @@ from koguma.model.errors import NotFound
 from koguma.model.legacy_kinds import successor
 from koguma.model.nearest import nearest
 from koguma.model.overlay import Overlays
+from koguma.model.phase import Phase
 from koguma.model.place import Place
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
 from koguma.model.violation import Violation
@@ -68,9 +69,9 @@ POLICY = Sync(
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What a policy is made of: which lists it has, and its turn among policies."""
+    """What a policy is made of: which lists it has, when it acts, and what it does to an Envoy."""
 
-    order: int
+    phase: Phase = Phase.EXTENSIONS
     has_to: bool = False
     has_from: bool = False
     has_rules: bool = False

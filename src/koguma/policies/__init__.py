@@ -21,7 +21,7 @@ from koguma.policies import (
     mesh_traffic_permission,
 )
 
-# In the order in which they act, as each one's `policy.order` says.
+# In the order of their phases.
 POLICIES: tuple[Kind, ...] = (
     mesh_http_route.KIND,
     mesh_gateway_http_route.KIND,

@@ -34,6 +34,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -329,7 +330,7 @@ KIND = Kind(
     columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
-        order=1300,
+        phase=Phase.CIRCUIT_BREAKERS,
         has_to=True,
         has_from=True,
         has_rules=True,

@@ -36,6 +36,7 @@ from typing import Annotated
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation
@@ -76,7 +77,7 @@ KIND = Kind(
     spec=MeshGatewayHTTPRouteSpec,
     columns=columns.GATEWAY_ROUTE,
     sync=POLICY,
-    policy=Policy(order=110),
+    policy=Policy(phase=Phase.GATEWAY_ROUTES),
     clean=clean,
     v1=route_rules.clean_shape("spec.rules"),
     validate=validate,

@@ -34,6 +34,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -298,7 +299,7 @@ KIND = Kind(
     spec=MeshHealthCheckSpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(order=1200, has_to=True, overlays=Overlays(outbound=outbound)),
+    policy=Policy(phase=Phase.HEALTH_CHECKS, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=spelling.refs,
     v1=_V1,
     validate=validate,

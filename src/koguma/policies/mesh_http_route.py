@@ -38,6 +38,7 @@ from typing import Annotated, Final
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -106,7 +107,7 @@ KIND = Kind(
     spec=MeshHTTPRouteSpec,
     columns=columns.ROUTE,
     sync=POLICY,
-    policy=Policy(order=100, has_to=True, read_by_build=True),
+    policy=Policy(phase=Phase.HTTP_ROUTES, has_to=True, read_by_build=True),
     clean=clean,
     v1=route_rules.clean_shape("spec.to[].rules"),
     validate=validate,

@@ -35,6 +35,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -338,7 +339,7 @@ KIND = Kind(
     spec=MeshLoadBalancingStrategySpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(order=400, has_to=True, overlays=Overlays(outbound=outbound)),
+    policy=Policy(phase=Phase.LOAD_BALANCING, has_to=True, overlays=Overlays(outbound=outbound)),
     clean=clean,
     v1=_V1,
     validate=validate,

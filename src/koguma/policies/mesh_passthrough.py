@@ -25,6 +25,7 @@ from typing import Annotated, Final, Literal
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -152,7 +153,7 @@ KIND = Kind(
     spec=MeshPassthroughSpec,
     columns=columns.PASSTHROUGH,
     sync=POLICY,
-    policy=Policy(order=500),
+    policy=Policy(phase=Phase.PASSTHROUGH),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

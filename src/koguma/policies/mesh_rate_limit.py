@@ -38,6 +38,7 @@ from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -343,7 +344,7 @@ KIND = Kind(
     columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
-        order=900,
+        phase=Phase.RATE_LIMITS,
         has_to=True,
         has_from=True,
         has_rules=True,

@@ -24,6 +24,7 @@ from typing import Annotated
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
@@ -117,7 +118,7 @@ KIND = Kind(
     spec=MeshTCPRouteSpec,
     columns=columns.ROUTE,
     sync=POLICY,
-    policy=Policy(order=200, has_to=True, read_by_build=True),
+    policy=Policy(phase=Phase.TCP_ROUTES, has_to=True, read_by_build=True),
     clean=clean,
     validate=validate,
     warn=warn,

@@ -24,6 +24,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -187,7 +188,7 @@ KIND = Kind(
     columns=columns.INBOUND,
     sync=POLICY,
     policy=Policy(
-        order=300,
+        phase=Phase.TLS,
         has_from=True,
         has_rules=True,
         from_as_rules=True,

@@ -31,6 +31,7 @@ from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -179,7 +180,7 @@ KIND = Kind(
     spec=MeshTrafficPermissionSpec,
     columns=columns.INBOUND,
     sync=POLICY,
-    policy=Policy(order=1100, has_from=True, has_rules=True, overlays=Overlays(inbound=inbound)),
+    policy=Policy(phase=Phase.PERMISSIONS, has_from=True, has_rules=True, overlays=Overlays(inbound=inbound)),
     clean=spelling.refs,
     v1=_V1,
     validate=validate,

@@ -40,6 +40,7 @@ from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
+from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -295,7 +296,7 @@ KIND = Kind(
     columns=columns.BOTH_WAYS,
     sync=POLICY,
     policy=Policy(
-        order=600,
+        phase=Phase.ACCESS_LOGS,
         has_to=True,
         has_from=True,
         has_rules=True,

@@ -29,6 +29,7 @@ from typing import Annotated, Literal
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
+from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -192,7 +193,7 @@ KIND = Kind(
     spec=MeshMetricSpec,
     columns=columns.WITH_BACKENDS,
     sync=POLICY,
-    policy=Policy(order=1500, overlays=Overlays(whole=overlay.whole, looks_up=(collectors.KIND,))),
+    policy=Policy(phase=Phase.METRICS, overlays=Overlays(whole=overlay.whole, looks_up=(collectors.KIND,))),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -31,6 +31,7 @@ from typing import Annotated, Final, Literal
 from koguma.model import columns, duration, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
 from koguma.model.overlay import Overlays
+from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -296,7 +297,7 @@ KIND = Kind(
     spec=MeshRetrySpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(order=1400, has_to=True, overlays=Overlays(outbound=overlay.outbound)),
+    policy=Policy(phase=Phase.RETRIES, has_to=True, overlays=Overlays(outbound=overlay.outbound)),
     clean=clean,
     v1=_V1,
     validate=validate,

@@ -31,6 +31,7 @@ import msgspec
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, Kind, Policy
 from koguma.model.overlay import Overlays
+from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -255,7 +256,7 @@ KIND = Kind(
     columns=columns.WITH_BACKENDS,
     sync=POLICY,
     policy=Policy(
-        order=700,
+        phase=Phase.TRACING,
         overlays=Overlays(
             outbound=overlay.outbound,
             inbound=overlay.inbound,
