@@ -21,7 +21,7 @@ import msgspec
 from bench.compile import PLACE, admitted, canary, dataplane, documents, policy, rss_mb
 from koguma.core import pipeline, rules
 from koguma.core.build import encoding, network, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
@@ -55,8 +55,8 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
 
 def connect(db: Db, watching: Watching, key: Key) -> None:
     """Let a proxy come."""
-    link = Link(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
-    db.set(network.LINKS, key, link)
+    node = NodeMetadata(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
+    db.set(network.NODE_METADATA, key, node)
     watching.add(key)
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from koguma.core.build.network import Link
-from koguma.fleet.connection import link_of
+from koguma.core.build.network import NodeMetadata
+from koguma.fleet.connection import node_metadata_of
 
 
 def flow(port: Any, *, enabled: Any = True) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def flow(port: Any, *, enabled: Any = True) -> dict[str, Any]:
     ],
 )
 def test_an_agent_says_where_the_kernel_redirects_to(config, inbound, outbound, family):
-    found = link_of({"transparentProxy": config})
+    found = node_metadata_of({"transparentProxy": config})
     assert (found.redirect_inbound, found.redirect_outbound) == (inbound, outbound)
     assert found.ip_family == family
 
@@ -43,13 +43,13 @@ def test_an_agent_says_where_the_kernel_redirects_to(config, inbound, outbound, 
 )
 def test_envoy_answers_dns_where_the_kernel_redirects_it(dns, port):
     redirect = {"inbound": flow(15006.0), "dns": dns}
-    found = link_of({"dataplane.dns.port": "15054", "transparentProxy": {"redirect": redirect}})
+    found = node_metadata_of({"dataplane.dns.port": "15054", "transparentProxy": {"redirect": redirect}})
     assert found.dns_port == port
-    assert link_of({"dataplane.dns.port": "15054"}).dns_port == 15054
+    assert node_metadata_of({"dataplane.dns.port": "15054"}).dns_port == 15054
 
 
 def test_sockets_of_kumas_agent_are_cut_where_it_cuts_them():
-    link = Link(workdir="/tmp/" + "d" * 60)
+    link = NodeMetadata(workdir="/tmp/" + "d" * 60)
     path = link.kuma_metrics_socket("default", "n" * 40)
     assert path == f"/tmp/{'d' * 60}/kuma-mh-{'n' * 24}.sock"
     assert len(path) == 98 + len(".sock")

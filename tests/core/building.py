@@ -15,7 +15,7 @@ import msgspec
 
 from koguma.core import admission, pipeline, world
 from koguma.core.build import encoding, network, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db
 from koguma.envoy import schema
@@ -53,13 +53,13 @@ def objects(text: str) -> list[Resource]:
 
 
 def database(
-    resources: Iterable[Resource], links: Mapping[str, Link] | None = None, kinds: Kinds = KINDS
+    resources: Iterable[Resource], nodes: Mapping[str, NodeMetadata] | None = None, kinds: Kinds = KINDS
 ) -> Db:
     """A mesh with proxies that said these things of themselves, by core name."""
     db = pipeline.load(kinds, HERE, resources)
     db.set(encoding.ENCODER, "envoy", encoder())
-    for name, link in (links or {}).items():
-        db.set(network.LINKS, proxy(db, name), link)
+    for name, node in (nodes or {}).items():
+        db.set(network.NODE_METADATA, proxy(db, name), node)
     return db
 
 
@@ -133,7 +133,7 @@ class Case(msgspec.Struct, frozen=True):
 
     path: Path
     objects: str
-    links: dict[str, str]
+    nodes: dict[str, str]
     expected: dict[str, str]
 
     def database(self, instead: Mapping[str, str] | None = None) -> Db:
@@ -144,23 +144,23 @@ class Case(msgspec.Struct, frozen=True):
                 text = text.replace(word, other)
             return text
 
-        links = {name: _link(put(text)) for name, text in self.links.items()}
-        return database(objects(put(self.objects)), links)
+        nodes = {name: _node(put(text)) for name, text in self.nodes.items()}
+        return database(objects(put(self.objects)), nodes)
 
 
-def _link(text: str) -> Link:
+def _node(text: str) -> NodeMetadata:
     (document,) = documents.load(text)
-    return msgspec.convert(document.value, Link)
+    return msgspec.convert(document.value, NodeMetadata)
 
 
 def case(path: Path) -> Case:
     above, *below = path.read_text().split("\n---- ")
-    links, expected = {}, {}
+    nodes, expected = {}, {}
     for part in below:
         head, _, text = part.partition("\n")
         kind, _, name = head.rpartition(" ")
-        (links if kind == "link" else expected)[name] = text
-    return Case(path, above, links, expected)
+        (nodes if kind == "link" else expected)[name] = text
+    return Case(path, above, nodes, expected)
 
 
 CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("build_cases").glob("*.yaml")))

@@ -11,7 +11,7 @@ from typing import Any
 from building import KINDS as ALL
 from building import stored
 
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
@@ -33,11 +33,13 @@ def resource(random: Random) -> Resource | None:
         return None
 
 
-def link(random: Random) -> Link:
+def node_metadata(random: Random) -> NodeMetadata:
     """What a proxy may say of itself."""
     possible = ("feature-bind-outbounds", "feature-embedded-dns")
     features = tuple(each for each in possible if random.random() < 0.7)
-    return Link(features, random.choice(["", "/w"]), random.choice([0, 9901]), random.choice([0, 15053]))
+    return NodeMetadata(
+        features, random.choice(["", "/w"]), random.choice([0, 9901]), random.choice([0, 15053])
+    )
 
 
 def dataplane_key(random: Random) -> Key:

@@ -221,7 +221,7 @@ def _meshes(random: Random, *, admitted: bool) -> Db:
             break
     db = database(there.values())
     for key in proxies(db):
-        db.set(network.LINKS, key, random_meshes.link(random))
+        db.set(network.NODE_METADATA, key, random_meshes.node_metadata(random))
     return db
 
 

@@ -11,7 +11,7 @@ from test_broken_objects import taken, with_another_value
 
 from koguma.core import inspect, problems, rules_view
 from koguma.core.build import network, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.core.oddities.problem import NOT_BUILT
 from koguma.model import documents
@@ -63,7 +63,7 @@ labels: {team: observability}
 spec: {endpoint: {address: otel.local, port: 4317}}
 """
 POLICIES = tuple(kind.name for kind in KINDS if kind.policy is not None)
-LINK = Link(("feature-embedded-dns", "feature-access-log-pipe"), "/w", 9901, 15053)
+LINK = NodeMetadata(("feature-embedded-dns", "feature-access-log-pipe"), "/w", 9901, 15053)
 
 
 def examples(kind: str) -> list[Resource]:
@@ -77,7 +77,7 @@ def examples(kind: str) -> list[Resource]:
 def mesh(*more: Resource) -> Db:
     db = database([*objects(MESH), *more])
     for key in proxies(db):
-        db.set(network.LINKS, key, LINK)
+        db.set(network.NODE_METADATA, key, LINK)
     return db
 
 

@@ -7,19 +7,19 @@ import pytest
 from building import CASES, Case, database, encoder, of, proxies, stored
 
 from koguma.core.build import cast, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import CLUSTER, XdsResource, version_of
 
 NAMES = ["web", "api", "db"]
-LINKS = {name: Link(("feature-embedded-dns",), f"/run/{name}", 9901) for name in NAMES}
+NODE_METADATA = {name: NodeMetadata(("feature-embedded-dns",), f"/run/{name}", 9901) for name in NAMES}
 LIKE_A_MARK = "\ue00000\ue001"
 
 
 def mesh(*policies: dict[str, Any]) -> Db:
     """Three proxies that differ in their texts only."""
     documents = [{"type": "Mesh", "name": "default"}, *map(dataplane, range(len(NAMES))), *policies]
-    return database(map(stored, documents), LINKS)
+    return database(map(stored, documents), NODE_METADATA)
 
 
 def dataplane(number: int) -> dict[str, Any]:

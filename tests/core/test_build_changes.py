@@ -9,12 +9,12 @@ from building import database, proxies, proxy, stored, watching
 
 from koguma.core import pipeline, world
 from koguma.core.build import network, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import Id, Snapshot
 from koguma.model.resource import Resource
 
-LINK = Link(("feature-bind-outbounds", "feature-embedded-dns"), "/w", 9901)
+LINK = NodeMetadata(("feature-bind-outbounds", "feature-embedded-dns"), "/w", 9901)
 SERVICES = ("a", "b", "c")
 
 
@@ -84,7 +84,7 @@ def running(n_each: int = 2) -> Db:
 
 
 def connect(db: Db, key: Any) -> None:
-    db.set(network.LINKS, key, LINK)
+    db.set(network.NODE_METADATA, key, LINK)
     watching(db).add(key)
 
 
@@ -96,7 +96,7 @@ def touched(before: Snapshot | None, after: Snapshot | None) -> set[Id]:
 
 def after(db: Db, *written: Resource, gone: Iterable[Resource] = ()) -> dict[str, set[Id]]:
     """What a change touches, by connected proxy; all of them were told."""
-    known = {key: snapshot.of(db, key) for key in network.LINKS.keys(db)}
+    known = {key: snapshot.of(db, key) for key in network.NODE_METADATA.keys(db)}
     db.reset_counts()
     pipeline.take(db, written, [each.key for each in gone])
     told = set(watching(db).changed())
@@ -194,11 +194,11 @@ def test_what_connects_later_gets_its_names_and_loses_them_when_it_goes():
     db = running()
     key = proxy(db, "a-0")
     before = snapshot.of(db, key)
-    db.remove(network.LINKS, key)
+    db.remove(network.NODE_METADATA, key)
     assert watching(db).changed() == [key]
     gone = {id_ for _, id_ in touched(before, snapshot.of(db, key))}
     assert {"_kuma_dynamicconfig", "_kuma_envoy_admin", "kri_msvc_default_east__b_http"} <= gone
-    db.set(network.LINKS, key, LINK)
+    db.set(network.NODE_METADATA, key, LINK)
     watching(db).changed()
     assert snapshot.of(db, key) == before
 

@@ -54,7 +54,7 @@ def snapshots(folder: Path, *, binding: bool) -> Iterator[tuple[str, Snapshot]]:
             db = case.database({"127.0.0.": own, "/workdir": str(workdir), **ports})
             made = snapshot.of(db, key)
             assert made is not None
-            if network_of.link(db, key).binds_outbounds is not binding:
+            if network_of.node_metadata(db, key).binds_outbounds is not binding:
                 continue
             yield f"{case.path.stem}: {key.name}", Snapshot((*made.bundles, known))
 

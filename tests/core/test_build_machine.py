@@ -7,7 +7,7 @@ from building import KINDS, at, database, encoder, objects, of, plain, proxy
 
 from koguma.core import admission, pipeline
 from koguma.core.build import encoding, network
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.dp import bootstrap
 from koguma.model import documents, forms
 from koguma.model.errors import Invalid
@@ -17,9 +17,9 @@ from koguma.model.place import Place
 ALLOWING = Place(zone="east", allow_proxy_data_sources=True)
 PIPE = "feature-access-log-pipe"
 DATA = "feature-proxy-data-sources"
-OWN = Link((PIPE,), log_directories=network.LOG_DIRECTORIES)
-GIVING = Link((DATA, PIPE), log_directories=network.LOG_DIRECTORIES)
-KUMAS = Link(("feature-tcp-accesslog-via-named-pipe",), workdir="/run/it")
+OWN = NodeMetadata((PIPE,), log_directories=network.LOG_DIRECTORIES)
+GIVING = NodeMetadata((DATA, PIPE), log_directories=network.LOG_DIRECTORIES)
+KUMAS = NodeMetadata(("feature-tcp-accesslog-via-named-pipe",), workdir="/run/it")
 OUTBOUND = "kri_msvc_default_east__backend_http"
 LOGS = "filter_chains[0].filters[0].typed_config.access_log[*].typed_config.path"
 
@@ -79,13 +79,13 @@ def arriving(path: str, line: str = "a line") -> str:
     return LOG % ("rules", "", path, line)
 
 
-def mesh(policy: str, link: Link, place: Place = ALLOWING) -> Any:
+def mesh(policy: str, node: NodeMetadata, place: Place = ALLOWING) -> Any:
     """A mesh with a policy that was stored when everything was allowed, and a proxy that said this."""
     drafts = [forms.read(document.value, KINDS) for document in documents.load(MESH + policy)]
     stored = [admission.admitted(draft, None, ALLOWING).resource for draft in drafts]
     db = pipeline.load(KINDS, place, stored)
     db.set(encoding.ENCODER, "envoy", encoder())
-    db.set(network.LINKS, proxy(db, "web-1"), link)
+    db.set(network.NODE_METADATA, proxy(db, "web-1"), node)
     return db
 
 
@@ -117,10 +117,10 @@ def test_a_file_that_the_proxy_allows_is_written(policy: str, path: str) -> None
 
 
 def test_other_directories_are_the_proxys_to_choose_and_kumas_agent_has_none() -> None:
-    chosen = Link((PIPE,), log_directories=("/srv/logs",))
+    chosen = NodeMetadata((PIPE,), log_directories=("/srv/logs",))
     assert "/srv/logs/a" in built(mesh(to("/srv/logs/a"), chosen))[0]
     assert "/var/log/koguma/a" not in built(mesh(to("/var/log/koguma/a"), chosen))[0]
-    assert built(mesh(to("/srv/logs/a"), Link((PIPE,), log_directories=())))[1] != []
+    assert built(mesh(to("/srv/logs/a"), NodeMetadata((PIPE,), log_directories=())))[1] != []
     assert "/srv/logs/a" in built(mesh(to("/srv/logs/a"), KUMAS))[0]
 
 
@@ -137,8 +137,8 @@ def test_the_environment_is_given_away_only_where_control_plane_and_proxy_allow_
     for policy in (to("/dev/stdout", line), arriving("/dev/stdout", line)):
         assert "SECRET" in built(mesh(policy, GIVING))[0]
         assert "SECRET" in built(mesh(policy, KUMAS))[0]
-        for link, place in ((OWN, ALLOWING), (GIVING, Place(zone="east")), (KUMAS, Place(zone="east"))):
-            text, failures = built(mesh(policy, link, place))
+        for node, place in ((OWN, ALLOWING), (GIVING, Place(zone="east")), (KUMAS, Place(zone="east"))):
+            text, failures = built(mesh(policy, node, place))
             assert "SECRET" not in text
             assert any("--allow-proxy-data-sources" in each for each in failures)
 
@@ -180,8 +180,8 @@ def test_every_backend_is_asked_about_the_environment(backend: str) -> None:
 def test_an_answer_out_of_a_machine_is_built_only_where_both_allow_it(body: str) -> None:
     word = body.partition(": ")[2]
     assert word in built(mesh(ROUTE % body, GIVING))[0]
-    for link, place in ((OWN, ALLOWING), (GIVING, Place(zone="east"))):
-        text, failures = built(mesh(ROUTE % body, link, place))
+    for node, place in ((OWN, ALLOWING), (GIVING, Place(zone="east"))):
+        text, failures = built(mesh(ROUTE % body, node, place))
         assert word not in text
         assert any("directResponse.body needs a file or a variable" in each for each in failures)
 
@@ -190,7 +190,7 @@ def test_most_proxies_share_what_they_call_also_before_they_have_come() -> None:
     assert bootstrap.LOG_DIRECTORIES == network.LOG_DIRECTORIES
     assert bootstrap.Setup(workdir="/x").log_directories == network.LOG_DIRECTORIES
     db = database(objects(MESH + to("/var/log/koguma/a")), {"web-1": OWN})
-    likely = network.machine(db, network.likely_link(network.net(db, proxy(db, "web-1"))))
+    likely = network.machine(db, network.likely_node_metadata(network.net(db, proxy(db, "web-1"))))
     assert likely == network.machine(db, OWN)
 
 
@@ -198,6 +198,8 @@ def test_a_root_directory_allows_everything() -> None:
     assert MachineAccess(("/",)).may_write("/etc/x")
     assert not MachineAccess(("/",)).may_write("/etc/../x")
     assert at(
-        plain(of(mesh(to("/etc/x"), Link((PIPE,), log_directories=("/",))), "web-1"))["listener"][OUTBOUND],
+        plain(of(mesh(to("/etc/x"), NodeMetadata((PIPE,), log_directories=("/",))), "web-1"))["listener"][
+            OUTBOUND
+        ],
         LOGS,
     ) == ["/etc/x"]

@@ -6,13 +6,13 @@ import pytest
 from building import at, database, decoded, objects, of, plain
 
 from koguma.core import pipeline
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.envoy import access_logs
 
 OUTBOUND = "kri_msvc_default_east__backend_http"
 CHAIN = "filter_chains[0].filters[0].typed_config"
-OWN = Link(features=("feature-access-log-pipe",), workdir="/run/it")
-STOCK = Link(features=("feature-tcp-accesslog-via-named-pipe",), workdir="/run/it")
+OWN = NodeMetadata(features=("feature-access-log-pipe",), workdir="/run/it")
+STOCK = NodeMetadata(features=("feature-tcp-accesslog-via-named-pipe",), workdir="/run/it")
 
 MESH = """
 type: Mesh
@@ -65,9 +65,9 @@ FILE = "{type: File, file: {path: /dev/null}}"
 TCP = '{type: Tcp, tcp: {address: "logs:5000"}}'
 
 
-def mesh(*documents: str, **links: Link) -> Any:
+def mesh(*documents: str, **nodes: NodeMetadata) -> Any:
     two = PROXY % ("web", 1, "web") + PROXY % ("api", 2, "api")
-    named = {f"{name}-1": link for name, link in links.items()}
+    named = {f"{name}-1": node for name, node in nodes.items()}
     return database(objects(MESH + two + "".join(documents)), named)
 
 

@@ -12,14 +12,14 @@ from building import at, case, database, decoded, of, proxies, proxy, stored, wa
 
 from koguma.core import pipeline, rules
 from koguma.core.build import inbound, network, patches, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import CLUSTER, TYPES, Snapshot
 from koguma.model import documents
 from koguma.model.resource import Resource
 
 CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("patch_cases").glob("*.yaml")))
-LINK = Link(("feature-bind-outbounds",))
+LINK = NodeMetadata(("feature-bind-outbounds",))
 NAMES = ("a", "b", "c")
 
 
@@ -97,7 +97,7 @@ def running(*more: Resource) -> Db:
     there += [dataplane(f"{name}-{number}", f"10.0.0.{number}") for name in NAMES for number in (1, 2)]
     db = database(there)
     for key in proxies(db):
-        db.set(network.LINKS, key, LINK)
+        db.set(network.NODE_METADATA, key, LINK)
         watching(db).add(key)
     watching(db).changed()
     db.reset_counts()
@@ -250,7 +250,7 @@ def test_after_any_history_everything_is_as_after_a_fresh_start(seed):
         watching(db).changed()
         fresh = database(there.values())
         for key in proxies(fresh):
-            fresh.set(network.LINKS, key, LINK)
-            db.set(network.LINKS, key, LINK)
+            fresh.set(network.NODE_METADATA, key, LINK)
+            db.set(network.NODE_METADATA, key, LINK)
         for key in proxies(fresh):
             assert bodies(snapshot.of(db, key)) == bodies(snapshot.of(fresh, key))

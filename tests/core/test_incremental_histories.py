@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from koguma.core import pipeline, problems
 from koguma.core.answers import CycleError
 from koguma.core.build import network, snapshot
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.build.watching import Watching
 from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Index, Input
@@ -270,7 +270,7 @@ class Fleet:
         self.db = building.database(())
         self.watching = Watching(self.db)
         self.rows: dict[Key, Resource] = {}
-        self.links: dict[Key, Link] = {}
+        self.nodes: dict[Key, NodeMetadata] = {}
         self.told: dict[Key, object] = {}
 
     def write(self, random: Random) -> None:
@@ -294,18 +294,18 @@ class Fleet:
             pipeline.take(self.db, [], [key])
 
     def connect(self, random: Random) -> None:
-        key, link = random_meshes.dataplane_key(random), random_meshes.link(random)
-        self.links[key] = link
-        self.db.set(network.LINKS, key, link)
+        key, node = random_meshes.dataplane_key(random), random_meshes.node_metadata(random)
+        self.nodes[key] = node
+        self.db.set(network.NODE_METADATA, key, node)
         self.watching.add(key)
         self.told[key] = self.fresh(key)
 
     def disconnect(self, random: Random) -> None:
-        if self.links:
-            key = random.choice(sorted(self.links))
-            del self.links[key], self.told[key]
+        if self.nodes:
+            key = random.choice(sorted(self.nodes))
+            del self.nodes[key], self.told[key]
             self.watching.remove(key)
-            self.db.remove(network.LINKS, key)
+            self.db.remove(network.NODE_METADATA, key)
 
     def ask(self, random: Random) -> None:
         key = random_meshes.dataplane_key(random)
@@ -325,8 +325,8 @@ class Fleet:
     def fresh(self, key: Key) -> object:
         """What a database gives that knows only the final objects, written in another order."""
         db = building.database(reversed(self.rows.values()))
-        for proxy, link in sorted(self.links.items(), reverse=True):
-            db.set(network.LINKS, proxy, link)
+        for proxy, node in sorted(self.nodes.items(), reverse=True):
+            db.set(network.NODE_METADATA, proxy, node)
         return bodies(snapshot.of(db, key))
 
 

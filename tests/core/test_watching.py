@@ -57,10 +57,10 @@ def test_who_comes_after_a_change_is_not_told_of_it(mesh):
 def test_a_proxy_that_moves_to_others_shares_with_them_from_then_on(mesh):
     db, watching = mesh
     moved = proxy(db, "a-1")
-    db.set(network.LINKS, moved, network.Link())  # it does not bind virtual addresses
+    db.set(network.NODE_METADATA, moved, network.NodeMetadata())  # it does not bind virtual addresses
     assert names(watching.changed()) == ["a-1"]
     assert watching.of(moved).bundles[0] is not watching.of(proxy(db, "a-0")).bundles[0]
-    db.set(network.LINKS, moved, LINK)
+    db.set(network.NODE_METADATA, moved, LINK)
     assert names(watching.changed()) == ["a-1"]
     assert watching.of(moved).bundles[0] is watching.of(proxy(db, "a-0")).bundles[0]
 

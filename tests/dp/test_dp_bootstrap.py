@@ -52,7 +52,7 @@ def test_the_request_says_what_policies_may_do_on_the_machine():
     assert "feature-proxy-data-sources" in made["features"]
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
     said = bootstrap_request.metadata(read, {}, None)
-    link = connection.link_of(said)
+    link = connection.node_metadata_of(said)
     assert link.log_directories == ("/srv/logs",)
     assert link.gives_data
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.envoy import names
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.bootstrap_request import LOG_DIRECTORIES
@@ -98,7 +98,7 @@ class ProxyLine:
         "good",
         "identity_tags",
         "key",
-        "link",
+        "node",
         "proxy",
         "registered",
         "run",
@@ -124,7 +124,7 @@ class ProxyLine:
         self.proxy = proxy
         self.registered = registered
         self.envoy = intern(hello.version)
-        self.link = link_of(hello.metadata)
+        self.node = node_metadata_of(hello.metadata)
         self.run = run_of(hello, proxy.labels)
         self.connected_at = house.clock()
         self.compiled: Snapshot | None = None  # without secrets
@@ -261,13 +261,13 @@ def is_same(one: Snapshot, other: Snapshot) -> bool:
     return [*map(id, one.bundles)] == [*map(id, other.bundles)]
 
 
-def link_of(metadata: Mapping[str, Json]) -> Link:
+def node_metadata_of(metadata: Mapping[str, Json]) -> NodeMetadata:
     """What a proxy's metadata says of it; what does not fit is as good as absent."""
     features = metadata.get("features")
     proxying = _mapping(metadata.get("transparentProxy"))
     redirect = _mapping(proxying.get("redirect"))
     has_dns = not redirect or _redirected(redirect.get("dns"), 1) != 0
-    return Link(
+    return NodeMetadata(
         features=_alike(tuple(sorted(map(str, features)))) if isinstance(features, list) else (),
         workdir=str(metadata.get("workdir") or ""),
         admin_port=_port(metadata.get("dataplane.admin.port")),

@@ -376,10 +376,10 @@ class Fleet:
         again = tuple(self._lines.values()) if watching is not before else ()
         for key in leaving:
             watching.remove(key)
-            db.remove(network.LINKS, key)
+            db.remove(network.NODE_METADATA, key)
         touched: dict[Key, None] = {}
         for line in (*joining, *again):
-            db.set(network.LINKS, line.key, line.link)
+            db.set(network.NODE_METADATA, line.key, line.node)
             touched[line.key] = None
         news = watching.changed() if looks else ()
         for key in touched:

@@ -15,11 +15,11 @@ import structlog
 from koguma.access.user import SYSTEM
 from koguma.application.context import Context, mesh_key
 from koguma.core.build import endpoints
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.envoy import names
 from koguma.envoy.bootstrap import ADMIN_ADDRESS
 from koguma.envoy.health import HealthCheck
-from koguma.fleet.connection import link_of
+from koguma.fleet.connection import node_metadata_of
 from koguma.fleet.gate import ProxyAdmission, ProxyGate
 from koguma.identity import dataplane_auth
 from koguma.kinds import service_probe
@@ -59,7 +59,7 @@ class Probing:
         proxy = await self._arrived(hello)
         self._gate.check_stored(token.claims, proxy)
         admission = self._gate.admission(token, proxy)
-        return ProbedDataplane(self._context, proxy.key, link_of(hello.metadata), admission)
+        return ProbedDataplane(self._context, proxy.key, node_metadata_of(hello.metadata), admission)
 
     async def _arrived(self, hello: ConnectRequest) -> Resource:
         """The Dataplane of a proxy; one that it brings on its other stream is waited for, but not long."""
@@ -79,11 +79,11 @@ class Probing:
 class ProbedDataplane:
     """One proxy that reports."""
 
-    def __init__(self, context: Context, key: Key, link: Link, admission: ProxyAdmission) -> None:
+    def __init__(self, context: Context, key: Key, node: NodeMetadata, admission: ProxyAdmission) -> None:
         self._context = context
         self._admission = admission
         self._key = key
-        self._link = link
+        self._node = node
 
     def check_access(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
@@ -95,15 +95,15 @@ class ProbedDataplane:
         if found is None:
             return ()
         proxying = (found.spec.get("networking") or {}).get("transparentProxying") or {}
-        is_transparent = bool(proxying.get("redirectPortInbound") or self._link.redirect_inbound)
+        is_transparent = bool(proxying.get("redirectPortInbound") or self._node.redirect_inbound)
         probes = service_probe.checks(found.spec, is_transparent=is_transparent)
         # An inbound with a name for an address is not built either, and is shown as a failure there.
         return (*self._of_envoy(), *(each for each in probes if endpoints.is_ip(each.address)))
 
     def _of_envoy(self) -> tuple[HealthCheck, ...]:
         """Kuma's agent says by Envoy's health, and in no other way, that the proxy is about to end."""
-        port = self._link.admin_port
-        if self._link.is_own_agent or not port:
+        port = self._node.admin_port
+        if self._node.is_own_agent or not port:
             return ()
         return (HealthCheck(name=names.ADMIN, address=ADMIN_ADDRESS, port=port, path="/ready"),)
 

@@ -17,7 +17,7 @@ from koguma import plugins
 from koguma.core import pipeline, world
 from koguma.core.build import encoding, network
 from koguma.core.build import snapshot as compiled
-from koguma.core.build.network import Link
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -34,7 +34,7 @@ class Claim(msgspec.Struct, frozen=True):
     place: Place
     envoy: str  # the binary whose schema was used
     resources: tuple[Resource, ...]
-    links: tuple[tuple[Key, Link], ...]
+    nodes: tuple[tuple[Key, NodeMetadata], ...]
     digests: tuple[tuple[Key, str], ...]
 
 
@@ -53,7 +53,7 @@ def claim(db: Db, place: Place, envoy: str, proxies: Iterable[Key]) -> Claim:
         place,
         envoy,
         tuple(resource for _, resource in world.RESOURCES.items(db)),
-        tuple(network.LINKS.items(db)),
+        tuple(network.NODE_METADATA.items(db)),
         tuple((key, digests.of(compiled.of(db, key))) for key in sorted(proxies)),
     )
 
@@ -87,8 +87,8 @@ def disproved(made: Claim, kinds: Kinds, encoder: Encoder) -> Iterator[Differenc
     db = pipeline.load(kinds, made.place, made.resources)
     with db.change() as change:
         change.set(encoding.ENCODER, "envoy", encoder)
-        for key, link in made.links:
-            change.set(network.LINKS, key, link)
+        for key, node in made.nodes:
+            change.set(network.NODE_METADATA, key, node)
     digests = Digests()
     for key, claimed in made.digests:
         found = digests.of(compiled.of(db, key))

@@ -10,7 +10,7 @@ import msgspec
 
 from koguma.core import items, world
 from koguma.core.build import encoding, endpoints, external, lay, locality, overlays, tls
-from koguma.core.build.overlays import Laid, Said
+from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
@@ -54,7 +54,7 @@ class ClusterOf(msgspec.Struct, frozen=True):
 
     destination: Key
     section: str
-    said: Laid
+    said: PolicyOverlays
     caller: Caller
     subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
 
@@ -77,7 +77,7 @@ def cluster(db: Db, of: ClusterOf) -> tuple[XdsResource | Failure, ...]:
     return piece, *of.said.failures
 
 
-def laid(db: Db, destination: Key, section: str, said: Said, caller: Caller) -> Laid:
+def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: Caller) -> PolicyOverlays:
     """What policies mean for the cluster of a port."""
     port, name = world.port(db, destination, section), encoding.kri(db, destination, section)
     if port is None or not name:

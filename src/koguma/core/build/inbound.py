@@ -89,7 +89,7 @@ def everything(db: Db, proxy: Key) -> Bundle:
     net, seen = network.net(db, proxy), match.traits(db, proxy)
     if net is None or seen is None:
         return encoding.bundled(())
-    net = net.with_redirection_of(network.link(db, proxy))
+    net = net.with_redirection_of(network.node_metadata(db, proxy))
     return encoding.bundled(each for one in _inbounds(db, proxy, net) for each in _one(db, one, seen))
 
 
@@ -119,7 +119,7 @@ def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[XdsResource | Fail
     yield from _from_cast(db, of, where, said) or _pieces(db, of, said)
 
 
-def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[XdsResource | Failure]:
+def _pieces(db: Db, of: Inbound, said: overlays.PolicyOverlays) -> Iterator[XdsResource | Failure]:
     parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield encoding.own(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
@@ -129,7 +129,9 @@ def _pieces(db: Db, of: Inbound, said: overlays.Laid) -> Iterator[XdsResource | 
     yield from _listener(db, of, parts)
 
 
-def _from_cast(db: Db, of: Inbound, where: Where, said: overlays.Laid) -> tuple[XdsResource, ...] | None:
+def _from_cast(
+    db: Db, of: Inbound, where: Where, said: overlays.PolicyOverlays
+) -> tuple[XdsResource, ...] | None:
     """The same out of a cast; None where it is not worth one, or cannot be."""
     texts = of.name, of.where.address, of.where.service_address, *(value for _, value in of.where.tags)
     marked = cast.marks(texts)
@@ -152,7 +154,7 @@ def _is_own(where: Where, written: bytes) -> bool:
 @question
 def _cast(db: Db, of: Inbound, written: bytes) -> cast.Cast | None:
     """What all proxies have for an inbound of this shape about which policies say the same."""
-    said = overlays.Laid(tuple(msgspec.json.decode(written)))
+    said = overlays.PolicyOverlays(tuple(msgspec.json.decode(written)))
     n_texts = 3 + len(of.where.tags)
     return cast.made(encoding.encoder(db), lambda texts: _pieces(db, _with_texts(of, texts), said), n_texts)
 
@@ -177,8 +179,8 @@ def _told(db: Db, of: Inbound) -> Where:
     """What is told to policies about an inbound."""
     own, key = dict(of.where.tags), of.proxy
     service = own.get(tags.SERVICE) or network.own_service(db, key)
-    link = network.link(db, key)
-    pipe = network.log_pipe(db, key, link)
+    node = network.node_metadata(db, key)
+    pipe = network.log_pipe(db, key, node)
     return Where(
         of.where.protocol,
         key.mesh,
@@ -187,7 +189,7 @@ def _told(db: Db, of: Inbound) -> Where:
         of.where.tags,
         service,
         pipe,
-        machine=network.machine(db, link),
+        machine=network.machine(db, node),
     )
 
 
@@ -247,7 +249,7 @@ def _cluster(of: Inbound, parts: lay.Parts) -> Data:
     return cluster
 
 
-def _route_configuration(of: Inbound, said: overlays.Laid) -> Data:
+def _route_configuration(of: Inbound, said: overlays.PolicyOverlays) -> Data:
     split = envoy_routes.Split((envoy_routes.Backend(of.name, 1),), 0)
     made = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
     routes = [_with_overlays(route, said) for route in made]
@@ -271,7 +273,7 @@ def _for_caller(route: Data, caller: Json) -> Data:
     return {**route, "match": match, "route": lay.laid(route["route"], caller["route_action"])}
 
 
-def _with_overlays(route: Data, said: overlays.Laid) -> Data:
+def _with_overlays(route: Data, said: overlays.PolicyOverlays) -> Data:
     action = route["route"]
     for over in said.part("route_action"):
         action = lay.laid(action, over)

@@ -20,7 +20,7 @@ from koguma.core.build import (
     shape,
     tls,
 )
-from koguma.core.build.network import Link, Net
+from koguma.core.build.network import Net, NodeMetadata
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import ProxyClass
@@ -71,16 +71,20 @@ class _Side(msgspec.Struct, frozen=True):
 @question
 def everything(db: Db, proxy: Key, records: Records) -> Bundle:
     """What a proxy has for itself."""
-    net, link, mine = network.net(db, proxy), network.link(db, proxy), rules.class_of(db, proxy)
+    net, node, mine = network.net(db, proxy), network.node_metadata(db, proxy), rules.class_of(db, proxy)
     if net is None or mine is None:
         return encoding.bundled(())
-    net = net.with_redirection_of(link)
-    said = overlays.whole(db, mine, _told(db, proxy, net, link)) if _is_ruled(db, mine) else overlays.Laid()
+    net = net.with_redirection_of(node)
+    said = (
+        overlays.whole(db, mine, _told(db, proxy, net, node))
+        if _is_ruled(db, mine)
+        else overlays.PolicyOverlays()
+    )
     parts, origin = lay.over_parts({}, said.overlays), str(proxy)
     return encoding.bundled(
         (
-            *_beside(db, net, link, records, parts.get("settings") or {}),
-            *passthrough.pieces(db, proxy, net, link),
+            *_beside(db, net, node, records, parts.get("settings") or {}),
+            *passthrough.pieces(db, proxy, net, node),
             *added.clusters(db, parts, origin),
             *added.listeners(db, parts, origin),
             *said.failures,
@@ -94,7 +98,7 @@ def _is_ruled(db: Db, mine: ProxyClass) -> bool:
     return bool(rules.whole(db, mine))
 
 
-def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
+def _told(db: Db, proxy: Key, net: Net, node: NodeMetadata) -> Where:
     """What is told to policies about the proxy itself."""
     return Where(
         "",
@@ -103,49 +107,49 @@ def _told(db: Db, proxy: Key, net: Net, link: Link) -> Where:
         encoding.kri(db, proxy, ""),
         service=network.own_service(db, proxy),
         address=net.address,
-        workdir=link.workdir,
+        workdir=node.workdir,
         has_mtls=tls.mtls(db, proxy.mesh) is not None,
-        kuma_dp=_kuma_dp(db, proxy, link),
+        kuma_dp=_kuma_dp(db, proxy, node),
     )
 
 
-def _kuma_dp(db: Db, proxy: Key, link: Link) -> KumaDp | None:
+def _kuma_dp(db: Db, proxy: Key, node: NodeMetadata) -> KumaDp | None:
     known = world.proxy(db, proxy)
-    if known is None or link.is_own_agent:
+    if known is None or node.is_own_agent:
         return None
-    socket = link.kuma_metrics_socket(proxy.mesh, known.core_name)
-    return KumaDp(socket, link.metrics_certificate, link.metrics_key)
+    socket = node.kuma_metrics_socket(proxy.mesh, known.core_name)
+    return KumaDp(socket, node.metrics_certificate, node.metrics_key)
 
 
 def _beside(
-    db: Db, net: Net, link: Link, records: Records, settings: Mapping[str, Json]
+    db: Db, net: Net, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
 ) -> Iterator[XdsResource | Failure]:
     """What there is for whoever is beside Envoy: whether it is ready, names of the mesh, and settings."""
-    port = (net.admin_port or link.admin_port) if link.workdir else 0
+    port = (net.admin_port or node.admin_port) if node.workdir else 0
     if port and not endpoints.is_ip(net.address):
         text = f'it is asked on "{net.address}", which is no IP; write an IP as networking.address'
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
         port = 0
-    is_told = bool(link.workdir) and (link.has_own_dns or bool(settings))
+    is_told = bool(node.workdir) and (node.has_own_dns or bool(settings))
     of = _Side(
-        link.workdir,
+        node.workdir,
         net.address,
         port,
         is_told,
         is_on_loopback=bool(port) and net.address == network.LOOPBACK,
-        has_admin_port=bool(port) and not link.is_own_agent,
-        readiness_port=0 if not port or link.has_readiness_socket else link.readiness_port,
+        has_admin_port=bool(port) and not node.is_own_agent,
+        readiness_port=0 if not port or node.has_readiness_socket else node.readiness_port,
     )
     made: tuple[XdsResource | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
     yield from made[:-1] if is_told else made
-    uses_names = bool(net.redirect_outbound) or link.binds_outbounds
-    if link.dns_port and uses_names and not (link.has_own_dns and link.workdir):
+    uses_names = bool(net.redirect_outbound) or node.binds_outbounds
+    if node.dns_port and uses_names and not (node.has_own_dns and node.workdir):
         # Names of the mesh, answered by Envoy itself where the agent beside it does not. They lead to virtual
         # addresses, so without these nobody asks. kuma-dp names a port for DNS even where DNS is off.
-        yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(link, records))
+        yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(node, records))
     if is_told:
         yield made[-1]
-        yield _told_of_names(db, records) if not settings else _told_all(db, link, records, settings)
+        yield _told_of_names(db, records) if not settings else _told_all(db, node, records, settings)
 
 
 def _from_cast(db: Db, of: _Side) -> tuple[XdsResource, ...] | None:
@@ -250,10 +254,12 @@ def _route_configuration(name: str, routes: list[Data]) -> Data:
     return {"name": name, "virtual_hosts": [host], "validate_clusters": False}
 
 
-def _told_all(db: Db, link: Link, records: Records, settings: Mapping[str, Json]) -> XdsResource | Failure:
+def _told_all(
+    db: Db, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
+) -> XdsResource | Failure:
     """What the agent beside Envoy is told, by path: names of the mesh, and what policies want of it."""
     bodies = {path: _body(settings[path]) for path in sorted(settings)}
-    if link.has_own_dns:
+    if node.has_own_dns:
         bodies["/dns"] = answer(db, records)
     return _answering_all(db, tuple(bodies.items()))
 
@@ -310,7 +316,7 @@ def _versioned(path: str, body: str) -> Iterator[Data]:
     }
 
 
-def _dns(link: Link, records: Records) -> Data:
+def _dns(node: NodeMetadata, records: Records) -> Data:
     domains = [
         {
             "name": name,
@@ -323,7 +329,7 @@ def _dns(link: Link, records: Records) -> Data:
     config = proto_json.typed(
         _DNS_TYPE, stat_prefix=names.DNS, server_config={"inline_dns_table": table}, case_insensitive=True
     )
-    where = {"address": network.LOOPBACK, "port_value": link.dns_port, "protocol": "UDP"}
+    where = {"address": network.LOOPBACK, "port_value": node.dns_port, "protocol": "UDP"}
     return {
         "name": names.DNS,
         "stat_prefix": names.DNS,

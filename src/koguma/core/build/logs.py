@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from koguma.core.build import lay
 from koguma.core.build.lay import Parts
-from koguma.core.build.overlays import Laid
+from koguma.core.build.overlays import PolicyOverlays
 from koguma.envoy import access_logs
 from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
@@ -12,7 +12,7 @@ from koguma.model.schema import Json
 _PART = "access_logs"
 
 
-def with_logs(parts: Parts, on_routes: Mapping[str, Laid] | None = None) -> Parts:
+def with_logs(parts: Parts, on_routes: Mapping[str, PolicyOverlays] | None = None) -> Parts:
     """The parts of a listener with its loggers in them; `on_routes` is what is said about routes, by name.
 
     Loggers of a route come with the clusters that they need.

@@ -38,8 +38,8 @@ def is_own_agent(features: Collection[str]) -> bool:
     return _OWN_PIPE in features
 
 
-class Link(msgspec.Struct, frozen=True):
-    """What a proxy said of itself when it connected."""
+class NodeMetadata(msgspec.Struct, frozen=True):
+    """What the node metadata of a connected proxy says: its agent, features and ports."""
 
     features: tuple[str, ...] = ()
     workdir: str = ""
@@ -96,7 +96,7 @@ class Link(msgspec.Struct, frozen=True):
         return f"{self.workdir}/{name}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
 
 
-LINKS: Input[Key, Link] = Input("links")
+NODE_METADATA: Input[Key, NodeMetadata] = Input("node metadata")
 
 
 class InboundNet(msgspec.Struct, frozen=True):
@@ -134,17 +134,17 @@ class Net(msgspec.Struct, frozen=True):
     redirect_outbound: int = 0
     ip_family: str = ""
 
-    def with_redirection_of(self, link: Link) -> "Net":
+    def with_redirection_of(self, node: NodeMetadata) -> "Net":
         """The same with the ports that the agent redirects to, where the Dataplane says none itself."""
         if self.redirect_inbound or self.redirect_outbound:
             return self
-        if not link.redirect_inbound and not link.redirect_outbound:
+        if not node.redirect_inbound and not node.redirect_outbound:
             return self
         return msgspec.structs.replace(
             self,
-            redirect_inbound=link.redirect_inbound,
-            redirect_outbound=link.redirect_outbound,
-            ip_family=self.ip_family or link.ip_family,
+            redirect_inbound=node.redirect_inbound,
+            redirect_outbound=node.redirect_outbound,
+            ip_family=self.ip_family or node.ip_family,
         )
 
 
@@ -167,28 +167,28 @@ def net(db: Db, proxy: Key) -> Net | None:
     )
 
 
-def link(db: Db, proxy: Key) -> Link:
-    """What a proxy said of itself; nothing before it connects."""
-    return LINKS.get(db, proxy) or Link()
+def node_metadata(db: Db, proxy: Key) -> NodeMetadata:
+    """The node metadata of a proxy; all defaults before it connects."""
+    return NODE_METADATA.get(db, proxy) or NodeMetadata()
 
 
-def likely_link(net: "Net") -> Link:
+def likely_node_metadata(net: "Net") -> NodeMetadata:
     """What a proxy most likely says of itself, as far as others share what follows from it.
 
     It has the agent of this project, which binds the addresses of what is called where the Dataplane names
     nothing.
     """
     features = (_OWN_PIPE,) if net.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS)
-    return Link(features, log_directories=LOG_DIRECTORIES)
+    return NodeMetadata(features, log_directories=LOG_DIRECTORIES)
 
 
-def machine(db: Db, of: Link) -> MachineAccess:
+def machine(db: Db, of: NodeMetadata) -> MachineAccess:
     """What policies may do on the machine of a proxy: what it allows, and the control plane as well."""
     may_read = world.place(db).allow_proxy_data_sources and of.gives_data
     return MachineAccess(of.log_directories, may_read)
 
 
-def log_pipe(db: Db, proxy: Key, of: Link) -> str:
+def log_pipe(db: Db, proxy: Key, of: NodeMetadata) -> str:
     """Where the agent beside a proxy's Envoy reads lines that it sends on; empty where it does not."""
     known = world.proxy(db, proxy)
     return of.log_pipe(proxy.mesh, known.core_name) if known else ""

@@ -16,7 +16,7 @@ from koguma.core import items, routes, rules, world
 from koguma.core.build import added, backends, clusters, encoding, lay, logs, overlays, shape
 from koguma.core.build.backends import Going, Meant
 from koguma.core.build.clusters import Assigned, Caller, ClusterOf
-from koguma.core.build.overlays import Laid
+from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.build.shape import Binding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -57,8 +57,8 @@ class PortOf(msgspec.Struct, frozen=True):
     destination: Key
     section: str
     protocol: str  # tcp also where a port speaks HTTP and there are rules for its connections only
-    said: Laid
-    on_routes: tuple[tuple[Key, Laid], ...]
+    said: PolicyOverlays
+    on_routes: tuple[tuple[Key, PolicyOverlays], ...]
     http: Entries
     tcp: Entries
     subset: Pairs = ()  # the tags that its endpoints must have, where a Dataplane's outbound asks for some
@@ -287,8 +287,8 @@ def _protocol(db: Db, found: PortRules) -> str:
     return port.protocol if found.http or not found.tcp else "tcp"
 
 
-def _laid(db: Db, entries: ByKind, where: Where) -> Laid:
-    return overlays.outbound(db, overlays.said(db, entries, where.mesh), where).listener
+def _laid(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
+    return overlays.outbound(db, overlays.merged_confs(db, entries, where.mesh), where).listener
 
 
 @question
@@ -298,7 +298,9 @@ def reaches(db: Db, ruled: Ruled, wanted: Group[Group[Wanted]], caller: Caller) 
     assigned: list[Assigned] = []
     for (destination, section), subsets in sorted(_subsets(wanted).items()):
         entries = (*ruled.of(destination, section).entries, *ruled.whole)
-        said = clusters.laid(db, destination, section, overlays.said(db, entries, caller.mesh), caller)
+        said = clusters.laid(
+            db, destination, section, overlays.merged_confs(db, entries, caller.mesh), caller
+        )
         found += clusters.cluster(db, ClusterOf(destination, section, said, caller, subsets))
         assigned += clusters.assigned(db, destination, section, entries)
     return Reached(encoding.bundled(found), Group(assigned))
@@ -434,7 +436,7 @@ def _without_machine_data(route: Data) -> Data:
 
 
 def _routes(
-    db: Db, of: PortOf, on_routes: Mapping[Key, Laid], said: Laid
+    db: Db, of: PortOf, on_routes: Mapping[Key, PolicyOverlays], said: PolicyOverlays
 ) -> tuple[list[Data], tuple[Meant, ...]]:
     """The routes in order, and the clusters that they need; the last one takes what no rule is about."""
     going = Going(of.destination, of.section, subset=of.subset)
@@ -477,7 +479,7 @@ def _candidate(db: Db, candidate: Candidate, going: Going, needed: dict[Meant, N
     yield from made
 
 
-def _with_overlays(route: Data, said: Laid) -> Data:
+def _with_overlays(route: Data, said: PolicyOverlays) -> Data:
     if "route" in route:
         action = lay.laid(route["route"], _REQUEST)
         for over in said.part("route_action"):

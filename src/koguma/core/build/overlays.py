@@ -23,8 +23,8 @@ from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.schema import Json
 
 
-class Laid(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """Overlays by kind, in the kinds' order, and what went wrong. About calls, equal ones are one value."""
+class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """What policies change, by kind in the order of kinds, and what failed. Outbound ones are interned."""
 
     overlays: tuple[Overlay, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -48,12 +48,15 @@ def _hooks(db: Db, kind: str) -> Overlays:
     return _all_hooks(db).get(kind) or Overlays()
 
 
-Said = Group[tuple[str, bytes]]  # what policies say about calls, by kind, as JSON
+MergedConfs = Group[tuple[str, bytes]]  # outbound configurations by kind, as JSON
 
 
 @question
-def said(db: Db, entries: ByKind, mesh: str) -> Said:
-    """What entries say about calls. Equal words are one value, whoever says them, and so is what follows."""
+def merged_confs(db: Db, entries: ByKind, mesh: str) -> MergedConfs:
+    """The merged outbound configurations of entries, by kind.
+
+    Equal configurations are one value whichever policies they come from, so overlays are built once for them.
+    """
     found = ((kind, _conf(db, kind, each, mesh)) for kind, each in entries if _hooks(db, kind).outbound)
     return Group((kind, _written.encode(conf)) for kind, conf in found if conf)
 
@@ -61,49 +64,51 @@ def said(db: Db, entries: ByKind, mesh: str) -> Said:
 _written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 
-NOTHING: Final = Laid()
+NOTHING: Final = PolicyOverlays()
 _OF_CLUSTERS: Final = frozenset({"cluster", "http_options", "locality"})
 
 
-class OnCalls(NamedTuple):
-    """What policies mean for calls to one port: what its listener and routes need to know, and its cluster.
+class OutboundOverlays(NamedTuple):
+    """What policies change for calls to one port: its listener and routes, and its cluster.
 
-    They are apart, since most policies are about one of them, and what they do not change is made once.
+    The two are separate because most policies change one of them only, and the other is then shared.
     """
 
-    listener: Laid
-    cluster: Laid
+    listener: PolicyOverlays
+    cluster: PolicyOverlays
 
 
 @question
-def outbound(db: Db, of: Said, where: Where) -> OnCalls:
-    """What policies mean for calls to one port, or through one route to it."""
+def outbound(db: Db, of: MergedConfs, where: Where) -> OutboundOverlays:
+    """What policies change for calls to one port, or for calls to it through one route."""
     found = _collect(_outbound_calls(db, of, where))
-    return OnCalls(_alike(_some(found, of_clusters=False)), _alike(_some(found, of_clusters=True)))
+    return OutboundOverlays(
+        _interned(_some(found, of_clusters=False)), _interned(_some(found, of_clusters=True))
+    )
 
 
-def _some(laid: Laid, *, of_clusters: bool) -> Laid:
+def _some(laid: PolicyOverlays, *, of_clusters: bool) -> PolicyOverlays:
     parts = (
         {name: part for name, part in overlay.items() if (name in _OF_CLUSTERS) == of_clusters}
         for overlay in laid.overlays
     )
-    return Laid(tuple(each for each in parts if each), laid.failures)
+    return PolicyOverlays(tuple(each for each in parts if each), laid.failures)
 
 
 _packed = msgspec.msgpack.Encoder()
-_known: WeakValueDictionary[bytes, Laid] = WeakValueDictionary()
+_known: WeakValueDictionary[bytes, PolicyOverlays] = WeakValueDictionary()
 
 
-def _alike(laid: Laid) -> Laid:
-    """The same value for all who say the same: most ports that are called have nothing said of their own."""
+def _interned(laid: PolicyOverlays) -> PolicyOverlays:
+    """The interned value: most destination ports have no policy of their own and get equal overlays."""
     try:
         text = _packed.encode((laid.overlays, laid.failures))
-    except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
+    except (TypeError, ValueError, OverflowError):  # the encoder will report what is wrong
         return laid
     return _known.setdefault(text, laid)
 
 
-def _outbound_calls(db: Db, of: Said, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+def _outbound_calls(db: Db, of: MergedConfs, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, words in of:
         hook = _hooks(db, kind).outbound
         if hook:
@@ -130,7 +135,7 @@ def is_per_service(db: Db, of: ProxyClass) -> bool:
     return False
 
 
-def whole(db: Db, of: ProxyClass, where: Where) -> Laid:
+def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
     """What policies say about the proxy itself."""
     return _collect(_whole_calls(db, of, where))
 
@@ -143,7 +148,7 @@ def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Ca
             yield kind, partial(hook, conf, where)
 
 
-def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> Laid:
+def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> PolicyOverlays:
     """What policies say about calls that arrive at one inbound."""
     found = _arriving(db, seen, section)
     return _collect((kind, partial(hook, conf, ruled, where)) for kind, hook, conf, ruled in found)
@@ -212,7 +217,7 @@ def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> Ruled:
     )
 
 
-def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> Laid:
+def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverlays:
     overlays, failures = [], []
     for kind, call in calls:
         try:
@@ -222,7 +227,7 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> Laid:
         except Exception as error:  # noqa: BLE001 - a policy of another package may raise anything
             text = f"{kind} cannot say what it means for Envoy: {type(error).__name__}: {error}"
             failures.append(_failure(kind, text))
-    return Laid(tuple(overlays), tuple(failures))
+    return PolicyOverlays(tuple(overlays), tuple(failures))
 
 
 def _failure(kind: str, text: str) -> Failure:

@@ -10,7 +10,7 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.build import encoding, network, overlays, shape, tls
-from koguma.core.build.network import Link, Net
+from koguma.core.build.network import Net, NodeMetadata
 from koguma.core.incremental import Db, question
 from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.proto_json import Data
@@ -26,9 +26,9 @@ _ORIGINAL_DST: Final = proto_json.extension(
 )
 
 
-def pieces(db: Db, proxy: Key, net: Net, link: Link) -> Iterator[XdsResource | Failure]:
+def pieces(db: Db, proxy: Key, net: Net, node: NodeMetadata) -> Iterator[XdsResource | Failure]:
     """The listeners that the kernel redirects to, with their clusters."""
-    families = (4, 6) if link.has_ipv6 and net.ip_family != "IPv4" else (4,)
+    families = (4, 6) if node.has_ipv6 and net.ip_family != "IPv4" else (4,)
     inbound, outbound = net.redirect_inbound, net.redirect_outbound
     if not inbound and not outbound:
         return

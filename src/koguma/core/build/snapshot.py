@@ -13,7 +13,7 @@ from koguma.core import hostnames, items, match, order, rules, vips, world
 from koguma.core.build import clusters, inbound, internals, locality, network, outbound, overlays, patches
 from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
-from koguma.core.build.network import Link, Net
+from koguma.core.build.network import Net, NodeMetadata
 from koguma.core.build.outbound import Listened, Outbounds
 from koguma.core.build.shape import Binding
 from koguma.core.group import Group
@@ -89,18 +89,26 @@ def _place(db: Db, proxy: Key) -> Place | None:
     if world.UNREADABLE.get(db, Key("Mesh", "", "", "", proxy.mesh)) is not None:
         return None  # nobody knows whether it has mTLS; without a new configuration nothing gets less safe
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
-    return None if mine is None or net is None else _placed(db, proxy, mine, net, network.link(db, proxy))
+    return (
+        None
+        if mine is None or net is None
+        else _placed(db, proxy, mine, net, network.node_metadata(db, proxy))
+    )
 
 
 def likely_place(db: Db, proxy: Key) -> Place | None:
     """The place that a proxy will most likely have when it has come."""
     mine, net = rules.class_of(db, proxy), network.net(db, proxy)
-    return None if mine is None or net is None else _placed(db, proxy, mine, net, network.likely_link(net))
+    return (
+        None
+        if mine is None or net is None
+        else _placed(db, proxy, mine, net, network.likely_node_metadata(net))
+    )
 
 
-def _placed(db: Db, proxy: Key, mine: ProxyClass, net: Net, link: Link) -> Place:
-    listened, binds = _listened(db, proxy, mine, net, link)
-    return Place(mine, listened, _caller(db, proxy, mine, link), binds)
+def _placed(db: Db, proxy: Key, mine: ProxyClass, net: Net, node: NodeMetadata) -> Place:
+    listened, binds = _listened(db, proxy, mine, net, node)
+    return Place(mine, listened, _caller(db, proxy, mine, node), binds)
 
 
 def _bundles(db: Db, proxy: Key, outbounds: Outbounds) -> tuple[tuple[str, Bundle], ...]:
@@ -116,15 +124,17 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     return (patches.INBOUND, inbound.everything(db, proxy)), (patches.INTERNAL, own)
 
 
-def _listened(db: Db, proxy: Key, mine: ProxyClass, net: Net, link: Link) -> tuple[Group[Listened], Binding]:
+def _listened(
+    db: Db, proxy: Key, mine: ProxyClass, net: Net, node: NodeMetadata
+) -> tuple[Group[Listened], Binding]:
     """The ports that a proxy can call and where, and how Envoy has these addresses.
 
     These listeners keep SO_REUSEPORT: without it Envoy refuses an update that adds an address to a listener
     or takes one away, as when a proxy calls a service through a second port. A virtual address leads to the
     same service through all proxies of a machine; the port of an outbound is tried by the agent at its start.
     """
-    net = net.with_redirection_of(link)
-    if net.redirect_outbound or link.binds_outbounds:
+    net = net.with_redirection_of(node)
+    if net.redirect_outbound or node.binds_outbounds:
         binding = Binding(is_bound=not net.redirect_outbound, is_shared=True)
         found = virtual(db, mine.mesh, mine.zone, mine.namespace, mine.reach, binding.is_bound)
         return found, binding
@@ -185,11 +195,11 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
         yield Listened(key, section, tuple(sorted(set(addresses))), subset)
 
 
-def _caller(db: Db, proxy: Key, mine: ProxyClass, link: Link) -> Caller:
+def _caller(db: Db, proxy: Key, mine: ProxyClass, node: NodeMetadata) -> Caller:
     whole_mesh = rules_of_tls(db, mine)
-    log_pipe = network.log_pipe(db, proxy, link)
+    log_pipe = network.log_pipe(db, proxy, node)
     service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
-    machine = network.machine(db, link)
+    machine = network.machine(db, node)
     return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service, machine)
 
 

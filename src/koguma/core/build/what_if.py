@@ -27,8 +27,8 @@ def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
     with other.change() as change:
         for name, encoder in encoding.ENCODER.items(db):
             change.set(encoding.ENCODER, name, encoder)
-        for key, link in network.LINKS.items(db):
-            change.set(network.LINKS, key, link)
+        for key, node in network.NODE_METADATA.items(db):
+            change.set(network.NODE_METADATA, key, node)
     return other
 
 
