@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any
 
-import msgspec
-
-from bench.compile import PLACE, admitted, canary, dataplane, documents, policy, rss_mb
+from bench.compile import PLACE, admitted, canary, dataplane, policy, rss_mb
+from bench.compile import mesh as callable_mesh
 from koguma.core import pipeline, rules
 from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import NodeMetadata
@@ -37,18 +36,12 @@ Made = Callable[[int], Iterable[Resource]]
 
 def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iterator[Resource]:
     """The objects of a mesh in which everybody can call everybody."""
-    made = iter(documents(n_proxies, n_services, n_policies))
-    number = 0
-    for document in made:
-        resource = admitted(kinds, document)
-        if resource.kind == "MeshService":
-            number += 1
-            address = f"241.{number // 65536}.{number // 256 % 256}.{number % 256}"
-            resource = msgspec.structs.replace(resource, status={"vips": [{"ip": address}]})
-        elif resource.name.startswith("p-"):
-            own = int(resource.name.removeprefix("p-"))
-            resource = admitted(kinds, policy(own, n_services, seconds=5 + own % 10))
-        yield resource
+    for resource in callable_mesh(kinds, n_proxies, n_services, n_policies):
+        if resource.name.startswith("p-"):
+            number = int(resource.name.removeprefix("p-"))
+            yield admitted(kinds, policy(number, n_services, seconds=5 + number % 10))
+        else:
+            yield resource
     names = {"selector": {"meshService": {"matchLabels": {}}}, "template": "{{ .DisplayName }}.mesh"}
     yield admitted(kinds, {"type": "HostnameGenerator", "name": "all", "spec": names})
 

@@ -18,7 +18,7 @@ import yaml
 
 from docs.writing import kinds as pages
 from koguma import plugins
-from koguma.core import admission, pipeline, problems, rules
+from koguma.core import admission, pipeline, problems
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.errors import Invalid
@@ -26,6 +26,7 @@ from koguma.model.kind import Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
+from tests.core import port_confs
 from tests.error_lines import ERRORS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "third_party_policy"
@@ -144,7 +145,7 @@ def test_the_engine_matches_and_merges_the_example(note):
     objects = [stored(kinds[document["type"]], document) for document in (dataplane, *services, *notes)]
     mesh = Resource(kind="Mesh", name="default", core_name="default")
     db = pipeline.load(kinds, Place(), [mesh, *objects])
-    found = rules.of_proxy(db, objects[0].key)
+    found = port_confs.of_proxy(db, objects[0].key)
     assert {port.destination.name: dict(port.confs)["MeshNote"] for port in found.ports} == {
         "backend": {
             "owner": "team-backend",
@@ -271,7 +272,7 @@ def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expe
     objects = [stored(readable.kinds[document["type"]], document) for document in documents]
     failures: dict[str, str] = {}
     db = pipeline.load(plugins.for_engine(found, failures.__setitem__), Place(), objects)
-    (port,) = rules.of_proxy(db, objects[2].key).ports
+    (port,) = port_confs.of_proxy(db, objects[2].key).ports
     assert port.confs == expected
     assert all(problem.code != problems.INVALID for problem in problems.of_mesh(db, "default"))
     assert why in failures["MeshSmall"]

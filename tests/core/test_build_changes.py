@@ -147,7 +147,7 @@ def test_an_edited_limit_finds_no_selector_and_no_target_again():
     found = after(db, timeout("t", 6))
     types = {type_ for ids in found.values() for type_, _ in ids}
     assert types == {"cluster", "routes"}
-    assert not ran(db, "match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.port")
+    assert not ran(db, "match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.outbound")
 
 
 def test_a_limit_for_one_service_touches_that_service_only():

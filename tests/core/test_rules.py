@@ -12,6 +12,7 @@ from koguma.model import documents, forms
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Resource
+from tests.core import port_confs
 
 KINDS: Kinds = all_kinds()
 PLACE = Place()
@@ -39,7 +40,7 @@ def outbound(db, core_name, kind):
     """What comes out for a proxy, as the cases write it."""
     named = core_names(db)
     shown = {}
-    for port in rules.effective(db, rules.class_of(db, proxy_named(db, core_name))):
+    for port in port_confs.outbound(db, rules.class_of(db, proxy_named(db, core_name))):
         target = named[port.destination]
         if port.section != "80":
             target = f"{target}:{port.section}"
@@ -53,7 +54,7 @@ def outbound(db, core_name, kind):
 
 def http(db, core_name, destination):
     named = core_names(db)
-    for port in rules.effective(db, rules.class_of(db, proxy_named(db, core_name))):
+    for port in port_confs.outbound(db, rules.class_of(db, proxy_named(db, core_name))):
         if named[port.destination] == destination:
             return [{"matches": rule.matches, **rule.conf} for rule in port.http]
     return []
@@ -153,7 +154,7 @@ def accepted(documents_):
 
 
 def answers(db):
-    return {key: rules.of_proxy(db, key) for key in match.proxies(db, "default")}
+    return {key: port_confs.of_proxy(db, key) for key in match.proxies(db, "default")}
 
 
 @pytest.mark.property
@@ -222,7 +223,7 @@ def mesh_of(n_proxies):
     resources = [admitted(d.value) for d in documents.load(text)] + [admitted(d) for d in proxies]
     db = pipeline.load(KINDS, PLACE, resources)
     for key in match.proxies(db, "default"):
-        db.watch(rules.of_proxy, key)
+        db.watch(port_confs.of_proxy, key)
     db.changed()
     db.reset_counts()
     return db
@@ -241,8 +242,8 @@ def test_editing_a_timeout_never_matches_again():
     pipeline.take(db, [timeout_on_backend("9h")])
     assert len(db.changed()) == 31  # all but `web`, which has an override
     ran = {name for name, times in db.runs.items() if times}
-    assert not ran & {"match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.ports"}
-    assert db.runs["rules.effective"] == 1  # once per class, and only where the answer differs
+    assert not ran & {"match.matched", "match.traits", "match.mentioned", "rules.class_of", "rules.outbound"}
+    assert db.runs["port_confs.outbound"] == 1  # once per class, and only where the answer differs
 
 
 def test_a_change_without_effect_stops_where_it_has_none():
@@ -258,7 +259,7 @@ def test_a_new_proxy_of_a_known_class_asks_next_to_nothing():
     networking = {"address": "10.0.0.9", "inbound": [{"port": 80, "tags": {"kuma.io/service": "x"}}]}
     new = admitted({"type": "Dataplane", "mesh": "default", "name": "new", "networking": networking})
     pipeline.take(db, [new])
-    db.watch(rules.of_proxy, new.key)
+    db.watch(port_confs.of_proxy, new.key)
     db.changed()
     assert sum(db.runs.values()) <= 8
     assert not db.runs["match.matched"]
@@ -278,12 +279,12 @@ def test_memory_is_given_back_when_proxies_leave():
             {"type": "Dataplane", "mesh": "default", "name": f"dp-{number}", "networking": networking}
         )
         pipeline.take(db, [new])
-        db.watch(rules.of_proxy, new.key)
+        db.watch(port_confs.of_proxy, new.key)
         added.append(new.key)
     db.changed()
     assert db.n_memos > before + 40
     for key in added:
-        db.unwatch(rules.of_proxy, key)
+        db.unwatch(port_confs.of_proxy, key)
         pipeline.take(db, [], [key])
     db.changed()
     db.collect()

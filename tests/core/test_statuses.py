@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from koguma.core import pipeline, rules, statuses, vips
+from koguma.core import pipeline, statuses, vips
 from koguma.core.build import endpoints
 from koguma.core.statuses import Proxies
 from koguma.model.place import Place
 from koguma.model.schema import read
+from tests.core import port_confs
 from tests.core.destinations import (
     ALL,
     database,
@@ -269,7 +270,7 @@ def test_a_new_count_of_proxies_matches_nothing_again():
     web = service("web", "241.0.0.1")
     db = database(web, service("api"), proxy, caller, timeout, SVC)
     for one in (proxy, caller):
-        db.watch(rules.of_proxy, one.key)
+        db.watch(port_confs.of_proxy, one.key)
     db.watch(endpoints.of_service, web.key, "80")
     db.reset_counts()
     counted = {**web.status, "dataplaneProxies": {"connected": 1, "healthy": 1, "total": 1}}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koguma.core import rules, world
+from koguma.core import world
 from koguma.core.build import snapshot
 from koguma.core.incremental import Db
 from koguma.kube import clean
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
-from tests.core import building
+from tests.core import building, port_confs
 from tests.kube.valid_specs import KINDS, specs
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -58,7 +58,7 @@ def seen(db: Db) -> Any:
     """What all proxies get, to the last byte, and what comes out for whom."""
     found = {}
     for key in building.proxies(db):
-        made = rules.of_proxy(db, key)
+        made = port_confs.of_proxy(db, key)
         confs = [(section, [(k, len(cs)) for k, cs in by_kind]) for section, by_kind in made.inbounds]
         pieces, failures = building.bodies(snapshot.of(db, key))
         # A certificate that is missing is named at its place, and places are what differs.

@@ -91,14 +91,3 @@ def of(db: Db, seen: match.Traits, section: str) -> tuple[tuple[str, tuple[Inbou
     """What holds for calls that arrive at one inbound, by kind."""
     found = ((kind, entries(db, chosen)) for kind, chosen in policies_of(db, seen, section))
     return tuple((kind, entries) for kind, entries in found if entries)
-
-
-@question
-def confs(
-    db: Db, seen: match.Traits, section: str
-) -> tuple[tuple[str, tuple[tuple[Client, Json], ...]], ...]:
-    """What comes out for calls that arrive at one inbound, by kind and client."""
-    return tuple(
-        (kind, tuple((rule.client, items.conf(db, (rule.entry,))) for rule in found))
-        for kind, found in of(db, seen, section)
-    )

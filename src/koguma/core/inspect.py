@@ -129,7 +129,7 @@ def acts(db: Db, kind: str, list_: str) -> bool:
 def whole_policies(db: Db, proxy: Key, *, fields: bool = False) -> Json:
     """The policies about a proxy as a whole, merged, in policy order."""
     viewer = Viewer(db, fields=fields)
-    found = rules.whole(db, _class(db, proxy))
+    found = rules.whole_proxy(db, _class(db, proxy))
     return _with_inactive(db, "", found, partial(_merged, viewer, listed=False))
 
 
@@ -194,9 +194,9 @@ def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False)
 
 def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:
     """The routes that act: HTTP ones on a port that speaks HTTP, and TCP ones where none of those is."""
-    _, protocol = _number_and_protocol(db, port)
-    if protocol in world.HTTP_PROTOCOLS and port.http:
-        yield "MeshHTTPRoute", port.http
+    if rules.protocol(db, port) in world.HTTP_PROTOCOLS:
+        if port.http:
+            yield "MeshHTTPRoute", port.http
     elif port.tcp:
         yield "MeshTCPRoute", port.tcp
 

@@ -67,11 +67,11 @@ class Viewer:
 
     def conf(self, entries: Sequence[ItemId]) -> Shown:
         """What entries, given in order, make together."""
-        items = self._items(entries)
+        conf = items.conf(self.db, tuple(dict.fromkeys(entries)))
         if not self._fields:
-            return Shown(merge.merged(items))
-        traced = merge.traced(items)
-        return Shown(traced.conf, self._origins(traced.conf, traced.origins, traced.losers))
+            return Shown(conf)
+        traced = merge.traced(self._items(entries))
+        return Shown(conf, self._origins(conf, traced.origins, traced.losers))
 
     def confs(self, kind: str, entries: Sequence[ItemId]) -> Shown:
         """The same as a list: one for each different set of hostnames of a MeshHTTPRoute, else a single one.
@@ -91,10 +91,9 @@ class Viewer:
 
     def route_rules(self, entries: Sequence[ItemId]) -> tuple[ShownRule, ...]:
         """The rules that entries of MeshHTTPRoutes make together, without what must not stand together."""
-        items = self._items(entries)
         if self._fields:
-            return tuple(self._traced_rule(each) for each in routes.traced_rules(items))
-        return tuple(_resolved(rule) for rule in routes.merged_rules(items))
+            return tuple(self._traced_rule(each) for each in routes.traced_rules(self._items(entries)))
+        return tuple(_resolved(rule) for rule in items.route_rules(self.db, tuple(dict.fromkeys(entries))))
 
     def _items(self, entries: Sequence[ItemId]) -> list[Item]:
         return [items.item(self.db, entry) for entry in dict.fromkeys(entries)]

@@ -77,7 +77,7 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
         "fromRules": list(_by_inbound(_from_rules, viewer, kind, subject)) if arrives else [],
         "inboundRules": list(_by_inbound(_inbound_rules, viewer, kind, subject)) if arrives else [],
     }
-    whole = rules.whole_proxy(viewer.db, subject.mine.of(kind))
+    whole = rules.default_entries(viewer.db, subject.mine.of(kind))
     if whole and record.acts_by(""):
         conf = viewer.conf(whole)
         shown["proxyRule"] = {**confs(conf), "origin": policies(viewer.db, whole)}
@@ -147,12 +147,12 @@ def _to_place(shown: Json, rule: _ToRule) -> tuple[str, Key, str, tuple[Key, str
 def _targets(db: Db, kind: str, subject: _Subject) -> Iterator[_ToRule]:
     """What some entry names: the mesh, destinations or ports of them, and routes that the proxy has."""
     chosen = subject.mine.of(kind)
-    found = rules.applicable(db, chosen)
-    if found.everywhere:
-        yield _ToRule(Key("Mesh", "", "", "", subject.mine.mesh), "", rules.outbound(db, chosen, None))
+    found = rules.entries_by_target(db, chosen)
+    if found.mesh_wide:
+        yield _ToRule(Key("Mesh", "", "", "", subject.mine.mesh), "", found.mesh_wide)
     for destination, at in found.by_destination.items():
         for section in {narrowed: None for _, narrowed in at}:
-            yield _ToRule(destination, section, rules.outbound(db, chosen, destination, section))
+            yield _ToRule(destination, section, rules.relevant_entries(db, chosen, destination, section))
     for route in found.by_route:
         yield from _route_rules(route, kind, subject)
 

@@ -95,7 +95,7 @@ def everything(db: Db, proxy: Key, records: Records) -> Bundle:
 @question
 def _is_ruled(db: Db, mine: ProxyClass) -> bool:
     """Whether policies say anything about proxies of a class themselves; one thing to read for each."""
-    return bool(rules.whole(db, mine))
+    return bool(rules.whole_proxy(db, mine))
 
 
 def _told(db: Db, proxy: Key, net: Net, node: NodeMetadata) -> Where:

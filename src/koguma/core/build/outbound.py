@@ -36,7 +36,6 @@ Addresses = tuple[tuple[str, int], ...]
 
 _IDLE = "3600s"
 _REQUEST = {"timeout": "15s"}
-_NOTHING: Group[tuple[str, Entries]] = Group(())
 _PARTS = 16  # of what a class calls; the more, the fewer ports are looked at again for a change of one
 _FEW = 4  # parts that are put together before all are
 T = TypeVar("T")
@@ -100,7 +99,7 @@ class Ruled(msgspec.Struct, frozen=True, cache_hash=True):
         for each in self.others:
             if each.destination == destination and each.section == section:
                 return each
-        return PortRules(destination, section, self.plain.members, (), (), ())
+        return PortRules(destination, section, self.plain.members)
 
 
 Share = tuple[int, Group[Wanted]]  # of a part
@@ -199,26 +198,14 @@ def _ports_of(_db: Db, needed: Group[Group[Group[Wanted]]]) -> tuple[tuple[tuple
 
 def _ruling(db: Db, of: ProxyClass) -> Callable[[Iterable[tuple[Key, str]]], Ruled]:
     """How to find what a class says about some ports."""
-    most, whole = rules.plain(db, of), overlays.on_outbounds(db, of)
-    entries, apart = (most.entries, most.others) if most else (_NOTHING, None)
-    like_most = plainly_ruled(db, entries, whole)
+    all_rules, whole = rules.outbound(db, of), overlays.on_outbounds(db, of)
+    like_most = plainly_ruled(db, all_rules.common, whole)
 
-    def rule(called: Iterable[tuple[Key, str]]) -> Ruled:
-        others = tuple(
-            _rules_of(db, of, destination, section, apart)
-            for destination, section in called
-            if apart is None or destination in apart
-        )
-        return Ruled(entries, others, whole) if others else like_most
+    def rule(ports: Iterable[tuple[Key, str]]) -> Ruled:
+        others = tuple(all_rules.of(*port) for port in ports if port[0] in all_rules.named)
+        return Ruled(all_rules.common, others, whole) if others else like_most
 
     return rule
-
-
-def _rules_of(
-    db: Db, of: ProxyClass, destination: Key, section: str, known: Mapping[Key, tuple[PortRules, ...]] | None
-) -> PortRules:
-    found = (each for each in (known or {}).get(destination, ()) if each.section == section)
-    return next(found, None) or rules.port_rules(db, of, destination, section)
 
 
 @question
@@ -258,7 +245,7 @@ def calls(db: Db, ruled: Ruled, listened: Group[Listened], caller: Caller, binds
 
 def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller, subset: Pairs) -> PortOf:
     """A port with what is said about it; `whole` are entries about whole proxies that act on their calls."""
-    protocol = _protocol(db, found)
+    protocol = rules.protocol(db, found)
     where = caller.where(protocol, encoding.kri(db, found.destination, found.section))
     kind = "MeshTCPRoute" if protocol == "tcp" else "MeshHTTPRoute"
     on_routes = tuple(
@@ -278,13 +265,6 @@ def _port_of(db: Db, found: PortRules, whole: ByKind, caller: Caller, subset: Pa
         subset,
         caller.machine.reads_data,
     )
-
-
-def _protocol(db: Db, found: PortRules) -> str:
-    port = world.port(db, found.destination, found.section)
-    if port is None or port.protocol not in world.HTTP_PROTOCOLS:
-        return "tcp"
-    return port.protocol if found.http or not found.tcp else "tcp"
 
 
 def _laid(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:

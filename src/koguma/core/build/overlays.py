@@ -118,7 +118,7 @@ def _outbound_calls(db: Db, of: MergedConfs, where: Where) -> Iterator[tuple[str
 @question
 def on_outbounds(db: Db, of: ProxyClass) -> ByKind:
     """The entries of policies about whole proxies that act on calls to others."""
-    return tuple((kind, found) for kind, found in rules.whole(db, of) if _hooks(db, kind).outbound)
+    return tuple((kind, found) for kind, found in rules.whole_proxy(db, of) if _hooks(db, kind).outbound)
 
 
 @question
@@ -141,7 +141,7 @@ def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
 
 
 def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
-    for kind, found in rules.whole(db, of):
+    for kind, found in rules.whole_proxy(db, of):
         hook = _hooks(db, kind).whole
         conf = _conf(db, kind, found, where.mesh) if hook else None
         if hook and conf:
@@ -169,7 +169,7 @@ def _hooks_of_inbound(db: Db, seen: match.Traits, section: str) -> Iterator[_Arr
             yield kind, hook, _for_everybody(db, kind, found), ruled
     for kind, chosen in rules.policies_of(db, seen):
         hook = _hooks(db, kind).inbound
-        entries = rules.whole_proxy(db, chosen) if hook else ()
+        entries = rules.default_entries(db, chosen) if hook else ()
         if hook and entries:
             yield kind, hook, _conf(db, kind, entries, seen.mesh), ()
 

@@ -56,7 +56,7 @@ def origin_of(which: str, id_: Id) -> str:
 def entries(db: Db, mine: ProxyClass) -> Entries:
     """The patches of a class, the least important first."""
     chosen = mine.of(KIND)
-    return rules.whole_proxy(db, chosen) if chosen else ()
+    return rules.default_entries(db, chosen) if chosen else ()
 
 
 @question

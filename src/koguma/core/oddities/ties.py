@@ -48,7 +48,7 @@ def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId
             yield (Target(via.kind, via) if via else target), ItemId(policy, "to", index)
     for rule in inbound.entries(db, Group((policy,))):
         yield rule.client, rule.entry
-    for entry in rules.whole_proxy(db, Group((policy,))):
+    for entry in rules.default_entries(db, Group((policy,))):
         yield "the proxy itself", entry
 
 
@@ -185,12 +185,11 @@ def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
         return
     seen = set()
     for together in _together(db, policy):
-        for target in (target for meant in items.targets(db, policy) for target in meant if target.key):
-            for section in _sections(db, target):
-                entries = rules.outbound(db, together, target.key, section)
-                if entries not in seen:
-                    seen.add(entries)
-                    yield from _broken(db, policy, entries)
+        for key, section in _ports(db, policy):
+            entries = rules.relevant_entries(db, together, key, section)
+            if entries not in seen:
+                seen.add(entries)
+                yield from _broken(db, policy, entries)
 
 
 def _together(db: Db, policy: Key) -> Iterator[Group[Key]]:
@@ -205,9 +204,13 @@ def _together(db: Db, policy: Key) -> Iterator[Group[Key]]:
         yield Group(one for one in real if not selection.are_apart(db, policy, one))
 
 
-def _sections(db: Db, target: Target) -> list[str]:
-    found = world.destination(db, target.key) if target.key else None
-    return [port.section for port in found.ports if target.section in ("", port.section)] if found else []
+def _ports(db: Db, route: Key) -> Iterator[tuple[Key, str]]:
+    """The ports of destinations that a route is about."""
+    for target in (target for targets in items.targets(db, route) for target in targets):
+        destination = world.destination(db, target.key) if target.key else None
+        if destination is not None:
+            ports = (port for port in destination.ports if target.section in ("", port.section))
+            yield from ((destination.key, port.section) for port in ports)
 
 
 def _broken(db: Db, policy: Key, entries: tuple[ItemId, ...]) -> Iterator[Problem]:
