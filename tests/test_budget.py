@@ -23,6 +23,7 @@ from koguma.envoy import schema as envoy_schema
 from koguma.xds.health import METHOD as HEALTH_METHOD
 from koguma.xds.health import SERVICE as HEALTH_SERVICE
 from koguma.xds.server import SERVICE
+from tests import build
 from tests.live_mesh import LiveMesh
 
 WAIT_SECONDS_MAX = 1.0
@@ -73,9 +74,8 @@ def unknown_fields(n_bytes: int) -> dict[str, int]:
     return {f"fiield{number}": number for number in range(n_bytes // 22)}
 
 
-def dataplane(n_inbounds: int) -> str:
-    networking = {"address": "127.0.0.1", "inbound": [{"prot": "x"}] * n_inbounds}
-    return json.dumps({"type": "Dataplane", "mesh": "default", "name": "web-1", "networking": networking})
+def dataplane_with_bad_inbounds(n_inbounds: int) -> str:
+    return json.dumps(build.dataplane(inbound=[{"prot": "x"}] * n_inbounds))
 
 
 def trusting(mesh: LiveMesh) -> ssl.SSLContext:
@@ -125,7 +125,7 @@ def hellos() -> dict[str, Callable[[Any], None]]:
 
     def malformed(node: Any) -> None:
         node.id = "default.web-1"
-        node.metadata.update({"dataplane.resource": dataplane(300_000)})
+        node.metadata.update({"dataplane.resource": dataplane_with_bad_inbounds(300_000)})
 
     def many(node: Any) -> None:
         node.id = "default.web-1"
@@ -171,7 +171,7 @@ def limits() -> Iterator[tuple[str, bytes]]:
     schema = envoy_schema.load(envoy_schema.find_envoy())
     named = {"type": "Dataplane", "mesh": "default", "name": "web-1", **unknown_fields(50_000)}
     for what, metadata in {
-        "60 KB of malformed inbounds": {"dataplane.resource": dataplane(3_800)},
+        "60 KB of malformed inbounds": {"dataplane.resource": dataplane_with_bad_inbounds(3_800)},
         "60 KB of unknown fields": {"dataplane.resource": json.dumps(named)},
         "a Dataplane 30,000 levels deep": {"dataplane.resource": "[" * 30_000},
         "120 KB of metadata": {str(number): None for number in range(9_000)},
@@ -203,7 +203,10 @@ def bootstraps() -> Iterator[tuple[str, bytes]]:
     yield "1 MB of unknown fields", json.dumps({**who, **unknown_fields(1_000_000)}).encode()
     yield "JSON 30,000 levels deep", b"[" * 30_000
     yield "30 KB of objects", json.dumps({**who, "version": {"a": [{}] * 9_000}}).encode()
-    yield "malformed inbounds", json.dumps({**who, "dataplaneResource": dataplane(10_000)}).encode()
+    yield (
+        "malformed inbounds",
+        json.dumps({**who, "dataplaneResource": dataplane_with_bad_inbounds(10_000)}).encode(),
+    )
     yield "20,000 tokens", b"{" + b'"dataplaneToken":"eyJ.e30.A",' * 8_000 + b"}"
 
 

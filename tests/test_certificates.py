@@ -20,6 +20,7 @@ from koguma.model.resource import Key, Resource
 from koguma.runtime import logs
 from koguma.store.log import Loaded
 from koguma.store.state import State
+from tests.build import mesh
 from tests.control_plane import LocalControlPlane
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -563,9 +564,9 @@ def plane(tmp_path_factory):
         yield running
 
 
-def mesh(name, *backends, enabled=""):
+def mesh_with_mtls(name, *backends, enabled=""):
     mtls = {"backends": list(backends), **({"enabledBackend": enabled} if enabled else {})}
-    return {"type": "Mesh", "name": name, "mtls": mtls, "skipCreatingInitialPolicies": ["*"]}
+    return mesh(name, mtls=mtls, skipCreatingInitialPolicies=["*"])
 
 
 def cas(plane, name):
@@ -575,20 +576,20 @@ def cas(plane, name):
 
 
 def test_a_builtin_ca_comes_with_the_mesh_and_goes_with_it(plane):
-    assert plane("PUT", "/meshes/one", mesh("one", builtin("ca-1"), enabled="ca-1")).status == 201
+    assert plane("PUT", "/meshes/one", mesh_with_mtls("one", builtin("ca-1"), enabled="ca-1")).status == 201
     found = cas(plane, "one")
     assert sorted(found) == ["one.ca-builtin-cert-ca-1", "one.ca-builtin-key-ca-1"]
     ca = x509.load_pem_x509_certificate(base64.b64decode(found["one.ca-builtin-cert-ca-1"]))
     assert ca.subject.rfc4514_string() == "CN=one,OU=Mesh,O=Kuma"
     assert plane("DELETE", "/meshes/one").status == 200
-    assert plane("PUT", "/meshes/one", mesh("one")).status == 201
+    assert plane("PUT", "/meshes/one", mesh_with_mtls("one")).status == 201
     assert cas(plane, "one") == {}
 
 
 def test_a_backend_that_is_added_and_enabled_by_an_update_gets_its_ca_at_once(plane):
-    plane("PUT", "/meshes/two", mesh("two", builtin("ca-1"), enabled="ca-1"))
+    plane("PUT", "/meshes/two", mesh_with_mtls("two", builtin("ca-1"), enabled="ca-1"))
     before = cas(plane, "two")
-    both = mesh("two", builtin("ca-1"), builtin("ca-2"), enabled="ca-2")
+    both = mesh_with_mtls("two", builtin("ca-1"), builtin("ca-2"), enabled="ca-2")
     answer = plane("PUT", "/meshes/two", both)
     assert answer.status == 200, answer.json
     after = cas(plane, "two")
@@ -599,20 +600,20 @@ def test_a_backend_that_is_added_and_enabled_by_an_update_gets_its_ca_at_once(pl
 
 
 def test_a_backend_that_goes_and_comes_back_has_its_old_ca(plane):
-    plane("PUT", "/meshes/three", mesh("three", builtin("ca-1"), enabled="ca-1"))
+    plane("PUT", "/meshes/three", mesh_with_mtls("three", builtin("ca-1"), enabled="ca-1"))
     before = cas(plane, "three")
-    plane("PUT", "/meshes/three", mesh("three"))
+    plane("PUT", "/meshes/three", mesh_with_mtls("three"))
     assert cas(plane, "three") == before
-    plane("PUT", "/meshes/three", mesh("three", builtin("ca-1")))
+    plane("PUT", "/meshes/three", mesh_with_mtls("three", builtin("ca-1")))
     assert cas(plane, "three") == before
 
 
 def test_half_a_ca_is_made_anew_as_a_whole(plane):
-    plane("PUT", "/meshes/four", mesh("four", builtin("ca-1")))
+    plane("PUT", "/meshes/four", mesh_with_mtls("four", builtin("ca-1")))
     before = cas(plane, "four")
-    plane("PUT", "/meshes/four", mesh("four"))
+    plane("PUT", "/meshes/four", mesh_with_mtls("four"))
     assert plane("DELETE", "/meshes/four/secrets/four.ca-builtin-key-ca-1").status == 200
-    plane("PUT", "/meshes/four", mesh("four", builtin("ca-1")))
+    plane("PUT", "/meshes/four", mesh_with_mtls("four", builtin("ca-1")))
     after = cas(plane, "four")
     assert sorted(after) == sorted(before)
     assert all(after[name] != before[name] for name in before)
@@ -626,19 +627,19 @@ def test_who_brings_the_secrets_along_keeps_them(plane):
         {"type": "Secret", "mesh": "five", "name": name, "data": encoded(text)}
         for name, text in zip(names, texts, strict=True)
     ]
-    answer = plane("POST", "/_apply", [mesh("five", builtin("ca-1"), enabled="ca-1"), *secrets])
+    answer = plane("POST", "/_apply", [mesh_with_mtls("five", builtin("ca-1"), enabled="ca-1"), *secrets])
     assert answer.status == 200, answer.json
     assert cas(plane, "five") == {name: encoded(text) for name, text in zip(names, texts, strict=True)}
 
 
 def test_a_dry_run_makes_no_ca(plane):
-    plane("PUT", "/meshes/six", mesh("six"))
-    assert plane("PUT", "/meshes/six?dryRun=All", mesh("six", builtin("ca-1"))).status == 200
+    plane("PUT", "/meshes/six", mesh_with_mtls("six"))
+    assert plane("PUT", "/meshes/six?dryRun=All", mesh_with_mtls("six", builtin("ca-1"))).status == 200
     assert cas(plane, "six") == {}
 
 
 def test_an_unchecked_backend_with_an_impossible_name_is_refused(plane):
-    wrong = mesh("seven", builtin("A_b"))
+    wrong = mesh_with_mtls("seven", builtin("A_b"))
     wrong["mtls"]["skipValidation"] = True
     assert plane("PUT", "/meshes/seven", wrong).status == 400
 
@@ -647,7 +648,7 @@ def test_rsa_bits_make_an_rsa_key(plane):
     plane(
         "PUT",
         "/meshes/eight",
-        mesh("eight", builtin("r", conf={"caCert": {"RSAbits": 2048, "expiration": "1y"}})),
+        mesh_with_mtls("eight", builtin("r", conf={"caCert": {"RSAbits": 2048, "expiration": "1y"}})),
     )
     ca = x509.load_pem_x509_certificate(base64.b64decode(cas(plane, "eight")["eight.ca-builtin-cert-r"]))
     assert ca.public_key().key_size == 2048
@@ -655,7 +656,7 @@ def test_rsa_bits_make_an_rsa_key(plane):
 
 
 def test_proxies_get_certificates_from_what_a_control_plane_has_stored(plane):
-    plane("PUT", "/meshes/nine", mesh("nine", builtin("ca-1"), enabled="ca-1"))
+    plane("PUT", "/meshes/nine", mesh_with_mtls("nine", builtin("ca-1"), enabled="ca-1"))
     here = Certificates(lambda: plane.plane.store.state, lambda: datetime.now(UTC))
     found = here.of(Key("Dataplane", "nine", "default", "", "web"), ("spiffe://nine/web",))
     ca = base64.b64decode(cas(plane, "nine")["nine.ca-builtin-cert-ca-1"]).decode()

@@ -18,6 +18,7 @@ from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ConnectRequest, ProxyStatus, Rejection
+from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 
@@ -32,22 +33,7 @@ def plane(tmp_path):
 
 def token(plane, **claims):
     """A token for tags, or whatever else is asked for; without a word, for the service web."""
-    body = {"mesh": "default", "validFor": "1h", **(claims or {"tags": {"kuma.io/service": ["web"]}})}
-    return plane("POST", "/tokens/dataplane", body).body.decode()
-
-
-def dataplane(name="web-1", service="web", port=10080, **networking):
-    inbound = {
-        "port": port,
-        "servicePort": 8080,
-        "tags": {"kuma.io/service": service, "kuma.io/protocol": "http"},
-    }
-    return {
-        "type": "Dataplane",
-        "mesh": "default",
-        "name": name,
-        "networking": {"address": "127.0.0.1", "inbound": [inbound], **networking},
-    }
+    return plane.dataplane_token(**(claims or {"tags": {"kuma.io/service": ["web"]}}))
 
 
 def hello(plane, brings=None, name="web-1", mesh="default", shown=None, **metadata):

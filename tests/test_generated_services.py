@@ -11,6 +11,7 @@ import pytest
 from koguma.core import pipeline
 from koguma.main import now
 from koguma.reconcile.services import ServiceGenerator
+from tests import build
 from tests.control_plane import LocalControlPlane
 
 GENERATOR = "meshservice-generator"
@@ -26,19 +27,14 @@ def plane(tmp_path):
 
 
 def write_dataplane(plane, name, service="web", port=8080, mesh="shop", protocol="http"):
-    tags = {"kuma.io/service": service, "kuma.io/protocol": protocol}
-    body = {
-        "type": "Dataplane",
-        "name": name,
-        "mesh": mesh,
-        "networking": {"address": "10.0.0.1", "inbound": [{"port": port, "tags": tags}]},
-    }
+    inbound = build.inbound(service, port, protocol=protocol)
+    body = build.dataplane(name, mesh=mesh, address="10.0.0.1", inbound=[inbound])
     answer = plane("PUT", f"/meshes/{mesh}/dataplanes/{name}", body)
     assert answer.status in (200, 201), answer.json
 
 
 def write_service(plane, name, ports):
-    body = {"type": "MeshService", "name": name, "mesh": "shop", "spec": {"ports": ports}}
+    body = build.document("MeshService", name, "shop", spec={"ports": ports})
     return plane("PUT", f"/meshes/shop/meshservices/{name}", body).status
 
 

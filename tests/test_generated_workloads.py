@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests import build
 from tests.control_plane import LocalControlPlane
 
 GENERATOR = "workload-generator"
@@ -18,14 +19,8 @@ def plane(tmp_path):
 
 
 def write_dataplane(plane, name, workload=None, **inbound):
-    tags = {"kuma.io/service": "web"}
-    body = {
-        "type": "Dataplane",
-        "name": name,
-        "mesh": "shop",
-        "labels": {"kuma.io/workload": workload} if workload else {},
-        "networking": {"address": "10.0.0.1", "inbound": [{"port": 8080, "tags": tags, **inbound}]},
-    }
+    labels = {"kuma.io/workload": workload} if workload else None
+    body = build.dataplane(name, mesh="shop", labels=labels, inbound=[build.inbound(**inbound)])
     answer = plane("PUT", f"/meshes/shop/dataplanes/{name}", body)
     assert answer.status in (200, 201), answer.json
 

@@ -9,6 +9,7 @@ import pytest
 from koguma.fleet import probing
 from koguma.model.errors import Forbidden, NotFound, Unauthenticated
 from koguma.xds.contract import ConnectRequest
+from tests.build import dataplane, inbound
 from tests.control_plane import LocalControlPlane
 
 WEB = "/meshes/default/dataplanes/web-1"
@@ -23,24 +24,17 @@ def plane(tmp_path, monkeypatch):
         yield running
 
 
-def dataplane(**changes: Any) -> dict[str, Any]:
-    tags = {"kuma.io/service": "web"}
-    inbound = {"port": 10080, "servicePort": 8080, "tags": tags, "serviceProbe": {"tcp": {}}, **changes}
-    return {
-        "type": "Dataplane",
-        "mesh": "default",
-        "name": "web-1",
-        "networking": {"address": "127.0.0.1", "inbound": [inbound]},
-    }
+def probed(**fields: Any) -> dict[str, Any]:
+    """A Dataplane whose inbound has a probe."""
+    served = {"servicePort": 8080, "serviceProbe": {"tcp": {}}, **fields}
+    return dataplane(inbound=[inbound(protocol="", **served)])
 
 
 def hello(
     plane: LocalControlPlane, name: str = "web-1", shown: str | None = None, **metadata: Any
 ) -> ConnectRequest:
     if shown is None:
-        tags = {"kuma.io/service": ["web"]}
-        body = {"mesh": "default", "name": "web-1", "validFor": "1h", "tags": tags}
-        shown = plane("POST", "/tokens/dataplane", body).body.decode()
+        shown = plane.dataplane_token(name="web-1", tags={"kuma.io/service": ["web"]})
     return ConnectRequest("default", name, shown, {"features": OURS, **metadata}, "1.40.0")
 
 
@@ -64,7 +58,7 @@ def revision(plane: LocalControlPlane) -> int:
 
 
 def test_an_inbound_is_not_ready_until_its_application_answers(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     assert state(plane) == ("NotReady", False)
     proxy = let_in(plane, hello(plane))
     plane.run(proxy.report({}))
@@ -76,7 +70,7 @@ def test_an_inbound_is_not_ready_until_its_application_answers(plane):
 
 
 def test_a_report_that_says_the_same_again_writes_nothing(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     proxy = let_in(plane, hello(plane))
     plane.run(proxy.report({PROBE: True}))
     before = plane.plane.store.state.named("Dataplane", "default", "web-1").revision
@@ -86,35 +80,35 @@ def test_a_report_that_says_the_same_again_writes_nothing(plane):
 
 
 def test_writing_the_dataplane_again_leaves_the_state_that_was_found(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     proxy = let_in(plane, hello(plane))
     plane.run(proxy.report({PROBE: True}))
     before = revision(plane)
-    write(plane, dataplane())
+    write(plane, probed())
     assert state(plane) == ("Ready", True)
-    applied = plane("POST", "/_apply", [dataplane()]).json
+    applied = plane("POST", "/_apply", [probed()]).json
     assert [each["action"] for each in applied["results"]] == ["unchanged"]
-    write(plane, dataplane(servicePort=8081))
+    write(plane, probed(servicePort=8081))
     assert state(plane) == ("Ready", True)
     assert revision(plane) > before
 
 
 def test_a_proxy_that_comes_back_finds_its_dataplane_as_it_was_reported(plane):
     fleet = plane.plane._proxies.fleet
-    brought = {"dataplane.resource": json.dumps(dataplane())}
+    brought = {"dataplane.resource": json.dumps(probed())}
     plane.run(fleet.connect(hello(plane, **brought)))
     assert state(plane) == ("NotReady", False)
     proxy = let_in(plane, hello(plane))
     plane.run(proxy.report({PROBE: True}))
     plane.run(fleet.connect(hello(plane, **brought)))
     assert state(plane) == ("Ready", True)
-    later = {**dataplane(), "labels": {"koguma.io/instance": "another-run"}}
+    later = {**probed(), "labels": {"koguma.io/instance": "another-run"}}
     plane.run(fleet.connect(hello(plane, **{"dataplane.resource": json.dumps(later)})))
     assert state(plane) == ("NotReady", False), "what an earlier run found says nothing about this one"
 
 
 def test_what_others_write_meanwhile_is_not_lost(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     proxy = let_in(plane, hello(plane))
     store = plane.plane.store
     write_once, times = store.write, []
@@ -122,7 +116,7 @@ def test_what_others_write_meanwhile_is_not_lost(plane):
     async def late(transaction):
         if not times:
             times.append(1)
-            labelled = {**dataplane(), "labels": {"team": "blue"}}
+            labelled = {**probed(), "labels": {"team": "blue"}}
             await asyncio.to_thread(write, plane, labelled)
         return await write_once(transaction)
 
@@ -136,20 +130,20 @@ def test_what_others_write_meanwhile_is_not_lost(plane):
 
 
 def test_nobody_reports_for_another_or_without_a_token(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     with pytest.raises(Unauthenticated):
         let_in(plane, hello(plane, shown="rubbish"))
     with pytest.raises(Unauthenticated):
         let_in(plane, hello(plane, shown=""))
     with pytest.raises(Forbidden):
         let_in(plane, hello(plane, name="web-2"))
-    body = {"mesh": "default", "tags": {"kuma.io/service": ["shop"]}, "validFor": "1h"}
+    shown = plane.dataplane_token(tags={"kuma.io/service": ["shop"]})
     with pytest.raises(Forbidden):
-        let_in(plane, hello(plane, shown=plane("POST", "/tokens/dataplane", body).body.decode()))
+        let_in(plane, hello(plane, shown=shown))
 
 
 def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeypatch):
-    said = hello(plane, **{"dataplane.resource": json.dumps(dataplane())})
+    said = hello(plane, **{"dataplane.resource": json.dumps(probed())})
     side = plane.plane._proxies
 
     async def both() -> Any:
@@ -168,7 +162,7 @@ def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeyp
 
 
 def test_envoy_itself_is_checked_where_its_agent_is_kumas(plane):
-    write(plane, dataplane())
+    write(plane, probed())
     ours = let_in(plane, hello(plane, **{"dataplane.admin.port": "9901"}))
     assert [each.name for each in ours.checks()] == [PROBE]
     kumas = let_in(plane, hello(plane, features=[], **{"dataplane.admin.port": "9901"}))
@@ -182,7 +176,7 @@ def test_envoy_itself_is_checked_where_its_agent_is_kumas(plane):
 
 
 def test_people_hear_of_an_inbound_that_is_not_ready(plane):
-    brought = {"dataplane.resource": json.dumps(dataplane())}
+    brought = {"dataplane.resource": json.dumps(probed())}
     plane.run(plane.plane._proxies.fleet.connect(hello(plane, **brought)))
     (proxy,) = plane("GET", "/_proxies").json["items"]
     (text,) = proxy["notReady"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import build
 from tests.live_mesh import LiveMesh
 from tests.waiting import until
 
@@ -24,30 +25,11 @@ def mesh(tmp_path_factory):
 
 def timeout(name, target, seconds):
     conf = {"connectionTimeout": f"{seconds}s", "http": {"requestTimeout": f"{10 + seconds}s"}}
-    return {
-        "type": "MeshTimeout",
-        "name": name,
-        "spec": {"to": [{"targetRef": target, "default": conf}]},
-    }
+    return build.policy("MeshTimeout", name, build.entry(conf, **target))
 
 
 def route(name, header):
-    rule = {
-        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
-        "default": {
-            "filters": [
-                {
-                    "type": "ResponseHeaderModifier",
-                    "responseHeaderModifier": {"set": [{"name": "x", "value": header}]},
-                }
-            ]
-        },
-    }
-    return {
-        "type": "MeshHTTPRoute",
-        "name": name,
-        "spec": {"to": [{"targetRef": TO_BACKEND, "rules": [rule]}]},
-    }
+    return build.http_route(name, build.http_rule(filters=[build.response_header("x", header)]))
 
 
 def number(mesh, name):

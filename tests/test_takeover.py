@@ -13,6 +13,7 @@ from koguma.model.errors import Conflict, Forbidden, Invalid
 from koguma.model.labels import REGISTERED_BY
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ConnectRequest
+from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 
@@ -22,20 +23,17 @@ PAY = "/meshes/default/dataplanes/pay-1"
 
 @pytest.fixture
 def plane(tmp_path, monkeypatch):
-    monkeypatch.setattr("koguma.fleet.DEREGISTRATION_SECONDS", 0.05)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.05)
     with LocalControlPlane(tmp_path) as running:
         yield running
 
 
 def token(plane, service, **claims):
-    body = {"mesh": "default", "validFor": "1h", "tags": {SERVICE: [service]}, **claims}
-    return plane("POST", "/tokens/dataplane", body).body.decode()
+    return plane.dataplane_token(tags={SERVICE: [service]}, **claims)
 
 
-def dataplane(service, port=10080, **fields):
-    inbound = {"port": port, "servicePort": 8080, "tags": {SERVICE: service, "kuma.io/protocol": "http"}}
-    networking = {"address": "127.0.0.1", "inbound": [inbound]}
-    return {"type": "Dataplane", "mesh": "default", "name": "pay-1", "networking": networking, **fields}
+def payments(service="payments", **fields):
+    return dataplane("pay-1", service, **fields)
 
 
 def said_hello(shown, brings=None):
@@ -83,48 +81,48 @@ def settled(plane):
 
 
 def test_a_token_for_tags_takes_over_no_dataplane_of_an_operator(plane):
-    write(plane, dataplane("payments"))
+    write(plane, payments())
     before, owner = stored(plane), connect(plane, token(plane, "payments"))
     attacker = token(plane, "web")
     for attempt in (connect, check):
         with pytest.raises(Forbidden):
-            attempt(plane, attacker, dataplane("web"))
-    assert bootstrap(plane, attacker, dataplane("web"))[0] == 403
+            attempt(plane, attacker, payments("web"))
+    assert bootstrap(plane, attacker, payments("web"))[0] == 403
     assert stored(plane) == before
     assert plane.plane._proxies.fleet.line(owner.key) is owner
 
 
 def test_a_token_for_tags_takes_over_no_dataplane_of_another_proxy(plane):
-    owner = connect(plane, token(plane, "payments"), dataplane("payments"))
+    owner = connect(plane, token(plane, "payments"), payments())
     before, attacker = stored(plane), token(plane, "web")
     with pytest.raises(Forbidden) as refused:
-        connect(plane, attacker, dataplane("web"))
+        connect(plane, attacker, payments("web"))
     assert 'the Dataplane "pay-1" that is stored in mesh "default" belongs to another' in str(refused.value)
     assert "koguma delete dataplane pay-1 -m default" in str(refused.value)
     with pytest.raises(Forbidden):
-        check(plane, attacker, dataplane("web"))
-    status, text = bootstrap(plane, attacker, dataplane("web"))
+        check(plane, attacker, payments("web"))
+    status, text = bootstrap(plane, attacker, payments("web"))
     assert (status, "belongs to another" in text) == (403, True)
     assert stored(plane) == before
     assert plane.plane._proxies.fleet.line(owner.key) is owner
 
 
 def test_an_operators_dataplane_is_not_replaced_by_its_own_proxy_either(plane):
-    write(plane, dataplane("payments"))
+    write(plane, payments())
     before, shown = stored(plane), token(plane, "payments")
     with pytest.raises(Invalid) as refused:
-        connect(plane, shown, dataplane("payments", port=10081))
+        connect(plane, shown, payments(port=10081))
     assert 'an operator wrote the Dataplane "pay-1" of mesh "default"' in str(refused.value)
     assert "start the proxy with --name pay-1 alone" in str(refused.value)
-    status, text = bootstrap(plane, shown, dataplane("payments", port=10081))
+    status, text = bootstrap(plane, shown, payments(port=10081))
     assert (status, "an operator wrote the Dataplane" in text) == (422, True)
     assert stored(plane) == before
 
 
 def test_a_proxy_that_brings_what_an_operator_wrote_comes_in_and_leaves_it_there(plane):
-    write(plane, dataplane("payments", labels={"team": "pay"}))
+    write(plane, payments(labels={"team": "pay"}))
     before, shown = stored(plane), token(plane, "payments")
-    brought = dataplane("payments", labels={"koguma.io/instance": "run-1"})
+    brought = payments(labels={"koguma.io/instance": "run-1"})
     assert bootstrap(plane, shown, brought)[0] == 200
     line = connect(plane, shown, brought)
     assert not line.registered
@@ -138,7 +136,7 @@ def test_a_proxy_that_brings_what_an_operator_wrote_comes_in_and_leaves_it_there
 def test_what_an_operator_writes_while_a_proxy_registers_stays_the_operators(plane):
     """The store is written between the look and the write: the second look must ask the same questions."""
     shown, fleet = token(plane, "payments"), plane.plane._proxies.fleet
-    theirs = connect(plane, shown, dataplane("payments"))
+    theirs = connect(plane, shown, payments())
     plane.run(theirs.close())
     until(lambda: stored(plane) is None)
     write_, times = plane.plane.store.write, []
@@ -156,7 +154,7 @@ def test_what_an_operator_writes_while_a_proxy_registers_stays_the_operators(pla
 
     plane.plane.store.write = late
     with pytest.raises(Invalid):
-        connect(plane, shown, dataplane("payments"))
+        connect(plane, shown, payments())
     assert times
     assert fleet.line(stored(plane).key) is None
     assert REGISTERED_BY not in stored(plane).labels

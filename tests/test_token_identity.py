@@ -6,8 +6,8 @@ import pytest
 
 from koguma.identity.claims import DataplaneClaims
 from koguma.identity.dataplane_auth import UnvouchedIdentity, check_identity
-from koguma.model.resource import Resource
 from koguma.xds.contract import ConnectRequest
+from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 
@@ -22,20 +22,10 @@ def plane(tmp_path_factory):
 
 
 def resource(*services, gateway="", name="api-1", namespace="", **labels):
-    networking = {"inbound": [{"port": 80 + n, "tags": {SERVICE: each}} for n, each in enumerate(services)]}
-    if gateway:
-        networking["gateway"] = {"tags": {SERVICE: gateway}}
-    core_name = f"{name}.{namespace}" if namespace else name
+    inbounds = [build.inbound(service, 80 + n, protocol="") for n, service in enumerate(services)]
+    networking = {"inbound": inbounds, **({"gateway": {"tags": {SERVICE: gateway}}} if gateway else {})}
     own = {label.replace("_", "/"): value for label, value in labels.items()}
-    return Resource(
-        kind="Dataplane",
-        mesh="default",
-        name=name,
-        namespace=namespace,
-        core_name=core_name,
-        labels=own,
-        spec={"networking": networking},
-    )
+    return build.resource(build.dataplane(name, labels=own, **networking), namespace=namespace)
 
 
 def claims(*services, **more):
@@ -99,14 +89,8 @@ def test_what_a_token_does_not_name_is_refused_with_the_command_for_one_that_doe
     assert flags in text
 
 
-def token(plane, **body):
-    return plane("POST", "/tokens/dataplane", {"mesh": "default", "validFor": "1h", **body}).body.decode()
-
-
 def document(name, **tags):
-    named = {SERVICE: "web", "kuma.io/protocol": "http", **tags}
-    networking = {"address": "127.0.0.1", "inbound": [{"port": 10080, "servicePort": 80, "tags": named}]}
-    return {"type": "Dataplane", "mesh": "default", "name": name, "networking": networking}
+    return build.dataplane(name, inbound=[build.inbound(tags=tags)])
 
 
 def connect(plane, name, shown, brings=None):
@@ -121,9 +105,11 @@ def uris(line):
 
 def test_a_certificate_names_the_tags_that_the_token_names(plane):
     web = {SERVICE: ["web"]}
-    line = connect(plane, "a-1", token(plane, tags=web), document("a-1", version="v1"))
+    line = connect(plane, "a-1", plane.dataplane_token(tags=web), document("a-1", version="v1"))
     assert uris(line) == ("spiffe://default/web", "kuma://kuma.io/service/web", ZONE)
-    line = connect(plane, "a-2", token(plane, tags={**web, "version": ["v1"]}), document("a-2", version="v1"))
+    line = connect(
+        plane, "a-2", plane.dataplane_token(tags={**web, "version": ["v1"]}), document("a-2", version="v1")
+    )
     assert uris(line) == (
         "spiffe://default/web",
         "kuma://kuma.io/service/web",
@@ -135,7 +121,7 @@ def test_a_certificate_names_the_tags_that_the_token_names(plane):
 def test_a_certificate_names_all_that_an_operator_wrote(plane):
     assert plane("PUT", "/meshes/default/dataplanes/b-1", document("b-1", version="v1")).status == 201
     for brings in (None, document("b-1", version="v1")):
-        found = uris(connect(plane, "b-1", token(plane, name="b-1"), brings))
+        found = uris(connect(plane, "b-1", plane.dataplane_token(name="b-1"), brings))
         assert found == (
             "spiffe://default/web",
             PROTOCOL,
@@ -147,7 +133,7 @@ def test_a_certificate_names_all_that_an_operator_wrote(plane):
 
 def test_nobody_registers_with_a_token_for_a_name_alone(plane):
     with pytest.raises(UnvouchedIdentity):
-        connect(plane, "c-1", token(plane, name="c-1"), document("c-1"))
+        connect(plane, "c-1", plane.dataplane_token(name="c-1"), document("c-1"))
     assert plane.plane.store.state.named("Dataplane", "default", "c-1") is None
     (refused,) = [each for each in plane("GET", "/_proxies").json["refused"] if each["name"] == "c-1"]
     made = "koguma token dataplane --mesh default --name c-1 --service web --valid-for 720h"
@@ -155,8 +141,8 @@ def test_nobody_registers_with_a_token_for_a_name_alone(plane):
 
 
 def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
-    line = connect(plane, "d-1", token(plane, tags={SERVICE: ["web"]}), document("d-1"))
-    shown = token(plane, name="d-1")
+    line = connect(plane, "d-1", plane.dataplane_token(tags={SERVICE: ["web"]}), document("d-1"))
+    shown = plane.dataplane_token(name="d-1")
     for brings in (None, document("d-1")):
         with pytest.raises(UnvouchedIdentity):
             connect(plane, "d-1", shown, brings)
@@ -165,7 +151,7 @@ def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
 
 def test_operators_may_leave_it_to_proxies_who_they_are(tmp_path):
     with LocalControlPlane(tmp_path, identity_from_token=False) as plane:
-        found = uris(connect(plane, "e-1", token(plane, name="e-1"), document("e-1", version="v1")))
+        found = uris(connect(plane, "e-1", plane.dataplane_token(name="e-1"), document("e-1", version="v1")))
     assert found == (
         "spiffe://default/web",
         PROTOCOL,

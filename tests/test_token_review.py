@@ -13,6 +13,7 @@ from koguma.identity import tokens
 from koguma.xds.health import METHOD
 from koguma.xds.health import SERVICE as HEALTH
 from koguma.xds.server import SERVICE
+from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 from tests.xds.house import schema
@@ -39,15 +40,8 @@ def plane(tmp_path):
         yield running
 
 
-def dataplane(name, service="web", **fields):
-    inbound = {"port": 10080, "servicePort": 8080, "tags": {"kuma.io/service": service}}
-    networking = {"address": "127.0.0.1", "inbound": [inbound]}
-    return {"type": "Dataplane", "mesh": "default", "name": name, "networking": networking, **fields}
-
-
 def token(plane, **claims):
-    body = {"mesh": "default", "validFor": "1h", "tags": TAGS, **claims}
-    return plane("POST", "/tokens/dataplane", body).body.decode()
+    return plane.dataplane_token(**{"tags": TAGS, **claims})
 
 
 def identifier(text):
