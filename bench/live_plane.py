@@ -77,7 +77,7 @@ def observe(plane: ControlPlane, note: Note) -> None:
     written = server._delta.written  # noqa: SLF001
 
     def noted(response: Any) -> bytes:
-        note("bytes", type=response.type, names=[piece.name for piece in response.pieces])
+        note("bytes", type=response.type, names=[piece.name for piece in response.resources])
         return bytes(written(response))
 
     # The form is bound to the handlers already, so it is this very value that has to be another one.

@@ -16,7 +16,7 @@ from koguma.xds.server import SERVICE
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
-from tests.xds.house import schema
+from tests.xds.fake_gate import schema
 
 TAGS = {"kuma.io/service": ["web"]}
 SECRET = "/meshes/default/secrets/dataplane-token-revocations-default"

@@ -25,8 +25,8 @@ from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Snapshot
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 from koguma.xds.contract import Offer, ProxyStatus
-from koguma.xds.protocol.session import Session
-from tests.xds.simulated import Envoy
+from koguma.xds.protocol.session import DeltaSession
+from tests.xds.simulated_envoy import Envoy
 
 MESH = """
 type: Mesh
@@ -89,7 +89,7 @@ UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
 
 def taken(found: Snapshot) -> tuple[Envoy, ProxyStatus]:
     """A new Envoy after it was offered a snapshot, and how far it then is."""
-    envoy, session, now = Envoy(), Session(30.0), 0.0
+    envoy, session, now = Envoy(), DeltaSession(30.0), 0.0
     envoy.inbox.extend(session.offer(Offer(1, found), now))
     for _ in range(1_000):
         if envoy.outbox:
@@ -126,7 +126,7 @@ def test_a_new_proxy_gets_all_but_an_external_service_that_cannot_be_built(how: 
 
 def test_what_a_proxy_has_of_it_stays_when_it_breaks():
     good = external({"endpoints": [{"address": "1.1.1.1", "port": 80}]})
-    envoy, session = Envoy(), Session(30.0)
+    envoy, session = Envoy(), DeltaSession(30.0)
     for number, service in enumerate((good, external(UNBUILT["an extension that nobody has"][0])), start=1):
         made = of(database([*objects(MESH), service]), "web")
         envoy.inbox.extend(session.offer(Offer(number, made), 0.0))

@@ -19,7 +19,7 @@ from koguma.model.redacted import Redacted
 from koguma.xds.server import Limits
 from tests.envoy.some_certificates import certificate, pem
 from tests.ports import free_port
-from tests.xds.house import House, serving
+from tests.xds.fake_gate import House, serving
 from tests.xds.real_envoy import RunningEnvoy, envoy
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from koguma.model.errors import KogumaError
 from koguma.xds.contract import Offer
 from koguma.xds.hello import hello_of
 from koguma.xds.messages import DeltaReader, SotwReader
-from koguma.xds.protocol.session import Session
-from tests.xds.playbook import snapshot
+from koguma.xds.protocol.session import DeltaSession
+from tests.xds.script_player import snapshot
 
 KINDS: Final = all_kinds()
 SIZE_MAX: Final = 4096
@@ -109,7 +109,7 @@ def xds_session(data: bytes) -> None:
 
     What cannot be decoded ends the stream, also where it is looked at only later.
     """
-    session, reader, at, number = Session(30.0), readers()[0], 0, 0
+    session, reader, at, number = DeltaSession(30.0), readers()[0], 0, 0
     with contextlib.suppress(DecodeError):
         while at < len(data):
             size = data[at]
@@ -117,7 +117,7 @@ def xds_session(data: bytes) -> None:
             if request is not None:
                 session.receive(request, float(number))
             offer = Offer(number + 1, OFFERED[number % len(OFFERED)])
-            if not session.has(offer):
+            if not session.accept_if_held(offer):
                 session.offer(offer, float(number))
             session.tick(float(number))
             at, number = at + 1 + size, number + 1

@@ -13,7 +13,7 @@ from aiohttp import web
 from koguma.envoy.encode import Encoder
 from koguma.envoy.schema import find_envoy
 from koguma.envoy.snapshot import Snapshot, XdsResource, bundle, version_of
-from tests.xds.house import TOKEN, authority, schema
+from tests.xds.fake_gate import TOKEN, authority, schema
 
 ADS = {"ads": {}, "resource_api_version": "V3"}
 _HCM = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"

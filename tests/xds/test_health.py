@@ -15,7 +15,7 @@ from koguma.xds import health_stream
 from koguma.xds.contract import ConnectRequest
 from koguma.xds.health import METHOD, SERVICE
 from koguma.xds.server import Limits
-from tests.xds.house import TOKEN, House, authority, schema, serving
+from tests.xds.fake_gate import TOKEN, House, authority, schema, serving
 
 NODE = "default.web-1"
 CHECK = HealthCheck(name="probe", address="127.0.0.1", port=8080)

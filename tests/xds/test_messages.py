@@ -6,9 +6,9 @@ import pytest
 
 from koguma.envoy.snapshot import TYPE_URLS, TYPES, XdsResource
 from koguma.xds.messages import DeltaReader, SotwReader, delta_bytes, sotw_bytes
-from koguma.xds.protocol.exchange import DeltaRequest, Response
+from koguma.xds.protocol.delta import DeltaRequest, DeltaResponse
 from koguma.xds.sotw import SotwRequest, SotwResponse
-from tests.xds.house import schema
+from tests.xds.fake_gate import schema
 
 DISCOVERY = "envoy.service.discovery.v3."
 PIECES = tuple(
@@ -21,7 +21,7 @@ def message(name: str) -> Any:
 
 
 def test_a_response_of_the_incremental_form_is_read_back():
-    data = delta_bytes(Response("cluster", "7", PIECES, ("gone", "too")))
+    data = delta_bytes(DeltaResponse("cluster", "7", PIECES, ("gone", "too")))
     read = message("DeltaDiscoveryResponse").FromString(data)
     assert (read.type_url, read.nonce) == (TYPE_URLS["cluster"], "7")
     assert list(read.removed_resources) == ["gone", "too"]

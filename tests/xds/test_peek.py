@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.xds import peek
-from tests.xds.house import schema
+from tests.xds.fake_gate import schema
 
 DISCOVERY = "envoy.service.discovery.v3."
 HEALTH = "envoy.service.health.v3.HealthCheckRequestOrEndpointHealthResponse"

@@ -13,8 +13,8 @@ from hypothesis import given
 
 from koguma.envoy.snapshot import TYPES, Failure, Id, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
-from koguma.xds.protocol.session import Session
-from tests.xds.simulated import Envoy
+from koguma.xds.protocol.session import DeltaSession
+from tests.xds.simulated_envoy import Envoy
 
 DRAIN_SECONDS = 30.0
 CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
@@ -84,7 +84,7 @@ class World:
         self.revisions = itertools.count(1)
         self.newest: Offer | None = None
         self.envoy = Envoy()
-        self.session = Session(DRAIN_SECONDS)
+        self.session = DeltaSession(DRAIN_SECONDS)
         self.was_cut = False
         self.was_bad = False
         self.unbuilt: frozenset[str] = frozenset()  # clusters that some offer could not have
@@ -113,7 +113,7 @@ class World:
 
     def reconnect(self) -> None:
         self.was_cut = True
-        self.session = Session(DRAIN_SECONDS)
+        self.session = DeltaSession(DRAIN_SECONDS)
         self.envoy.connect()
         if self.newest is not None:
             self.session.offer(self.newest, self.now)

@@ -7,7 +7,7 @@ import pytest
 
 from koguma.xds.server import Limits
 from tests.ports import free_port
-from tests.xds.house import House, serving
+from tests.xds.fake_gate import House, serving
 from tests.xds.real_envoy import (
     backend,
     bad_cluster,

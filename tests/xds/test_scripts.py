@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.xds.playbook import DeltaPlayer, SotwPlayer, play
+from tests.xds.script_player import DeltaPlayer, SotwPlayer, play
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 BOTH = [script for script in SCRIPTS if "# incremental only" not in script.read_text()]

@@ -11,8 +11,8 @@ import structlog
 from koguma.envoy.snapshot import TYPE_URLS, Snapshot, XdsResource, bundle
 from koguma.xds.contract import ProxyStatus
 from koguma.xds.server import SERVICE, Limits, XdsServer
-from tests.xds.house import TOKEN, Client, House, authority, client, schema, server_pair, serving
-from tests.xds.playbook import snapshot
+from tests.xds.fake_gate import TOKEN, Client, House, authority, client, schema, server_pair, serving
+from tests.xds.script_player import snapshot
 
 NODE = "default.web-1.ns"
 ONE = snapshot("cluster:a@1 cluster:b@1")

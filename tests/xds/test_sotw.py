@@ -1,15 +1,15 @@
 """What only the older form has: versions of everything, and the same request twice."""
 
 from koguma.xds.contract import Offer
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.session import DeltaSession
 from koguma.xds.sotw import SotwRequest, SotwResponse, SotwSession
-from tests.xds.playbook import snapshot
+from tests.xds.script_player import snapshot
 
 OFFERED = "cluster:a@1[endpoints:a] cluster:b@1[endpoints:b] endpoints:a@1 endpoints:b@1"
 
 
 def connected(text: str = OFFERED) -> SotwSession:
-    session = SotwSession(Session(30.0))
+    session = SotwSession(DeltaSession(30.0))
     session.offer(Offer(1, snapshot(text)), 0.0)
     return session
 
@@ -19,7 +19,7 @@ def asked(session: SotwSession, type_: str, *names: str, **fields: str) -> list[
 
 
 def names(response: SotwResponse) -> list[str]:
-    return [piece.name for piece in response.pieces]
+    return [piece.name for piece in response.resources]
 
 
 def test_a_response_about_clusters_lists_all_of_them():
@@ -51,7 +51,7 @@ def test_a_proxy_that_names_the_current_version_gets_nothing():
 
 def test_a_version_is_compared_when_there_is_something_to_compare_it_with():
     version = asked(connected(), "cluster")[0].version
-    session = SotwSession(Session(30.0))
+    session = SotwSession(DeltaSession(30.0))
     assert asked(session, "cluster", version=version) == []
     assert session.offer(Offer(1, snapshot(OFFERED)), 0.0) == []
     assert session.status.acked_versions["cluster"] == {"a": "1", "b": "1"}

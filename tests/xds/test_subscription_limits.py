@@ -3,11 +3,11 @@
 import pytest
 
 from koguma.model.errors import BadRequest
-from koguma.xds.protocol.exchange import DeltaRequest
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.delta import DeltaRequest
+from koguma.xds.protocol.session import DeltaSession
 from koguma.xds.protocol.subscription import CHARACTERS_MAX, NAMES_MAX
-from tests.xds.house import House, client, serving
-from tests.xds.playbook import snapshot
+from tests.xds.fake_gate import House, client, serving
+from tests.xds.script_player import snapshot
 
 NODE = "default.web-1.ns"
 ONE = snapshot("cluster:a@1 cluster:b@1")
@@ -18,21 +18,21 @@ def names(begin: int, end: int) -> tuple[str, ...]:
 
 
 def test_as_many_names_as_allowed_are_taken():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(DeltaRequest("endpoints", names(0, NAMES_MAX)), 0.0)
     session.receive(DeltaRequest("endpoints", names(0, NAMES_MAX)), 0.0)  # the same once more
     session.receive(DeltaRequest("routes", names(0, NAMES_MAX)), 0.0)  # and as many of another type
 
 
 def test_names_are_counted_over_all_requests_of_a_stream():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(DeltaRequest("endpoints", names(0, NAMES_MAX)), 0.0)
     with pytest.raises(BadRequest, match=f"{NAMES_MAX + 1} resources of the type endpoints"):
         session.receive(DeltaRequest("endpoints", names(NAMES_MAX, NAMES_MAX + 1)), 0.0)
 
 
 def test_characters_are_counted_over_all_requests_of_a_stream():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     for letter in "abcd":
         session.receive(DeltaRequest("endpoints", (letter * (CHARACTERS_MAX // 4),)), 0.0)
     with pytest.raises(BadRequest, match=f"{CHARACTERS_MAX} characters are the most"):
@@ -40,7 +40,7 @@ def test_characters_are_counted_over_all_requests_of_a_stream():
 
 
 def test_names_that_are_left_make_room():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(DeltaRequest("endpoints", names(0, NAMES_MAX)), 0.0)
     session.receive(DeltaRequest("endpoints", unsubscribe=names(0, 10)), 0.0)
     session.receive(DeltaRequest("endpoints", names(NAMES_MAX, NAMES_MAX + 10)), 0.0)
@@ -57,7 +57,7 @@ def test_names_that_are_left_make_room():
 )
 def test_one_request_that_is_too_much_is_refused(request_):
     with pytest.raises(BadRequest):
-        Session(30.0).receive(request_, 0.0)
+        DeltaSession(30.0).receive(request_, 0.0)
 
 
 async def test_a_proxy_that_asks_for_too_much_loses_its_stream_and_others_keep_theirs():

@@ -22,9 +22,9 @@ from koguma.model.schema import Json
 from koguma.model.violation import cut
 from koguma.runtime.logs import masked_text
 from koguma.xds.outline import outline_class
-from koguma.xds.protocol.claims import Unread
-from koguma.xds.protocol.differences import Step
-from koguma.xds.protocol.exchange import DeltaRequest, Response
+from koguma.xds.protocol.bundle_diff import BundleDiff
+from koguma.xds.protocol.delta import DeltaRequest, DeltaResponse
+from koguma.xds.protocol.opening import UnparsedVersions
 from koguma.xds.sotw import SotwRequest, SotwResponse
 
 _TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
@@ -86,7 +86,7 @@ class DeltaReader:
         type_, entries = _TYPES.get(outline.type_url), outline.versions[:]
         if type_ is None or not entries or outline.unsubscribe or outline.nonce or outline.error:
             return None
-        versions = Unread(entries, lambda: self._versions(data))
+        versions = UnparsedVersions(entries, lambda: self._versions(data))
         request = DeltaRequest(type_, subscribe=tuple(outline.subscribe), initial_versions=versions)
         return Incoming(outline.type_url, request, read_node(node) if node is not None else None)
 
@@ -169,18 +169,18 @@ def read_node(node: Any) -> Node:
     return Node(node.id, "" if version == "0.0.0" else version, metadata)
 
 
-def delta_bytes(response: Response) -> bytes:
+def delta_bytes(response: DeltaResponse) -> bytes:
     """A response of the incremental form (`DeltaDiscoveryResponse`)."""
     head = _DELTA_TYPES[response.type] + _text(5, response.nonce)
-    if response.step is not None:
-        return head + _delta_step(response.step)
-    return b"".join((head, *_delta_parts(response.pieces), *(_text(6, name) for name in response.removed)))
+    if response.diff is not None:
+        return head + _delta_step(response.diff)
+    return b"".join((head, *_delta_parts(response.resources), *(_text(6, name) for name in response.removed)))
 
 
 @lru_cache(maxsize=_STEPS_MAX)
-def _delta_step(step: Step) -> bytes:
+def _delta_step(step: BundleDiff) -> bytes:
     """What all who take a step are told, put together once."""
-    return b"".join(_delta_parts(step.pieces.values()))
+    return b"".join(_delta_parts(step.resources.values()))
 
 
 def _delta_parts(pieces: Iterable[XdsResource]) -> Iterator[bytes]:
@@ -193,7 +193,7 @@ def _delta_parts(pieces: Iterable[XdsResource]) -> Iterator[bytes]:
 def sotw_bytes(response: SotwResponse) -> bytes:
     """A response of the older form (`DiscoveryResponse`)."""
     parts = [_text(1, response.version), _text(4, TYPE_URLS[response.type]), _text(5, response.nonce)]
-    for piece in response.pieces:
+    for piece in response.resources:
         parts += (_sotw_head(piece.type, len(piece.body)), piece.body)
     return b"".join(parts)
 

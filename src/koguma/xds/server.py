@@ -35,7 +35,7 @@ from koguma.xds.messages import (
     sotw_bytes,
 )
 from koguma.xds.pace import Pace
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.session import DeltaSession
 from koguma.xds.sotw import SotwSession
 from koguma.xds.stream import Form, Stream, Terms
 
@@ -91,12 +91,12 @@ class XdsServer:
         self._limits = limits or Limits()
         drain_seconds = self._limits.drain_seconds
         self._delta = Form(
-            "delta", DeltaReader(schema).read, lambda: Session(drain_seconds), delta_bytes, peek.DELTA
+            "delta", DeltaReader(schema).read, lambda: DeltaSession(drain_seconds), delta_bytes, peek.DELTA
         )
         self._sotw = Form(
             "sotw",
             SotwReader(schema).read,
-            lambda: SotwSession(Session(drain_seconds)),
+            lambda: SotwSession(DeltaSession(drain_seconds)),
             sotw_bytes,
             peek.SOTW,
         )

@@ -12,8 +12,8 @@ import msgspec
 
 from koguma.envoy.snapshot import XdsResource
 from koguma.xds.contract import Offer, ProxyStatus
-from koguma.xds.protocol.exchange import WILDCARD, WILDCARD_TYPES, DeltaRequest, Response
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.delta import WILDCARD, WILDCARD_TYPES, DeltaRequest, DeltaResponse
+from koguma.xds.protocol.session import DeltaSession
 
 
 class SotwRequest(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class SotwResponse(msgspec.Struct, frozen=True):
     type: str
     version: str
     nonce: str
-    pieces: tuple[XdsResource, ...]
+    resources: tuple[XdsResource, ...]
 
 
 class _Line(msgspec.Struct):
@@ -46,7 +46,7 @@ class _Line(msgspec.Struct):
 class SotwSession:
     """A session in the older form; it has the same deeds as the incremental one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DeltaSession) -> None:
         self._session = session
         self._lines: dict[str, _Line] = {}
         self._early: list[SotwRequest] = []
@@ -68,7 +68,7 @@ class SotwSession:
             responses += self.receive(request, now)
         return responses
 
-    def has(self, _offer: Offer) -> bool:
+    def accept_if_held(self, _offer: Offer) -> bool:
         """Whether it came back with all of an offer; that is found out with its requests only."""
         return False
 
@@ -87,9 +87,9 @@ class SotwSession:
         return self._session.status
 
     @property
-    def n_accepted(self) -> int:
+    def n_acks(self) -> int:
         """How many responses the proxy has taken."""
-        return self._session.n_accepted
+        return self._session.n_acks
 
     def _translated(self, request: SotwRequest) -> DeltaRequest | None:
         """The request in the incremental form; None where it says nothing new."""
@@ -127,14 +127,14 @@ class SotwSession:
             found = {name: version for name, version in found.items() if name in request.names}
         return found if found and request.version == version_of(found) else {}
 
-    def _responses(self, responses: list[Response]) -> list[SotwResponse]:
+    def _responses(self, responses: list[DeltaResponse]) -> list[SotwResponse]:
         return [self._response(response) for response in responses]
 
-    def _response(self, response: Response) -> SotwResponse:
+    def _response(self, response: DeltaResponse) -> SotwResponse:
         held = {
             n: each for n, each in self._session.held(response.type).items() if isinstance(each, XdsResource)
         }
-        everything = held | {piece.name: piece for piece in response.pieces}
+        everything = held | {piece.name: piece for piece in response.resources}
         for name in response.removed:
             everything.pop(name, None)
         line = self._lines[response.type]
@@ -144,7 +144,7 @@ class SotwSession:
             response.type,
             version_of({name: piece.version for name, piece in everything.items()}),
             response.nonce,
-            tuple(everything[name] for name in sorted(everything)) if is_whole else response.pieces,
+            tuple(everything[name] for name in sorted(everything)) if is_whole else response.resources,
         )
 
 

@@ -38,7 +38,7 @@ class Conversation(Protocol[_Q_contra, _R]):
     def offer(self, offer: Offer, now: float) -> list[_R]:
         """The proxy is to have this."""
 
-    def has(self, offer: Offer) -> bool:
+    def accept_if_held(self, offer: Offer) -> bool:
         """Take an offer that the proxy has already, so that there is nothing to say; whether it was so."""
 
     def tick(self, now: float) -> list[_R]:
@@ -53,7 +53,7 @@ class Conversation(Protocol[_Q_contra, _R]):
         """How far the proxy is."""
 
     @property
-    def n_accepted(self) -> int:
+    def n_acks(self) -> int:
         """How many responses the proxy has taken."""
 
 
@@ -99,7 +99,7 @@ class Stream(Generic[_Q, _R]):
         "_form",
         "_is_waiting",
         "_listener",
-        "_n_accepted",
+        "_n_acks",
         "_n_heard",
         "_offer",
         "_reported",
@@ -138,7 +138,7 @@ class Stream(Generic[_Q, _R]):
         self._tick: asyncio.TimerHandle | None = None
         self.is_deaf = False  # it ended in the middle of a message, so nothing can be said to it any more
         self._reported: ProxyStatus | None = None
-        self._n_accepted = 0
+        self._n_acks = 0
 
     @property
     def log(self) -> FilteringBoundLogger:
@@ -246,7 +246,7 @@ class Stream(Generic[_Q, _R]):
     def _take(self, offer: Offer) -> None:
         """Take an offer. Whoever hands out offers does so for many: a mistake here ends this stream alone."""
         try:
-            if not self._is_waiting and self._writer is None and self._session.has(offer):
+            if not self._is_waiting and self._writer is None and self._session.accept_if_held(offer):
                 self._report()  # as with most after a restart; they need no turn
             else:
                 self._offer = offer
@@ -318,10 +318,10 @@ class Stream(Generic[_Q, _R]):
     def _report(self) -> None:
         """Tell the house how far the proxy is, if that has changed."""
         status, before = self._session.status, self._reported
-        is_same = self._n_accepted == self._session.n_accepted
+        is_same = self._n_acks == self._session.n_acks
         if is_same and before is not None and _are_alike(before, status):
             return
-        self._reported, self._n_accepted = status, self._session.n_accepted
+        self._reported, self._n_acks = status, self._session.n_acks
         if not self._is_new:
             self._terms.pace.leave(self)
         self.line.report(status)

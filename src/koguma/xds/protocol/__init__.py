@@ -1,7 +1,8 @@
-"""The xDS protocol without I/O: what a proxy says goes in, what it is to be told comes out.
+"""The delta xDS protocol without I/O: requests go in, responses come out.
 
-`session` is where to begin. What it knows of a proxy is one of three: `claims` of one that has come back, a
-`rest`, or a `ledger` with one `channel` for each type of resource. From a ledger comes `speech`, which asks
-`outlook` whether what a resource needs is there, and `departures` whether something may go. Time is an
-argument everywhere, so a test reads as a script and a day takes no time.
+Start with `session`. It knows a proxy in one of three states: `opening` while the stream has only sent its
+first subscriptions, `synced` once everything is acknowledged, and `tracked` otherwise, with one `type_state`
+for each resource type. `planner` builds responses from a tracked state; it asks `dependencies` whether what a
+resource references is there, and `removals` whether something may be removed. Time is always an argument, so
+a test reads as a script and a simulated day takes no time.
 """

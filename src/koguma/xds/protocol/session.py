@@ -1,18 +1,18 @@
-"""Session: one stream of a proxy, from its first request on, in the incremental form of xDS.
+"""DeltaSession: one delta xDS stream of a proxy, from its first request on.
 
-Whatever happens goes in (`receive`, `offer`, `tick`), and what is to be sent comes out. One response of each
-type is under way at a time and the newest offer counts, so a slow proxy gets fewer and larger steps, never a
-queue.
+Requests, offers and time go in (`receive`, `offer`, `tick`); responses come out. There is at most one
+response of each type in flight, and only the newest offer counts, so a slow proxy gets fewer and larger
+updates, never a queue.
 
-A change is made before the old is broken: what is referred to comes first (`outlook`), and what is not wanted
-any more goes last (`departures`). A refusal holds such departures back, because what was to replace the old
-did not come. A listener is different: two of them cannot have one address, so it goes in the same response in
-which its successors come, and waits only while one of these cannot come.
+Updates are make-before-break: a referenced resource is sent before what references it (`dependencies`), and
+an unreferenced one is removed last (`removals`). A NACK delays such removals, because the replacement did not
+arrive. A listener is different: two listeners cannot have one address, so it is removed in the response that
+brings its successors, and waits only while one of them cannot be sent.
 
-A proxy that has just what was offered, and asks for just that, is at rest: what it has is then read from the
-offer, which it shares with others, and nothing is kept for it alone (`rest`). Most are, most of the time. One
-that comes back says first what it has (`claims`), and goes to rest at once where that is all of the offer.
-For all others there is a `ledger`, and `speech` says what they are told.
+A proxy that holds exactly what was offered, and subscribes to exactly that, is synced: what it holds is read
+from the offer, which it shares with others, and nothing is kept for it alone (`synced`). Most proxies are,
+most of the time. A new stream first sends its subscriptions with what it holds (`opening`), and is synced at
+once where that is all of the offer. All others are `tracked`, and the `planner` builds their responses.
 """
 
 from collections.abc import Mapping
@@ -21,221 +21,225 @@ from typing import Final, Literal
 
 from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus, Rejection
-from koguma.xds.protocol import differences, rest, speech, subscription
-from koguma.xds.protocol.acked import AckedVersions
-from koguma.xds.protocol.channel import Flight, Held
-from koguma.xds.protocol.claims import Claims
-from koguma.xds.protocol.differences import Step
-from koguma.xds.protocol.exchange import DeltaRequest, Response
-from koguma.xds.protocol.ledger import Course, Ledger, new_channels
-from koguma.xds.protocol.refusal import rejections
-from koguma.xds.protocol.rest import Rest
+from koguma.xds.protocol import bundle_diff, planner, subscription, synced
+from koguma.xds.protocol.acked_versions import AckedVersions
+from koguma.xds.protocol.bundle_diff import BundleDiff
+from koguma.xds.protocol.delta import DeltaRequest, DeltaResponse
+from koguma.xds.protocol.nack import rejections
+from koguma.xds.protocol.opening import OpeningState
+from koguma.xds.protocol.synced import SyncedState
+from koguma.xds.protocol.tracked import StreamRecord, TrackedState, new_type_states
+from koguma.xds.protocol.type_state import HeldResource, InFlightResponse
 
-# A step of these is told by itself. Endpoints must follow changed clusters, and secrets are shared by nobody.
-_STEP_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES})
-_NOTHING: Final[frozenset[str]] = frozenset()
+# A content diff of these types is sent as it is. Changed clusters need their endpoints sent again, and
+# secrets are not shared by proxies.
+_CONTENT_DIFF_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES})
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
-class Session:
-    """What was said on one stream, and what is still to be said."""
+class DeltaSession:
+    """The protocol state of one stream."""
 
-    __slots__ = ("_course", "_newest", "_state", "_versions", "_whole")
+    __slots__ = ("_acked", "_newest", "_record", "_state", "_versions")
 
     def __init__(self, drain_seconds: float) -> None:
-        self._state: Claims | Rest | Ledger = Claims()
-        self._course = Course(drain_seconds)
+        self._state: OpeningState | SyncedState | TrackedState = OpeningState()
+        self._record = StreamRecord(drain_seconds)
         self._newest: Offer | None = None
-        self._whole: Offer | None = None  # the last one that was acknowledged as a whole
+        self._acked: Offer | None = None  # the last one that was acknowledged completely
         self._versions = AckedVersions(self.held, 0)
 
-    # What comes in.
+    # Input.
 
-    def receive(self, request: DeltaRequest, now: float) -> list[Response]:
-        """The proxy asks for something, or answers."""
+    def receive(self, request: DeltaRequest, now: float) -> list[DeltaResponse]:
+        """Handle a request of the proxy."""
         state = self._state
-        if isinstance(state, Rest) and rest.is_plain(request):
-            self._heard_at_rest(state, request)
+        if isinstance(state, SyncedState) and synced.is_plain_ack(request):
+            self._receive_ack_when_synced(state, request)
             return []
         subscription.check_size(request)
-        if isinstance(state, Claims) and self._heard_claim(state, request, now):
+        if isinstance(state, OpeningState) and self._receive_when_opening(state, request, now):
             return []
-        ledger = self._awake()
-        ledger.hear(request, now)
-        return self._responses(ledger, now)
+        tracked = self._tracked()
+        tracked.receive(request, now)
+        return self._responses(tracked, now)
 
-    def offer(self, offer: Offer, now: float) -> list[Response]:
-        """The proxy is to have this, and no longer what was offered before."""
-        step = self._plain_step(self._newest, offer)
-        if step is not None:
-            return [self._take(step, offer)]
-        if self.has(offer):
+    def offer(self, offer: Offer, now: float) -> list[DeltaResponse]:
+        """Replace the configuration that the proxy should have."""
+        diff = self._content_diff(self._newest, offer)
+        if diff is not None:
+            return [self._send_diff(diff, offer)]
+        if self.accept_if_held(offer):
             return []
-        ledger = self._awake()
+        tracked = self._tracked()
         self._newest = offer
-        ledger.take(offer)
-        return self._responses(ledger, now)
+        tracked.offer(offer)
+        return self._responses(tracked, now)
 
-    def has(self, offer: Offer) -> bool:
-        """Take an offer to a proxy that came back with all of it; whether it was so. Cheap."""
+    def accept_if_held(self, offer: Offer) -> bool:
+        """Take an offer if a reconnecting proxy holds all of it already; whether that is so. Cheap."""
         state = self._state
-        if not isinstance(state, Claims) or not self._is_content(state, offer, state.types):
+        if not isinstance(state, OpeningState) or not self._needs_no_response(state, offer, state.types):
             return False
         self._newest = offer
         return True
 
-    def tick(self, now: float) -> list[Response]:
-        """Time has passed."""
-        return self._responses(self._state, now) if isinstance(self._state, Ledger) else []
+    def tick(self, now: float) -> list[DeltaResponse]:
+        """Handle that time has passed."""
+        return self._responses(self._state, now) if isinstance(self._state, TrackedState) else []
 
-    def _awake(self) -> Ledger:
-        """The ledger of the proxy; whoever asks for it ends a rest, and the time of mere claims."""
+    def _tracked(self) -> TrackedState:
+        """The tracked state of the proxy; it replaces an opening or synced state."""
         state = self._state
-        if isinstance(state, Rest):
-            assert self._whole is not None
-            state = Ledger(self._course, rest.recalled(state, self._whole.snapshot), self._newest)
-        elif isinstance(state, Claims):
-            state = self._written_down(state)
+        if isinstance(state, SyncedState):
+            assert self._acked is not None
+            states = synced.restored_type_states(state, self._acked.snapshot)
+            state = TrackedState(self._record, states, self._newest)
+        elif isinstance(state, OpeningState):
+            state = self._replayed(state)
         self._state = state
         return state
 
-    def _responses(self, ledger: Ledger, now: float) -> list[Response]:
-        responses = speech.responses(ledger, now)
-        if self._newest is not None and not ledger.owes_anything():
-            self._whole = self._newest
-            found = rest.of(ledger.channels, self._newest.snapshot) if not ledger.failed else None
-            self._state = found or ledger
+    def _responses(self, tracked: TrackedState, now: float) -> list[DeltaResponse]:
+        responses = planner.responses(tracked, now)
+        if self._newest is not None and not tracked.has_unacked():
+            self._acked = self._newest
+            has_failures = bool(tracked.failed)
+            state = None if has_failures else synced.from_type_states(tracked.states, self._newest.snapshot)
+            self._state = state or tracked
         return responses
 
-    # A proxy that comes back.
+    # A stream that has only sent its first subscriptions.
 
-    def _heard_claim(self, claims: Claims, request: DeltaRequest, now: float) -> bool:
-        """Note what the proxy says it has, where that needs no answer; whether it was so."""
-        more = claims.and_of(request, now)
-        if more is None or not self._is_content(more, self._newest, {request.type}):
+    def _receive_when_opening(self, opening: OpeningState, request: DeltaRequest, now: float) -> bool:
+        """Note a first subscription that needs no response; whether it was one."""
+        extended = opening.with_request(request, now)
+        if extended is None or not self._needs_no_response(extended, self._newest, {request.type}):
             return False
-        if request.initial_versions:  # what referred to the rest may have gone just before this stream began
-            self._course.departures.release_all(now)
+        if request.initial_versions:
+            # Whatever referenced the other resources may have been removed just before this stream began.
+            self._record.removals.dereference_all(now)
         return True
 
-    def _is_content(self, claims: Claims, offer: Offer | None, types: AbstractSet[str]) -> bool:
-        """Whether a proxy with these claims, of which some types are new, is to be told nothing.
+    def _needs_no_response(self, opening: OpeningState, offer: Offer | None, types: AbstractSet[str]) -> bool:
+        """Whether these first subscriptions, of which `types` are new, need no response now.
 
-        It goes to rest where it has said all that there is to say.
+        The proxy is synced where it has subscribed to everything.
         """
         if offer is None:
-            self._state = claims
+            self._state = opening
             return True
-        if not claims.are_true(offer.snapshot, types):
+        if not opening.matches(offer.snapshot, types):
             return False
-        left = claims.left(offer.snapshot)
-        if left and not claims.will_ask_for(left, offer.snapshot):
+        missing = opening.missing_types(offer.snapshot)
+        if missing and not opening.will_subscribe(missing, offer.snapshot):
             return False
-        self._state = claims
-        if not left:
-            self._state, self._whole = rest.of_claims(claims), offer
+        self._state = opening
+        if not missing:
+            self._state, self._acked = synced.from_opening(opening), offer
         return True
 
-    def _written_down(self, claims: Claims) -> Ledger:
-        """The ledger as if there had been one from the beginning; to all of this there was nothing to say."""
-        ledger = Ledger(self._course, new_channels())
-        for request, now in claims:
-            ledger.hear(request, now)
+    def _replayed(self, opening: OpeningState) -> TrackedState:
+        """The tracked state after the same requests; none of them needed a response."""
+        tracked = TrackedState(self._record, new_type_states())
+        for request, received_at in opening:
+            tracked.receive(request, received_at)
         if self._newest is not None:
-            ledger.take(self._newest)
-        return ledger
+            tracked.offer(self._newest)
+        return tracked
 
-    # A proxy at rest, or at peace.
+    # A proxy that is synced, or tracked and idle.
 
-    def _heard_at_rest(self, resting: Rest, request: DeltaRequest) -> None:
-        """The proxy took a step, and has all of it; or it answers something older."""
-        flight = resting.flight
-        if flight is not None and flight.nonce == request.nonce:
-            self._course.n_accepted += 1
-            self._state, self._whole = rest.without_flight(resting), flight.all_of
+    def _receive_ack_when_synced(self, state: SyncedState, request: DeltaRequest) -> None:
+        """Handle the ACK of a content update; one of an older response means nothing."""
+        response = state.in_flight
+        if response is not None and response.nonce == request.nonce:
+            self._record.n_acks += 1
+            self._state, self._acked = synced.without_in_flight(state), response.completes
 
-    def _plain_step(self, before: Offer | None, offer: Offer) -> Step | None:
-        """A step that a proxy can be told at once, because it has all that came before and is at peace."""
+    def _content_diff(self, before: Offer | None, offer: Offer) -> BundleDiff | None:
+        """A diff that can be sent as it is, because the proxy has acknowledged everything before it."""
         state = self._state
         if (
             before is None
-            or before is not self._whole
+            or before is not self._acked
             or offer.snapshot.failures
-            or isinstance(state, Claims)
+            or isinstance(state, OpeningState)
         ):
             return None
-        step = differences.plain_step(before.snapshot, offer.snapshot)
-        if step is None or step.type not in _STEP_TYPES:
+        diff = bundle_diff.content_diff(before.snapshot, offer.snapshot)
+        if diff is None or diff.type not in _CONTENT_DIFF_TYPES:
             return None
-        if isinstance(state, Rest):  # then no two bundles have a piece of one name
-            return step if state.flight is None else None
-        return step if state.is_open_to(step) and not differences.is_hidden(step, offer.snapshot) else None
+        if isinstance(state, SyncedState):  # then no two bundles hold a resource of one name
+            return diff if state.in_flight is None else None
+        return diff if state.can_take(diff) and not bundle_diff.is_shadowed(diff, offer.snapshot) else None
 
-    def _take(self, step: Step, offer: Offer) -> Response:
+    def _send_diff(self, diff: BundleDiff, offer: Offer) -> DeltaResponse:
         self._newest = offer
-        nonce = self._course.next_nonce()
-        flight = Flight(nonce, step.pieces, _NOTHING, offer.revision, offer, step.type)
-        if isinstance(self._state, Ledger):
+        nonce = self._record.next_nonce()
+        response = InFlightResponse(nonce, diff.resources, _NO_NAMES, offer.revision, offer, diff.type)
+        if isinstance(self._state, TrackedState):
             self._state.newest = offer
-            self._state.channels[step.type].send(flight)
-        elif isinstance(self._state, Rest):
-            self._state = rest.with_flight(self._state, flight)
-        return Response(step.type, nonce, tuple(step.pieces.values()), step=step)
+            self._state.states[diff.type].send(response)
+        elif isinstance(self._state, SyncedState):
+            self._state = synced.with_in_flight(self._state, response)
+        return DeltaResponse(diff.type, nonce, tuple(diff.resources.values()), diff=diff)
 
     # What is known of the proxy.
 
     @property
     def next_tick(self) -> float | None:
         """When `tick` is to be called, if nothing else happens before."""
-        return self._course.departures.next_due
+        return self._record.removals.next_due
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What was offered last."""
+        """The snapshot of the newest offer."""
         return self._newest.snapshot if self._newest else None
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_synced(self) -> bool:
         """Whether nothing is kept for this proxy alone."""
-        return isinstance(self._state, Rest)
+        return isinstance(self._state, SyncedState)
 
     @property
-    def n_accepted(self) -> int:
-        """How many responses the proxy has taken."""
-        return self._course.n_accepted
+    def n_acks(self) -> int:
+        """The number of responses that the proxy has ACKed."""
+        return self._record.n_acks
 
-    def held(self, type_: str) -> Mapping[str, Held]:
-        """What the proxy has of one type, by name."""
+    def held(self, type_: str) -> Mapping[str, HeldResource]:
+        """The resources of one type that the proxy holds, by name."""
         state = self._state
-        if isinstance(state, Ledger):
-            return state.channels[type_].held
-        if isinstance(state, Claims):
+        if isinstance(state, TrackedState):
+            return state.states[type_].held
+        if isinstance(state, OpeningState):
             return state.held(type_, self.snapshot)
-        assert self._whole is not None
-        return self._whole.snapshot.of_type(type_)
+        assert self._acked is not None
+        return self._acked.snapshot.of_type(type_)
 
     @property
     def status(self) -> ProxyStatus:
-        """How far the proxy is. The versions in it are those of the moment in which they are read."""
-        found = _rejections(self._state) if isinstance(self._state, Ledger) else ()
+        """The status of the proxy. The versions in it are those of the moment in which they are read."""
+        nacks = _rejections(self._state) if isinstance(self._state, TrackedState) else ()
         return ProxyStatus(
-            state="nack" if found else self._progress(),
+            state="nack" if nacks else self._progress(),
             offered=self._newest.revision if self._newest else 0,
-            acked=self._whole.revision if self._whole else 0,
-            rejections=found,
+            acked=self._acked.revision if self._acked else 0,
+            rejections=nacks,
             acked_versions=self._acked_versions(),
         )
 
     def _acked_versions(self) -> AckedVersions:
-        if self._versions.n_accepted != self.n_accepted:
-            self._versions = AckedVersions(self.held, self.n_accepted)
+        if self._versions.n_acks != self.n_acks:
+            self._versions = AckedVersions(self.held, self.n_acks)
         return self._versions
 
     def _progress(self) -> Literal["connecting", "synced", "behind"]:
-        if self._whole is None:
+        if self._acked is None:
             return "connecting"
-        return "synced" if self._whole is self._newest else "behind"
+        return "synced" if self._acked is self._newest else "behind"
 
 
-def _rejections(ledger: Ledger) -> tuple[Rejection, ...]:
-    refusing = [channel for channel in ledger.channels.values() if channel.refusals]
-    return tuple(each for channel in refusing for each in rejections(channel.type, channel.refusals))
+def _rejections(tracked: TrackedState) -> tuple[Rejection, ...]:
+    rejecting = [state for state in tracked.states.values() if state.nacks]
+    return tuple(rejection for state in rejecting for rejection in rejections(state.type, state.nacks))

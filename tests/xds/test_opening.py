@@ -11,10 +11,10 @@ from hypothesis import given
 from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Snapshot, XdsResource, bundle, entry_of
 from koguma.xds.contract import Offer
 from koguma.xds.messages import DeltaReader
-from koguma.xds.protocol.claims import Unread
-from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
-from koguma.xds.protocol.session import Session
-from tests.xds.house import schema
+from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
+from koguma.xds.protocol.opening import UnparsedVersions
+from koguma.xds.protocol.session import DeltaSession
+from tests.xds.fake_gate import schema
 
 Named = Mapping[str, Mapping[str, str]]
 
@@ -58,27 +58,27 @@ def read(sent: Any) -> Any:
     return DeltaReader(schema()).read(data)
 
 
-def come_back(session: Session, has: Named) -> list[Response]:
+def come_back(session: DeltaSession, has: Named) -> list[DeltaResponse]:
     return [each for type_, names in has.items() for each in session.receive(asked(type_, names), 0.0)]
 
 
-def told(responses: Iterable[Response]) -> list[tuple[str, list[str], list[str]]]:
-    return [(each.type, [p.name for p in each.pieces], list(each.removed)) for each in responses]
+def told(responses: Iterable[DeltaResponse]) -> list[tuple[str, list[str], list[str]]]:
+    return [(each.type, [p.name for p in each.resources], list(each.removed)) for each in responses]
 
 
 @pytest.mark.parametrize("place", range(6))
 def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: int):
-    session, sent = Session(30.0), []
+    session, sent = DeltaSession(30.0), []
     types = list(HAS)
     for number in range(6):
         if number == place:
             sent += session.offer(OFFER, 0.0)
         if number < len(types):
-            assert not session.is_at_rest
+            assert not session.is_synced
             sent += session.receive(asked(types[number], HAS[types[number]]), 0.0)
-            assert (session.status.state == "synced") == session.is_at_rest
+            assert (session.status.state == "synced") == session.is_synced
     assert sent == []
-    assert session.is_at_rest
+    assert session.is_synced
     assert (session.status.state, session.status.acked_versions) == ("synced", HAS)
 
 
@@ -95,34 +95,34 @@ def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: in
     ids=["one differs", "one is missing", "one is too many", "a cluster differs", "another name", "none"],
 )
 def test_a_proxy_is_told_the_difference(type_, versions, expected):
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     has = {**HAS, type_: versions}
     for each, names in has.items():
         assert session.receive(asked(each, names, HAS[each]), 0.0) == []
     assert told(session.offer(OFFER, 0.0)) == expected
-    assert not session.is_at_rest
+    assert not session.is_synced
 
 
 def test_a_name_that_a_proxy_asks_for_and_has_not_is_answered():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.offer(OFFER, 0.0)
     come_back(session, {type_: HAS[type_] for type_ in ("cluster", "endpoints", "extension", "listener")})
     assert told(session.receive(asked("routes", HAS["routes"], ("r", "s")), 0.0)) == [("routes", [], ["s"])]
 
 
 def test_a_version_of_a_name_that_a_proxy_does_not_ask_for_does_not_count():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(asked("routes", {"r": "1", "s": "1"}, ("r",)), 0.0)
     assert session.status.acked_versions == {"routes": {"r": "1"}}
 
 
 def test_a_piece_that_hides_another_one_is_the_one_that_counts():
     other = bundle([XdsResource("endpoints", "a", "2", b"")])
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     come_back(session, HAS)
     assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, other))), 0.0) == []
-    assert (session.status.state, session.is_at_rest) == ("synced", False)
-    session = Session(30.0)
+    assert (session.status.state, session.is_synced) == ("synced", False)
+    session = DeltaSession(30.0)
     come_back(session, HAS)
     sent = session.offer(Offer(1, Snapshot((other, CALLS, OWN, ENDS))), 0.0)
     assert told(sent) == [("endpoints", ["a"], [])]
@@ -132,31 +132,31 @@ def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
     names = [f"r-{number}" for number in range(100)]
     shared = bundle([XdsResource("routes", name, "1", b"") for name in names])
     for missed in (None, "r-7", None, "r-99"):
-        session = Session(30.0)
+        session = DeltaSession(30.0)
         has = {name: "0" if name == missed else "1" for name in reversed(names)}
         session.receive(asked("routes", has), 0.0)
         sent = session.offer(Offer(1, Snapshot((shared,))), 0.0)
         assert told(sent) == ([("routes", [missed], [])] if missed else [])
-        assert session.is_at_rest == (missed is None)
+        assert session.is_synced == (missed is None)
 
 
 def test_versions_of_two_names_in_exchange_are_not_the_same():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(asked("routes", {"a": "2", "b": "1"}), 0.0)
     pieces = bundle([XdsResource("routes", "a", "1", b""), XdsResource("routes", "b", "2", b"")])
     assert told(session.offer(Offer(1, Snapshot((pieces,))), 0.0)) == [("routes", ["a", "b"], [])]
 
 
 def test_an_offer_with_failures_is_looked_at():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     come_back(session, HAS)
     failed = bundle([], [Failure("cluster", "c", "broken")])
     assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, failed))), 0.0) == []
-    assert (session.status.state, session.is_at_rest) == ("synced", False)
+    assert (session.status.state, session.is_synced) == ("synced", False)
 
 
 def test_a_second_offer_before_all_was_said_counts():
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     some = {type_: HAS[type_] for type_ in ("cluster", "endpoints")}
     come_back(session, some)
     session.offer(OFFER, 0.0)
@@ -167,14 +167,14 @@ def test_a_second_offer_before_all_was_said_counts():
 
 
 def test_what_was_brought_along_is_not_read_where_it_is_what_is_offered(monkeypatch: pytest.MonkeyPatch):
-    def never(_self: Unread) -> Mapping[str, str]:
+    def never(_self: UnparsedVersions) -> Mapping[str, str]:
         raise AssertionError("it was read")
 
-    monkeypatch.setattr(Unread, "_all", never)
-    session = Session(30.0)
+    monkeypatch.setattr(UnparsedVersions, "_parsed", never)
+    session = DeltaSession(30.0)
     come_back(session, HAS)
     assert session.offer(OFFER, 0.0) == []
-    assert session.is_at_rest
+    assert session.is_synced
 
 
 def test_nothing_is_written_down_of_a_proxy_that_has_nothing_before_it_is_offered_something(
@@ -183,9 +183,9 @@ def test_nothing_is_written_down_of_a_proxy_that_has_nothing_before_it_is_offere
     def never(*_arguments: object) -> None:
         raise AssertionError("it was written down")
 
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "_written_down", never)
+        patched.setattr(DeltaSession, "_replayed", never)
         assert come_back(session, {type_: {} for type_ in WILDCARD_TYPES}) == []
     assert told(session.offer(OFFER, 0.0)) == [("cluster", ["a", "b"], []), ("listener", ["in"], [])]
 
@@ -209,10 +209,10 @@ def test_whatever_the_names_they_are_read_and_recognised():
     sent.node.id = "default.web"
     found = read(sent)
     assert (found.request, found.node.id) == (DeltaRequest("routes", NAMES, (), versions), "default.web")
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(found.request, 0.0)
     assert session.offer(Offer(1, Snapshot((pieces,))), 0.0) == []
-    assert session.is_at_rest
+    assert session.is_synced
 
 
 A = b"\x2a\x06\x0a\x01a\x12\x011"
@@ -269,7 +269,7 @@ def test_bytes_that_are_no_request_are_refused_at_once(garbage: bytes):
 
 @pytest.mark.parametrize("entry", [b"\x2a\x03\x0a\x05a", b"\x2a\x03\x0a\x01\xff"], ids=["cut off", "no text"])
 def test_a_version_that_cannot_be_read_is_refused_when_it_is_looked_at(entry: bytes):
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     session.receive(read(ROUTES + b"\x1a\x01a" + entry).request, 0.0)
     with pytest.raises(DecodeError):
         session.offer(Offer(1, Snapshot((bundle([XdsResource("routes", "a", "1", b"")]),))), 0.0)
@@ -319,8 +319,8 @@ def stories(draw) -> list[Offer | DeltaRequest]:
 @pytest.mark.property
 @given(stories())
 def test_claims_are_answered_as_if_every_word_had_been_looked_at(story):
-    quick, thorough = Session(30.0), Session(30.0)
-    thorough._awake()
+    quick, thorough = DeltaSession(30.0), DeltaSession(30.0)
+    thorough._tracked()
     for now, deed in enumerate(story):
         if isinstance(deed, Offer):
             mine, others = quick.offer(deed, now), thorough.offer(deed, now)

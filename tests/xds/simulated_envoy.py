@@ -9,7 +9,7 @@ never needs.
 from collections import deque
 
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET, TYPES, Id, XdsResource
-from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
+from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
 
 
 def is_bad(piece: XdsResource) -> bool:
@@ -27,7 +27,7 @@ class Envoy:
         self.warm: set[str] = set()  # clusters that are in use
         self.warming: dict[str, set[Id]] = {}  # clusters that wait, and for what
         self.late: DeltaRequest | None = None  # the answer about clusters, while some are warming
-        self.inbox: deque[Response] = deque()
+        self.inbox: deque[DeltaResponse] = deque()
         self.outbox: deque[DeltaRequest] = deque()
         self.n_impatient = 0
         self.connect()
@@ -47,13 +47,13 @@ class Envoy:
     def read(self) -> None:
         """Take the next response, and answer it."""
         response = self.inbox.popleft()
-        bad = [piece for piece in response.pieces if is_bad(piece)]
+        bad = [piece for piece in response.resources if is_bad(piece)]
         text = self.refusal(response, bad) if bad else ""
         if not bad:
-            self.take(response, {piece.name for piece in response.pieces})
+            self.take(response, {piece.name for piece in response.resources})
             self.note_versions(response)
         elif bad[0].version[3] == "p":  # in part: the rest is taken
-            self.take(response, {piece.name for piece in response.pieces if not is_bad(piece)})
+            self.take(response, {piece.name for piece in response.resources if not is_bad(piece)})
         answer = DeltaRequest(response.type, nonce=response.nonce, error=text)
         if response.type == CLUSTER and self.warming:
             self.late = answer
@@ -61,13 +61,13 @@ class Envoy:
             self.outbox.append(answer)
         self.ask()
 
-    def refusal(self, response: Response, bad: list[XdsResource]) -> str:
+    def refusal(self, response: DeltaResponse, bad: list[XdsResource]) -> str:
         """Words that name the bad ones, or nobody."""
         if bad[0].version[3] == "q" and response.type not in WILDCARD_TYPES:
             return "Proto constraint validation failed"
         return "Error adding/updating " + ", ".join(f"{piece.name}: boom" for piece in bad)
 
-    def take(self, response: Response, names: set[str]) -> None:
+    def take(self, response: DeltaResponse, names: set[str]) -> None:
         """Have what the response says, as far as it is good."""
         has = self.has[response.type]
         for name in response.removed:
@@ -76,7 +76,7 @@ class Envoy:
             self.warmed((response.type, name))
         if response.type not in WILDCARD_TYPES:
             names &= self.asked[response.type]  # whatever comes for a name that it has left it does not take
-        for piece in (piece for piece in response.pieces if piece.name in names):
+        for piece in (piece for piece in response.resources if piece.name in names):
             changed = has.get(piece.name) != piece
             has[piece.name] = piece
             if response.type == CLUSTER and changed:
@@ -100,11 +100,11 @@ class Envoy:
             self.outbox.append(self.late)
             self.late = None
 
-    def note_versions(self, response: Response) -> None:
+    def note_versions(self, response: DeltaResponse) -> None:
         for name in response.removed:
             self.versions[response.type].pop(name, None)
         has = self.has[response.type]
-        self.versions[response.type].update({p.name: p.version for p in response.pieces if p.name in has})
+        self.versions[response.type].update({p.name: p.version for p in response.resources if p.name in has})
 
     def ask(self) -> None:
         """Ask for names that are needed now, and leave those that are not."""

@@ -4,8 +4,8 @@ import pytest
 
 from koguma.envoy.snapshot import Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
-from koguma.xds.protocol.exchange import DeltaRequest
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.delta import DeltaRequest
+from koguma.xds.protocol.session import DeltaSession
 
 CALLS = bundle(
     [
@@ -23,15 +23,15 @@ def offer(revision: int) -> Offer:
     return Offer(revision, Snapshot((CALLS, ENDPOINTS[str(revision)])))
 
 
-def answered(session: Session, responses: list) -> None:
+def answered(session: DeltaSession, responses: list) -> None:
     """Take whatever comes."""
     for response in responses:
         answered(session, session.receive(DeltaRequest(response.type, nonce=response.nonce), 0.0))
 
 
 @pytest.fixture
-def session() -> Session:
-    found = Session(30.0)
+def session() -> DeltaSession:
+    found = DeltaSession(30.0)
     answered(found, found.offer(offer(1), 0.0))
     for type_, names in ASKED:
         answered(found, found.receive(DeltaRequest(type_, names), 0.0))
@@ -39,17 +39,17 @@ def session() -> Session:
 
 
 def test_a_proxy_that_has_all_is_at_rest_and_its_versions_are_known(session):
-    assert session.is_at_rest
+    assert session.is_synced
     assert session.status.state == "synced"
     assert session.status.acked_versions == HAS
 
 
 def test_a_step_is_taken_at_rest(session):
     (response,) = session.offer(offer(2), 0.0)
-    assert (response.type, response.step is not None, session.status.state) == ("endpoints", True, "behind")
+    assert (response.type, response.diff is not None, session.status.state) == ("endpoints", True, "behind")
     assert session.status.acked_versions == HAS
     answered(session, [response])
-    assert session.is_at_rest
+    assert session.is_synced
     assert (session.status.state, session.status.acked) == ("synced", 2)
     assert session.status.acked_versions["endpoints"] == {"a": "2"}
 
@@ -63,7 +63,7 @@ def test_an_answer_to_something_older_changes_nothing(session):
 def test_a_step_that_is_refused_is_reported_and_what_the_proxy_has_is_still_known(session):
     (response,) = session.offer(offer(2), 0.0)
     session.receive(DeltaRequest("endpoints", nonce=response.nonce, error="a: boom"), 0.0)
-    assert not session.is_at_rest
+    assert not session.is_synced
     assert [(each.type, each.names) for each in session.status.rejections] == [("endpoints", ("a",))]
     assert session.status.acked_versions == HAS
 
@@ -72,9 +72,9 @@ def test_a_second_step_before_the_first_is_answered_comes_after_it(session):
     (first,) = session.offer(offer(2), 0.0)
     assert session.offer(offer(3), 0.0) == []
     (second,) = session.receive(DeltaRequest("endpoints", nonce=first.nonce), 0.0)
-    assert [piece.version for piece in second.pieces] == ["3"]
+    assert [piece.version for piece in second.resources] == ["3"]
     answered(session, [second])
-    assert (session.is_at_rest, session.status.acked) == (True, 3)
+    assert (session.is_synced, session.status.acked) == (True, 3)
 
 
 def test_a_proxy_that_asks_for_more_is_heard(session):
@@ -84,11 +84,11 @@ def test_a_proxy_that_asks_for_more_is_heard(session):
 
 @pytest.mark.parametrize("revision", [1, 2])
 def test_a_proxy_that_comes_back_gets_what_it_lacks_and_nothing_else(revision):
-    session = Session(30.0)
+    session = DeltaSession(30.0)
     for type_, names in ASKED:
         session.receive(DeltaRequest(type_, names, initial_versions=HAS[type_]), 0.0)
     sent = session.offer(offer(revision), 0.0)
-    assert [piece.id for each in sent for piece in each.pieces] == [("endpoints", "a")] * (revision - 1)
-    assert (session.is_at_rest) == (revision == 1)
+    assert [piece.id for each in sent for piece in each.resources] == [("endpoints", "a")] * (revision - 1)
+    assert (session.is_synced) == (revision == 1)
     answered(session, sent)
     assert (session.status.state, session.status.acked) == ("synced", revision)

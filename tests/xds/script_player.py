@@ -16,8 +16,8 @@ from pathlib import Path
 
 from koguma.envoy.snapshot import Failure, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
-from koguma.xds.protocol.exchange import WILDCARD_TYPES, DeltaRequest, Response
-from koguma.xds.protocol.session import Session
+from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
+from koguma.xds.protocol.session import DeltaSession
 from koguma.xds.sotw import SotwRequest, SotwResponse, SotwSession
 
 DRAIN_SECONDS = 30.0
@@ -44,7 +44,7 @@ class DeltaPlayer:
     """A proxy that speaks the incremental form."""
 
     def __init__(self) -> None:
-        self.session = Session(DRAIN_SECONDS)
+        self.session = DeltaSession(DRAIN_SECONDS)
         self.nonces: dict[str, str] = {}
 
     def say(self, type_: str, said: dict[str, list[str]], now: float) -> list[str]:
@@ -65,10 +65,10 @@ class DeltaPlayer:
     def tick(self, now: float) -> list[str]:
         return self.shown(self.session.tick(now))
 
-    def shown(self, responses: list[Response]) -> list[str]:
+    def shown(self, responses: list[DeltaResponse]) -> list[str]:
         for response in responses:
             self.nonces[response.type] = response.nonce
-        return [shown(each.type, each.pieces, each.removed) for each in responses]
+        return [shown(each.type, each.resources, each.removed) for each in responses]
 
     def expected(self, lines: list[str]) -> list[str]:
         return lines
@@ -78,7 +78,7 @@ class SotwPlayer:
     """A proxy that speaks the older form; what it is told is shown as the difference to what it has."""
 
     def __init__(self) -> None:
-        self.session = SotwSession(Session(DRAIN_SECONDS))
+        self.session = SotwSession(DeltaSession(DRAIN_SECONDS))
         self.names: dict[str, set[str]] = {}
         self.newest: dict[str, SotwResponse] = {}
         self.answered: dict[str, str] = {}
@@ -93,7 +93,7 @@ class SotwPlayer:
             newest = self.newest[type_]
             self.answered[type_] = newest.nonce
             if not error:
-                self.has[type_] = {each.name: each.version for each in newest.pieces}
+                self.has[type_] = {each.name: each.version for each in newest.resources}
         nonce = "0" if answer == "old" else self.answered.get(type_, "")
         request = SotwRequest(type_, tuple(sorted(names)), nonce=nonce, error=error)
         return self.shown(self.session.receive(request, now))
@@ -108,11 +108,11 @@ class SotwPlayer:
         lines = []
         for response in responses:
             self.newest[response.type] = response
-            pieces, removed = list(response.pieces), set[str]()
+            pieces, removed = list(response.resources), set[str]()
             if response.type in WILDCARD_TYPES:
                 has = self.has.get(response.type, {})
                 pieces = [each for each in pieces if has.get(each.name) != each.version]
-                removed = has.keys() - {each.name for each in response.pieces}
+                removed = has.keys() - {each.name for each in response.resources}
             lines.append(shown(response.type, pieces, removed))
         return lines
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from koguma.envoy.snapshot import Bundle, XdsResource, bundle
-from koguma.xds.protocol.differences import Step
+from koguma.xds.protocol.bundle_diff import BundleDiff
 
 LEAVES = 8
 FEW = 2
@@ -45,10 +45,10 @@ def pairs(draw) -> tuple[Bundle, Bundle]:
 @given(pairs())
 def test_parts_tell_the_same_as_a_look_at_everything(pair: tuple[Bundle, Bundle]):
     before, after = pair
-    plain = Step(Bundle(before.resources), Bundle(after.resources))
-    step = Step(before, after)
+    plain = BundleDiff(Bundle(before.resources), Bundle(after.resources))
+    step = BundleDiff(before, after)
     assert set(step.ids) == set(plain.ids)
-    assert (step.pieces, step.type) == (plain.pieces, plain.type)
+    assert (step.resources, step.type) == (plain.resources, plain.type)
     assert (before == after) == (before.resources == after.resources)
 
 

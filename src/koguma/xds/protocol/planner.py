@@ -1,0 +1,118 @@
+"""ResponsePlanner: which of the pending resources of a proxy are sent now, and in which responses."""
+
+from collections.abc import Iterable, Mapping
+
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, XdsResource
+from koguma.xds.contract import Offer
+from koguma.xds.protocol.delta import DeltaResponse
+from koguma.xds.protocol.dependencies import Availability
+from koguma.xds.protocol.nack import REMOVED
+from koguma.xds.protocol.tracked import TrackedState
+from koguma.xds.protocol.type_state import InFlightResponse, TypeState
+
+
+def responses(tracked: TrackedState, now: float) -> list[DeltaResponse]:
+    """The responses that can be sent now; they count as in flight from here on."""
+    tracked.record.removals.next_due = None
+    return [] if tracked.newest is None else ResponsePlanner(tracked, tracked.newest, now).responses()
+
+
+class ResponsePlanner:
+    """Plans the responses of one moment."""
+
+    __slots__ = ("_dependencies", "_now", "_revision", "_tracked")
+
+    def __init__(self, tracked: TrackedState, newest: Offer, now: float) -> None:
+        self._tracked = tracked
+        self._dependencies = tracked.dependencies()
+        self._revision = newest.revision
+        self._now = now
+
+    def responses(self) -> list[DeltaResponse]:
+        """One response at most for each type."""
+        # Lazily, type by type: sending clusters makes their endpoints pending.
+        responding = (state for state in self._tracked.states.values() if state.may_respond)
+        planned = [self._response(state) for state in responding]
+        return [response for response in planned if response is not None]
+
+    def _response(self, state: TypeState) -> DeltaResponse | None:
+        resources, is_waiting = self._additions(state)
+        removed = self._removals(state, resources)
+        if not (resources or removed or (state.initial_response_due and not is_waiting)):
+            return None
+        return self._send(state, resources, removed)
+
+    def _additions(self, state: TypeState) -> tuple[dict[str, XdsResource], bool]:
+        """The resources that can be sent now, and whether others will be sent later."""
+        while True:
+            choices = {name: self._choice(state, name) for name in sorted(state.next_names())}
+            resources = {name: choice for name, choice in choices.items() if isinstance(choice, XdsResource)}
+            if resources or not state.skip_bisect_group():
+                return resources, Availability.PENDING in choices.values()
+
+    def _choice(self, state: TypeState, name: str) -> XdsResource | Availability:
+        """The version to send for a name, or why there is none."""
+        offered, held = self._tracked.offered((state.type, name)), state.held.get(name)
+        if offered is not None and not state.was_nacked(name, offered.version):
+            is_new = state.version(name) != offered.version
+            availability = self._dependencies.of_references(offered) if is_new else Availability.READY
+            if availability not in (Availability.REJECTED, Availability.FAILED):
+                return offered if availability is Availability.READY else availability
+        return held if name in state.resend and isinstance(held, XdsResource) else Availability.REJECTED
+
+    def _removals(self, state: TypeState, resources: Mapping[str, XdsResource]) -> tuple[str, ...]:
+        """The names to remove now, and subscribed names that do not exist."""
+        not_offered = [
+            name
+            for name in state.pending
+            if name not in resources and self._tracked.offered((state.type, name)) is None
+        ]
+        missing = [name for name in not_offered if name not in state.held]
+        candidates = [
+            name for name in not_offered if name in state.held and self._may_remove(state, name, resources)
+        ]
+        removed = (
+            self._tracked.record.removals.removable(self._tracked.states, state.type, candidates, self._now)
+            if candidates
+            else ()
+        )
+        return tuple(sorted((*missing, *removed)))
+
+    def _may_remove(self, state: TypeState, name: str, resources: Mapping[str, XdsResource]) -> bool:
+        if (state.type, name) in self._tracked.failed or state.was_nacked(name, REMOVED):
+            return False
+        if state.type == LISTENER:
+            return not any(self._is_delayed(state, other, resources) for other in state.pending)
+        return not any(other.nacks or other.uncertain for other in self._tracked.states.values())
+
+    def _is_delayed(self, state: TypeState, name: str, resources: Mapping[str, XdsResource]) -> bool:
+        """Whether a new resource is due and does not come with this response."""
+        id_ = state.type, name
+        is_new = name not in state.held and name not in resources and self._tracked.offered(id_) is not None
+        return is_new and self._dependencies.availability(id_) is not Availability.FAILED
+
+    def _send(
+        self, state: TypeState, resources: Mapping[str, XdsResource], removed: tuple[str, ...]
+    ) -> DeltaResponse:
+        nonce = self._tracked.record.next_nonce()
+        state.send(InFlightResponse(nonce, resources, frozenset(removed), self._revision))
+        if state.type == CLUSTER:
+            self._resend_endpoints(resources.values())
+        return DeltaResponse(state.type, nonce, tuple(resources.values()), removed)
+
+    def _resend_endpoints(self, clusters: Iterable[XdsResource]) -> None:
+        """Send the endpoints of changed clusters again.
+
+        Envoy warms a changed cluster until endpoints come, even unchanged ones, for up to 15 seconds; and
+        meanwhile it ACKs no cluster.
+        """
+        endpoints, held_clusters = self._tracked.states[ENDPOINTS], self._tracked.states[CLUSTER].held
+        needs = ((cluster.name in held_clusters, *need) for cluster in clusters for need in cluster.needs)
+        # To the endpoints of a new cluster the proxy has yet to subscribe.
+        names = [
+            name
+            for is_held, type_, name in needs
+            if type_ == ENDPOINTS and (is_held or endpoints.is_subscribed(name))
+        ]
+        endpoints.resend.update(names)
+        self._tracked.recheck(endpoints, names)
