@@ -254,7 +254,7 @@ class ControlPlane:
         return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
     def _dispatch(self, context: Context, keys: TokenKeys) -> Dispatch:
-        shown = Shown(self.kinds)
+        shown = Shown(context)
         objects = Objects(context, shown)
         opened = self._open_watches
         watches = Watches(context, opened, shown)

@@ -9,7 +9,7 @@ from aiohttp import web
 from koguma.api import lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.shown import Shown
-from koguma.application import advice, transactions
+from koguma.application import advice, inline_secrets, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
@@ -61,10 +61,12 @@ class Objects:
         """
         context = self._context
         if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
-            return self._shown.bytes
+            return lambda resource: self._shown.bytes(resource, call.user)
         namespace = call.query.get("namespace") or context.place.system_namespace
         return lambda resource: msgspec.json.encode(
-            forms.kubernetes(resource, context.kinds[resource.kind], namespace)
+            forms.kubernetes(
+                inline_secrets.visible(context, call.user, resource), context.kinds[resource.kind], namespace
+            )
         )
 
     async def list(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
@@ -115,7 +117,8 @@ class Objects:
         change = await _document(call, kind)
         for _ in range(_TRIES):
             before = context.find(call.user, kind, mesh, name)
-            base = {k: v for k, v in forms.plain(before, kind).items() if k not in _PLAIN_COMPUTED}
+            seen = forms.plain(inline_secrets.visible(context, call.user, before), kind)
+            base = {name: part for name, part in seen.items() if name not in _PLAIN_COMPUTED}
             draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
             try:
                 return await self._write(call, draft, before, "patch")

@@ -2,8 +2,10 @@
 
 import msgspec
 
+from koguma.access.user import User
+from koguma.application import inline_secrets
+from koguma.application.context import Context
 from koguma.model import forms
-from koguma.model.kind import Kinds
 from koguma.model.resource import Resource
 
 _KEPT_MAX = 100_000
@@ -12,16 +14,19 @@ _KEPT_MAX = 100_000
 class Shown:
     """The bytes of each object's newest revision that somebody asked for."""
 
-    def __init__(self, kinds: Kinds) -> None:
-        self._kinds = kinds
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._made: dict[str, tuple[int, bytes]] = {}  # by uid: a text knows its hash, a key makes it anew
 
-    def bytes(self, resource: Resource) -> bytes:
-        """The object in the plain form."""
+    def bytes(self, resource: Resource, user: User) -> bytes:
+        """The object in the plain form, as a user may see it. What holds secrets is not kept."""
         made = self._made.get(resource.uid)
         if made is not None and made[0] == resource.revision:
             return made[1]
-        data = msgspec.json.encode(forms.plain(resource, self._kinds[resource.kind]))
+        context, kind = self._context, self._context.kinds[resource.kind]
+        if inline_secrets.with_placeholders(context, resource) is not resource:
+            return msgspec.json.encode(forms.plain(inline_secrets.visible(context, user, resource), kind))
+        data = msgspec.json.encode(forms.plain(resource, kind))
         if len(self._made) >= _KEPT_MAX:  # mostly of objects that are gone; those that live come back
             self._made.clear()
         self._made[resource.uid] = (resource.revision, data)

@@ -52,12 +52,12 @@ class Watches:
         ends_at = asyncio.get_running_loop().time() + open_watches.life_seconds()
         try:
             for start in range(0, len(first), _BATCH):
-                await response.write(b"".join(self._added(r) for r in first[start : start + _BATCH]))
+                await response.write(b"".join(self._added(call, r) for r in first[start : start + _BATCH]))
             await response.write(_bookmark(after))
             with self._watches.opened(call, feed, check) as watch:
                 while asyncio.get_running_loop().time() < ends_at:
                     changes = await watch.next_batch(BOOKMARK_SECONDS)
-                    lines = [self._line(change) for change in changes if fits(change.resource)]
+                    lines = [self._line(call, change) for change in changes if fits(change.resource)]
                     await response.write(b"".join(lines) if lines else _bookmark(feed.position))
         except KogumaError as error:  # fell too far behind, may not watch any more, or the server stops
             await response.write(_error(error))
@@ -87,11 +87,12 @@ class Watches:
             )
         return after, ()
 
-    def _added(self, resource: Resource) -> bytes:
-        return _event(b"ADDED", resource.revision, self._shown.bytes(resource))
+    def _added(self, call: Call, resource: Resource) -> bytes:
+        return _event(b"ADDED", resource.revision, self._shown.bytes(resource, call.user))
 
-    def _line(self, change: Change) -> bytes:
-        return _event(_TYPES[change.op], change.revision, self._shown.bytes(change.resource))
+    def _line(self, call: Call, change: Change) -> bytes:
+        shown = self._shown.bytes(change.resource, call.user)
+        return _event(_TYPES[change.op], change.revision, shown)
 
 
 def _event(word: bytes, revision: int, shown: bytes) -> bytes:

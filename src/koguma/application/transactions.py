@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.application import machine_access, namespaces, ownership, secret_access
+from koguma.application import inline_secrets, machine_access, namespaces, ownership, secret_access
 from koguma.application.context import Context, mesh_key
 from koguma.application.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
@@ -58,6 +58,10 @@ def put(
     Secrets that the same request writes.
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
+    draft = inline_secrets.restored(context, draft, before)
+    meaningless = list(inline_secrets.violations(draft.kind, draft.spec))
+    if meaningless:
+        raise Invalid(list(_at_root(draft, meaningless)))
     made = admission.admitted(draft, before, context.place, unknown_fields, context.patch_checks())
     machine_access.check(context, access.writer, made.resource, before)
     try:

@@ -26,8 +26,12 @@ class SecretReference(NamedTuple):
 
     @property
     def purpose(self) -> tuple[str, str]:
-        """What the reference is, wherever in a list it stands: moving an entry makes no new reference."""
-        return re.sub(r"\[\d+\]", "[]", self.path), self.name
+        """What the reference is for. Moving an entry of a list, or writing another version, makes no new one.
+
+        Kuma released a MeshExternalService with its certificates in `tls.verification`; in our version they
+        stand beside it.
+        """
+        return re.sub(r"\[\d+\]", "[]", self.path).replace(".tls.verification.", ".tls."), self.name
 
 
 def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:

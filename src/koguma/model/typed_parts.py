@@ -6,7 +6,7 @@ is declared. A new kind or field of that type is then covered without another li
 A field of free JSON may say how it is to be read: `doc(..., extra={READ_AS: MeshProvidedConf})`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -67,39 +67,60 @@ def _inside(info: shape.Type, value: Json, path: str) -> Iterator[tuple[shape.Ty
             yield from ((each, value, path) for each in types)
 
 
+class SecretPart(NamedTuple):
+    """A text that is secret by its type, and where it stands."""
+
+    path: str
+    text: str
+    is_base64: bool
+
+
+ReplaceSecret = Callable[[SecretPart], str]
+
+
 def masked(type_: type, value: Json, mask: str = SHOWN) -> Json:
     """The value with every text hidden whose type says that it is secret."""
-    return _masked(_info(type_), value, mask, is_secret=False)
+    return secrets_replaced(type_, value, lambda _: mask)
 
 
-def _masked(info: shape.Type, value: Json, mask: str, *, is_secret: bool) -> Json:
+def secrets_replaced(type_: type, value: Json, replace: ReplaceSecret, path: str = "") -> Json:
+    """The value with another text for every text whose type says that it is secret."""
+    return _replaced(_info(type_), value, path, replace, {})
+
+
+def _replaced(
+    info: shape.Type, value: Json, path: str, replace: ReplaceSecret, marks: Mapping[str, Any]
+) -> Json:
+    """`marks` are what the types around this value say about it, up to the field that it is in."""
     if value is None:
         return None
     match info:
         case shape.Metadata(type=inner, extra=extra):
-            is_secret = is_secret or bool((extra or {}).get(SENSITIVE))
-            return _masked(_read_as(inner, extra), value, mask, is_secret=is_secret)
+            return _replaced(_read_as(inner, extra), value, path, replace, {**marks, **(extra or {})})
         case shape.StructType() if isinstance(value, Mapping):
             types = {field.encode_name: field.type for field in info.fields}
             return {
-                name: _masked(types[name], part, mask, is_secret=False) if name in types else part
+                name: _replaced(types[name], part, child(path, name), replace, {}) if name in types else part
                 for name, part in value.items()
             }
         case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
-            return [_masked(info.item_type, part, mask, is_secret=is_secret) for part in value]
+            return [
+                _replaced(info.item_type, part, item(path, index), replace, marks)
+                for index, part in enumerate(value)
+            ]
         case shape.DictType() if isinstance(value, Mapping):
             return {
-                name: _masked(info.value_type, part, mask, is_secret=is_secret)
+                name: _replaced(info.value_type, part, key(path, str(name)), replace, marks)
                 for name, part in value.items()
             }
         case shape.UnionType(types=types):
             for each in types:  # of several only one fits the value, and changes it
-                changed = _masked(each, value, mask, is_secret=is_secret)
+                changed = _replaced(each, value, path, replace, marks)
                 if changed != value:
                     return changed
             return value
-        case shape.StrType() if is_secret:
-            return mask
+        case shape.StrType() if marks.get(SENSITIVE) and isinstance(value, str):
+            return replace(SecretPart(path, value, marks.get("format") == "base64"))
     return value
 
 

@@ -38,8 +38,8 @@ class Answers:
         """One object."""
         wanted = negotiation.wanted(call)
         if wanted.shape is Shape.OBJECT:
-            return sent(self.shown.bytes(resource, target.endpoint), status, warnings)
-        document = self.shown.document(resource, target.endpoint)
+            return sent(self.shown.bytes(resource, target.endpoint, call.user), status, warnings)
+        document = self.shown.seen(resource, target.endpoint, call.user)
         return self.document(call, target.endpoint, document, status, warnings)
 
     def document(
@@ -61,19 +61,21 @@ class Answers:
         """A list."""
         endpoint, wanted = target.endpoint, negotiation.wanted(call)
         if wanted.shape is Shape.OBJECT:
-            return sent(self._list(endpoint, resources, meta), 200, warnings)
-        documents = [self.shown.document(resource, endpoint) for resource in resources]
+            return sent(self._list(call, endpoint, resources, meta), 200, warnings)
+        documents = [self.shown.seen(resource, endpoint, call.user) for resource in resources]
         if wanted.shape is Shape.TABLE:
             body = self.table(call, endpoint, documents, meta, wanted)
         else:
             body = tables.partial_list(documents, meta, wanted.api_version)
         return sent(msgspec.json.encode(body), 200, warnings)
 
-    def _list(self, endpoint: Endpoint, resources: Sequence[Resource], meta: Json) -> bytes | Payload:
+    def _list(
+        self, call: Call, endpoint: Endpoint, resources: Sequence[Resource], meta: Json
+    ) -> bytes | Payload:
         """Put together from ready bytes."""
         said = {"kind": f"{endpoint.kind_name}List", "apiVersion": endpoint.api_version, "metadata": meta}
         head = b'%b,"items":[' % msgspec.json.encode(said)[:-1]
-        items = self.shown.many(resources, endpoint)
+        items = self.shown.many(resources, endpoint, call.user)
         if not items:
             return head + b"]}"
         items[0] = head + items[0]

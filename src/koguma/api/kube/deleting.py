@@ -43,7 +43,7 @@ class Deleting:
         if change.op is Op.DELETE:
             return sent(msgspec.json.encode(status.deleted(target, change.resource)), warnings=warnings)
         if asked.is_dry:  # it was never stored like this, so its bytes are not kept
-            document = self._answers.shown.document(change.resource, target.endpoint)
+            document = self._answers.shown.seen(change.resource, target.endpoint, call.user)
             return self._answers.document(call, target.endpoint, document, warnings=warnings)
         return self._answers.one(call, target, change.resource, warnings=warnings)
 

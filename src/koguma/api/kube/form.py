@@ -46,7 +46,7 @@ class KubeForm:
         self._verify = verify
         known = catalog.of(context.kinds)
         self.registry = known.registry
-        answers = Answers(KubeShown(context.place), clock)
+        answers = Answers(KubeShown(context), clock)
         finder = Finder(context)
         reading = Reading(context, finder, answers)
         watching = Watching(context, finder, reading, answers, watches)

@@ -13,6 +13,7 @@ import msgspec
 from koguma.api.kube import escalation
 from koguma.api.kube.request import Request
 from koguma.api.kube.shown import KubeShown
+from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import Admission, Made
 from koguma.application.write_access import WriteAccess
@@ -77,6 +78,9 @@ class Making:
         elif asked_for.draft.revision or asked_for.uid:
             raise Conflict(_MODIFIED)  # it was there once
         live = self._shown.document(before, endpoint) if before else None
+        if before is not None:
+            spec = inline_secrets.restored_spec(self._context, endpoint.kind, config.get("spec"), before)
+            config = {**config, **({"spec": spec} if "spec" in config else {})}
         shape = self._catalog.shape(endpoint)
         merged = apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
@@ -106,6 +110,7 @@ class Making:
 
     def _admitted(self, request: Request, written: Written, before: Resource | None) -> Made:
         draft = msgspec.structs.replace(written.draft, revision=None)
+        draft = inline_secrets.restored(self._context, draft, before)
         if before is not None and _is_same(request, before, draft.spec):
             draft = msgspec.structs.replace(draft, spec=before.spec)
         written = msgspec.structs.replace(written, draft=draft)

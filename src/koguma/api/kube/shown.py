@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from koguma.access.user import User
+from koguma.application import inline_secrets
+from koguma.application.context import Context
 from koguma.kube import codec
 from koguma.kube.registry import Endpoint
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 
@@ -17,25 +19,27 @@ _KEPT_MAX = 100_000
 class KubeShown:
     """The bytes of each object's newest revision that somebody asked for, by endpoint."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._made: dict[str, dict[str, tuple[int, bytes]]] = {}
 
-    def bytes(self, resource: Resource, endpoint: Endpoint) -> bytes:
-        """The object as the endpoint shows it."""
+    def bytes(self, resource: Resource, endpoint: Endpoint, user: User) -> bytes:
+        """The object as the endpoint shows it to a user. What holds secrets is not kept."""
         made = self._made.get(endpoint.api_version)
         if made is None:
             made = self._made[endpoint.api_version] = {}
         found = made.get(resource.uid)
         if found is not None and found[0] == resource.revision:
             return found[1]
+        if self.is_seen_differently(resource):
+            return msgspec.json.encode(self.seen(resource, endpoint, user))
         data = msgspec.json.encode(self.document(resource, endpoint))
         if len(made) >= _KEPT_MAX:  # mostly of objects that are gone; those that live come back
             made.clear()
         made[resource.uid] = (resource.revision, data)
         return data
 
-    def many(self, resources: Iterable[Resource], endpoint: Endpoint) -> list[Data]:
+    def many(self, resources: Iterable[Resource], endpoint: Endpoint, user: User) -> list[Data]:
         """All of them, each as the endpoint shows it."""
         made = self._made.get(endpoint.api_version, {})
         shown = []
@@ -44,9 +48,17 @@ class KubeShown:
             if found is not None and found[0] == resource.revision:
                 shown.append(found[1])
             else:
-                shown.append(self.bytes(resource, endpoint))
+                shown.append(self.bytes(resource, endpoint, user))
         return shown
 
+    def is_seen_differently(self, resource: Resource) -> bool:
+        """Whether an object holds secrets, so that not everybody sees the same of it."""
+        return inline_secrets.with_placeholders(self._context, resource) is not resource
+
+    def seen(self, resource: Resource, endpoint: Endpoint, user: User) -> dict[str, Json]:
+        """The object as the endpoint shows it to a user, as a value."""
+        return self.document(inline_secrets.visible(self._context, user, resource), endpoint)
+
     def document(self, resource: Resource, endpoint: Endpoint) -> dict[str, Json]:
-        """The same as a value."""
-        return codec.document(resource, endpoint, self.place)
+        """The whole object in the endpoint's version, for writers; `seen` is for answers."""
+        return codec.document(resource, endpoint, self._context.place)

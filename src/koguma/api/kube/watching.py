@@ -152,7 +152,9 @@ class Watching:
             if len(self._made) >= _MADE_MAX:
                 self._made.clear()
             spot = places.spot(change.resource, endpoint.kind, self._context.place)
-            made = self._made[key] = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
+            made = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
+            if not self._answers.shown.is_seen_differently(change.resource):
+                self._made[key] = made
         return made
 
     def _lines(self, change: Change, target: Target, teller: "_Teller", fits: Fits | None) -> Iterator[bytes]:
@@ -232,7 +234,7 @@ class _Teller:
         """
         endpoint = self.target.endpoint
         shown = (
-            msgspec.json.encode(self._answers.shown.document(last, endpoint))
+            msgspec.json.encode(self._answers.shown.seen(last, endpoint, self.call.user))
             if self.is_whole
             else self._shaped(last)
         )
@@ -261,10 +263,10 @@ class _Teller:
         return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(shown)
 
     def _whole(self, resource: Resource) -> bytes:
-        return self._answers.shown.bytes(resource, self.target.endpoint)
+        return self._answers.shown.bytes(resource, self.target.endpoint, self.call.user)
 
     def _shaped(self, resource: Resource) -> bytes:
-        document = self._answers.shown.document(resource, self.target.endpoint)
+        document = self._answers.shown.seen(resource, self.target.endpoint, self.call.user)
         if self._wanted.shape is Shape.PARTIAL:
             return msgspec.json.encode(tables.partial(document, self._wanted.api_version))
         return msgspec.json.encode(self._table([document]))

@@ -111,7 +111,7 @@ class Writing:
             if change is None:
                 return self._making.applied(request, self._applied_to(request, before))
             found = _found(before)
-            live = self._answers.shown.document(found, target.endpoint)
+            live = self._answers.shown.seen(found, target.endpoint, call.user)
             return self._making.changed(request, found, change(live, request.given.value))
 
         return await self._written(request, make)
@@ -171,7 +171,7 @@ class Writing:
 
     def _tried(self, request: Request, change: Change, before: Stored) -> Json:
         """What a dry run would store, with no revision that nobody could have seen."""
-        document = self._answers.shown.document(change.resource, request.endpoint)
+        document = self._answers.shown.seen(change.resource, request.endpoint, request.call.user)
         if before is None:
             del document["metadata"]["resourceVersion"]
         else:
