@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koguma.core.build import locality
 from koguma.core.build.endpoints import Endpoint
 from koguma.envoy.snapshot import ENDPOINTS
+from koguma.policies.mesh_load_balancing_strategy.locality_awareness import locality as preference
 
 ZONES = ("east", "west", "north", "south")
 OF_ZONES = tuple(Endpoint(f"10.0.0.{number}", 80, zone) for number, zone in enumerate(ZONES))
@@ -18,7 +19,9 @@ OF_ZONES = tuple(Endpoint(f"10.0.0.{number}", 80, zone) for number, zone in enum
 
 def grouped(endpoints: Iterable[Endpoint], said: Any = None, affinity: dict[str, str] | None = None) -> Any:
     """Addresses by priority, zone and part of the zone, with the group's weight."""
-    data = locality.assignment("it", endpoints, "east", tuple(sorted((affinity or {}).items())), said)
+    data = locality.assignment(
+        "it", endpoints, "east", tuple(sorted((affinity or {}).items())), preference(said)
+    )
     found = {}
     for group in data["endpoints"]:
         where = group.get("locality", {})
@@ -128,7 +131,7 @@ def test_a_caller_without_the_tag_is_near_to_nobody():
     ],
 )
 def test_a_zone_takes_over_below_the_share_of_live_endpoints(said: Any, factor: int | None):
-    data = locality.assignment("it", OF_ZONES, "east", (), said)
+    data = locality.assignment("it", OF_ZONES, "east", (), preference(said))
     assert data.get("policy", {}).get("overprovisioning_factor") == factor
 
 
@@ -178,5 +181,7 @@ def test_whatever_a_policy_says_groups_are_legal_and_nobody_near_is_lost(found, 
         assert len(weights) == 1
     shuffled = random.sample(found, len(found))
     pair = tuple(sorted(affinity.items()))
-    first, second = (locality.assignment("it", some, "east", pair, said) for some in (found, shuffled))
+    first, second = (
+        locality.assignment("it", some, "east", pair, preference(said)) for some in (found, shuffled)
+    )
     assert encoder().resource(ENDPOINTS, "it", first) == encoder().resource(ENDPOINTS, "it", second)

@@ -61,10 +61,10 @@ def unreadable(kind: Kind, resource: Resource) -> str:
 
 
 def _without_checked(kind: Kind, spec: Json) -> Json:
-    """A spec without the lists of which the build takes what it can read, and shows what it cannot."""
-    lists = kind.policy.checked_by_build if kind.policy else ()
-    conf = spec.get("default") if lists else None
+    """A spec without the list of which the build takes what it can read, and shows what it cannot."""
+    checked = kind.policy.overlays.modifications if kind.policy else ""
+    conf = spec.get("default") if checked else None
     if not isinstance(conf, Mapping):
         return spec
-    left = {name: value for name, value in conf.items() if not (name in lists and isinstance(value, list))}
+    left = {name: value for name, value in conf.items() if name != checked or not isinstance(value, list)}
     return {**spec, "default": left}

@@ -78,7 +78,6 @@ class Policy(msgspec.Struct, frozen=True):
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
     overlays: Overlays = Overlays()  # what it does to an Envoy
     read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
-    checked_by_build: tuple[str, ...] = ()  # lists in `default` whose entries the build checks one by one
 
     @property
     def acts(self) -> bool:
@@ -87,11 +86,12 @@ class Policy(msgspec.Struct, frozen=True):
 
     def acts_by(self, list_: str) -> bool:
         """Whether entries of one of its lists reach an Envoy; without one, what it says of whole proxies."""
+        overlays = self.overlays
         hooks = {
-            "to": (self.overlays.outbound,),
-            "from": (self.overlays.inbound,),
-            "rules": (self.overlays.inbound,),
-        }.get(list_, (self.overlays.outbound, self.overlays.inbound, self.overlays.whole))
+            "to": (overlays.outbound, overlays.locality),
+            "from": (overlays.inbound,),
+            "rules": (overlays.inbound,),
+        }.get(list_, (overlays.outbound, overlays.inbound, overlays.whole, overlays.modifications))
         return self.read_by_build or any(hooks)
 
 

@@ -17,9 +17,8 @@ never changes it: maps are merged key by key, everything else is replaced. Parts
                      call an HTTP port, how many connections another one takes
     on_routes        on an inbound, by a filter's key: HTTP filters whose configuration comes with the routes
     tls              the DownstreamTlsContext of an inbound
-    upstream_tls     the UpstreamTlsContext of outbound clusters
+    upstream_tls     with `both_ends`, the UpstreamTlsContext of the clusters by which others call the inbound
     inbound          how an inbound is shaped: {"mode": "Strict" | "Permissive"}
-    locality         how endpoints are grouped: the policy's own `localityAwareness`
     problems         by field: a sentence about what cannot be done; it is shown, and the rest holds
     access_logs      by name: AccessLogs of the listener, all policies' together; on a MeshHTTPRoute, those of
                      its requests, in place of the port's
@@ -124,6 +123,30 @@ class Ruled(msgspec.Struct, frozen=True):
         return not (self.tags or self.spiffe_id[1] or self.sni[1])
 
 
+class AffinityTag(msgspec.Struct, frozen=True):
+    """A tag; endpoints that have the client's own value of it are near."""
+
+    key: str
+    weight: int = 0  # the share of the traffic that these get; 0 where the order of the tags decides
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """One step of the way out of a zone whose endpoints fail."""
+
+    to: str  # Any, Only, AnyExcept, or None: nobody takes over, neither here nor in a later step
+    zones: tuple[str, ...] = ()  # for Only and AnyExcept
+    from_zones: tuple[str, ...] = ()  # whose clients this step is for; those of every zone by default
+
+
+class Locality(msgspec.Struct, frozen=True):
+    """Which endpoints of a destination are called first; by default those of the client's zone."""
+
+    is_disabled: bool = False  # all endpoints are equal, wherever they are
+    affinity_tags: tuple[AffinityTag, ...] = ()
+    failovers: tuple[Failover, ...] = ()  # without one, all other zones take over together
+    overprovisioning_factor: int = 200
+
+
 class Overlays(msgspec.Struct, frozen=True):
     """The hooks of a policy; each may be absent.
 
@@ -139,6 +162,18 @@ class Overlays(msgspec.Struct, frozen=True):
     What a proxy calls is built once for all proxies that the same policies select. Where `per_service` says
     that the configuration of a policy about whole proxies needs to know who calls, it is built once for each
     service instead.
+
+    `locality` gets the configuration for a destination's port and says which of its endpoints come first.
+    These come apart from the cluster, so that a proxy that starts or stops changes nothing else; hence a hook
+    of its own.
+
+    Where `both_ends` is set, both ends of a connection have to agree on what the policy says. Its part
+    `upstream_tls`, made from the entries of policies that select the whole mesh, then acts on the clusters by
+    which proxies of that mesh call each other.
+
+    `modifications` names a list in the policy's `default` whose entries change the finished configuration,
+    in the form of MeshProxyPatch's `appendModifications`. The build checks and shows them one by one, so that
+    one that cannot be read keeps no other back.
     """
 
     outbound: Callable[[Json, Where], Overlay] | None = None
@@ -146,3 +181,6 @@ class Overlays(msgspec.Struct, frozen=True):
     whole: Callable[[Json, Where], Overlay] | None = None
     looks_up: tuple[str, ...] = ()
     per_service: Callable[[Json], bool] | None = None
+    locality: Callable[[Json], Locality | None] | None = None
+    both_ends: bool = False
+    modifications: str = ""

@@ -46,6 +46,7 @@ import yaml
 from koguma.model import columns, target_ref
 from koguma.model.condition import Condition
 from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -320,7 +321,7 @@ KIND = Kind(
     columns=columns.PATCH,
     status=MeshProxyPatchStatus,
     sync=POLICY,
-    policy=Policy(phase=Phase.PATCHES, read_by_build=True, checked_by_build=("appendModifications",)),
+    policy=Policy(phase=Phase.PATCHES, overlays=Overlays(modifications="appendModifications")),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -192,7 +192,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(inbound=inbound),
+        overlays=Overlays(inbound=inbound, both_ends=True),
     ),
     clean=spelling.refs,
     v1=spelling.RULES,

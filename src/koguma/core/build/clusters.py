@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from koguma.core import items, world
-from koguma.core.build import encoding, endpoints, external, lay, locality, overlays, tls
+from koguma.core.build import encoding, endpoints, external, hooks, lay, locality, overlays, tls
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -20,7 +20,6 @@ from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, XdsResource
 from koguma.model.overlay import MachineAccess, Where
 from koguma.model.resource import Key
-from koguma.model.schema import Json
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -31,7 +30,7 @@ class Caller(msgspec.Struct, frozen=True, cache_hash=True):
     mesh: str
     zone: str
     affinity: Pairs = ()  # its values of the tags that load balancing looks at
-    inbound_tls: tuple[items.ItemId, ...] = ()  # what MeshTLS says for the whole mesh
+    both_ends: ByKind = ()  # entries on which both ends of a connection agree
     log_pipe: str = ""
     service: str = ""  # empty where policies do not look at who calls
     machine: MachineAccess = MachineAccess()
@@ -69,7 +68,9 @@ def cluster(db: Db, of: ClusterOf) -> tuple[XdsResource | Failure, ...]:
     if of.destination.kind == "MeshExternalService":
         return _external(db, of, name)
     skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
-    parts = _with_localities(lay.over_parts(skeleton, of.said.overlays))
+    parts = lay.over_parts(skeleton, of.said.overlays)
+    if of.said.locality is not None and of.said.locality.affinity_tags:
+        parts = _with_localities(parts)
     transport = _transport(db, of)
     data = _finished(parts, is_http=port.protocol in world.HTTP_PROTOCOLS, transport=transport)
     needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
@@ -86,19 +87,18 @@ def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: Call
 
 
 class Assigned(NamedTuple):
-    """A port whose endpoints somebody needs, and what is said about how near they are."""
+    """A port whose endpoints somebody needs, and the entries that say which come first."""
 
     destination: Key
     section: str
-    entries: tuple[items.ItemId, ...] = ()
+    entries: ByKind = ()
 
 
 def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[Assigned, ...]:
     """The port itself, if its endpoints come apart from its cluster."""
     if destination.kind == "MeshExternalService" or not encoding.kri(db, destination, section):
         return ()
-    near = next((found for kind, found in entries if kind == "MeshLoadBalancingStrategy"), ())
-    return (Assigned(destination, section, near),)
+    return (Assigned(destination, section, hooks.on_endpoints(db, entries)),)
 
 
 @question
@@ -111,9 +111,10 @@ def assignments(db: Db, of: Group[Group[Assigned]], zone: str, affinity: Pairs) 
 def assignment(db: Db, of: Assigned, zone: str, affinity: Pairs) -> XdsResource | Failure:
     """The endpoints of a port as clients of one zone see them."""
     name = encoding.kri(db, of.destination, of.section)
-    said = items.conf(db, of.entries).get("localityAwareness") if of.entries else None
+    # What a hook cannot read is shown with the cluster.
+    near, _ = hooks.locality(db, ((kind, items.conf(db, entries)) for kind, entries in of.entries))
     found = endpoints.of(db, of.destination, of.section)
-    data = locality.assignment(name, found, zone, affinity, said)
+    data = locality.assignment(name, found, zone, affinity, near)
     return encoding.encoded(db, ENDPOINTS, name, data, origin=str(of.destination))
 
 
@@ -140,8 +141,6 @@ _HTTP2 = {
 
 def _with_localities(parts: lay.Parts) -> lay.Parts:
     """Groups of near endpoints have weights, which Envoy looks at only when told so."""
-    if not locality.affinity_tags(parts.get("locality")):
-        return parts
     weighted: Data = {"common_lb_config": {"locality_weighted_lb_config": {}}}
     if "lb_subset_config" in parts["cluster"]:
         weighted["lb_subset_config"] = {"locality_weight_aware": True}
@@ -159,8 +158,9 @@ def _transport(db: Db, of: ClusterOf) -> Data | None:
         return None
     named = tls.server_name(db, of.destination, of.section)
     context = tls.upstream(of.caller.mesh, endpoints.identities(db, of.destination), named)
-    for said in _tls_parameters(db, of.caller):
-        context = lay.laid(context, said)
+    where = Where("tcp", of.caller.mesh, of.caller.zone)
+    for part in overlays.of_both_ends(db, of.caller.both_ends, where).part("upstream_tls"):
+        context = lay.laid(context, part)
     return tls.socket(context)
 
 
@@ -169,17 +169,6 @@ def _is_ready(db: Db, destination: Key) -> bool:
     if destination.kind != "MeshMultiZoneService":
         return tls.is_ready(db, destination)
     return all(tls.is_ready(db, service) for service in endpoints.multi_zone_services(db, destination))
-
-
-def _tls_parameters(db: Db, caller: Caller) -> list[Json]:
-    """What MeshTLS asks of both ends of a connection."""
-    if not caller.inbound_tls:
-        return []
-    policy = world.kind_of(db, "MeshTLS").policy
-    hook = policy.overlays.inbound if policy else None
-    conf = items.conf(db, caller.inbound_tls)
-    overlay = hook(conf, (), Where("tcp", caller.mesh, caller.zone)) if hook else {}
-    return [overlay["upstream_tls"]] if "upstream_tls" in overlay else []
 
 
 def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:

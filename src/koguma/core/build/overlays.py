@@ -12,14 +12,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from koguma.core import inbound, items, match, order, rules, world
-from koguma.core.build import encoding
+from koguma.core.build import encoding, hooks
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.rules import ProxyClass
 from koguma.core.world import Pairs, pairs
 from koguma.envoy.snapshot import Failure
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import Locality, Overlay, Ruled, Where
 from koguma.model.schema import Json
 
 
@@ -28,6 +28,7 @@ class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     overlays: tuple[Overlay, ...] = ()
     failures: tuple[Failure, ...] = ()
+    locality: Locality | None = None  # of a cluster: which of its endpoints are called first
 
     def part(self, name: str) -> list[Json]:
         """What all of them say about one part."""
@@ -36,16 +37,6 @@ class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 # The kind, its hook, what holds for everybody, and all entries.
 _Arriving = tuple[str, Callable[..., Overlay], Json, tuple[Ruled, ...]]
-
-
-@question
-def _all_hooks(db: Db) -> Mapping[str, Overlays]:
-    """The hooks of all kinds, as one thing to read: kinds change only when a control plane starts."""
-    return {name: kind.policy.overlays for name, kind in world.KINDS.items(db) if kind.policy}
-
-
-def _hooks(db: Db, kind: str) -> Overlays:
-    return _all_hooks(db).get(kind) or Overlays()
 
 
 MergedConfs = Group[tuple[str, bytes]]  # outbound configurations by kind, as JSON
@@ -57,15 +48,20 @@ def merged_confs(db: Db, entries: ByKind, mesh: str) -> MergedConfs:
 
     Equal configurations are one value whichever policies they come from, so overlays are built once for them.
     """
-    found = ((kind, _conf(db, kind, each, mesh)) for kind, each in entries if _hooks(db, kind).outbound)
+    found = ((kind, _conf(db, kind, each, mesh)) for kind, each in entries if _acts_on_calls(db, kind))
     return Group((kind, _written.encode(conf)) for kind, conf in found if conf)
+
+
+def _acts_on_calls(db: Db, kind: str) -> bool:
+    hooks_of_kind = hooks.of(db, kind)
+    return bool(hooks_of_kind.outbound or hooks_of_kind.locality)
 
 
 _written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 
 NOTHING: Final = PolicyOverlays()
-_OF_CLUSTERS: Final = frozenset({"cluster", "http_options", "locality"})
+_OF_CLUSTERS: Final = frozenset({"cluster", "http_options"})
 
 
 class OutboundOverlays(NamedTuple):
@@ -82,9 +78,10 @@ class OutboundOverlays(NamedTuple):
 def outbound(db: Db, of: MergedConfs, where: Where) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
     found = _collect(_outbound_calls(db, of, where))
-    return OutboundOverlays(
-        _interned(_some(found, of_clusters=False)), _interned(_some(found, of_clusters=True))
-    )
+    cluster = _some(found, of_clusters=True)
+    near = hooks.locality(db, ((kind, msgspec.json.decode(conf)) for kind, conf in of))
+    cluster = PolicyOverlays(cluster.overlays, (*cluster.failures, *near.failures), near.locality)
+    return OutboundOverlays(_interned(_some(found, of_clusters=False)), _interned(cluster))
 
 
 def _some(laid: PolicyOverlays, *, of_clusters: bool) -> PolicyOverlays:
@@ -102,7 +99,7 @@ _known: WeakValueDictionary[bytes, PolicyOverlays] = WeakValueDictionary()
 def _interned(laid: PolicyOverlays) -> PolicyOverlays:
     """The interned value: most destination ports have no policy of their own and get equal overlays."""
     try:
-        text = _packed.encode((laid.overlays, laid.failures))
+        text = _packed.encode((laid.overlays, laid.failures, laid.locality))
     except (TypeError, ValueError, OverflowError):  # the encoder will report what is wrong
         return laid
     return _known.setdefault(text, laid)
@@ -110,7 +107,7 @@ def _interned(laid: PolicyOverlays) -> PolicyOverlays:
 
 def _outbound_calls(db: Db, of: MergedConfs, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, words in of:
-        hook = _hooks(db, kind).outbound
+        hook = hooks.of(db, kind).outbound
         if hook:
             yield kind, partial(hook, msgspec.json.decode(words), where)
 
@@ -118,14 +115,14 @@ def _outbound_calls(db: Db, of: MergedConfs, where: Where) -> Iterator[tuple[str
 @question
 def on_outbounds(db: Db, of: ProxyClass) -> ByKind:
     """The entries of policies about whole proxies that act on calls to others."""
-    return tuple((kind, found) for kind, found in rules.whole_proxy(db, of) if _hooks(db, kind).outbound)
+    return tuple((kind, found) for kind, found in rules.whole_proxy(db, of) if hooks.of(db, kind).outbound)
 
 
 @question
 def is_per_service(db: Db, of: ProxyClass) -> bool:
     """Whether what proxies of a class call differs by the service that calls."""
     for kind, found in on_outbounds(db, of):
-        asks = _hooks(db, kind).per_service
+        asks = hooks.of(db, kind).per_service
         conf = _conf(db, kind, found, of.mesh) if asks else None
         with contextlib.suppress(
             Exception
@@ -135,6 +132,18 @@ def is_per_service(db: Db, of: ProxyClass) -> bool:
     return False
 
 
+def of_both_ends(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
+    """What these entries change at the calling end. What fails is shown at the other end, the inbound."""
+    return _collect(_calls_of_both_ends(db, entries, where))
+
+
+def _calls_of_both_ends(db: Db, entries: ByKind, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+    for kind, found in entries:
+        hook = hooks.of(db, kind).inbound
+        if hook:
+            yield kind, partial(hook, _conf(db, kind, found, where.mesh), (), where)
+
+
 def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
     """What policies say about the proxy itself."""
     return _collect(_whole_calls(db, of, where))
@@ -142,7 +151,7 @@ def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
 
 def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, found in rules.whole_proxy(db, of):
-        hook = _hooks(db, kind).whole
+        hook = hooks.of(db, kind).whole
         conf = _conf(db, kind, found, where.mesh) if hook else None
         if hook and conf:
             yield kind, partial(hook, conf, where)
@@ -162,13 +171,13 @@ def _arriving(db: Db, seen: match.Traits, section: str) -> tuple[_Arriving, ...]
 
 def _hooks_of_inbound(db: Db, seen: match.Traits, section: str) -> Iterator[_Arriving]:
     for kind, found in inbound.of(db, seen, section):
-        hook = _hooks(db, kind).inbound
+        hook = hooks.of(db, kind).inbound
         if hook:
             ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
             ruled = tuple(_ruled(db, kind, rule) for rule in ascending)
             yield kind, hook, _for_everybody(db, kind, found), ruled
     for kind, chosen in rules.policies_of(db, seen):
-        hook = _hooks(db, kind).inbound
+        hook = hooks.of(db, kind).inbound
         entries = rules.default_entries(db, chosen) if hook else ()
         if hook and entries:
             yield kind, hook, _conf(db, kind, entries, seen.mesh), ()
@@ -181,7 +190,7 @@ def _for_everybody(db: Db, kind: str, found: tuple[inbound.InboundRule, ...]) ->
 
 def _conf(db: Db, kind: str, entries: Entries, mesh: str) -> Json:
     """What entries say together; an object that the hook wants to see stands beside the reference to it."""
-    said, kinds = items.conf(db, entries), _hooks(db, kind).looks_up
+    said, kinds = items.conf(db, entries), hooks.of(db, kind).looks_up
     return _with_objects(db, said, kinds, mesh) if kinds else said
 
 
@@ -222,16 +231,13 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverla
     for kind, call in calls:
         try:
             made = _checked(call())
-            failures += [_failure(kind, f"{at}: {text}") for at, text in made.get("problems", {}).items()]
+            failures += [
+                hooks.failure(kind, f"{at}: {text}") for at, text in made.get("problems", {}).items()
+            ]
             overlays.append(made)
         except Exception as error:  # noqa: BLE001 - a policy of another package may raise anything
-            text = f"{kind} cannot say what it means for Envoy: {type(error).__name__}: {error}"
-            failures.append(_failure(kind, text))
+            failures.append(hooks.raised(kind, error))
     return PolicyOverlays(tuple(overlays), tuple(failures))
-
-
-def _failure(kind: str, text: str) -> Failure:
-    return Failure("policy", kind, text, kind)
 
 
 def _checked(overlay: Overlay) -> Overlay:

@@ -1,4 +1,4 @@
-"""Patches: what MeshProxyPatches change in what a proxy gets, as the last step.
+"""Patches: what policies such as MeshProxyPatch change in the finished configuration, as the last step.
 
 A class without patches asks nothing here. Others ask by bundle, so that proxies that share one share what
 becomes of it, and within that by piece, so that a changed endpoint patches no listener again.
@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from koguma.core import items, rules, world
-from koguma.core.build import encoding
+from koguma.core.build import encoding, hooks
 from koguma.core.incremental import Db, question
 from koguma.core.items import Entries, ItemId
 from koguma.core.rules import ProxyClass
@@ -19,11 +19,9 @@ from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
 from koguma.envoy.patch_change import Modification, Program
 from koguma.envoy.snapshot import Bundle, Id, XdsResource
+from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
-
-KIND: Final = "MeshProxyPatch"
-_LIST: Final = "appendModifications"
 
 # What each bundle of a proxy is for; it is the origin of what is in there, unless a name says another.
 OUTBOUND: Final = "outbound"
@@ -55,8 +53,13 @@ def origin_of(which: str, id_: Id) -> str:
 
 def entries(db: Db, mine: ProxyClass) -> Entries:
     """The patches of a class, the least important first."""
-    chosen = mine.of(KIND)
-    return rules.default_entries(db, chosen) if chosen else ()
+    lists = hooks.modifications(db)
+    return tuple(
+        entry
+        for kind, chosen in mine.policies
+        if kind in lists
+        for entry in rules.default_entries(db, chosen)
+    )
 
 
 @question
@@ -76,15 +79,16 @@ def modifications(db: Db, found: Entries) -> tuple[Modification, ...]:
 def _modifications(db: Db, entry: ItemId) -> Iterator[Modification]:
     one = items.item(db, entry)
     policy = encoding.kri(db, entry.policy, "") or str(entry.policy)
-    for number, conf in enumerate(one.conf.get(_LIST) or ()):
+    field = hooks.modifications(db)[entry.policy.kind]
+    for number, conf in enumerate(one.conf.get(field) or ()):
         # What is stored and cannot be read becomes an empty one, which is a failure and keeps no other back.
-        known = conf if _is_readable(db, conf) else {}
-        yield Modification(known, policy, item(child(one.path, _LIST), number))
+        known = conf if _is_readable(world.kind_of(db, entry.policy.kind), field, conf) else {}
+        yield Modification(known, policy, item(child(one.path, field), number))
 
 
-def _is_readable(db: Db, conf: Json) -> bool:
+def _is_readable(kind: Kind, field: str, conf: Json) -> bool:
     try:
-        world.kind_of(db, KIND).read({"default": {_LIST: [conf]}})
+        kind.read({"default": {field: [conf]}})
     except msgspec.ValidationError:
         return False
     return True

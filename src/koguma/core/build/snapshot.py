@@ -9,8 +9,8 @@ shares, so that a change of what thousands share runs no question of each (`watc
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from koguma.core import hostnames, items, match, order, rules, vips, world
-from koguma.core.build import clusters, inbound, internals, locality, network, outbound, overlays, patches
+from koguma.core import hostnames, rules, vips, world
+from koguma.core.build import clusters, hooks, inbound, internals, network, outbound, overlays, patches
 from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
 from koguma.core.build.network import Net, NodeMetadata
@@ -196,29 +196,16 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
 
 
 def _caller(db: Db, proxy: Key, mine: ProxyClass, node: NodeMetadata) -> Caller:
-    whole_mesh = rules_of_tls(db, mine)
+    both_ends = hooks.both_ends(db, mine)
     log_pipe = network.log_pipe(db, proxy, node)
     service = network.own_service(db, proxy) if overlays.is_per_service(db, mine) else ""
     machine = network.machine(db, node)
-    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), whole_mesh, log_pipe, service, machine)
-
-
-@question
-def rules_of_tls(db: Db, mine: ProxyClass) -> tuple[items.ItemId, ...]:
-    """What MeshTLS says for a whole mesh, in order: both ends of a connection have to agree on it."""
-    found = []
-    for policy in mine.of("MeshTLS"):
-        selector = match.selector(db, policy)
-        if selector is not None and selector.top_kind == "Mesh":
-            spec = items.clean_spec(db, policy)
-            for name in ("from", "rules"):
-                found += [items.ItemId(policy, name, index) for index, _ in enumerate(spec.get(name) or ())]
-    return tuple(sorted(found, key=lambda entry: order.key(items.rank(db, entry))))
+    return Caller(mine.mesh, mine.zone, _affinity(db, proxy, mine), both_ends, log_pipe, service, machine)
 
 
 def _affinity(db: Db, proxy: Key, mine: ProxyClass) -> Pairs:
     """A proxy's own values of the tags that load balancing looks at."""
-    keys = affinity_keys(db, mine)
+    keys = hooks.affinity_keys(db, mine)
     known = world.proxy(db, proxy)
     if not keys or known is None:
         return ()
@@ -226,14 +213,3 @@ def _affinity(db: Db, proxy: Key, mine: ProxyClass) -> Pairs:
     for each in known.inbounds:
         own |= dict(each.tags)
     return tuple(sorted((name, own[name]) for name in keys if name in own))
-
-
-@question
-def affinity_keys(db: Db, mine: ProxyClass) -> frozenset[str]:
-    """The tags by which load balancing of a class finds what is near."""
-    found = set()
-    for policy in mine.of("MeshLoadBalancingStrategy"):
-        for entry in items.clean_spec(db, policy).get("to") or ():
-            said = (entry.get("default") or {}).get("localityAwareness")
-            found |= {tag.get("key") or "" for tag in locality.affinity_tags(said)}
-    return frozenset(found)

@@ -1,11 +1,12 @@
 """Locality awareness: near endpoints first, and which zones take over when the client's own fails."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from koguma.model.schema import IntOrString, Spec, doc
+from koguma.model.overlay import AffinityTag, Failover, Locality
+from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies.parts import fields
@@ -119,3 +120,38 @@ def _failover(failover: LocalityFailover, path: str) -> Iterator[Violation]:
         yield Violation(f"{path}.to.zones", f"must be empty when type is {to.type}", "forbidden")
     if to.type in ("Only", "AnyExcept") and not to.zones:
         yield Violation(f"{path}.to.zones", f"must not be empty when type is {to.type}", "required")
+
+
+_OVERPROVISIONING_DEFAULT: Final = 200
+_HUNDRED: Final = 100
+
+
+def locality(conf: Json) -> Locality | None:
+    """The configuration in the build's words; None where there is none."""
+    if not conf:
+        return None
+    tags = (conf.get("localZone") or {}).get("affinityTags") or ()
+    cross = conf.get("crossZone") or {}
+    return Locality(
+        is_disabled=bool(conf.get("disabled")),
+        affinity_tags=tuple(AffinityTag(tag.get("key") or "", tag.get("weight") or 0) for tag in tags),
+        failovers=tuple(_failover_step(failover) for failover in cross.get("failover") or ()),
+        overprovisioning_factor=_overprovisioning_factor(cross.get("failoverThreshold") or {}),
+    )
+
+
+def _failover_step(failover: Json) -> Failover:
+    to = failover.get("to") or {}
+    from_zones = (failover.get("from") or {}).get("zones") or ()
+    return Failover(to.get("type") or "", tuple(to.get("zones") or ()), tuple(from_zones))
+
+
+def _overprovisioning_factor(threshold: Json) -> int:
+    """Envoy calls the next priority when live endpoints times this factor fall below 100 %."""
+    percentage = threshold.get("percentage")
+    if percentage is None:
+        return _OVERPROVISIONING_DEFAULT
+    try:
+        return round(_HUNDRED * _HUNDRED / float(percentage))
+    except (ValueError, ZeroDivisionError, OverflowError):  # stored by a version that did not check it
+        return _OVERPROVISIONING_DEFAULT

@@ -34,14 +34,15 @@ from typing import Annotated, Final, Literal
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
-from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.overlay import Locality, Overlay, Overlays, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies.parts import fields, hash_policies, locality_awareness, spelling
-from koguma.policies.parts.hash_policies import HashPolicy
-from koguma.policies.parts.locality_awareness import LocalityAwareness
+from koguma.policies.mesh_load_balancing_strategy import hash_policies, locality_awareness
+from koguma.policies.mesh_load_balancing_strategy.hash_policies import HashPolicy
+from koguma.policies.mesh_load_balancing_strategy.locality_awareness import LocalityAwareness
+from koguma.policies.parts import fields, spelling
 
 _RING_SIZE_MAX: Final = 8_000_000
 _RING_SIZE_MIN_DEFAULT: Final = 1024  # Envoy's own
@@ -252,14 +253,17 @@ def _idle(entry: LoadBalancingTo, path: str) -> Iterator[str]:
 
 
 def outbound(conf: Json, where: Where) -> Overlay:
-    """How Envoy chooses: the cluster's algorithm, what is hashed, and how endpoints are grouped."""
+    """How Envoy chooses an endpoint: the cluster's algorithm, and what is hashed."""
     balancer = conf.get("loadBalancer") or {}
     overlay: Data = {"cluster": _cluster(balancer)} if balancer else {}
     if hashes := hash_policies.envoy(_hashes(conf, balancer), is_http=where.is_http):
         overlay["route_action" if where.is_http else "tcp"] = {"hash_policy": hashes}
-    if conf.get("localityAwareness") is not None:
-        overlay["locality"] = conf["localityAwareness"]
     return overlay
+
+
+def locality(conf: Json) -> Locality | None:
+    """Which endpoints are near, and which zones take over from the client's own."""
+    return locality_awareness.locality(conf.get("localityAwareness"))
 
 
 def _hashes(conf: Json, balancer: Json) -> Json:
@@ -339,7 +343,9 @@ KIND = Kind(
     spec=MeshLoadBalancingStrategySpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(phase=Phase.LOAD_BALANCING, has_to=True, overlays=Overlays(outbound=outbound)),
+    policy=Policy(
+        phase=Phase.LOAD_BALANCING, has_to=True, overlays=Overlays(outbound=outbound, locality=locality)
+    ),
     clean=clean,
     v1=_V1,
     validate=validate,
