@@ -277,9 +277,9 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
         settled = come(first)
     with LocalControlPlane(tmp_path / "a", store=store) as second:
         ran = second.plane._proxies.fleet._control._db.runs
-        before = ran["outbound.everything"]
+        before = ran["outbound.resources"]
         assert come(second) == settled
-        assert ran["outbound.everything"] - before == runs
+        assert ran["outbound.resources"] - before == runs
 
 
 def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):

@@ -6,7 +6,7 @@ import pytest
 from building import database, stored
 
 from koguma.core.build import backends
-from koguma.core.build.backends import Going, Meant
+from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.envoy.routes import Backend
 from koguma.model.resource import Key
 
@@ -26,7 +26,7 @@ def key(name: str, zone: str = "east", kind: str = "MeshService") -> Key:
 ONE = ("http", 80, "http")
 TWO = (("http", 80, "http"), ("admin", 81, "http2"))
 SERVICES = (
-    service("going", *TWO),
+    service("original", *TWO),
     service("one", ONE),
     service("two", *TWO),
     service("other-ports", ("a", 1, "http"), ("b", 2, "http")),
@@ -35,14 +35,17 @@ SERVICES = (
     service("far", ONE, zone="west", labels={"app": "far"}),
     service("near", ONE, labels={"app": "far"}),
 )
-GOING = Going(key("going"), "admin")
+ORIGINAL = OriginalDestination(key("original"), "admin")
 ROUTE = key("route", kind="MeshHTTPRoute")
 
 
-def meant(
-    ref: Any, origin: Key = ROUTE, going: Going = GOING, services: tuple[Any, ...] = SERVICES
-) -> Meant | None:
-    return backends.resolved(database(services), {"kind": "MeshService", **ref}, origin, going)
+def resolved(
+    ref: Any,
+    origin: Key = ROUTE,
+    original: OriginalDestination = ORIGINAL,
+    services: tuple[Any, ...] = SERVICES,
+) -> BackendPort | None:
+    return backends.resolved(database(services), {"kind": "MeshService", **ref}, origin, original)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def meant(
         ({"name": "two", "port": 81}, ("two", "admin")),
         ({"name": "two", "port": "admin"}, ("two", "admin")),
         ({"name": "two", "sectionName": "http"}, ("two", "http")),
-        ({"name": "two"}, ("two", "admin")),  # the port that the request was going to
+        ({"name": "two"}, ("two", "admin")),  # the port that the request was addressed to
         ({"name": "one", "port": 81}, None),
         ({"name": "other-ports"}, None),
         ({"name": "nobody"}, None),
@@ -64,13 +67,13 @@ def meant(
     ],
 )
 def test_a_reference_means_a_port_or_nothing(ref: Any, expected: tuple[str, str] | None):
-    assert meant(ref) == (Meant(key(expected[0]), expected[1]) if expected else None)
+    assert resolved(ref) == (BackendPort(key(expected[0]), expected[1]) if expected else None)
 
 
 def test_connections_may_go_wherever_bytes_are_taken():
-    going = Going(key("going"), "http", is_http=False)
-    assert meant({"name": "bytes"}, going=going) == Meant(key("bytes"), "tcp")
-    assert meant({"name": "one"}, going=going) == Meant(key("one"), "http")
+    original = OriginalDestination(key("original"), "http", is_http=False)
+    assert resolved({"name": "bytes"}, original=original) == BackendPort(key("bytes"), "tcp")
+    assert resolved({"name": "one"}, original=original) == BackendPort(key("one"), "http")
 
 
 def test_tags_choose_some_endpoints_and_the_service_is_none_of_them():
@@ -79,35 +82,39 @@ def test_tags_choose_some_endpoints_and_the_service_is_none_of_them():
         "name": "one",
         "tags": {"version": "v1", "kuma.io/service": "one", "env": "dev"},
     }
-    assert meant(ref) == Meant(key("one"), "http", (("env", "dev"), ("version", "v1")))
+    assert resolved(ref) == BackendPort(key("one"), "http", (("env", "dev"), ("version", "v1")))
 
 
 def test_a_route_of_global_means_the_service_of_the_zone_that_requests_were_going_to():
     of_global = ROUTE._replace(zone="")
-    assert meant({"name": "one"}, origin=of_global) == Meant(key("one"), "http")
-    west = Going(key("one", "west"), "http")
-    assert meant({"name": "one"}, origin=of_global, going=west) == Meant(key("one", "west"), "http")
+    assert resolved({"name": "one"}, origin=of_global) == BackendPort(key("one"), "http")
+    west = OriginalDestination(key("one", "west"), "http")
+    assert resolved({"name": "one"}, origin=of_global, original=west) == BackendPort(
+        key("one", "west"), "http"
+    )
 
 
 def test_of_several_services_with_the_labels_it_is_the_nearest():
     ref = {"labels": {"app": "far"}}
-    assert meant(ref) == Meant(key("near"), "http")
-    assert meant(ref, going=Going(key("one", "west"), "http")) == Meant(key("far", "west"), "http")
+    assert resolved(ref) == BackendPort(key("near"), "http")
+    assert resolved(ref, original=OriginalDestination(key("one", "west"), "http")) == BackendPort(
+        key("far", "west"), "http"
+    )
 
 
 def test_a_route_of_another_namespace_may_name_the_service_that_it_is_about():
     elsewhere = ROUTE._replace(namespace="elsewhere")
-    assert meant({"name": "going"}, origin=elsewhere) == Meant(key("going"), "admin")
-    assert meant({"name": "one"}, origin=elsewhere) is None
+    assert resolved({"name": "original"}, origin=elsewhere) == BackendPort(key("original"), "admin")
+    assert resolved({"name": "one"}, origin=elsewhere) is None
 
 
 def test_a_service_that_has_no_identifier_is_nothing():
     old = service("old", ONE, **{"x-name": "old_one"})
-    assert meant({"name": "old_one"}, services=(*SERVICES, old)) is None
+    assert resolved({"name": "old_one"}, services=(*SERVICES, old)) is None
 
 
 def split(*refs: Any) -> Any:
-    found, needed = backends.split(database(SERVICES), list(refs) or None, ROUTE, GOING)
+    found, needed = backends.split(database(SERVICES), list(refs) or None, ROUTE, ORIGINAL)
     shares = {each.cluster.split("_")[5]: each.weight for each in found.backends}
     return shares, found.unresolved, sorted(each.destination.name for each in needed)
 
@@ -117,11 +124,11 @@ def ref(name: str, **more: Any) -> Any:
 
 
 def test_without_backends_requests_go_where_they_were_going():
-    assert split() == ({"going": 1}, 0, ["going"])
+    assert split() == ({"original": 1}, 0, ["original"])
 
 
 def test_a_weight_is_one_unless_written_and_zero_is_no_backend():
-    assert split(ref("one"), ref("two", weight=3), ref("going", weight=0)) == (
+    assert split(ref("one"), ref("two", weight=3), ref("original", weight=0)) == (
         {"one": 1, "two": 3},
         0,
         ["one", "two"],
@@ -134,7 +141,7 @@ def test_what_leads_nowhere_keeps_its_weight():
 
 
 def test_if_nothing_has_a_weight_nothing_is_reached():
-    found, needed = backends.split(database(SERVICES), [ref("one", weight=0)], ROUTE, GOING)
+    found, needed = backends.split(database(SERVICES), [ref("one", weight=0)], ROUTE, ORIGINAL)
     assert (found.backends, found.lost, needed) == ((), 1, ())
 
 
@@ -149,7 +156,7 @@ def test_only_calls_to_the_outside_get_the_servers_own_host_name():
         }
     )
     refs = [{"kind": "MeshExternalService", "name": "out"}, ref("one")]
-    found, _ = backends.split(database((*SERVICES, outside)), refs, ROUTE, GOING)
+    found, _ = backends.split(database((*SERVICES, outside)), refs, ROUTE, ORIGINAL)
     assert found.backends == (
         Backend("kri_extsvc_default_east__out_443", 1, (), auto_host_rewrite=True),
         Backend("kri_msvc_default_east__one_http", 1),

@@ -131,14 +131,14 @@ def test_a_moved_endpoint_touches_the_endpoints_of_its_services_and_nothing_else
     assert found == dict.fromkeys(("a-1", "b-0", "b-1", "c-0", "c-1"), OF_A)
     assert own >= OF_A
     assert {name for _, name in own - OF_A} <= {"kri_dp_default_east__a-0_main", "_kuma_envoy_admin"}
-    assert not ran(db, "match.", "rules.", "outbound.listener", "overlays.outbound")
+    assert not ran(db, "match.", "rules.", "outbound_listeners.listener", "overlays.outbound")
 
 
 def test_a_proxy_that_comes_or_goes_touches_endpoints_only():
     db = running()
     new = dataplane("a-9", "a", "10.0.0.99")
     assert after(db, new) == dict.fromkeys(ALL, OF_A)
-    assert not ran(db, "outbound.listener")
+    assert not ran(db, "outbound_listeners.listener")
     assert after(db, gone=[new]) == dict.fromkeys(ALL, OF_A)
 
 
@@ -168,7 +168,7 @@ def test_an_edited_route_touches_its_own_routes_and_no_listener_or_cluster():
 def test_news_of_proxies_in_a_status_touch_nothing():
     db = running()
     assert after(db, service("a", 1, dataplaneProxies={"connected": 2, "healthy": 2, "total": 2})) == {}
-    assert not ran(db, "snapshot.", "outbound.everything")
+    assert not ran(db, "snapshot.", "outbound.resources")
 
 
 def test_an_object_that_nobody_reads_runs_nothing():

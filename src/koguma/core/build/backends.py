@@ -1,7 +1,8 @@
-"""Backends: where a route's requests go, as clusters.
+"""Backends: the clusters that a route's `backendRefs` lead to.
 
-A reference is looked up from the route's place. A port that is not named is the only one, or the one that the
-request was going to. What leads nowhere keeps its weight, so that its share of requests fails and is seen.
+A reference is resolved from the route's namespace and zone. Where it names no port, the only port of the
+service is meant, or the one that the request was addressed to. A reference that resolves to nothing keeps its
+weight, so that its share of requests fails and the mistake is seen.
 """
 
 import msgspec
@@ -16,82 +17,87 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 
-class Meant(msgspec.Struct, frozen=True):
-    """A destination's port that a reference means, maybe only some of its endpoints."""
+class BackendPort(msgspec.Struct, frozen=True):
+    """A destination's port that a `backendRef` resolves to; with a subset, some of its endpoints only."""
 
     destination: Key
     section: str
     subset: Pairs = ()
 
 
-class Going(msgspec.Struct, frozen=True):
-    """Where a request was going."""
+class OriginalDestination(msgspec.Struct, frozen=True):
+    """The destination's port that a request was addressed to, before routes act on it."""
 
     destination: Key
     section: str
     is_http: bool = True
-    subset: Pairs = ()  # the tags of the endpoints that were asked for
+    subset: Pairs = ()  # the tags that the caller's outbound asks of endpoints
 
 
-def split(db: Db, refs: Json, origin: Key, going: Going) -> tuple[Split, tuple[Meant, ...]]:
-    """The backends of a route, and the clusters that they need; without any, where the request was going."""
+def split(
+    db: Db, refs: Json, origin: Key, original: OriginalDestination
+) -> tuple[Split, tuple[BackendPort, ...]]:
+    """The weighted backends of a route, and the ports whose clusters they need.
+
+    Without references requests go to their original destination.
+    """
     if not refs:
-        meant = Meant(going.destination, going.section, going.subset)
-        return Split((_backend(db, meant, 1),), 0), (meant,)
-    found, unresolved = [], 0
+        port = BackendPort(original.destination, original.section, original.subset)
+        return Split((_backend(db, port, 1),), 0), (port,)
+    weighted, unresolved = [], 0
     for ref in refs:
         weight = 1 if ref.get("weight") is None else ref["weight"]
-        one = resolved(db, ref, origin, going)
-        if one is None:
+        backend_port = resolved(db, ref, origin, original)
+        if backend_port is None:
             unresolved += weight
         elif weight:
-            found.append((one, weight))
-    backends = tuple(_backend(db, one, weight) for one, weight in found)
-    return Split(backends, unresolved), tuple(one for one, _ in found)
+            weighted.append((backend_port, weight))
+    backends = tuple(_backend(db, port, weight) for port, weight in weighted)
+    return Split(backends, unresolved), tuple(port for port, _ in weighted)
 
 
-def _backend(db: Db, meant: Meant, weight: int) -> Backend:
+def _backend(db: Db, port: BackendPort, weight: int) -> Backend:
     return Backend(
-        encoding.kri(db, meant.destination, meant.section),
+        encoding.kri(db, port.destination, port.section),
         weight,
-        meant.subset,
-        meant.destination.kind == "MeshExternalService",
+        port.subset,
+        port.destination.kind == "MeshExternalService",
     )
 
 
-def resolved(db: Db, ref: Json, origin: Key, going: Going) -> Meant | None:
-    """What a reference means; None where it leads nowhere, or where requests cannot go."""
+def resolved(db: Db, ref: Json, origin: Key, original: OriginalDestination) -> BackendPort | None:
+    """The port that a reference resolves to; None where there is none, or none that can take the requests."""
     kind, subset = ref.get("kind") or "", pairs(ref.get("tags"))
     if kind == "MeshServiceSubset":
         kind = "MeshService"
     namespace = ref.get("namespace") or origin.namespace
-    wanted = pairs(ref.get("labels"))
-    keys = world.referenced(db, origin.mesh, kind, ref.get("name") or "", namespace, origin.zone, wanted)
-    if not keys and ref.get("name") and kind == going.destination.kind and not wanted:
-        # A route of Global, or of another namespace, may name the very service that it is about.
-        keys = (going.destination,) if going.destination.name == ref["name"] else ()
-    for key in _nearest(keys, going):
-        target = world.destination(db, key)
-        port = _port(target, ref, going) if target else None
-        if port is not None and _can_take(db, key, port, going):
-            return Meant(key, port.section, tuple(p for p in subset if p[0] != tags.SERVICE))
+    labels = pairs(ref.get("labels"))
+    keys = world.referenced(db, origin.mesh, kind, ref.get("name") or "", namespace, origin.zone, labels)
+    if not keys and ref.get("name") and kind == original.destination.kind and not labels:
+        # A route from Global, or from another namespace, may name the very service that it is attached to.
+        keys = (original.destination,) if original.destination.name == ref["name"] else ()
+    for key in _nearest_first(keys, original):
+        destination = world.destination(db, key)
+        port = _port(destination, ref, original) if destination else None
+        if port is not None and _can_take(db, key, port, original):
+            return BackendPort(key, port.section, tuple(p for p in subset if p[0] != tags.SERVICE))
     return None
 
 
-def _can_take(db: Db, key: Key, port: Port, going: Going) -> bool:
-    """Whether a port understands what it would get, and has a name by which Envoy can know it."""
-    is_understood = not going.is_http or port.protocol in world.HTTP_PROTOCOLS
-    return is_understood and bool(encoding.kri(db, key, port.section))
+def _can_take(db: Db, key: Key, port: Port, original: OriginalDestination) -> bool:
+    """Whether a port speaks HTTP where requests are routed, and has a name that Envoy can use."""
+    speaks_protocol = not original.is_http or port.protocol in world.HTTP_PROTOCOLS
+    return speaks_protocol and bool(encoding.kri(db, key, port.section))
 
 
-def _nearest(keys: tuple[Key, ...], going: Going) -> list[Key]:
-    return sorted(keys, key=lambda key: (key.zone != going.destination.zone, key))
+def _nearest_first(keys: tuple[Key, ...], original: OriginalDestination) -> list[Key]:
+    return sorted(keys, key=lambda key: (key.zone != original.destination.zone, key))
 
 
-def _port(target: Destination, ref: Json, going: Going) -> Port | None:
-    word = str(ref.get("sectionName") or ref.get("port") or "")
-    if word:
-        return target.port(word)
-    if len(target.ports) == 1:
-        return target.ports[0]
-    return target.port(going.section)
+def _port(destination: Destination, ref: Json, original: OriginalDestination) -> Port | None:
+    section = str(ref.get("sectionName") or ref.get("port") or "")
+    if section:
+        return destination.port(section)
+    if len(destination.ports) == 1:
+        return destination.ports[0]
+    return destination.port(original.section)

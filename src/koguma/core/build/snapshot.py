@@ -14,7 +14,8 @@ from koguma.core.build import clusters, hooks, inbound, internals, network, outb
 from koguma.core.build.clusters import Caller
 from koguma.core.build.internals import Records
 from koguma.core.build.network import Net, NodeMetadata
-from koguma.core.build.outbound import Listened, Outbounds
+from koguma.core.build.outbound import Outbounds
+from koguma.core.build.outbound_listeners import OutboundPort
 from koguma.core.build.shape import Binding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -67,13 +68,13 @@ class Place(NamedTuple):
     """What of a proxy decides what it calls, on which addresses, and how."""
 
     mine: ProxyClass
-    listened: Group[Listened]
+    listened: Group[OutboundPort]
     caller: Caller
     binds: Binding
 
     def outbounds(self, db: Db) -> Outbounds:
         """What it calls."""
-        return outbound.everything(db, self.mine, self.listened, self.caller, self.binds)
+        return outbound.resources(db, self.mine, self.listened, self.caller, self.binds)
 
 
 class Own(NamedTuple):
@@ -126,7 +127,7 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
 
 def _listened(
     db: Db, proxy: Key, mine: ProxyClass, net: Net, node: NodeMetadata
-) -> tuple[Group[Listened], Binding]:
+) -> tuple[Group[OutboundPort], Binding]:
     """The ports that a proxy can call and where, and how Envoy has these addresses.
 
     These listeners keep SO_REUSEPORT: without it Envoy refuses an update that adds an address to a listener
@@ -142,14 +143,14 @@ def _listened(
 
 
 @question
-def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach, binds: bool) -> Group[Listened]:  # noqa: FBT001 - a question has no names
+def virtual(db: Db, mesh: str, zone: str, namespace: str, reach: Reach, binds: bool) -> Group[OutboundPort]:  # noqa: FBT001 - a question has no names
     """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
     found = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
         numbers = _port_numbers(db, destination, section, binds=binds)
         addresses = tuple((ip, number) for ip in vips.of(db, destination) for number in numbers)
         if addresses:
-            found.append(Listened(destination, section, addresses))
+            found.append(OutboundPort(destination, section, addresses))
     return Group(found)
 
 
@@ -170,13 +171,13 @@ def _port_numbers(db: Db, destination: Key, section: str, *, binds: bool) -> tup
 
 
 @question
-def records(db: Db, listened: Group[Listened]) -> Records:
+def records(db: Db, listened: Group[OutboundPort]) -> Records:
     """What DNS answers so that these ports are reached."""
     called = tuple(sorted({one.destination for one in listened}))
     return Group(hostnames.records(db, called))
 
 
-def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
+def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[OutboundPort]:
     found: dict[tuple[Key, str, Pairs], list[tuple[str, int]]] = {}
     for outbound_net in net.outbounds:
         wanted = outbound_net.wanted
@@ -192,7 +193,7 @@ def _explicit(db: Db, proxy: Key, net: Net) -> Iterator[Listened]:
                 address = outbound_net.address, outbound_net.port
                 found.setdefault((key, port.section, outbound_net.tags), []).append(address)
     for (key, section, subset), addresses in sorted(found.items()):
-        yield Listened(key, section, tuple(sorted(set(addresses))), subset)
+        yield OutboundPort(key, section, tuple(sorted(set(addresses))), subset)
 
 
 def _caller(db: Db, proxy: Key, mine: ProxyClass, node: NodeMetadata) -> Caller:

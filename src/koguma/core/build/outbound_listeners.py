@@ -1,0 +1,237 @@
+"""Outbound listeners: the listener of a destination's port, with its filter chain and routes.
+
+Routes are sent as a RouteConfiguration of their own (RDS), so that a changed rule closes no connection. A
+port that speaks HTTP gets the rules of MeshHTTPRoutes, or, where only a MeshTCPRoute is attached to it, that
+one; any other port gets MeshTCPRoutes.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from koguma.core import items, rules, world
+from koguma.core.build import (
+    added,
+    backends,
+    encoding,
+    lay,
+    logs,
+    outbound_routes,
+    outbound_shards,
+    overlays,
+    shape,
+)
+from koguma.core.build.backends import BackendPort, OriginalDestination
+from koguma.core.build.clusters import Caller
+from koguma.core.build.outbound_clusters import Required, RequiredCluster
+from koguma.core.build.outbound_rules import ShardRules
+from koguma.core.build.overlays import PolicyOverlays
+from koguma.core.build.shape import Binding
+from koguma.core.group import Group
+from koguma.core.incremental import Db, question
+from koguma.core.items import ByKind, Entries
+from koguma.core.rules import PortRules
+from koguma.core.world import Pairs
+from koguma.envoy import names, snapshot
+from koguma.envoy import routes as envoy_routes
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource
+from koguma.model.overlay import Where
+from koguma.model.resource import Key
+
+Addresses = tuple[tuple[str, int], ...]
+
+_TCP_IDLE_TIMEOUT = "3600s"
+
+
+class OutboundPort(msgspec.Struct, frozen=True, cache_hash=True):
+    """A destination's port, and the local addresses on which it, or a subset of its endpoints, is called."""
+
+    destination: Key
+    section: str
+    addresses: Addresses
+    subset: Pairs = ()
+
+
+class ListenerSpec(msgspec.Struct, frozen=True):
+    """All that decides the listener of a destination's port but its addresses.
+
+    Equal for all proxies for which policies say the same, which then share the listener.
+    """
+
+    destination: Key
+    section: str
+    protocol: str  # tcp also where a port speaks HTTP and only MeshTCPRoutes are attached to it
+    overlays: PolicyOverlays
+    route_overlays: tuple[tuple[Key, PolicyOverlays], ...]
+    http_entries: Entries
+    tcp_entries: Entries
+    subset: Pairs = ()  # the tags that endpoints must have, where a Dataplane's outbound asks for some
+    reads_machine: bool = True  # whether direct responses may be files and variables of the proxy's machine
+
+
+class _FilterChain(msgspec.Struct, frozen=True):
+    """The parts of a listener's filter chain, its routes or failures, and the backends that it needs."""
+
+    parts: lay.Parts
+    resources: tuple[XdsResource | Failure, ...]
+    backends: tuple[BackendPort, ...]
+
+
+class OutboundListener(msgspec.Struct, frozen=True):
+    """A listener with its routes, and the backends that they need."""
+
+    resources: tuple[XdsResource | Failure, ...]
+    backends: tuple[BackendPort, ...]
+
+
+class ListenerShard(msgspec.Struct, frozen=True):
+    """The listeners and routes of some ports, and the clusters that these need, by shard number."""
+
+    bundle: Bundle
+    required: tuple[tuple[int, Required], ...]
+
+
+@question
+def listeners(
+    db: Db, shard_rules: ShardRules, ports: Group[OutboundPort], caller: Caller, binding: Binding
+) -> ListenerShard:
+    """The listeners of some ports, with their routes."""
+    built: list[XdsResource | Failure] = []
+    required: dict[int, dict[RequiredCluster, None]] = {}
+    for port in ports:
+        port_rules = shard_rules.of(port.destination, port.section)
+        spec = _listener_spec(db, port_rules, shard_rules.whole, caller, port.subset)
+        outbound = listener(db, spec, port.addresses, binding)
+        built += outbound.resources
+        for backend in outbound.backends:
+            keys = tuple(name for name, _ in backend.subset)
+            cluster = RequiredCluster(backend.destination, backend.section, keys)
+            required.setdefault(outbound_shards.shard_number(backend.destination), {})[cluster] = None
+    by_shard = tuple((number, Group(clusters)) for number, clusters in required.items())
+    return ListenerShard(encoding.bundled(built), by_shard)
+
+
+def _listener_spec(db: Db, port: PortRules, whole: ByKind, caller: Caller, subset: Pairs) -> ListenerSpec:
+    """A listener's spec; `whole` are entries about whole proxies that act on outbound traffic."""
+    protocol = rules.protocol(db, port)
+    where = caller.where(protocol, encoding.kri(db, port.destination, port.section))
+    route_kind = "MeshTCPRoute" if protocol == "tcp" else "MeshHTTPRoute"
+    route_overlays = tuple(
+        (route.key, _overlays(db, (*entries, *whole), where))
+        for route, entries in port.routes
+        if route.key.kind == route_kind
+    )
+    return ListenerSpec(
+        port.destination,
+        port.section,
+        protocol,
+        _overlays(db, (*port.entries, *whole), where),
+        route_overlays,
+        port.http,
+        port.tcp,
+        subset,
+        caller.machine.reads_data,
+    )
+
+
+def _overlays(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
+    return overlays.outbound(db, overlays.merged_confs(db, entries, where.mesh), where).listener
+
+
+@question
+def listener(db: Db, spec: ListenerSpec, addresses: Addresses, binding: Binding) -> OutboundListener:
+    """The listener of a port on local addresses, with its routes."""
+    # The filter chain is no question of its own: most ports are called on one set of addresses only.
+    filter_chain = _filter_chain(db, spec)
+    return OutboundListener(_with_listener(db, spec, addresses, filter_chain, binding), filter_chain.backends)
+
+
+def _with_listener(
+    db: Db, spec: ListenerSpec, addresses: Addresses, filter_chain: _FilterChain, binding: Binding
+) -> tuple[XdsResource | Failure, ...]:
+    name = _name(db, spec)
+    parts = filter_chain.parts
+    if not parts:
+        return filter_chain.resources
+    data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binding)
+    data["filter_chains"] = [{"filters": shape.chain(parts)}]
+    needs = _cluster_ids(db, filter_chain.backends) if "tcp" in parts else ((snapshot.ROUTES, name),)
+    needs = (*needs, *added.needed(parts))
+    resource = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(spec.destination))
+    return *added.clusters(db, parts), *filter_chain.resources, resource
+
+
+def _name(db: Db, spec: ListenerSpec) -> str:
+    """The name of a listener and its routes; empty where the stored names make no identifier."""
+    name = encoding.kri(db, spec.destination, spec.section)
+    return names.subset(name, spec.subset) if name and spec.subset else name
+
+
+def _cluster_ids(db: Db, backend_ports: Iterable[BackendPort]) -> tuple[Id, ...]:
+    clusters = {encoding.kri(db, port.destination, port.section) for port in backend_ports}
+    return tuple((snapshot.CLUSTER, name) for name in sorted(clusters))
+
+
+def _filter_chain(db: Db, spec: ListenerSpec) -> _FilterChain:
+    port = world.port(db, spec.destination, spec.section)
+    name = _name(db, spec)
+    if port is None or not name:
+        nameless = (encoding.nameless(snapshot.LISTENER, spec.destination),) if port else ()
+        return _FilterChain({}, nameless, ())
+    return _tcp_chain(db, spec, name) if spec.protocol == "tcp" else _http_chain(db, spec, name)
+
+
+def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
+    conf = items.conf(db, spec.tcp_entries) if spec.tcp_entries else {}
+    origin = spec.tcp_entries[-1].policy if spec.tcp_entries else spec.destination
+    original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
+    split, backend_ports = backends.split(db, conf.get("backendRefs"), origin, original)
+    policy_overlays = dict(spec.route_overlays).get(origin, spec.overlays)
+    skeleton = {"tcp": shape.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
+    parts = logs.with_logs(lay.over_parts(skeleton, policy_overlays.overlays))
+    return _FilterChain(parts, policy_overlays.failures, backend_ports)
+
+
+def _tcp_target(split: envoy_routes.Split) -> Data:
+    """The cluster of a TcpProxy, or its weighted clusters.
+
+    The share of references that resolve to nothing goes to a cluster that does not exist, where Envoy closes
+    the connection.
+    """
+    shares = [
+        ({"name": backend.cluster, **_tcp_subset(backend)}, backend.weight) for backend in split.backends
+    ]
+    if split.unresolved or not shares:
+        shares.append(({"name": shape.NOWHERE}, split.unresolved or 1))
+    if len(shares) == 1:
+        only = dict(shares[0][0])
+        return {"cluster": only.pop("name"), **only}
+    return {"weighted_clusters": {"clusters": [{**cluster, "weight": weight} for cluster, weight in shares]}}
+
+
+def _tcp_subset(backend: envoy_routes.Backend) -> Data:
+    if not backend.subset:
+        return {}
+    return {"metadata_match": {"filter_metadata": {"envoy.lb": dict(backend.subset)}}}
+
+
+def _http_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
+    route_overlays = dict(spec.route_overlays)
+    skeleton = {"hcm": shape.hcm(name), "http_filters": shape.http_filters(spec.protocol)}
+    by_route_name = {encoding.kri(db, key, ""): overlays for key, overlays in route_overlays.items()}
+    parts = logs.with_logs(lay.over_parts(skeleton, spec.overlays.overlays), by_route_name)
+    original = OriginalDestination(spec.destination, spec.section, subset=spec.subset)
+    routes, backend_ports = outbound_routes.routes(
+        db, original, spec.http_entries, spec.overlays, route_overlays
+    )
+    refused: tuple[Failure, ...] = ()
+    if not spec.reads_machine:
+        routes, refused = outbound_routes.without_machine_data(routes)
+    config = envoy_routes.route_configuration(name, [envoy_routes.virtual_host(name, routes)])
+    needs = _cluster_ids(db, backend_ports)
+    resource = encoding.encoded(db, snapshot.ROUTES, name, config, needs, str(spec.destination))
+    failures = dict.fromkeys(
+        failure for each in (spec.overlays, *route_overlays.values()) for failure in each.failures
+    )
+    return _FilterChain(parts, (resource, *failures, *refused), backend_ports)

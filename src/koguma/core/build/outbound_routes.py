@@ -1,0 +1,111 @@
+"""Outbound routes: the routes of an HTTP listener, from the merged rules of MeshHTTPRoutes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from koguma.core import items
+from koguma.core import routes as route_rules
+from koguma.core.build import backends, encoding, lay
+from koguma.core.build.backends import BackendPort, OriginalDestination
+from koguma.core.build.overlays import PolicyOverlays
+from koguma.core.incremental import Db
+from koguma.core.items import Entries
+from koguma.core.routes import Candidate
+from koguma.envoy import names
+from koguma.envoy import routes as envoy_routes
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Failure
+from koguma.model.overlay import NO_DATA
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+_DEFAULT_ACTION = {"timeout": "15s"}
+_CATCH_ALL = route_rules.normalised([{}])
+_MACHINE_DATA = frozenset({"filename", "environment_variable"})
+
+
+def routes(
+    db: Db,
+    original: OriginalDestination,
+    entries: Entries,
+    overlays: PolicyOverlays,
+    route_overlays: Mapping[Key, PolicyOverlays],
+) -> tuple[list[Data], tuple[BackendPort, ...]]:
+    """The routes in the order of precedence, and the backends that they need.
+
+    The last route sends what no rule matches to its original destination.
+    """
+    merged = items.route_rules(db, entries) if entries else ()
+    candidates = route_rules.ranked([route_rules.resolved(rule)[0] for rule in merged])
+    built: list[Data] = []
+    needed: dict[BackendPort, None] = {}
+    for candidate in candidates:
+        policy_overlays = route_overlays.get(candidate.rule.origin, overlays)
+        routes_of_rule = _candidate(db, candidate, original, needed)
+        built += [_with_overlays(route, policy_overlays) for route in routes_of_rule]
+    if not any(route_rules.normalised([candidate.match]) == _CATCH_ALL for candidate in candidates):
+        split, backend_ports = backends.split(db, None, original.destination, original)
+        needed |= dict.fromkeys(backend_ports)
+        default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
+        built += [_with_overlays(route, overlays) for route in default]
+    return built, tuple(needed)
+
+
+def _candidate(
+    db: Db, candidate: Candidate, original: OriginalDestination, needed: dict[BackendPort, None]
+) -> list[Data]:
+    """The routes of one rule; adds the backends that they need to `needed`."""
+    origin, conf = candidate.rule.origin, candidate.rule.conf or {}
+    setters = candidate.rule.setters
+    refs = setters.get("backendRefs")
+    split, backend_ports = backends.split(
+        db, conf.get("backendRefs"), refs.source if refs else origin, original
+    )
+    filters = setters.get("filters")
+
+    def mirror(ref: Json) -> str | None:
+        port = backends.resolved(db, ref, filters.source if filters else origin, original)
+        if port is None or port.subset:  # Envoy cannot mirror to a subset of a cluster
+            return None
+        needed[port] = None
+        return encoding.kri(db, port.destination, port.section)
+
+    built = envoy_routes.routes(
+        encoding.kri(db, origin, ""), candidate.match, conf.get("filters") or [], split, mirror
+    )
+    needed |= dict.fromkeys(backend_ports)
+    return built
+
+
+def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:
+    if "route" in route:
+        action = lay.laid(route["route"], _DEFAULT_ACTION)
+        for overlay in policy_overlays.part("route_action"):
+            action = lay.laid(action, overlay)
+        route = {**route, "route": action}
+    for overlay in policy_overlays.part("route"):
+        route = lay.laid(route, overlay)
+    return route
+
+
+def without_machine_data(routes: Iterable[Data]) -> tuple[list[Data], tuple[Failure, ...]]:
+    """Routes without direct responses that read the proxy's machine, and a failure for each of these."""
+    every = list(routes)
+    failures = tuple(dict.fromkeys(_machine_failures(every)))
+    return [_without_body(route) if _reads_machine(route) else route for route in every], failures
+
+
+def _reads_machine(route: Data) -> bool:
+    """Whether a direct response is a file or an environment variable of the proxy's machine."""
+    body = (route.get("direct_response") or {}).get("body") or {}
+    return not _MACHINE_DATA.isdisjoint(body)
+
+
+def _machine_failures(routes: Iterable[Data]) -> Iterator[Failure]:
+    for route in routes:
+        if _reads_machine(route):
+            yield Failure("policy", "MeshHTTPRoute", f"directResponse.body {NO_DATA}", str(route.get("name")))
+
+
+def _without_body(route: Data) -> Data:
+    response = {name: value for name, value in route["direct_response"].items() if name != "body"}
+    return {**route, "direct_response": response}
