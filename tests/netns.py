@@ -95,7 +95,7 @@ async def main():
     server.set_records({name: [answer]})
     await server.start(first, int(port))
     for host in more:
-        await server.also(host, int(port))
+        await server.listen_also(host, int(port))
     print("answers", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Lines that the agent sends on: from the pipe to TCP addresses, whether these are there or not."""
+"""Access log lines that the agent forwards: from the pipe to TCP collectors, reachable or not."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from koguma.dp import access_log
-from koguma.dp.access_log import AccessLog, Lines
+from koguma.dp.access_log import AccessLogForwarder, LineQueue
 
 
 class Collector:
@@ -58,8 +58,8 @@ async def collector() -> AsyncIterator[Collector]:
 
 
 @pytest.fixture
-async def log(tmp_path) -> AsyncIterator[AccessLog]:
-    made = AccessLog()
+async def log(tmp_path) -> AsyncIterator[AccessLogForwarder]:
+    made = AccessLogForwarder()
     made.start(tmp_path / "pipe")
     yield made
     await made.stop()
@@ -106,7 +106,7 @@ async def test_lines_wait_for_a_collector_that_is_away(log, collector, tmp_path,
     await collector.start()
     assert await collector.hears(100) == [b"%d\n" % number for number in range(100)]
     (sender,) = log.senders.values()
-    assert (sender.sent, sender.lines.dropped) == (100, 0)
+    assert (sender.sent, sender.queue.dropped) == (100, 0)
     assert list(log.samples()) == [
         ("koguma_access_log_sent_total", sender.address, 100),
         ("koguma_access_log_dropped_total", sender.address, 0),
@@ -128,7 +128,7 @@ async def test_an_address_that_makes_no_sense_harms_no_other(log, collector, tmp
 
 
 async def test_what_is_left_at_the_end_is_sent(collector, tmp_path) -> None:
-    log = AccessLog()
+    log = AccessLogForwarder()
     log.start(tmp_path / "pipe")
     write(tmp_path, *(told(collector, b'"last"') for _ in range(50)))
     await log.stop()
@@ -136,9 +136,9 @@ async def test_what_is_left_at_the_end_is_sent(collector, tmp_path) -> None:
 
 
 async def test_the_end_does_not_wait_for_a_collector_that_is_away(collector, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(access_log, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(access_log, "_FLUSH_SECONDS", 0.1)
     await collector.stop()
-    log = AccessLog()
+    log = AccessLogForwarder()
     log.start(tmp_path / "pipe")
     write(tmp_path, told(collector, b'"lost"'))
     async with asyncio.timeout(2):
@@ -147,10 +147,10 @@ async def test_the_end_does_not_wait_for_a_collector_that_is_away(collector, tmp
 
 
 async def test_the_oldest_lines_are_dropped_and_counted() -> None:
-    lines = Lines(bytes_max=10)
+    lines = LineQueue(bytes_max=10)
     for number in range(10):
         lines.add(b"%d\n" % number)
     assert (lines.take(), lines.dropped) == ([b"5\n", b"6\n", b"7\n", b"8\n", b"9\n"], 5)
     lines.put_back([b"8\n", b"9\n"])
     assert lines.take() == [b"8\n", b"9\n"]
-    assert not lines.arrived.is_set()
+    assert not lines.not_empty.is_set()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from koguma.dp import addresses
-from koguma.dp.addresses import Place
-from koguma.dp.dataplane import Flags, Outbound, Proxy, from_flags, redirected
+from koguma.dp.addresses import ListenAddress
+from koguma.dp.dataplane import DataplaneFlags, DataplaneProxy, Outbound, from_flags, redirected
 from koguma.model.errors import KogumaError
 from tests.ports import free_port
 
@@ -49,15 +49,16 @@ def test_an_address_of_another_machine_is_not_taken():
 
 def test_who_listens_is_named_where_the_machine_tells():
     with listening(reuses=True) as port:
-        assert addresses.listener("127.0.0.1", port).endswith(f"(process {os.getpid()})")
+        assert addresses.process_listening_on("127.0.0.1", port).endswith(f"(process {os.getpid()})")
     assert (
-        addresses.listener("127.0.0.1", port) == f"somebody (`ss -ltnp 'sport = :{port}'`, as root, says who)"
+        addresses.process_listening_on("127.0.0.1", port)
+        == f"somebody (`ss -ltnp 'sport = :{port}'`, as root, says who)"
     )
 
 
-def of_flags(**changes) -> Proxy:
+def of_flags(**changes) -> DataplaneProxy:
     given = {"name": "web-1", "service": "web", "port": 8080, "service_port": 18080, **changes}
-    return from_flags(Flags(**given))
+    return from_flags(DataplaneFlags(**given))
 
 
 IGNORED = [{"port": 1, "state": "Ignored"}, {"port": 2, "address": "10.0.0.8"}]
@@ -67,22 +68,22 @@ AN_INBOUND = "networking.inbound[0].port"
 @pytest.mark.parametrize(
     ("proxy", "places"),
     [
-        (of_flags(), [Place("127.0.0.1", 8080, AN_INBOUND, "--port")]),
-        (of_flags(address="10.0.0.7"), [Place("10.0.0.7", 8080, AN_INBOUND, "--port")]),
+        (of_flags(), [ListenAddress("127.0.0.1", 8080, AN_INBOUND, "--port")]),
+        (of_flags(address="10.0.0.7"), [ListenAddress("10.0.0.7", 8080, AN_INBOUND, "--port")]),
         (
             of_flags(port=0, service_port=0, outbounds=[Outbound("MeshService", "api", 0, 9001)]),
-            [Place("127.0.0.1", 9001, "networking.outbound[0].port", "--outbound")],
+            [ListenAddress("127.0.0.1", 9001, "networking.outbound[0].port", "--outbound")],
         ),
         (
             redirected(of_flags(address="10.0.0.7", is_redirected=True), 15006, 15001),
             [
-                Place(
+                ListenAddress(
                     "0.0.0.0",
                     15006,
                     "networking.transparentProxying.redirectPortInbound",
                     "--redirect-inbound-port",
                 ),
-                Place(
+                ListenAddress(
                     "0.0.0.0",
                     15001,
                     "networking.transparentProxying.redirectPortOutbound",
@@ -91,14 +92,14 @@ AN_INBOUND = "networking.inbound[0].port"
             ],
         ),
         (
-            Proxy("default", "web-1", {"networking": {"address": "10.0.0.7", "inbound": IGNORED}}),
-            [Place("10.0.0.8", 2, "networking.inbound[1].port", "--port")],
+            DataplaneProxy("default", "web-1", {"networking": {"address": "10.0.0.7", "inbound": IGNORED}}),
+            [ListenAddress("10.0.0.8", 2, "networking.inbound[1].port", "--port")],
         ),
-        (Proxy("default", "stored"), []),
+        (DataplaneProxy("default", "stored"), []),
     ],
 )
 def test_what_a_proxy_listens_on(proxy, places):
-    assert list(addresses.places(proxy)) == places
+    assert list(addresses.listen_addresses(proxy)) == places
 
 
 async def test_a_port_that_is_taken_is_refused_with_who_has_it_and_what_to_do():

@@ -11,20 +11,22 @@ from stand_in import TOKEN, StandIn, packed
 
 from koguma.cli import dp_options
 from koguma.dp import bootstrap, control_plane, machine
-from koguma.dp.bootstrap import EnvoyVersion, Setup
-from koguma.dp.control_plane import Away, ControlPlane, Denied
-from koguma.dp.dataplane import Proxy
+from koguma.dp.bootstrap import BootstrapParameters, EnvoyBuild
+from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
+from koguma.dp.dataplane import DataplaneProxy
 from koguma.fleet import bootstrap_request, connection
 from koguma.fleet.bootstrap_request import BootstrapRequest
 from koguma.model.redacted import Redacted
 
-ENVOY = EnvoyVersion("1.40.0", "9e55/1.40.0/Clean/RELEASE/BoringSSL")
+ENVOY = EnvoyBuild("1.40.0", "9e55/1.40.0/Clean/RELEASE/BoringSSL")
 RESOURCE = {"type": "Dataplane", "mesh": "shop", "name": "web-1", "networking": {"address": "127.0.0.1"}}
 
 
 def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
-    setup = Setup(workdir="/run/k", envoy=ENVOY, bind_outbounds=True, dns_port=15053, system_ca="/ca.pem")
-    made = bootstrap.request(Proxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    setup = BootstrapParameters(
+        workdir="/run/k", envoy=ENVOY, bind_outbounds=True, dns_port=15053, system_ca="/ca.pem"
+    )
+    made = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
     assert (made["mesh"], made["name"], made["proxyType"]) == ("shop", "web-1", "dataplane")
     assert made["dataplaneToken"] == TOKEN
     assert json.loads(made["dataplaneResource"]) == RESOURCE
@@ -46,8 +48,8 @@ def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
 
 
 def test_the_request_says_what_policies_may_do_on_the_machine():
-    setup = Setup(workdir="/run/k", log_directories=("/srv/logs",), gives_data=True)
-    made = bootstrap.request(Proxy("shop", "web-1"), setup, "", None)
+    setup = BootstrapParameters(workdir="/run/k", log_directories=("/srv/logs",), allows_data_sources=True)
+    made = bootstrap.request(DataplaneProxy("shop", "web-1"), setup, "", None)
     assert made["accessLogDirectories"] == ["/srv/logs"]
     assert "feature-proxy-data-sources" in made["features"]
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
@@ -58,13 +60,13 @@ def test_the_request_says_what_policies_may_do_on_the_machine():
 
 
 def test_a_proxy_of_a_stored_dataplane_does_not_register_one():
-    made = bootstrap.request(Proxy("shop", "web-1"), Setup(workdir="/run/k"), "", None)
+    made = bootstrap.request(DataplaneProxy("shop", "web-1"), BootstrapParameters(workdir="/run/k"), "", None)
     assert {"dataplaneResource", "dataplaneToken", "dnsPort", "readinessPort"}.isdisjoint(made)
 
 
 def test_the_control_plane_reads_what_a_proxy_writes():
-    setup = Setup(workdir="/run/k", envoy=ENVOY, dns_port=15053, is_ipv6=True)
-    made = bootstrap.request(Proxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    setup = BootstrapParameters(workdir="/run/k", envoy=ENVOY, dns_port=15053, is_ipv6=True)
+    made = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
     assert list(bootstrap_request.violations(read)) == []
     assert bootstrap_request.brought(read) == RESOURCE
@@ -79,7 +81,7 @@ def test_the_control_plane_reads_what_a_proxy_writes():
         ("\nenvoy  version: 9e55/1.40.0/Clean/RELEASE/BoringSSL\n\n", ENVOY),
         (
             "envoy  version: ab/1.41.0-dev/Modified/DEBUG/BoringSSL",
-            EnvoyVersion("1.41.0-dev", "ab/1.41.0-dev/Modified/DEBUG/BoringSSL"),
+            EnvoyBuild("1.41.0-dev", "ab/1.41.0-dev/Modified/DEBUG/BoringSSL"),
         ),
         ("curl 8.1.0", None),
         ("", None),
@@ -94,7 +96,7 @@ def test_the_version_is_read_from_what_envoy_prints(printed, version):
     [None, {}, {"bootstrap": "%"}, {"bootstrap": 5}, {"bootstrap": base64.b64encode(b"[]").decode()}],
 )
 def test_an_answer_without_a_bootstrap_is_refused(answer):
-    with pytest.raises(Denied, match="there is no bootstrap in its answer"):
+    with pytest.raises(ControlPlaneDenied, match="there is no bootstrap in its answer"):
         bootstrap.content(answer)
 
 
@@ -108,7 +110,7 @@ def test_pauses_double_up_to_a_limit():
         ("no such mesh\n", "no such mesh"),
         ("mesh: is missing\nname: is odd", "mesh: is missing; name: is odd"),
         ("", "without a word"),
-        ('{"title": "Denied", "detail": "no token"}', "Denied; no token"),
+        ('{"title": "ControlPlaneDenied", "detail": "no token"}', "ControlPlaneDenied; no token"),
         (
             '{"invalid_parameters": [{"field": "mesh", "reason": "gone"}, {"reason": "odd"}]}',
             "mesh: gone; odd",
@@ -127,8 +129,8 @@ def plane(tmp_path) -> Iterator[StandIn]:
         yield made
 
 
-def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> ControlPlane:
-    return ControlPlane(
+def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> ControlPlaneClient:
+    return ControlPlaneClient(
         address or plane.address, plane.ca_file if ca_file is None else ca_file, lambda: Redacted(TOKEN)
     )
 
@@ -136,14 +138,14 @@ def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> Con
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        ((404, b""), Away, "does not know this Dataplane yet"),
-        ((503, b"starting"), Away, "answers 503: starting"),
-        ((429, b"slowly"), Away, "answers 429: slowly"),
-        ((404, b"404: Page Not Found"), Denied, "not the port for proxies"),
-        ((404, b"elsewhere"), Denied, "answers 404: elsewhere"),
-        ((401, b"who are you"), Denied, "answers 401: who are you"),
-        ((302, b""), Denied, "answers 302"),
-        ((200, b"<html>"), Denied, "its answer is no JSON"),
+        ((404, b""), ControlPlaneUnavailable, "does not know this Dataplane yet"),
+        ((503, b"starting"), ControlPlaneUnavailable, "answers 503: starting"),
+        ((429, b"slowly"), ControlPlaneUnavailable, "answers 429: slowly"),
+        ((404, b"404: Page Not Found"), ControlPlaneDenied, "not the port for proxies"),
+        ((404, b"elsewhere"), ControlPlaneDenied, "answers 404: elsewhere"),
+        ((401, b"who are you"), ControlPlaneDenied, "answers 401: who are you"),
+        ((302, b""), ControlPlaneDenied, "answers 302"),
+        ((200, b"<html>"), ControlPlaneDenied, "its answer is no JSON"),
     ],
 )
 async def test_answers_are_a_reason_to_wait_or_to_give_up(plane, answer, error, words):
@@ -153,18 +155,21 @@ async def test_answers_are_a_reason_to_wait_or_to_give_up(plane, answer, error, 
 
 
 async def test_only_a_control_plane_that_the_ca_vouches_for_is_told_the_token(plane, tmp_path):
-    with StandIn(tmp_path / "other") as other, pytest.raises(Denied, match="is not trusted by the CA in"):
+    with (
+        StandIn(tmp_path / "other") as other,
+        pytest.raises(ControlPlaneDenied, match="is not trusted by the CA in"),
+    ):
         await client(plane, other.ca_file).post("/bootstrap", {})
-    with pytest.raises(Denied, match="is not trusted by the system's CAs"):
+    with pytest.raises(ControlPlaneDenied, match="is not trusted by the system's CAs"):
         await client(plane, "").post("/bootstrap", {})
     assert plane.asked == []
 
 
 async def test_a_ca_that_cannot_be_used_is_named(plane, tmp_path):
-    with pytest.raises(Denied, match=r"nowhere.pem cannot be read: No such file"):
+    with pytest.raises(ControlPlaneDenied, match=r"nowhere.pem cannot be read: No such file"):
         await client(plane, str(tmp_path / "nowhere.pem")).post("/bootstrap", {})
     (tmp_path / "odd.pem").write_text("no certificate")
-    with pytest.raises(Denied, match=r"odd.pem cannot be used"):
+    with pytest.raises(ControlPlaneDenied, match=r"odd.pem cannot be used"):
         await client(plane, str(tmp_path / "odd.pem")).post("/bootstrap", {})
 
 
@@ -176,12 +181,12 @@ async def test_what_speaks_no_tls_is_no_control_plane(plane):
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        with pytest.raises(Denied, match="does not speak TLS as a control plane does"):
+        with pytest.raises(ControlPlaneDenied, match="does not speak TLS as a control plane does"):
             await client(plane, address=address).post("/bootstrap", {})
 
 
 async def test_nobody_at_the_address_is_a_reason_to_wait(plane):
-    with pytest.raises(Away, match="Connection refused"):
+    with pytest.raises(ControlPlaneUnavailable, match="Connection refused"):
         await client(plane, address="https://127.0.0.1:1").post("/bootstrap", {})
 
 

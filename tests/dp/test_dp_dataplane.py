@@ -6,7 +6,7 @@ import pytest
 
 from koguma.core import admission, world
 from koguma.dp import dataplane
-from koguma.dp.dataplane import BadDataplane, Flags, Outbound
+from koguma.dp.dataplane import BadDataplane, DataplaneFlags, Outbound
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.kind import Kinds
@@ -14,7 +14,7 @@ from koguma.model.place import Place
 
 
 def inbound(**flags: Any) -> Any:
-    (made,) = dataplane.from_flags(Flags(name="web-1", service="web", **flags)).networking["inbound"]
+    (made,) = dataplane.from_flags(DataplaneFlags(name="web-1", service="web", **flags)).networking["inbound"]
     return made
 
 
@@ -103,25 +103,29 @@ def test_flags_make_an_inbound_whose_service_is_on_this_machine(flags, expected)
 
 
 def test_a_service_that_only_calls_is_known_by_its_labels():
-    made = dataplane.from_flags(Flags(name="job-1", service="job", labels={"team": "blue"}))
+    made = dataplane.from_flags(DataplaneFlags(name="job-1", service="job", labels={"team": "blue"}))
     assert "inbound" not in made.networking
     assert made.resource["labels"] == {"kuma.io/service": "job", "kuma.io/workload": "job", "team": "blue"}
-    assert not made.is_called
+    assert not made.accepts_traffic
 
 
 def test_a_name_alone_means_a_dataplane_that_is_stored():
-    made = dataplane.from_flags(Flags(name="web-1", mesh="shop"))
+    made = dataplane.from_flags(DataplaneFlags(name="web-1", mesh="shop"))
     assert (made.mesh, made.name, made.resource) == ("shop", "web-1", None)
-    assert made.is_called
+    assert made.accepts_traffic
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        Flags(name="web-1", service="web", port=8080, service_port=18080, protocol="grpc"),
-        Flags(name="web-1", service="web", port=8080, address="10.0.0.7", tags={"version": "v2"}),
-        Flags(name="job-1", mesh="shop", service="job", outbounds=[Outbound("MeshService", "b", 80, 9001)]),
-        Flags(name="job-1", service="job", outbounds=[Outbound("MeshExternalService", "b", 0, 9001)]),
+        DataplaneFlags(name="web-1", service="web", port=8080, service_port=18080, protocol="grpc"),
+        DataplaneFlags(name="web-1", service="web", port=8080, address="10.0.0.7", tags={"version": "v2"}),
+        DataplaneFlags(
+            name="job-1", mesh="shop", service="job", outbounds=[Outbound("MeshService", "b", 80, 9001)]
+        ),
+        DataplaneFlags(
+            name="job-1", service="job", outbounds=[Outbound("MeshExternalService", "b", 0, 9001)]
+        ),
     ],
 )
 def test_what_flags_make_is_admitted_by_the_control_plane(flags):
@@ -145,7 +149,7 @@ def test_what_flags_make_is_admitted_by_the_control_plane(flags):
 )
 def test_flags_that_contradict_each_other_are_refused(flags, words):
     with pytest.raises(BadDataplane, match=words):
-        dataplane.from_flags(Flags(name="web-1", **flags))
+        dataplane.from_flags(DataplaneFlags(name="web-1", **flags))
 
 
 PLAIN = """
@@ -173,7 +177,7 @@ def test_a_plain_file_is_sent_with_its_variables_filled_in():
     assert (made.mesh, made.name) == ("shop", "web-1")
     assert made.resource["labels"] == {"team": "blue"}
     assert made.networking["address"] == "10.0.0.7"
-    assert made.is_called
+    assert made.accepts_traffic
 
 
 def test_a_kubernetes_file_becomes_the_plain_form_of_the_same_object():

@@ -399,7 +399,7 @@ async def test_a_port_that_is_taken_is_said_so():
 def test_what_cannot_be_read_is_dropped_or_refused(packet, code):
     with pytest.raises(dns_message.BadMessage) as bad:
         dns_message.query(packet)
-    assert (Reply(bad.value.answer).code if bad.value.answer else None) == code
+    assert (Reply(bad.value.response).code if bad.value.response else None) == code
 
 
 def test_the_longest_name_is_read():
@@ -436,13 +436,13 @@ def test_every_packet_is_read_or_refused(packet):
     try:
         query = dns_message.query(packet)
     except dns_message.BadMessage as error:
-        refusal = error.answer
+        refusal = error.response
     if query is None:
         assert refusal == b"" or (refusal[:2] == packet[:2] and Reply(refusal).code == dns_message.FORMERR)
         return
     assert packet[12:].startswith(query.question)
     reply = dns_message.response(query, [ipaddress.ip_address("10.0.0.1")], 30, query.udp_bytes)
-    assert dns_message.answers(reply, packet)
+    assert dns_message.is_response(reply, packet)
     assert len(reply) <= query.udp_bytes
 
 

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 
 from koguma.core.build import internals
-from koguma.dp import admin, envoy, records, workdir
-from koguma.dp.admin import Activity, Admin, Listener
+from koguma.dp import admin, dns_records, envoy, workdir
+from koguma.dp.admin import Activity, Admin, ListenerStatus
 from koguma.dp.dns import DnsServer
 from koguma.dp.drain import drain
-from koguma.dp.envoy import Ended, Settings
+from koguma.dp.envoy import EnvoyExit, EnvoySettings
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
 
@@ -34,7 +34,7 @@ REFUSED = (
 )
 def test_the_command_line_of_envoy(settings, words):
     made = " ".join(
-        envoy.arguments(Settings(binary=Path("/bin/envoy"), **settings), Path("/w/bootstrap.json"))
+        envoy.arguments(EnvoySettings(binary=Path("/bin/envoy"), **settings), Path("/w/bootstrap.json"))
     )
     assert made.startswith("/bin/envoy --config-path /w/bootstrap.json --disable-hot-restart ")
     assert words in made
@@ -43,14 +43,14 @@ def test_the_command_line_of_envoy(settings, words):
 @pytest.mark.parametrize(
     ("ended", "told"),
     [
-        (Ended(-9, 3.21), "Envoy was ended by SIGKILL after 3.2 s"),
-        (Ended(-99, 3.21), "Envoy was ended by signal 99 after 3.2 s"),
-        (Ended(1, 0.04), "Envoy ended with code 1 after 0.0 s"),
-        (Ended(1, 0.04, refusal="odd"), "Envoy refuses its bootstrap: odd"),
+        (EnvoyExit(-9, 3.21), "Envoy was ended by SIGKILL after 3.2 s"),
+        (EnvoyExit(-99, 3.21), "Envoy was ended by signal 99 after 3.2 s"),
+        (EnvoyExit(1, 0.04), "Envoy ended with code 1 after 0.0 s"),
+        (EnvoyExit(1, 0.04, refusal="odd"), "Envoy refuses its bootstrap: odd"),
     ],
 )
 def test_an_end_is_told_in_a_sentence(ended, told):
-    assert ended.told == told
+    assert ended.message == told
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_refusal_is_envoys_own_sentence(line, sentence):
 )
 def test_requests_and_opaque_connections_keep_envoy_busy(gauges, activity):
     assert admin.read_activity(gauges) == activity
-    assert activity.is_quiet == (activity == Activity())
+    assert activity.is_idle == (activity == Activity())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_requests_and_opaque_connections_keep_envoy_busy(gauges, activity):
     ],
 )
 def test_a_line_about_a_refused_listener_is_understood(line, found):
-    assert envoy.refused_listener_in(line) == found
+    assert envoy.listener_error_in(line) == found
 
 
 def test_listeners_are_read_with_ports_and_paths():
@@ -123,9 +123,9 @@ def test_listeners_are_read_with_ports_and_paths():
         ]
     }
     assert list(admin.read_listeners(answer)) == [
-        Listener("a", "10.0.0.7:80"),
-        Listener("b", "[::1]:81"),
-        Listener("c", "/w/c.sock"),
+        ListenerStatus("a", "10.0.0.7:80"),
+        ListenerStatus("b", "[::1]:81"),
+        ListenerStatus("c", "/w/c.sock"),
     ]
 
 
@@ -133,13 +133,13 @@ def test_listeners_are_read_with_ports_and_paths():
     ("listeners", "told"),
     [
         ([], "listens nowhere yet"),
-        ([Listener("_kuma_dns", "127.0.0.1:53")], "listens nowhere yet"),
+        ([ListenerStatus("_kuma_dns", "127.0.0.1:53")], "listens nowhere yet"),
         (
             [
-                Listener("kri_msvc_default_default__backend_80", "127.0.0.1:9001"),
-                Listener("kri_msvc_default_default__backend_80:env=a,version=v2", "127.0.0.1:9002"),
-                Listener("kri_dp_default_default__web-1_8080", "127.0.0.1:8080"),
-                Listener("mine", "127.0.0.1:7"),
+                ListenerStatus("kri_msvc_default_default__backend_80", "127.0.0.1:9001"),
+                ListenerStatus("kri_msvc_default_default__backend_80:env=a,version=v2", "127.0.0.1:9002"),
+                ListenerStatus("kri_dp_default_default__web-1_8080", "127.0.0.1:8080"),
+                ListenerStatus("mine", "127.0.0.1:7"),
             ],
             (
                 "serves 127.0.0.1:8080; reaches backend at 127.0.0.1:9001, backend (env=a,version=v2) at"
@@ -147,13 +147,13 @@ def test_listeners_are_read_with_ports_and_paths():
             ),
         ),
         (
-            [Listener(f"kri_msvc_default_default__s{n}_80", f"127.0.0.1:{n}") for n in range(1, 8)],
+            [ListenerStatus(f"kri_msvc_default_default__s{n}_80", f"127.0.0.1:{n}") for n in range(1, 8)],
             f"reaches {', '.join(f's{n} at 127.0.0.1:{n}' for n in range(1, 6))} and 2 more",
         ),
     ],
 )
 def test_listeners_are_told_in_a_line(listeners, told):
-    assert admin.told(listeners) == told
+    assert admin.summary(listeners) == told
 
 
 class AdminServer:
@@ -212,10 +212,10 @@ async def test_records_are_taken_by_version_and_broken_ones_left(tmp_path):
     runner = web.ServerRunner(web.Server(answer, access_log=None))
     await runner.setup()
     path, server, etag = tmp_path / "c.sock", DnsServer(()), ""
-    etag = await records._step(path, server, etag)  # nobody is there yet
+    etag = await dns_records._poll(path, server, etag)  # nobody is there yet
     await web.UnixSite(runner, str(path)).start()
     for _ in range(3):
-        etag = await records._step(path, server, etag)
+        etag = await dns_records._poll(path, server, etag)
     await runner.cleanup()
     assert asked == ["", "v1", "v2"]
     assert len(server._records) == 1
@@ -229,7 +229,7 @@ def test_the_control_plane_knows_the_sockets_by_the_same_names():
 def test_a_temporary_workdir_is_private_short_and_removed(tmp_path):
     deep = tmp_path / ("d" * 90)
     deep.mkdir()
-    made = workdir.opened("", "a-name-" * 20, {"XDG_RUNTIME_DIR": str(deep)})
+    made = workdir.create("", "a-name-" * 20, {"XDG_RUNTIME_DIR": str(deep)})
     assert len(str(made.readiness)) <= 107
     made.write_bootstrap(Redacted("{}"))
     assert (made.path.stat().st_mode & 0o777, made.bootstrap.stat().st_mode & 0o777) == (0o700, 0o600)
@@ -238,7 +238,7 @@ def test_a_temporary_workdir_is_private_short_and_removed(tmp_path):
 
 
 def test_a_given_workdir_stays_and_loses_what_is_ours(tmp_path):
-    made = workdir.opened(str(tmp_path / "w"), "web-1", {})
+    made = workdir.create(str(tmp_path / "w"), "web-1", {})
     assert made.warning == ""
     made.write_bootstrap(Redacted("{}"))
     (made.path / "mine").write_text("")
@@ -248,12 +248,12 @@ def test_a_given_workdir_stays_and_loses_what_is_ours(tmp_path):
 
 def test_a_workdir_that_is_open_to_others_is_warned_of(tmp_path):
     (tmp_path / "w").mkdir(mode=0o755)
-    assert "chmod 700" in workdir.opened(str(tmp_path / "w"), "web-1", {}).warning
+    assert "chmod 700" in workdir.create(str(tmp_path / "w"), "web-1", {}).warning
 
 
 def test_a_workdir_whose_sockets_have_too_long_names_is_refused(tmp_path):
     with pytest.raises(KogumaError, match="too long a name; at most 78 bytes"):
-        workdir.opened(str(tmp_path / ("d" * 90)), "web-1", {})
+        workdir.create(str(tmp_path / ("d" * 90)), "web-1", {})
 
 
 def test_a_workdir_of_a_running_proxy_is_refused(tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_a_workdir_of_a_running_proxy_is_refused(tmp_path, monkeypatch):
         taken.bind("kuma-readiness-reporter.sock")
         taken.listen()
         with pytest.raises(KogumaError, match="another `koguma dp run` uses it"):
-            workdir.opened(str(tmp_path), "web-1", {})
+            workdir.create(str(tmp_path), "web-1", {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Metrics that the agent puts together: pages by family, choices among them, and OpenTelemetry's form."""
+"""Metrics that the agent merges: pages by family, their filter, and OpenTelemetry's format."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.dp import exposition, metrics, observing, otlp
-from koguma.dp.exposition import Choice, Family
-from koguma.dp.metrics import Application, Metrics, Otel
+from koguma.dp import exposition, metrics, observability, otlp
+from koguma.dp.exposition import MetricFamily, MetricsFilter
+from koguma.dp.metrics import Application, MetricsAggregator, OpenTelemetryBackend
 from koguma.envoy import schema
 from koguma.model.redacted import Redacted
 from koguma.runtime import background
@@ -45,11 +45,11 @@ no metric at all!
 
 
 def test_a_page_that_is_taken_apart_and_put_together_is_the_same() -> None:
-    assert exposition.joined([exposition.families(ENVOY)]) == ENVOY
+    assert exposition.merged([exposition.families(ENVOY)]) == ENVOY
 
 
 def test_a_family_of_two_pages_is_described_once() -> None:
-    page = exposition.joined([exposition.families(ENVOY), exposition.families(APPLICATION)])
+    page = exposition.merged([exposition.families(ENVOY), exposition.families(APPLICATION)])
     lines = page.splitlines()
     assert lines.count("# TYPE envoy_server_live gauge") == 1
     at = lines.index("# TYPE envoy_server_live gauge")
@@ -70,13 +70,13 @@ LABELLED = (
 @pytest.mark.parametrize(("line", "expected"), LABELLED)
 def test_a_label_is_added_to_a_sample(line: str, expected: str) -> None:
     page = exposition.labelled(exposition.families(line), "app", "x")
-    assert exposition.joined([page]) == f"{expected}\n"
+    assert exposition.merged([page]) == f"{expected}\n"
 
 
 def test_a_label_may_have_any_value() -> None:
-    page: dict[str, Family] = {}
+    page: dict[str, MetricFamily] = {}
     exposition.add(page, "gauge", "up 1", ("name", 'a "b"\\\n'))
-    assert exposition.joined([page]) == '# TYPE up gauge\nup{name="a \\"b\\"\\\\\\n"} 1\n'
+    assert exposition.merged([page]) == '# TYPE up gauge\nup{name="a \\"b\\"\\\\\\n"} 1\n'
     ((_, labels, value),) = otlp.samples(page["up"])
     assert (labels, value) == ((("name", 'a "b"\\\n'),), 1.0)
 
@@ -108,7 +108,7 @@ CHOICES = (
 
 @pytest.mark.parametrize(("profiles", "rq", "odd"), CHOICES)
 def test_profiles_then_exclusions_then_inclusions_choose(profiles, rq: bool, odd: bool) -> None:  # noqa: FBT001
-    chosen = exposition.choice(profiles)
+    chosen = exposition.profiles_filter(profiles)
     assert (chosen.keeps(RQ), chosen.keeps(ODD)) == (rq, odd)
 
 
@@ -128,8 +128,8 @@ def test_what_is_told_can_be_read_and_nothing_told_is_nothing_measured() -> None
     }
     found = metrics.read(json.dumps({"observability": {"metrics": told}}))
     assert found.applications[0].url == "http://[fd00::1]:8080/m"
-    assert found.collectors == (Otel("h:1", "5s"),)
-    assert metrics.read("") == metrics.Settings()
+    assert found.collectors == (OpenTelemetryBackend("h:1", "5s"),)
+    assert metrics.read("") == metrics.MetricsSettings()
 
 
 @pytest.fixture
@@ -159,10 +159,10 @@ def unused_tcp_port_factory():
 
 async def test_an_application_that_does_not_answer_leaves_the_others_as_they_are(sockets) -> None:
     admin, port, asked = sockets
-    gathered = Metrics(admin, lambda: [("koguma_lines_total", "there:1", 3)])
+    gathered = MetricsAggregator(admin, lambda: [("koguma_lines_total", "there:1", 3)])
     applications = [{"name": "shop", "port": port}, {"port": 1}]
-    gathered.take(json.dumps({"observability": {"metrics": {"applications": applications}}}))
-    page = exposition.joined(await gathered.pages())
+    gathered.configure(json.dumps({"observability": {"metrics": {"applications": applications}}}))
+    page = exposition.merged(await gathered.pages())
     assert 'envoy_server_live{kuma_application="shop"} 7\n' in page
     assert 'koguma_application_up{kuma_application="shop"} 1\n' in page
     assert 'koguma_application_up{kuma_application="1"} 0\n' in page
@@ -175,16 +175,16 @@ async def test_an_application_that_does_not_answer_leaves_the_others_as_they_are
 
 async def test_unused_metrics_come_where_they_are_wanted(sockets) -> None:
     admin, _, asked = sockets
-    gathered = Metrics(admin, list)
-    gathered.take(json.dumps({"observability": {"metrics": {"sidecar": {"includeUnused": True}}}}))
+    gathered = MetricsAggregator(admin, list)
+    gathered.configure(json.dumps({"observability": {"metrics": {"sidecar": {"includeUnused": True}}}}))
     await gathered.pages()
     assert asked == ["/stats/prometheus"]
 
 
 async def test_what_cannot_be_read_changes_nothing(tmp_path) -> None:
-    gathered = Metrics(tmp_path / "admin.sock", list)
-    gathered.take('{"observability": {"metrics": {"applications": [{"port": 1}]}}}')
-    gathered.take('{"observability": {"metrics": 5}}')
+    gathered = MetricsAggregator(tmp_path / "admin.sock", list)
+    gathered.configure('{"observability": {"metrics": {"applications": [{"port": 1}]}}}')
+    gathered.configure('{"observability": {"metrics": 5}}')
     assert gathered.settings.applications == (Application(1),)
 
 
@@ -227,21 +227,21 @@ def test_odd_values_are_sent_as_they_are_and_odd_lines_are_not() -> None:
 def test_no_page_breaks_the_agent(text: str) -> None:
     page = exposition.families(text)
     exposition.labelled(page, "app", "x")
-    exposition.joined([Choice().of(page)])
+    exposition.merged([MetricsFilter().apply(page)])
     otlp.request([page], {}, 1)
 
 
 async def test_metrics_are_pushed_until_the_settings_are_others(sockets) -> None:
     admin, port, asked = sockets
-    gathered = Metrics(admin, list)
-    pushing = asyncio.create_task(otlp.Push(gathered, envoy()).run())
+    gathered = MetricsAggregator(admin, list)
+    pushing = asyncio.create_task(otlp.OtlpExporter(gathered, envoy()).run())
     collector = {"endpoint": f"http://127.0.0.1:{port}/v1/metrics", "refreshInterval": "1s"}
     backend = {"type": "OpenTelemetry", "name": "x", "openTelemetry": collector}
-    gathered.take(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
+    gathered.configure(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
     async with asyncio.timeout(10):
         while asked.count("/v1/metrics") < 2:  # noqa: ASYNC110 - a server counts
             await asyncio.sleep(0.02)
-    gathered.take("")
+    gathered.configure("")
     await asyncio.sleep(1.2)
     count = asked.count("/v1/metrics")
     await asyncio.sleep(1.2)
@@ -254,17 +254,17 @@ async def test_metrics_that_cannot_be_made_are_told_and_tried_again(sockets, mon
     """A mistake of ours in one page must not silence a proxy until its settings are others."""
     admin, _, _ = sockets
     monkeypatch.setattr(background, "RESTART_SECONDS_MIN", 0.001)
-    gathered = Metrics(admin, list)
+    gathered = MetricsAggregator(admin, list)
     attempts = asyncio.Semaphore(0)
 
-    async def fails(_push: otlp.Push) -> bytes:
+    async def fails(_push: otlp.OtlpExporter) -> bytes:
         attempts.release()
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(otlp.Push, "_body", fails)
-    pushing = asyncio.create_task(otlp.Push(gathered, envoy()).run())
+    monkeypatch.setattr(otlp.OtlpExporter, "_body", fails)
+    pushing = asyncio.create_task(otlp.OtlpExporter(gathered, envoy()).run())
     backend = {"type": "OpenTelemetry", "name": "x", "openTelemetry": {"endpoint": "http://127.0.0.1:1/"}}
-    gathered.take(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
+    gathered.configure(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
     async with asyncio.timeout(10):
         for _ in range(3):
             await attempts.acquire()
@@ -283,5 +283,5 @@ ATTRIBUTES = (
 @pytest.mark.parametrize(("given_", "expected"), ATTRIBUTES)
 def test_envoy_is_the_service_of_its_node_unless_somebody_said_more(given_, expected: str) -> None:
     bootstrap = Redacted(json.dumps({"node": {"id": "default.web-1", "cluster": "web"}}))
-    found = observing.environment({"HOME": "/", **given_}, bootstrap)
+    found = observability.environment({"HOME": "/", **given_}, bootstrap)
     assert found == {"HOME": "/", "OTEL_RESOURCE_ATTRIBUTES": expected}

@@ -17,7 +17,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 BECOME = """
 import os, sys
 from koguma.dp import privileges
-privileges.become(privileges.account(sys.argv[1]))
+privileges.become(privileges.find_account(sys.argv[1]))
 print(os.getresuid(), os.getresgid(), os.getgroups(), os.environ.get("HOME"))
 open("/dev/stdout", "w").write("stdout is open\\n")
 try:
@@ -37,7 +37,7 @@ def became(user, *first, code=BECOME):
 @needs_root
 @pytest.mark.parametrize("user", ["nobody", "65534", "54321"])
 def test_root_becomes_a_user_with_her_groups_and_never_comes_back(user, tmp_path):
-    wanted = privileges.account(user)
+    wanted = privileges.find_account(user)
     lines, errors = became(user, *opened(tmp_path))
     uid, gid, groups = wanted.uid, wanted.gid, sorted(wanted.groups)
     assert lines == [
@@ -50,7 +50,7 @@ def test_root_becomes_a_user_with_her_groups_and_never_comes_back(user, tmp_path
 
 def test_a_user_that_is_not_there_is_named():
     with pytest.raises(KogumaError, match='there is no user "nobody-knows"'):
-        privileges.account("nobody-knows")
+        privileges.find_account("nobody-knows")
 
 
 @needs_root

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from koguma.cli import main
 from koguma.dp import redirect, redirect_iptables, redirect_nft, redirect_rules
-from koguma.dp.redirect_rules import Hook, Match, Pass, Range, Redirect, Settings, Zone
+from koguma.dp.redirect_rules import (
+    ConntrackZone,
+    NetfilterHook,
+    NumberRange,
+    PacketMatch,
+    Pass,
+    Redirect,
+    RedirectSettings,
+)
 from tests.live_mesh import KOGUMA
 
 FOLDER = Path(__file__).with_name("redirect_cases")
@@ -31,7 +39,7 @@ def parts_of(path: Path) -> dict[str, str]:
 
 
 def made(parts: dict[str, str]) -> dict[str, str]:
-    of = msgspec.convert(yaml.safe_load(parts["settings"]), Settings)
+    of = msgspec.convert(yaml.safe_load(parts["settings"]), RedirectSettings)
     saved = parts.get("saved", "")
     spelled = {
         "nft": redirect_nft.text(of),
@@ -57,7 +65,7 @@ def test_the_rules_are_spelled_as_their_case_says(path: Path):
 class Packet(msgspec.Struct, frozen=True, kw_only=True):
     """The first packet of a connection."""
 
-    hook: Hook
+    hook: NetfilterHook
     to: str = "203.0.113.7"
     port: int = 80
     protocol: str = "tcp"
@@ -68,15 +76,15 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
     by_loopback: bool = False
     opens: bool = True
 
-    def fits(self, match: Match) -> bool:
+    def fits(self, match: PacketMatch) -> bool:
         """Whether a rule is about this packet."""
         is_six = ":" in self.to
         return not any(
             (
                 match.is_ipv6 and not is_six,
                 match.protocol not in ("", self.protocol),
-                match.opens_nothing and self.opens,
-                match.is_for_others and self.is_local,
+                match.is_not_syn and self.opens,
+                match.is_forwarded and self.is_local,
                 match.leaves_by_loopback and not self.by_loopback,
                 match.uid and not match.uid.first <= self.uid <= match.uid.last,
                 match.source and (not self.source or ip_address(self.source) not in ip_network(match.source)),
@@ -86,19 +94,19 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
             )
         )
 
-    def verdict(self, of: Settings) -> Pass | Redirect:
+    def verdict(self, of: RedirectSettings) -> Pass | Redirect:
         """What becomes of it."""
         for chain in redirect_rules.chains(of):
             for rule in chain.rules if chain.hook is self.hook else ():
-                if self.fits(rule.match) and not isinstance(rule.verdict, Zone):
+                if self.fits(rule.match) and not isinstance(rule.verdict, ConntrackZone):
                     return rule.verdict
         return Pass()
 
-    def zones(self, of: Settings) -> list[int]:
+    def zones(self, of: RedirectSettings) -> list[int]:
         """The zones that it is tracked in."""
         found = []
         for chain in redirect_rules.chains(of):
-            for rule in chain.rules if chain.hook is Hook.LEAVING_UNTRACKED else ():
+            for rule in chain.rules if chain.hook is NetfilterHook.OUTPUT_RAW else ():
                 if self.fits(rule.match):
                     if isinstance(rule.verdict, Pass):
                         return found
@@ -107,20 +115,20 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arriving(**more: Any) -> Packet:
-    return Packet(hook=Hook.ARRIVING, **more)
+    return Packet(hook=NetfilterHook.PREROUTING, **more)
 
 
 def leaving(**more: Any) -> Packet:
-    return Packet(hook=Hook.LEAVING, **more)
+    return Packet(hook=NetfilterHook.OUTPUT, **more)
 
 
-USUAL = Settings(
+USUAL = RedirectSettings(
     proxy_uid=PROXY,
     dns_servers=("192.0.2.53", "127.0.0.53"),
-    not_inbound_ports=(Range(22, 22),),
-    not_outbound_ports=(Range(3306, 3310),),
+    not_inbound_ports=(NumberRange(22, 22),),
+    not_outbound_ports=(NumberRange(3306, 3310),),
     not_outbound_networks=("10.0.0.0/8", "fd00::/8"),
-    not_uids=(Range(1000, 1999),),
+    not_uids=(NumberRange(1000, 1999),),
 )
 INBOUND, OUTBOUND, DNS = Redirect(15006), Redirect(15001), Redirect(15053)
 
@@ -184,15 +192,15 @@ def test_redirected_queries_and_their_answers_are_tracked_apart_from_those_of_th
         assert other.zones(USUAL) == []
 
 
-def ranges(most: int) -> st.SearchStrategy[tuple[Range, ...]]:
+def ranges(most: int) -> st.SearchStrategy[tuple[NumberRange, ...]]:
     numbers = st.integers(0, most)
-    one = st.tuples(numbers, numbers).map(lambda pair: Range(min(pair), max(pair)))
+    one = st.tuples(numbers, numbers).map(lambda pair: NumberRange(min(pair), max(pair)))
     return st.lists(one, max_size=4).map(tuple)
 
 
 @st.composite
-def settings(draw: st.DrawFn) -> Settings:
-    return Settings(
+def settings(draw: st.DrawFn) -> RedirectSettings:
+    return RedirectSettings(
         proxy_uid=PROXY,
         inbound_port=draw(st.sampled_from((0, 15006))),
         dns_port=draw(st.sampled_from((0, 15053))),
@@ -332,7 +340,7 @@ def bare_machine(tmp_path, monkeypatch) -> Iterator[Path]:
     """A machine on which we may do everything, with no program but those that a test puts there."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(redirect, "_SYSTEM_PATH", str(tmp_path))
-    monkeypatch.setattr(redirect, "_require_power", lambda: None)
+    monkeypatch.setattr(redirect, "_require_net_admin", lambda: None)
     return tmp_path
 
 

@@ -128,7 +128,7 @@ def test_a_file_with_outbounds_is_refused_as_the_control_plane_would():
         "networking": {"address": "10.0.0.7", "outbound": [{"port": 1, "tags": {"kuma.io/service": "b"}}]}
     }
     with pytest.raises(BadDataplane, match=r"leave out --outbound, or networking\.outbound"):
-        dataplane.redirected(dataplane.Proxy("default", "web-1", written), 15006, 15001)
+        dataplane.redirected(dataplane.DataplaneProxy("default", "web-1", written), 15006, 15001)
 
 
 def test_a_proxy_of_root_is_warned_about(capsys, monkeypatch):
@@ -156,7 +156,7 @@ async def test_queries_over_ipv6_are_answered_as_well():
     port = await server.start("127.0.0.1", 0)
     hosts = ["127.0.0.1", "::1"] if machine.has_ipv6() else ["127.0.0.1"]
     for host in hosts[1:]:
-        await server.also(host, port)
+        await server.listen_also(host, port)
     query = bytes.fromhex("0001010000010000000000000161046d6573680000010001")
     try:
         for host in hosts:

@@ -236,7 +236,7 @@ def test_a_call_under_way_ends_before_the_proxy_does(start, plane):
     idle.close()
     assert [answer.status for answer in answers] == [200]
     assert 1.2 < time.monotonic() - begun_at < 6
-    assert "some calls had not ended" not in proxy.log
+    assert "some requests had not ended" not in proxy.log
 
 
 def test_a_call_that_does_not_end_is_cut_when_the_time_is_over(start):
@@ -245,7 +245,7 @@ def test_a_call_that_does_not_end_is_cut_when_the_time_is_over(start):
         endless.request("GET", "/", headers={"x-envoy-fault-delay-request": "60000"})
         time.sleep(0.2)
         assert proxy.ended(signal.SIGTERM) == 0
-    assert "some calls had not ended" in proxy.log
+    assert "some requests had not ended" in proxy.log
 
 
 def test_a_second_signal_ends_the_proxy_at_once(start):

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from koguma.dp import startup
-from koguma.dp.admin import Admin, Refused
-from koguma.dp.envoy import RefusedListener
+from koguma.dp.admin import Admin, ListenerError
+from koguma.dp.envoy import LoggedListenerError
 from koguma.dp.startup import Startup
 from tests.ports import free_port
 
@@ -65,7 +65,7 @@ async def serving(directory: Path, envoy: EnvoyAdmin) -> AsyncIterator[Admin]:
 async def said(
     directory: Path,
     *steps: dict[str, str],
-    logged: dict[str, RefusedListener] | None = None,
+    logged: dict[str, LoggedListenerError] | None = None,
     names: asyncio.Event | None = None,
 ) -> list[str]:
     told: list[str] = []
@@ -89,14 +89,14 @@ async def test_a_listener_that_was_refused_is_said_once_and_waited_for(tmp_path)
 
 
 async def test_what_envoy_logged_counts_where_it_has_heard_of_other_listeners_since(tmp_path):
-    logged = {INBOUND: RefusedListener(unbound(free_port()), time.monotonic())}
+    logged = {INBOUND: LoggedListenerError(unbound(free_port()), time.monotonic())}
     (told,) = await said(tmp_path, {OTHER: ""}, {OTHER: ""}, {INBOUND: "", OTHER: ""}, logged=logged)
     assert told.startswith("is not ready: it cannot listen on 127.0.0.1:")
 
 
 async def test_a_listener_that_nobody_wants_any_more_is_waited_for_only_so_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(startup, "_FORGOTTEN_SECONDS", 0.3)
-    logged = {INBOUND: RefusedListener(unbound(free_port()), time.monotonic())}
+    monkeypatch.setattr(startup, "_ERROR_SECONDS_MAX", 0.3)
+    logged = {INBOUND: LoggedListenerError(unbound(free_port()), time.monotonic())}
     assert len(await said(tmp_path, {OTHER: ""}, logged=logged)) == 1
 
 
@@ -121,7 +121,7 @@ async def test_names_of_the_mesh_are_waited_for(tmp_path):
 def test_who_has_the_address_is_said():
     with socket.create_server(("127.0.0.1", free_port())) as other:
         port = other.getsockname()[1]
-        text = startup.words(Refused(INBOUND, unbound(port)))
+        text = startup.message(ListenerError(INBOUND, unbound(port)))
     assert text.startswith(f"it cannot listen on 127.0.0.1:{port}: Address already in use, by ")
     assert f"(process {os.getpid()}); stop that, or give the proxy another port or address" in text
 
@@ -144,4 +144,4 @@ def test_who_has_the_address_is_said():
     ],
 )
 def test_a_refusal_leads_to_the_next_step(details, text):
-    assert re.match(text, startup.words(Refused(INBOUND, details)))
+    assert re.match(text, startup.message(ListenerError(INBOUND, details)))

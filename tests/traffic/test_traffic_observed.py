@@ -193,7 +193,7 @@ def test_a_collector_of_lines_that_was_away_gets_what_it_missed(mesh) -> None:
         assert {'/first of "web"', '{"path":"/first","status":200}'} <= set(collector.lines)
         collector.stop()
         mesh.web.call("backend", path="/missed")
-        mesh.web.says("lines wait for their collector")
+        mesh.web.says("access log does not reach its collector")
         collector.start()
         until(lambda: '/missed of "web"' in collector.lines, "the missed line", 10)
         mesh.web.call("backend", path="/last")

@@ -15,9 +15,9 @@ from koguma.cli.failures import ExitCode, Failure
 from koguma.model.redacted import Redacted
 
 if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
-    from koguma.dp.dataplane import Proxy
-    from koguma.dp.observing import Certificate
-    from koguma.dp.run import Options
+    from koguma.dp.dataplane import DataplaneProxy
+    from koguma.dp.observability import MetricsCertificate
+    from koguma.dp.run import RunOptions
 
 _ABOUT_TOKEN: Final = (400, 401, 403, 422)  # answers that a missing token may be the reason for
 _EXAMPLES: Final = """\b
@@ -45,7 +45,7 @@ def run(**given: Any) -> int:
     import asyncio  # noqa: PLC0415 - `--help` does not pay for any of this
 
     from koguma.dp import run as agent  # noqa: PLC0415 - the same
-    from koguma.dp.control_plane import Denied  # noqa: PLC0415 - the same
+    from koguma.dp.control_plane import ControlPlaneDenied  # noqa: PLC0415 - the same
     from koguma.runtime import logs  # noqa: PLC0415 - the same
 
     _become(given["user"] or "")
@@ -54,8 +54,8 @@ def run(**given: Any) -> int:
     logs.configure(given["log_level"], given["log_format"])
     try:
         return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
-    except Denied as denied:
-        is_about_token = denied.answered in _ABOUT_TOKEN and options.token() is None
+    except ControlPlaneDenied as denied:
+        is_about_token = denied.http_status in _ABOUT_TOKEN and options.token() is None
         more = _how_to_get_a_token(options.proxy) if is_about_token else ()
         raise Failure(denied.detail, more) from None
 
@@ -65,7 +65,7 @@ def _become(user: str) -> None:
     from koguma.dp import privileges  # noqa: PLC0415 - `--help` does not pay for it
 
     if user:
-        privileges.become(privileges.account(user))
+        privileges.become(privileges.find_account(user))
 
 
 def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
@@ -89,7 +89,7 @@ def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
     )
 
 
-def _how_to_get_a_token(proxy: "Proxy") -> tuple[str, ...]:
+def _how_to_get_a_token(proxy: "DataplaneProxy") -> tuple[str, ...]:
     name = proxy.name
     bound = " ".join((f"--name {name}", *(f"--service {service}" for service in proxy.services)))
     return (
@@ -99,23 +99,23 @@ def _how_to_get_a_token(proxy: "Proxy") -> tuple[str, ...]:
     )
 
 
-def _options(given: Mapping[str, Any]) -> "Options":
+def _options(given: Mapping[str, Any]) -> "RunOptions":
     from koguma.dp.bootstrap import LOG_DIRECTORIES  # noqa: PLC0415 - `--help` does not pay for any of this
-    from koguma.dp.envoy import Settings  # noqa: PLC0415 - the same
-    from koguma.dp.run import Options  # noqa: PLC0415 - the same
+    from koguma.dp.envoy import EnvoySettings  # noqa: PLC0415 - the same
+    from koguma.dp.run import RunOptions  # noqa: PLC0415 - the same
     from koguma.envoy import schema  # noqa: PLC0415 - the same
 
     proxy = _proxy(given)
     wants_dns = given["bind_outbounds"] or proxy.is_transparent
     address = _address(given["cp_address"])
-    return Options(
+    return RunOptions(
         proxy=proxy,
         address=address,
         ca_file=_ca_file(address, given["ca_cert_file"] or ""),
         token=partial(
             _token_again, _token(given["dataplane_token_file"] or "", given["dataplane_token"] or "")
         ),
-        envoy=Settings(
+        envoy=EnvoySettings(
             binary=schema.find_envoy(given["envoy_path"] or "").absolute(),
             drain_seconds=given["drain_time"],
             concurrency=given["concurrency"] or 0,
@@ -130,19 +130,19 @@ def _options(given: Mapping[str, Any]) -> "Options":
         memory_bytes_max=given["memory_limit"] or 0,
         metrics_certificate=_metrics_certificate(given["metrics_cert_file"], given["metrics_key_file"]),
         log_directories=tuple(given["log_directories"]) or LOG_DIRECTORIES,
-        gives_data=given["allow_proxy_data_sources"],
+        allows_data_sources=given["allow_proxy_data_sources"],
     )
 
 
-def _metrics_certificate(chain: str | None, key: str | None) -> "Certificate | None":
-    from koguma.dp.observing import Certificate  # noqa: PLC0415 - `--help` does not pay for it
+def _metrics_certificate(chain: str | None, key: str | None) -> "MetricsCertificate | None":
+    from koguma.dp.observability import MetricsCertificate  # noqa: PLC0415 - `--help` does not pay for it
 
     if bool(chain) != bool(key):
         raise click.UsageError("--metrics-cert-file and --metrics-key-file go together")
-    return Certificate(chain, key) if chain and key else None
+    return MetricsCertificate(chain, key) if chain and key else None
 
 
-def _proxy(given: Mapping[str, Any]) -> "Proxy":
+def _proxy(given: Mapping[str, Any]) -> "DataplaneProxy":
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
 
     file: TextIO | None = given["dataplane_file"]
@@ -155,7 +155,7 @@ def _proxy(given: Mapping[str, Any]) -> "Proxy":
         else:
             maps = {name: dict(written.pop(name, ())) for name in ("tags", "labels")}
             is_redirected = bool(ports and ports[0])
-            flags = dataplane.Flags(
+            flags = dataplane.DataplaneFlags(
                 tags=maps["tags"], labels=maps["labels"], is_redirected=is_redirected, **written
             )
             proxy = dataplane.from_flags(flags)

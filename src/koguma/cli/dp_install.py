@@ -13,7 +13,7 @@ from koguma.cli.dp_options import Sectioned
 from koguma.cli.failures import ExitCode, Failure
 
 if TYPE_CHECKING:  # `--help` does not pay for them
-    from koguma.dp.redirect_rules import Range, Settings
+    from koguma.dp.redirect_rules import NumberRange, RedirectSettings
 
 _USERS: Final = ("koguma-dp", "kuma-dp")
 _MAKE_USER: Final = "useradd --system --no-create-home --shell /usr/sbin/nologin koguma-dp"
@@ -67,18 +67,18 @@ def uninstall(*, dry_run: bool) -> int:
     """Remove the redirection from this machine: exactly what `koguma dp install transparent-proxy` made."""
     from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
 
-    steps = redirect.uninstall(is_dry=dry_run)
+    commands = redirect.uninstall(is_dry=dry_run)
     if dry_run:
-        for step in steps:
-            print(f"# {' '.join(step.command)}\n{step.script}", end="")
-    elif steps:
+        for command in commands:
+            print(f"# {' '.join(command.command)}\n{command.script}", end="")
+    elif commands:
         print("nothing is redirected any more")
     else:
         print("there was nothing to remove")
     return ExitCode.FINE
 
 
-def _told(of: "Settings") -> list[str]:
+def _told(of: "RedirectSettings") -> list[str]:
     families = "IPv4 and IPv6" if of.has_ipv6 else "IPv4"
     but = f", but for ports {_listed(of.not_inbound_ports)}" if of.not_inbound_ports else ""
     lines = [f"{families}: TCP that arrives goes to port {of.inbound_port}{but}"] if of.inbound_port else []
@@ -91,21 +91,21 @@ def _told(of: "Settings") -> list[str]:
     return lines
 
 
-def _listed(ranges: "tuple[Range, ...]") -> str:
+def _listed(ranges: "tuple[NumberRange, ...]") -> str:
     return ", ".join(
         str(each.first) if each.first == each.last else f"{each.first}-{each.last}" for each in ranges
     )
 
 
-def _settings(given: Mapping[str, Any]) -> "Settings":
+def _settings(given: Mapping[str, Any]) -> "RedirectSettings":
     from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
-    from koguma.dp.redirect_rules import Settings  # noqa: PLC0415 - the same
+    from koguma.dp.redirect_rules import RedirectSettings  # noqa: PLC0415 - the same
 
     has_ipv6 = given["ip_family"] == "dualstack"
     if has_ipv6 and not machine.has_ipv6():
         terminal.complain("note: this machine has no IPv6, so only IPv4 is redirected")
         has_ipv6 = False
-    return Settings(
+    return RedirectSettings(
         proxy_uid=_proxy_uid(given["user"], given["uid"]),
         inbound_port=given["inbound_port"] if given["redirect_inbound"] else 0,
         outbound_port=given["outbound_port"],

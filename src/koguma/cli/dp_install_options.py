@@ -9,7 +9,7 @@ import click
 from koguma.cli.dp_options import Option, Written, port
 
 if TYPE_CHECKING:  # `--help` does not pay for it
-    from koguma.dp.redirect_rules import Range
+    from koguma.dp.redirect_rules import NumberRange
 
 _PORT_MAX: Final = 65535
 _UID_MAX: Final = 2**32 - 2
@@ -32,32 +32,32 @@ def uid(text: str) -> int:
     return int(text)
 
 
-def ports(text: str) -> "tuple[Range, ...]":
+def ports(text: str) -> "tuple[NumberRange, ...]":
     """Ports and ranges of ports."""
     return tuple(_range(part, 1, _PORT_MAX, "a port") for part in text.split(",") if part.strip())
 
 
-def users(text: str) -> "tuple[Range, ...]":
+def users(text: str) -> "tuple[NumberRange, ...]":
     """Users by name or number, and ranges of numbers."""
-    from koguma.dp.redirect_rules import Range  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not pay for it
 
     found = []
     for part in (each.strip() for each in text.split(",")):
         if part and not part.replace("-", "").isdigit():
-            found.append(Range(user(part), user(part)))
+            found.append(NumberRange(user(part), user(part)))
         elif part:
             found.append(_range(part, 0, _UID_MAX, "a uid"))
     return tuple(found)
 
 
-def _range(text: str, least: int, most: int, what: str) -> "Range":
-    from koguma.dp.redirect_rules import Range  # noqa: PLC0415 - `--help` does not pay for it
+def _range(text: str, least: int, most: int, what: str) -> "NumberRange":
+    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not pay for it
 
     first, dash, last = text.strip().partition("-")
     numbers = (first, last if dash else first)
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise ValueError(f"must be a list such as 22,9000-9100: {text.strip()!r} is not {what}")
-    found = Range(int(numbers[0]), int(numbers[1]))
+    found = NumberRange(int(numbers[0]), int(numbers[1]))
     if not least <= found.first <= found.last <= most:
         raise ValueError(f"must be within {least} to {most}, in order; {text.strip()} is not")
     return found

@@ -1,7 +1,7 @@
-"""Bootstrap: what a proxy tells the control plane about itself, and the start configuration that it gets.
+"""Bootstrap: the request of a proxy for its bootstrap, and the Envoy bootstrap in the response.
 
-The request is Kuma's; the answer holds what Envoy reads when it starts. A control plane that
-is not there yet is waited for, one that says no is not asked again.
+The request is Kuma's (`/bootstrap`). A control plane that cannot be reached is asked again until it answers;
+one that refuses is not.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from koguma import __version__
-from koguma.dp.control_plane import Away, ControlPlane, Denied
-from koguma.dp.dataplane import Proxy
+from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
+from koguma.dp.dataplane import DataplaneProxy
 from koguma.model.redacted import Redacted
 from koguma.model.schema import Json
 
@@ -27,9 +27,9 @@ READINESS_SOCKET: Final = "feature-readiness-unix-socket"
 EMBEDDED_DNS: Final = "feature-embedded-dns"
 ACCESS_LOG_PIPE: Final = "feature-access-log-pipe"
 DATA_SOURCES: Final = "feature-proxy-data-sources"
-TOKEN_FILE: Final = "feature-token-file"  # noqa: S105 - that Envoy reads the token from our file
+TOKEN_FILE: Final = "feature-token-file"  # noqa: S105 - a feature: Envoy reads the token from our file
 
-# As core/build/network.py has it, for what most proxies share; nothing of the system's own is in there.
+# The default of --access-log-dir; core/build/network.py has the same one for proxies that do not send theirs.
 LOG_DIRECTORIES: Final = ("/var/log/koguma",)
 
 ENVOY_MINOR: Final = "1.40."
@@ -40,48 +40,50 @@ _BUILD: Final = re.compile(r"version:\s*(\S+/(\d+\.\d+\.\d+[^/\s]*)/\S+)")
 _log = structlog.get_logger("koguma.dp")
 
 
-class EnvoyVersion(msgspec.Struct, frozen=True):
-    """What an Envoy says about itself."""
+class EnvoyBuild(msgspec.Struct, frozen=True):
+    """What `envoy --version` says."""
 
     version: str = ""
     build: str = ""
 
     @property
     def is_compatible(self) -> bool:
-        """Whether it is of the version that our configuration is written for."""
+        """Whether it is the minor version that our configuration is written for."""
         return self.version.startswith(ENVOY_MINOR)
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """How the proxy runs, as far as the control plane needs to know."""
+class BootstrapParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """How the proxy runs, as far as its bootstrap and configuration depend on it."""
 
     workdir: str
-    envoy: EnvoyVersion = EnvoyVersion()
+    envoy: EnvoyBuild = EnvoyBuild()
     bind_outbounds: bool = False
     dns_port: int = 0
     readiness_port: int = 0
     is_ipv6: bool = False
     system_ca: str = ""
     log_directories: tuple[str, ...] = LOG_DIRECTORIES  # where policies may let Envoy write files
-    gives_data: bool = False  # whether they may let it read files and its environment
-    memory_bytes_max: int = 0  # what Envoy may take; 0 where nothing limits it
+    allows_data_sources: bool = False  # whether policies may let Envoy read files and its environment
+    memory_bytes_max: int = 0  # the memory limit of Envoy; 0: no limit
 
     @property
     def features(self) -> list[str]:
-        """What this proxy can do beyond the basics."""
-        found = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE]
-        found += [EMBEDDED_DNS] if self.dns_port else []
-        found += [DATA_SOURCES] if self.gives_data else []
-        return found + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
+        """The optional features of this agent, in Kuma's words and ours."""
+        features = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE]
+        features += [EMBEDDED_DNS] if self.dns_port else []
+        features += [DATA_SOURCES] if self.allows_data_sources else []
+        return features + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
 
 
-def read_version(text: str) -> EnvoyVersion | None:
+def read_version(text: str) -> EnvoyBuild | None:
     """The version in what `envoy --version` prints; None where no Envoy wrote it."""
-    found = _BUILD.search(text)
-    return EnvoyVersion(found[2], found[1]) if found else None
+    match = _BUILD.search(text)
+    return EnvoyBuild(match[2], match[1]) if match else None
 
 
-def request(proxy: Proxy, setup: Setup, ca: str, token: Redacted | None) -> dict[str, Json]:
+def request(
+    proxy: DataplaneProxy, setup: BootstrapParameters, ca: str, token: Redacted | None
+) -> dict[str, Json]:
     """The body of the request."""
     optional: dict[str, Json] = {
         "dataplaneToken": token.reveal() if token else "",
@@ -113,7 +115,7 @@ def request(proxy: Proxy, setup: Setup, ca: str, token: Redacted | None) -> dict
 
 
 def content(answer: Json) -> Redacted:
-    """The bootstrap in an answer: JSON that Envoy reads, with the token in it."""
+    """The bootstrap in a response: JSON for Envoy; older control planes put the token into it."""
     packed = answer.get("bootstrap") if isinstance(answer, dict) else None
     try:
         text = base64.b64decode(packed or "", validate=True).decode()
@@ -121,41 +123,43 @@ def content(answer: Json) -> Redacted:
     except (binascii.Error, TypeError, ValueError):
         is_object = False
     if not is_object:
-        raise Denied("what answers is no control plane of this kind: there is no bootstrap in its answer")
+        raise ControlPlaneDenied(
+            "what answers is no control plane of this kind: there is no bootstrap in its answer"
+        )
     return Redacted(text)
 
 
 def warnings(answer: Json) -> tuple[str, ...]:
-    """What the control plane finds odd about the proxy that asks; other control planes say nothing."""
-    found = answer.get("warnings") if isinstance(answer, dict) else None
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    """The control plane's warnings about this proxy; Kuma's control plane sends none."""
+    texts = answer.get("warnings") if isinstance(answer, dict) else None
+    return tuple(map(str, texts)) if isinstance(texts, list) else ()
 
 
 async def fetch(
-    plane: ControlPlane, body: Callable[[], Json], warn: Callable[[str], None] = lambda _text: None
+    plane: ControlPlaneClient, body: Callable[[], Json], warn: Callable[[str], None] = lambda _text: None
 ) -> Redacted:
-    """The bootstrap, however long the control plane is away; the log says so once for each reason."""
-    said = ""
+    """Get the bootstrap, however long the control plane is unavailable; each reason is logged once."""
+    logged = ""
     for pause in delays(*_RETRY_SECONDS):
         try:
             answer = await plane.post("/bootstrap", body())
-            found = content(answer)
-        except Away as away:
-            if str(away) != said:
-                said = str(away)
-                _log.warning("waiting for the control plane", address=plane.address, why=said)
+            bootstrap = content(answer)
+        except ControlPlaneUnavailable as unavailable:
+            if str(unavailable) != logged:
+                logged = str(unavailable)
+                _log.warning("waiting for the control plane", address=plane.address, why=logged)
             await asyncio.sleep(pause)
         else:
-            if said:
-                _log.info("the control plane is there", address=plane.address)
+            if logged:
+                _log.info("the control plane answers", address=plane.address)
             for text in warnings(answer):
                 warn(text)
-            return found
+            return bootstrap
     raise AssertionError("delays never end")
 
 
 def delays(first: float, longest: float) -> Iterator[float]:
-    """How long to wait after each failure: twice as long every time, up to a limit."""
+    """Exponential backoff: twice as long after each failure, up to a limit."""
     pause = first
     while True:
         yield pause

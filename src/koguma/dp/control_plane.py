@@ -1,7 +1,4 @@
-"""The control plane as a proxy sees it: its port for proxies, over TLS that is always verified.
-
-Away is passing, so that asking again is right. Denied is a no, and carries the control plane's own words.
-"""
+"""The agent's client of the control plane: its port for proxies, over TLS that is always verified."""
 
 import asyncio
 import json
@@ -23,23 +20,23 @@ _NOT_FOUND: Final = 404
 _PASSING: Final = (408, 429)
 _SERVER_ERRORS_FROM: Final = 500
 _WORDS_MAX: Final = 1000
-_WRONG_PAGE: Final = "404: Page Not Found"  # what Kuma says on ports that are for others
+_WRONG_PAGE: Final = "404: Page Not Found"  # Kuma's response on ports that are not for proxies
 
 
-class Away(Exception):
-    """The control plane does not answer, or cannot now."""
+class ControlPlaneUnavailable(Exception):
+    """The control plane does not answer, or answers that it cannot now; retrying is right."""
 
 
-class Denied(KogumaError):
-    """The control plane says no, or is not to be trusted; `answered` is its status where it gave one."""
+class ControlPlaneDenied(KogumaError):
+    """The control plane refuses, or cannot be trusted; `http_status` is 0 where it gave no response."""
 
-    def __init__(self, detail: str, answered: int = 0) -> None:
+    def __init__(self, detail: str, http_status: int = 0) -> None:
         super().__init__(detail)
-        self.answered = answered
+        self.http_status = http_status
 
 
-class ControlPlane:
-    """Sends requests to one control plane. Token and CA are read for each, since both may be renewed."""
+class ControlPlaneClient:
+    """Sends requests to one control plane. Token and CA are read for each request: both may be renewed."""
 
     def __init__(self, address: str, ca_file: str, token: Callable[[], Redacted | None]) -> None:
         self.address = address
@@ -47,22 +44,24 @@ class ControlPlane:
         self._token = token
 
     def token(self) -> Redacted | None:
-        """The token of the proxy as it is now."""
+        """The current token of the proxy."""
         return self._token()
 
     def ca(self) -> str:
-        """The CA that vouches for the control plane (PEM); empty where the system's roots do."""
+        """The CA certificate of the control plane (PEM); empty where the system's CAs are used."""
         if not self._ca_file:
             return ""
         try:
             return Path(self._ca_file).read_text(encoding="ascii")
         except OSError as error:
-            raise Denied(f"the CA file {self._ca_file} cannot be read: {error.strerror}") from None
+            raise ControlPlaneDenied(
+                f"the CA file {self._ca_file} cannot be read: {error.strerror}"
+            ) from None
         except UnicodeDecodeError:
-            raise Denied(f"the CA file {self._ca_file} is no PEM") from None
+            raise ControlPlaneDenied(f"the CA file {self._ca_file} is no PEM") from None
 
     async def post(self, path: str, body: Json, timeout_seconds: float = _TIMEOUT_SECONDS) -> Json:
-        """The answer to a request, None where it is empty; raises Away or Denied."""
+        """The JSON of the response, None where it is empty; ControlPlaneUnavailable or ControlPlaneDenied."""
         tls, headers = self._tls(), {"Accept": "application/json", **self._authorization()}
         timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         try:
@@ -76,12 +75,12 @@ class ControlPlane:
         except aiohttp.ClientConnectorCertificateError as error:
             raise self._untrusted(error) from None
         except aiohttp.ClientConnectorSSLError as error:
-            raise Denied(
+            raise ControlPlaneDenied(
                 f"{self.address} does not speak TLS as a control plane does ({error.strerror}); the port for"
                 " proxies is usually 5678"
             ) from None
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Away(_reason(error)) from error
+            raise ControlPlaneUnavailable(_reason(error)) from error
 
     def _authorization(self) -> dict[str, str]:
         token = self._token()
@@ -91,14 +90,16 @@ class ControlPlane:
         try:
             context = ssl.create_default_context(cadata=self.ca() or None)
         except ssl.SSLError as error:
-            raise Denied(f"the CA file {self._ca_file} cannot be used: {error.reason or error}") from None
+            raise ControlPlaneDenied(
+                f"the CA file {self._ca_file} cannot be used: {error.reason or error}"
+            ) from None
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
 
-    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> Denied:
+    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ControlPlaneDenied:
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         by = f"the CA in {self._ca_file}" if self._ca_file else "the system's CAs"
-        return Denied(
+        return ControlPlaneDenied(
             f"{self.address} is not trusted by {by}: {reason}; give the control plane's CA with"
             " --ca-cert-file (it keeps ca.pem in its data directory)"
         )
@@ -107,14 +108,16 @@ class ControlPlane:
         if status in _OK:
             return _decoded(text)
         if status == _NOT_FOUND and not text.strip():
-            raise Away("it does not know this Dataplane yet")
+            raise ControlPlaneUnavailable("it does not know this Dataplane yet")
         if status == _NOT_FOUND and text.strip() == _WRONG_PAGE:
-            raise Denied(
+            raise ControlPlaneDenied(
                 f"{self.address} is not the port for proxies, which is usually 5678; see --cp-address"
             )
         if status >= _SERVER_ERRORS_FROM or status in _PASSING:
-            raise Away(f"it answers {status}: {words(text)}")
-        raise Denied(f"the control plane at {self.address} answers {status}: {words(text)}", status)
+            raise ControlPlaneUnavailable(f"it answers {status}: {words(text)}")
+        raise ControlPlaneDenied(
+            f"the control plane at {self.address} answers {status}: {words(text)}", status
+        )
 
 
 def _decoded(text: str) -> Json:
@@ -123,25 +126,25 @@ def _decoded(text: str) -> Json:
     try:
         return json.loads(text)
     except ValueError:
-        raise Denied("what answers is no control plane: its answer is no JSON") from None
+        raise ControlPlaneDenied("what answers is no control plane: its answer is no JSON") from None
 
 
 def words(text: str) -> str:
-    """What an error's body says to people, in a line, be it JSON as our API writes it or plain text."""
+    """The error message in a response body, in one line: of our API's JSON errors, or plain text."""
     plain = "; ".join(line.strip() for line in text.splitlines() if line.strip())
     return ("; ".join(_parts(text)) or plain or "without a word")[:_WORDS_MAX]
 
 
 def _parts(text: str) -> list[str]:
     try:
-        found = json.loads(text)
+        error = json.loads(text)
     except ValueError:
         return []
-    if not isinstance(found, dict):
+    if not isinstance(error, dict):
         return []
-    invalid = found.get("invalid_parameters")
+    invalid = error.get("invalid_parameters")
     return [
-        *(str(found[name]) for name in ("title", "detail") if found.get(name)),
+        *(str(error[name]) for name in ("title", "detail") if error.get(name)),
         *(
             f"{entry.get('field', '')}: {entry.get('reason', '')}".removeprefix(": ")
             for entry in (invalid if isinstance(invalid, list) else ())
@@ -156,5 +159,5 @@ def _reason(error: Exception) -> str:
         return "the host name is not known"
     inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
-        return os.strerror(inner.errno)  # the loop's own words repeat the address
+        return os.strerror(inner.errno)  # the event loop's text would repeat the address
     return str(inner) or type(error).__name__

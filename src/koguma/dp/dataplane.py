@@ -1,8 +1,7 @@
-"""The Dataplane that a proxy stands for: from flags, or from a file with variables.
+"""The Dataplane of a proxy: from flags, or from a file with variables.
 
-Pure: what comes out is the proxy's name and the plain document that registers it. Whether the document is
-legal is for the control plane to say, which has the rules and the words; here only what flags can contradict
-is checked.
+Pure: the result is the proxy's name and the Dataplane, in the plain form, that registers it. The control
+plane validates the Dataplane; here only contradictions between flags are refused.
 """
 
 import re
@@ -34,7 +33,7 @@ _BACKEND_KINDS: Final[Mapping[str, str]] = {
 }
 
 
-# The fields of Flags, as the command line calls them.
+# The flags of the fields of DataplaneFlags.
 FLAG_NAMES: Final[Mapping[str, str]] = {
     "name": "--name",
     "mesh": "--mesh",
@@ -52,11 +51,11 @@ FLAG_NAMES: Final[Mapping[str, str]] = {
 
 
 class BadDataplane(BadRequest):
-    """What was given makes no Dataplane."""
+    """The flags or the file describe no Dataplane."""
 
 
-class Proxy(msgspec.Struct, frozen=True):
-    """Whom an Envoy stands for; without a resource, a Dataplane that the control plane has already."""
+class DataplaneProxy(msgspec.Struct, frozen=True):
+    """A proxy and its Dataplane; `resource` is None where the control plane has the Dataplane already."""
 
     mesh: str
     name: str  # the core name
@@ -65,44 +64,45 @@ class Proxy(msgspec.Struct, frozen=True):
     @property
     def services(self) -> tuple[str, ...]:
         """The services that its Dataplane names, by tags or by a label."""
-        own = (self.resource or {}).get("labels") or {}
-        parts = [*(self.networking.get("inbound") or ()), self.networking.get("gateway") or {}]
-        found = {(part.get("tags") or {}).get(tags.SERVICE) for part in parts} | {own.get(tags.SERVICE)}
-        return tuple(sorted(service for service in found if service))
+        own_labels = (self.resource or {}).get("labels") or {}
+        tagged = [*(self.networking.get("inbound") or ()), self.networking.get("gateway") or {}]
+        services = {(part.get("tags") or {}).get(tags.SERVICE) for part in tagged}
+        services.add(own_labels.get(tags.SERVICE))
+        return tuple(sorted(service for service in services if service))
 
     @property
     def networking(self) -> Mapping[str, Json]:
-        """The part with the addresses; empty where it is not known here."""
-        written = self.resource.get("networking") if self.resource else None
-        return written if isinstance(written, dict) else {}
+        """The Dataplane's `networking`; empty where the Dataplane is not known here."""
+        networking = self.resource.get("networking") if self.resource else None
+        return networking if isinstance(networking, dict) else {}
 
-    def as_instance(self, instance: str) -> "Proxy":
-        """The same proxy, as one run of it; a later run under its name is told apart by this."""
+    def as_instance(self, instance: str) -> "DataplaneProxy":
+        """The same proxy with a label for this run of it, by which a later run of the same name differs."""
         if self.resource is None:
             return self
-        marked = {**(self.resource.get("labels") or {}), labels.INSTANCE: instance}
-        return msgspec.structs.replace(self, resource={**self.resource, "labels": marked})
+        own_labels = {**(self.resource.get("labels") or {}), labels.INSTANCE: instance}
+        return msgspec.structs.replace(self, resource={**self.resource, "labels": own_labels})
 
     @property
-    def is_called(self) -> bool:
-        """Whether others may call it, as far as is known here."""
+    def accepts_traffic(self) -> bool:
+        """Whether other proxies may send requests to it, as far as its Dataplane is known here."""
         return self.resource is None or any(
             self.networking.get(part) for part in ("inbound", "gateway", "listeners")
         )
 
     @property
     def is_transparent(self) -> bool:
-        """Whether the kernel redirects its service's traffic, as far as is known here."""
+        """Whether the kernel redirects its service's traffic, as far as its Dataplane is known here."""
         return bool(self.networking.get("transparentProxying"))
 
     @property
     def may_be_transparent(self) -> bool:
-        """The same, where a Dataplane that is not known here may say so."""
+        """The same, but also true for a Dataplane that is not known here."""
         return self.resource is None or self.is_transparent
 
 
 class Outbound(msgspec.Struct, frozen=True):
-    """A service that is called through a local port; `port` 0 leaves open which port of it is meant."""
+    """A service that is reached through a local port; `port` 0: the service's only port."""
 
     kind: str
     name: str
@@ -120,8 +120,8 @@ class Outbound(msgspec.Struct, frozen=True):
         return {"port": self.local_port, "backendRef": ref}
 
 
-class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """A Dataplane in the words of the command line."""
+class DataplaneFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that describe a Dataplane."""
 
     name: str
     mesh: str = DEFAULT_MESH
@@ -135,11 +135,11 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     outbounds: Sequence[Outbound] = ()
-    is_redirected: bool = False  # the kernel sends to the proxy what arrives for the service
+    is_redirected: bool = False  # the kernel redirects inbound traffic of the service to the proxy
 
 
 def outbound(text: str) -> Outbound:
-    """The outbound that a text such as `backend:9001` or `backend:80:9001` asks for."""
+    """The outbound that a text such as `backend:9001` or `backend:80:9001` describes."""
     kind_word, slash, rest = text.rpartition("/")
     name, *numbers = rest.split(":")
     kind = _BACKEND_KINDS.get(kind_word.lower()) if slash else "MeshService"
@@ -150,10 +150,10 @@ def outbound(text: str) -> Outbound:
     if kind is None:
         known = ", ".join(sorted(_BACKEND_KINDS))
         raise BadDataplane(f'begins with "{kind_word}", which is no kind of service; there are {known}')
-    found = Outbound(kind, name, int(numbers[0]) if len(numbers) > 1 else 0, int(numbers[-1]))
-    if kind == "MeshMultiZoneService" and not found.port:
+    parsed = Outbound(kind, name, int(numbers[0]) if len(numbers) > 1 else 0, int(numbers[-1]))
+    if kind == "MeshMultiZoneService" and not parsed.port:
         raise BadDataplane(f"needs the port of the {kind} too: NAME:SERVICEPORT:LOCALPORT")
-    return found
+    return parsed
 
 
 def _is_port(text: str) -> bool:
@@ -162,25 +162,25 @@ def _is_port(text: str) -> bool:
     )
 
 
-def from_flags(flags: Flags) -> Proxy:
+def from_flags(flags: DataplaneFlags) -> DataplaneProxy:
     """The proxy that flags describe; without a service, one whose Dataplane is stored already."""
     if not flags.service:
-        _refuse_words_without_service(flags)
-        return Proxy(flags.mesh, flags.name)
+        _refuse_flags_without_service(flags)
+        return DataplaneProxy(flags.mesh, flags.name)
     networking: dict[str, Json] = {"address": flags.address or LOOPBACK}
-    own = dict(flags.labels)
+    own_labels = dict(flags.labels)
     if flags.port:
         networking["inbound"] = [_inbound(flags)]
     else:
-        _refuse_words_without_port(flags)
-        own = {labels.WORKLOAD: flags.service, tags.SERVICE: flags.service, **own}
+        _refuse_flags_without_port(flags)
+        own_labels = {labels.WORKLOAD: flags.service, tags.SERVICE: flags.service, **own_labels}
     if flags.outbounds:
-        networking["outbound"] = [each.document for each in flags.outbounds]
-    return _proxy(flags.mesh, flags.name, own, {"networking": networking})
+        networking["outbound"] = [outbound.document for outbound in flags.outbounds]
+    return _proxy(flags.mesh, flags.name, own_labels, {"networking": networking})
 
 
-def redirected(proxy: Proxy, inbound_port: int, outbound_port: int) -> Proxy:
-    """The same proxy with traffic redirected to it; what its Dataplane says about that itself stays."""
+def redirected(proxy: DataplaneProxy, inbound_port: int, outbound_port: int) -> DataplaneProxy:
+    """The same proxy with `transparentProxying`; ports that its Dataplane sets itself stay."""
     if proxy.resource is None:
         raise BadDataplane(
             "--transparent-proxy is about a Dataplane that is given here; a stored one has its own"
@@ -192,18 +192,18 @@ def redirected(proxy: Proxy, inbound_port: int, outbound_port: int) -> Proxy:
             " outbounds: leave out --outbound, or networking.outbound"
         )
     ports = {"redirectPortInbound": inbound_port, "redirectPortOutbound": outbound_port}
-    said = proxy.networking.get("transparentProxying") or {}
-    networking = {**proxy.networking, "transparentProxying": {**ports, **said}}
+    own = proxy.networking.get("transparentProxying") or {}
+    networking = {**proxy.networking, "transparentProxying": {**ports, **own}}
     return msgspec.structs.replace(proxy, resource={**proxy.resource, "networking": networking})
 
 
-def _inbound(flags: Flags) -> Json:
-    """The port of the service. The proxy has the service's own port only where their addresses differ."""
-    made: dict[str, Json] = {"port": flags.port}
+def _inbound(flags: DataplaneFlags) -> Json:
+    """The inbound. Its port may equal the service's own port only where their addresses differ."""
+    inbound: dict[str, Json] = {"port": flags.port}
     if flags.port_name:
-        made["name"] = flags.port_name
+        inbound["name"] = flags.port_name
     if flags.service_port and not (flags.is_redirected and flags.service_port == flags.port):
-        made["servicePort"] = flags.service_port
+        inbound["servicePort"] = flags.service_port
     is_local = (flags.address or LOOPBACK) == LOOPBACK
     if is_local and flags.is_redirected:
         raise BadDataplane(
@@ -216,40 +216,41 @@ def _inbound(flags: Flags) -> Json:
             " listens, or with --address by which address others reach the proxy"
         )
     if not is_local and not flags.is_redirected:
-        made["serviceAddress"] = LOOPBACK
+        inbound["serviceAddress"] = LOOPBACK
     if flags.service_probe:
-        made["serviceProbe"] = {"tcp": {}}
+        inbound["serviceProbe"] = {"tcp": {}}
     protocol = {tags.PROTOCOL: flags.protocol} if flags.protocol else {}
-    made["tags"] = {tags.SERVICE: flags.service, **protocol, **flags.tags}
-    return made
+    inbound["tags"] = {tags.SERVICE: flags.service, **protocol, **flags.tags}
+    return inbound
 
 
-def _refuse_words_without_service(flags: Flags) -> None:
-    given = _given(flags, *(name for name in FLAG_NAMES if name not in ("name", "mesh", "service")))
-    if given:
+def _refuse_flags_without_service(flags: DataplaneFlags) -> None:
+    names = _set_flags(flags, *(name for name in FLAG_NAMES if name not in ("name", "mesh", "service")))
+    if names:
         raise BadDataplane(
-            f"{given} describes a new Dataplane: name its service with --service, or give the whole with"
+            f"{names} describes a new Dataplane: name its service with --service, or give the whole with"
             " --dataplane-file"
         )
 
 
-def _refuse_words_without_port(flags: Flags) -> None:
-    given = _given(flags, "port_name", "service_port", "service_probe", "protocol", "tags")
-    if given:
-        raise BadDataplane(f"{given} describes a port that the service serves: name it with --port")
+def _refuse_flags_without_port(flags: DataplaneFlags) -> None:
+    names = _set_flags(flags, "port_name", "service_port", "service_probe", "protocol", "tags")
+    if names:
+        raise BadDataplane(f"{names} describes a port that the service serves: name it with --port")
 
 
-def _given(flags: Flags, *names: str) -> str:
-    return ", ".join(FLAG_NAMES[name] for name in names if getattr(flags, name))
+def _set_flags(flags: DataplaneFlags, *fields: str) -> str:
+    """The names of those flags that are set, for people."""
+    return ", ".join(FLAG_NAMES[field] for field in fields if getattr(flags, field))
 
 
-def from_file(text: str, variables: Mapping[str, str], source: str) -> Proxy:
+def from_file(text: str, variables: Mapping[str, str], source: str) -> DataplaneProxy:
     """The proxy whose Dataplane a file describes, in Kuma's plain or in the Kubernetes form."""
-    found = documents.load(rendered(text, variables, source), source)
-    if len(found) != 1:
-        raise BadDataplane(f"{source}: must hold one Dataplane; there are {len(found)} objects in it")
+    objects = documents.load(rendered(text, variables, source), source)
+    if len(objects) != 1:
+        raise BadDataplane(f"{source}: must hold one Dataplane; there are {len(objects)} objects in it")
     try:
-        draft = forms.read(_with_mesh_label(found[0].value), Kinds(KINDS))
+        draft = forms.read(_with_mesh_label(objects[0].value), Kinds(KINDS))
     except Invalid as error:
         raise BadDataplane(f"{source}: {error}") from None
     except BadRequest as error:
@@ -264,36 +265,36 @@ def from_file(text: str, variables: Mapping[str, str], source: str) -> Proxy:
 
 
 def _with_mesh_label(document: Json) -> Json:
-    """A Kubernetes document as Kuma writes it has its mesh outside of the labels, where others have it."""
+    """Kuma's Kubernetes form may name the mesh at the top level; it becomes the label that we read."""
     if not isinstance(document, dict) or "apiVersion" not in document or "mesh" not in document:
         return document
     rest = {name: value for name, value in document.items() if name != "mesh"}
     metadata = rest.get("metadata")
     if isinstance(metadata, dict):
-        own = {labels.MESH: document["mesh"], **(metadata.get("labels") or {})}
-        rest["metadata"] = {**metadata, "labels": own}
+        own_labels = {labels.MESH: document["mesh"], **(metadata.get("labels") or {})}
+        rest["metadata"] = {**metadata, "labels": own_labels}
     return rest
 
 
-def _from_draft(draft: Draft) -> Proxy:
-    found = identity.of(draft, Place())
-    own = dict(draft.labels)
-    if found.key.namespace:
-        own[labels.NAMESPACE] = found.key.namespace
-    return _proxy(found.key.mesh, found.core_name, own, draft.spec)
+def _from_draft(draft: Draft) -> DataplaneProxy:
+    identified = identity.of(draft, Place())
+    own_labels = dict(draft.labels)
+    if identified.key.namespace:
+        own_labels[labels.NAMESPACE] = identified.key.namespace
+    return _proxy(identified.key.mesh, identified.core_name, own_labels, draft.spec)
 
 
 def rendered(text: str, variables: Mapping[str, str], source: str) -> str:
-    """The text with each `{{ name }}` replaced; all that nobody gave are told at once."""
+    """The text with each `{{ name }}` replaced; one error names all variables without a value."""
     missing = sorted({name for name in _VARIABLE.findall(text) if name not in variables})
     if missing:
-        wanted = " ".join(f"--dataplane-var {name}=..." for name in missing)
-        raise BadDataplane(f"{source}: has variables without a value; give {wanted}")
+        flags = " ".join(f"--dataplane-var {name}=..." for name in missing)
+        raise BadDataplane(f"{source}: has variables without a value; give {flags}")
     return _VARIABLE.sub(lambda match: variables[match[1]], text)
 
 
-def _proxy(mesh: str, name: str, own_labels: Mapping[str, str], spec: Json) -> Proxy:
+def _proxy(mesh: str, name: str, own_labels: Mapping[str, str], spec: Json) -> DataplaneProxy:
     resource: dict[str, Json] = {"type": "Dataplane", "mesh": mesh, "name": name}
     if own_labels:
         resource["labels"] = dict(sorted(own_labels.items()))
-    return Proxy(mesh, name, {**resource, **spec})
+    return DataplaneProxy(mesh, name, {**resource, **spec})

@@ -1,7 +1,7 @@
-"""Exposition: metrics in Prometheus' text format, taken apart by family, chosen, and put together again.
+"""Exposition: metrics in Prometheus' text format, parsed into families, filtered, and merged again.
 
-Lines are kept as they came, so that a page of many thousands costs little. Of two sources with a family of
-one name the first one says what it is; a page must not say that twice.
+Sample lines are kept as text, so that a page of many thousands is cheap. Where two sources have a family of
+the same name, its HELP and TYPE come from the first: the format allows each once per page.
 """
 
 import re
@@ -13,12 +13,10 @@ import re2
 
 from koguma.model.schema import Json
 
-UNTYPED: Final = "untyped"
-
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})?\s+[-+.0-9NI]")
 _SUFFIXES: Final = ("_bucket", "_sum", "_count", "_total", "_created", "_info")
 
-# What dashboards of a mesh show: calls and answers, connections, bytes, endpoints, certificates, health.
+# The profile `Basic`: what dashboards of a mesh show (requests, connections, bytes, endpoints, TLS, health).
 _BASIC: Final = re.compile(
     r"envoy_(?:"
     r"cluster_(?:upstream_(?:rq(?:_total|_active|_xx|_time|_timeout|_retry|_retry_success|_retry_overflow"
@@ -41,8 +39,8 @@ _BASIC: Final = re.compile(
 )
 
 
-class Family:
-    """Samples that belong together: their lines, with what the page says about them before."""
+class MetricFamily:
+    """A metric family: its sample lines, with the TYPE and HELP of the page."""
 
     __slots__ = ("help", "name", "samples", "type")
 
@@ -53,29 +51,30 @@ class Family:
         self.samples: list[str] = []
 
 
-def families(text: str) -> dict[str, Family]:
-    """The families of a page, by name; lines that are none of the format are left out."""
-    found: dict[str, Family] = {}
-    current: Family | None = None
+def families(text: str) -> dict[str, MetricFamily]:
+    """The families of a page, by name; lines that are not of the format are left out."""
+    by_name: dict[str, MetricFamily] = {}
+    current: MetricFamily | None = None
     for line in text.splitlines():
         if line.startswith("#"):
-            current = _described(line, found) or current
+            current = _read_comment(line, by_name) or current
             continue
-        name = _SAMPLE.match(line)
-        if name is None:
+        sample = _SAMPLE.match(line)
+        if sample is None:
             continue
-        if current is None or not _belongs(name[1], current.name):
-            current = found.setdefault(name[1], Family(name[1]))
+        if current is None or not _belongs(sample[1], current.name):
+            current = by_name.setdefault(sample[1], MetricFamily(sample[1]))
         current.samples.append(line)
-    return found
+    return by_name
 
 
-def _described(line: str, found: dict[str, Family]) -> Family | None:
+def _read_comment(line: str, by_name: dict[str, MetricFamily]) -> MetricFamily | None:
+    """The family that a TYPE or HELP line is about, with what the line says."""
     words = line.split(None, 3)
-    if len(words) < 3 or words[1] not in ("TYPE", "HELP"):  # noqa: PLR2004 - a sign, a word and a name
+    if len(words) < 3 or words[1] not in ("TYPE", "HELP"):  # noqa: PLR2004 - `#`, TYPE or HELP, a name
         return None
-    family = found.setdefault(words[2], Family(words[2]))
-    rest = words[3] if len(words) > 3 else ""  # noqa: PLR2004 - and what is said
+    family = by_name.setdefault(words[2], MetricFamily(words[2]))
+    rest = words[3] if len(words) > 3 else ""  # noqa: PLR2004 - the text after the name
     if words[1] == "TYPE":
         family.type = rest.strip()
     else:
@@ -87,31 +86,32 @@ def _belongs(sample: str, family: str) -> bool:
     return sample == family or (sample.startswith(family) and sample[len(family) :] in _SUFFIXES)
 
 
-def joined(pages: Iterable[Mapping[str, Family]]) -> str:
-    """Several pages as one."""
-    together: dict[str, list[Family]] = {}
+def merged(pages: Iterable[Mapping[str, MetricFamily]]) -> str:
+    """Several pages as one text."""
+    by_name: dict[str, list[MetricFamily]] = {}
     for page in pages:
         for name, family in page.items():
-            together.setdefault(name, []).append(family)
-    return "".join(line for same in together.values() for line in _written(same))
+            by_name.setdefault(name, []).append(family)
+    return "".join(line for namesakes in by_name.values() for line in _text(namesakes))
 
 
-def _written(same: list[Family]) -> Iterator[str]:
-    first = same[0]
-    for family in same:
+def _text(namesakes: list[MetricFamily]) -> Iterator[str]:
+    """The lines of all families of one name."""
+    first = namesakes[0]
+    for family in namesakes:
         if family.help:
             yield f"# HELP {first.name} {family.help}\n"
             break
-    for family in same:
+    for family in namesakes:
         if family.type:
             yield f"# TYPE {first.name} {family.type}\n"
             break
-    for family in same:
+    for family in namesakes:
         for line in family.samples:
             yield f"{line}\n"
 
 
-def labelled(page: dict[str, Family], name: str, value: str) -> dict[str, Family]:
+def labelled(page: dict[str, MetricFamily], name: str, value: str) -> dict[str, MetricFamily]:
     """The page with one more label on each sample."""
     label = _label(name, value)
     for family in page.values():
@@ -119,10 +119,10 @@ def labelled(page: dict[str, Family], name: str, value: str) -> dict[str, Family
     return page
 
 
-def add(page: dict[str, Family], type_: str, line: str, label: tuple[str, str]) -> None:
+def add(page: dict[str, MetricFamily], type_: str, line: str, label: tuple[str, str]) -> None:
     """Add a sample to a page, with one label."""
     name = line.partition(" ")[0]
-    family = page.setdefault(name, Family(name))
+    family = page.setdefault(name, MetricFamily(name))
     family.type = type_
     family.samples.append(_with_label(line, _label(*label)))
 
@@ -133,41 +133,41 @@ def _label(name: str, value: str) -> str:
 
 
 def _with_label(line: str, label: str) -> str:
-    name = _SAMPLE.match(line)
-    assert name is not None, line
-    head, labels = name[1], (name[2] or "{}")[1:-1].strip()
-    rest = line[name.end(2) if name[2] else name.end(1) :]
-    return f"{head}{{{label}{',' if labels else ''}{labels}}}{rest}"
+    sample = _SAMPLE.match(line)
+    assert sample is not None, line
+    name, labels = sample[1], (sample[2] or "{}")[1:-1].strip()
+    value = line[sample.end(2) if sample[2] else sample.end(1) :]
+    return f"{name}{{{label}{',' if labels else ''}{labels}}}{value}"
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """Which of Envoy's families are kept: what profiles have, without the excluded, with the included."""
+class MetricsFilter(msgspec.Struct, frozen=True):
+    """Which of Envoy's families are kept: those of the profiles, minus `excluded`, plus `included`."""
 
     profiles: tuple[str, ...] = ("All",)
-    excluded: tuple[Any, ...] = ()  # expressions of RE2, whose time does not depend on who wrote them
+    excluded: tuple[Any, ...] = ()  # RE2, whose matching time is linear whatever a policy's author wrote
     included: tuple[Any, ...] = ()
 
     def keeps(self, name: str) -> bool:
         """Whether the family of that name is kept."""
-        if any(each.search(name) for each in self.included):
+        if any(pattern.search(name) for pattern in self.included):
             return True
-        if any(each.search(name) for each in self.excluded):
+        if any(pattern.search(name) for pattern in self.excluded):
             return False
         return "All" in self.profiles or ("Basic" in self.profiles and _BASIC.fullmatch(name) is not None)
 
-    def of(self, page: Mapping[str, Family]) -> dict[str, Family]:
-        """What is kept of a page."""
+    def apply(self, page: Mapping[str, MetricFamily]) -> dict[str, MetricFamily]:
+        """The families of a page that are kept."""
         return {name: family for name, family in page.items() if self.keeps(name)}
 
 
-def choice(profiles: Json) -> Choice:
-    """The choice that a policy's `sidecar.profiles` means."""
-    said = profiles or {}
-    named = tuple(each["name"] for each in said.get("appendProfiles") or ())
-    return Choice(
-        named or ("All",),
-        tuple(_pattern(each) for each in said.get("exclude") or ()),
-        tuple(_pattern(each) for each in said.get("include") or ()),
+def profiles_filter(profiles: Json) -> MetricsFilter:
+    """The filter of MeshMetric's `sidecar.profiles`."""
+    conf = profiles or {}
+    appended = tuple(profile["name"] for profile in conf.get("appendProfiles") or ())
+    return MetricsFilter(
+        appended or ("All",),
+        tuple(_pattern(selector) for selector in conf.get("exclude") or ()),
+        tuple(_pattern(selector) for selector in conf.get("include") or ()),
     )
 
 

@@ -1,11 +1,11 @@
-"""Machine: what a proxy's machine is like, as far as its configuration depends on it."""
+"""Machine: properties of the proxy's machine that its configuration depends on."""
 
 import socket
 import ssl
 from pathlib import Path
 from typing import Final
 
-# Where distributions keep the CAs that everybody trusts, beside the place that OpenSSL was built with.
+# Where distributions keep the system's CA certificates, beside the path that OpenSSL was built with.
 _CA_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -18,7 +18,7 @@ _OWN_CGROUP: Final = Path("/proc/self/cgroup")
 
 
 def has_ipv6() -> bool:
-    """Whether anything can listen on IPv6 here."""
+    """Whether a process can listen on IPv6 here."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -34,7 +34,7 @@ def ca_file() -> str:
 
 
 def resolv_conf() -> str:
-    """What the machine says about its name servers."""
+    """The content of /etc/resolv.conf; empty where it cannot be read."""
     try:
         return _RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -42,9 +42,10 @@ def resolv_conf() -> str:
 
 
 def memory_bytes_max(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
-    """The memory beyond which the kernel ends processes of our cgroup; 0 where nothing limits it.
+    """The memory limit of our cgroup; 0 where there is none.
 
-    The smallest limit on the way to the root counts. Only cgroup v2 is asked; elsewhere there is the flag.
+    The smallest limit of the cgroup and its parents counts. Only cgroup v2 is read; elsewhere there is
+    --memory-limit.
     """
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
@@ -52,7 +53,7 @@ def memory_bytes_max(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
         return 0
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
     group = root / path.strip("/")
-    limits = [_memory_limit(each) for each in (group, *group.parents) if each.is_relative_to(root)]
+    limits = [_memory_limit(parent) for parent in (group, *group.parents) if parent.is_relative_to(root)]
     return min((limit for limit in limits if limit), default=0)
 
 
@@ -61,4 +62,4 @@ def _memory_limit(group: Path) -> int:
         text = (group / "memory.max").read_text(encoding="utf-8").strip()
     except OSError:
         return 0
-    return int(text) if text.isascii() and text.isdigit() else 0  # "max" is none
+    return int(text) if text.isascii() and text.isdigit() else 0  # "max" is no limit

@@ -1,6 +1,6 @@
-"""OTLP: metrics in OpenTelemetry's form, and the way to its collectors.
+"""OTLP: metrics in OpenTelemetry's format, and their export to collectors.
 
-The messages are described in the Envoy that runs here, so nothing else has to be installed to write them.
+The message types come from the Envoy binary, which carries their descriptors: no other package is needed.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 import structlog
 
-from koguma.dp.exposition import Family
-from koguma.dp.metrics import Metrics, Otel
+from koguma.dp.exposition import MetricFamily
+from koguma.dp.metrics import MetricsAggregator, OpenTelemetryBackend
 from koguma.envoy import schema
 from koguma.model import duration
 from koguma.runtime.background import Background
@@ -38,40 +38,39 @@ Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
 
 
-def samples(family: Family) -> Iterator[Sample]:
-    """The samples of a family: name, labels and value; lines that cannot be read are left out."""
+def samples(family: MetricFamily) -> Iterator[Sample]:
+    """The samples of a family: name, labels and value; lines that cannot be parsed are left out."""
     for line in family.samples:
-        found = _SAMPLE.match(line)
-        if found is None:
+        match = _SAMPLE.match(line)
+        if match is None:
             continue
         try:
-            value = float(found[3])
+            value = float(match[3])
         except ValueError:
             continue
-        yield (
-            found[1],
-            tuple((name, _unescaped(text)) for name, text in _LABEL.findall(found[2] or "")),
-            value,
-        )
+        labels = tuple((name, _unescaped(text)) for name, text in _LABEL.findall(match[2] or ""))
+        yield match[1], labels, value
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text) if "\\" in text else text
+    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text) if "\\" in text else text
 
 
-def request(pages: Iterable[Mapping[str, Family]], about: Mapping[str, str], now_ns: int) -> Data:
-    """All metrics as one request; `about` is who sends."""
-    made = [metric for page in pages for family in page.values() if (metric := _metric(family, now_ns))]
-    scope = {"scope": {"name": "koguma"}, "metrics": made}
-    named = {
-        "service.name": about.get("service", ""),
-        **{f"kuma.{name}": text for name, text in about.items()},
+def request(
+    pages: Iterable[Mapping[str, MetricFamily]], proxy_labels: Mapping[str, str], now_ns: int
+) -> Data:
+    """All metrics as one export request; `proxy_labels` become attributes of the resource."""
+    metrics = [metric for page in pages for family in page.values() if (metric := _metric(family, now_ns))]
+    scope = {"scope": {"name": "koguma"}, "metrics": metrics}
+    attributes = {
+        "service.name": proxy_labels.get("service", ""),
+        **{f"kuma.{name}": text for name, text in proxy_labels.items()},
     }
-    resource = {"attributes": _attributes(tuple((name, text) for name, text in named.items() if text))}
+    resource = {"attributes": _attributes(tuple((name, text) for name, text in attributes.items() if text))}
     return {"resource_metrics": [{"resource": resource, "scope_metrics": [scope]}]}
 
 
-def _metric(family: Family, now_ns: int) -> Data | None:
+def _metric(family: MetricFamily, now_ns: int) -> Data | None:
     found = list(samples(family))
     if not found:
         return None
@@ -106,23 +105,25 @@ def _point(labels: Labels, value: float, now_ns: int) -> Data:
     return {"attributes": _attributes(labels), "time_unix_nano": now_ns, "as_double": value}
 
 
-class _Parts:
-    """What belongs to one histogram or summary."""
+class _Distribution:
+    """The samples of one histogram or summary."""
 
     def __init__(self) -> None:
-        self.by: list[tuple[float, float]] = []  # bound or quantile, and its value
+        self.values: list[tuple[float, float]] = []  # bound of a bucket or quantile, and its value
         self.sum = 0.0
         self.count = 0
 
 
-def _grouped(family: Family, found: Iterable[Sample], by: str) -> Iterable[tuple[Labels, _Parts]]:
-    groups: dict[Labels, _Parts] = {}
+def _grouped(
+    family: MetricFamily, found: Iterable[Sample], by: str
+) -> Iterable[tuple[Labels, _Distribution]]:
+    groups: dict[Labels, _Distribution] = {}
     for name, labels, value in found:
         rest = tuple(pair for pair in labels if pair[0] != by)
-        parts = groups.setdefault(rest, _Parts())
+        parts = groups.setdefault(rest, _Distribution())
         bound = next((text for label, text in labels if label == by), None)
         if bound is not None:
-            parts.by.append((float(bound), value))
+            parts.values.append((float(bound), value))
         elif name == f"{family.name}_sum":
             parts.sum = value
         elif name == f"{family.name}_count":
@@ -130,9 +131,9 @@ def _grouped(family: Family, found: Iterable[Sample], by: str) -> Iterable[tuple
     return groups.items()
 
 
-def _histogram(labels: Labels, parts: _Parts, now_ns: int) -> Data:
-    """Counts of buckets, which Prometheus adds up from the smallest on."""
-    ordered = sorted(parts.by)
+def _histogram(labels: Labels, parts: _Distribution, now_ns: int) -> Data:
+    """A histogram's data point; Prometheus' bucket counts are cumulative, OpenTelemetry's are not."""
+    ordered = sorted(parts.values)
     before = [0.0, *(count for _, count in ordered)]
     counts = [int(count - less) for (_, count), less in zip(ordered, before, strict=False)]
     return {
@@ -145,8 +146,8 @@ def _histogram(labels: Labels, parts: _Parts, now_ns: int) -> Data:
     }
 
 
-def _summary(labels: Labels, parts: _Parts, now_ns: int) -> Data:
-    values = [{"quantile": quantile, "value": value} for quantile, value in sorted(parts.by)]
+def _summary(labels: Labels, parts: _Distribution, now_ns: int) -> Data:
+    values = [{"quantile": quantile, "value": value} for quantile, value in sorted(parts.values)]
     return {
         "attributes": _attributes(labels),
         "time_unix_nano": now_ns,
@@ -156,65 +157,66 @@ def _summary(labels: Labels, parts: _Parts, now_ns: int) -> Data:
     }
 
 
-class Push:
-    """Sends metrics to every collector that the control plane names, each in its own rhythm."""
+class OtlpExporter:
+    """Exports metrics to every collector of MeshMetric, each at its own refresh interval."""
 
-    def __init__(self, metrics: Metrics, binary: Path) -> None:
+    def __init__(self, metrics: MetricsAggregator, binary: Path) -> None:
         self._metrics = metrics
         self._binary = binary
-        self._silent: set[str] = set()
+        self._failing: set[str] = set()  # endpoints whose last export failed
 
     async def run(self) -> None:
-        """Send for as long as this runs; other settings begin anew."""
+        """Export until cancelled; a new configuration restarts all exports."""
         while True:
             self._metrics.changed.clear()
-            sending = Background()
-            for each in self._metrics.settings.collectors:
-                sending.forever(f"metrics to {each.endpoint}", partial(self._send, each))
+            exports = Background()
+            for collector in self._metrics.settings.collectors:
+                exports.forever(f"metrics to {collector.endpoint}", partial(self._export, collector))
             try:
                 await self._metrics.changed.wait()
             finally:
-                await sending.stop()
+                await exports.stop()
 
-    async def _send(self, collector: Otel) -> None:
+    async def _export(self, collector: OpenTelemetryBackend) -> None:
         pause = max(duration.seconds(collector.refresh_interval), _SECONDS_MIN)
         while True:
             body = await self._body()
             try:
                 async with asyncio.timeout(_SEND_SECONDS):
-                    await _exported(collector.endpoint, body)
+                    await _send(collector.endpoint, body)
                 problem = ""
             except (TimeoutError, OSError, aiohttp.ClientError, grpc.RpcError) as error:
-                problem = _words(error)
-            self._tell(collector.endpoint, problem)
+                problem = _reason(error)
+            self._log_outcome(collector.endpoint, problem)
             await asyncio.sleep(pause)
 
     async def _body(self) -> bytes:
         pages = await self._metrics.pages()
-        about = self._metrics.settings.extra_labels
+        proxy_labels = self._metrics.settings.extra_labels
 
-        def made() -> bytes:
+        def encode() -> bytes:
             message = schema.load(self._binary).message_class(_REQUEST)
-            return message(**request(pages, about, time.time_ns())).SerializeToString()
+            return message(**request(pages, proxy_labels, time.time_ns())).SerializeToString()
 
-        return await asyncio.to_thread(made)
+        return await asyncio.to_thread(encode)
 
-    def _tell(self, endpoint: str, problem: str) -> None:
-        if problem and endpoint not in self._silent:
-            self._silent.add(endpoint)
+    def _log_outcome(self, endpoint: str, problem: str) -> None:
+        """Log once that exports to a collector fail, and once that they work again."""
+        if problem and endpoint not in self._failing:
+            self._failing.add(endpoint)
             _log.warning("metrics do not reach their collector", endpoint=endpoint, why=problem)
-        elif not problem and endpoint in self._silent:
-            self._silent.remove(endpoint)
+        elif not problem and endpoint in self._failing:
+            self._failing.remove(endpoint)
             _log.info("metrics reach their collector again", endpoint=endpoint)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return str(error) or type(error).__name__
 
 
-async def _exported(endpoint: str, body: bytes) -> None:
+async def _send(endpoint: str, body: bytes) -> None:
     """Send one request: over HTTP to a URL, else over gRPC."""
     if "://" in endpoint:
         headers = {"Content-Type": "application/x-protobuf"}
@@ -224,5 +226,5 @@ async def _exported(endpoint: str, body: bytes) -> None:
         ):
             return
     async with grpc.aio.insecure_channel(endpoint) as channel:
-        export: Any = channel.unary_unary(_METHOD)  # bytes go as they are
+        export: Any = channel.unary_unary(_METHOD)  # without a serializer: the body is encoded already
         await export(body)

@@ -1,6 +1,6 @@
-"""Readiness: a small server that says whether the proxy can be called, for Envoy and for health checks.
+"""Readiness: a small HTTP server that tells Envoy and health checks whether the proxy takes requests.
 
-It listens on a unix socket in the proxy's directory, and on a local port where one is wanted.
+It listens on a unix socket in the proxy's directory, and optionally on a local port.
 """
 
 import os
@@ -13,8 +13,8 @@ from koguma.dp.dataplane import LOOPBACK
 from koguma.model.errors import KogumaError
 
 
-class State(Enum):
-    """How far the proxy is."""
+class ReadinessState(Enum):
+    """The states of a proxy, as the response body says them."""
 
     STARTING = "STARTING"
     READY = "READY"
@@ -22,16 +22,16 @@ class State(Enum):
 
 
 class Readiness:
-    """Answers `GET /ready` with 200 and READY, or with 503 and why not."""
+    """Answers `GET /ready` with 200 and READY, or with 503 and another state."""
 
     def __init__(self) -> None:
-        self.state = State.STARTING
+        self.state = ReadinessState.STARTING
         self._runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=1.0)
 
     async def start(self, socket: Path, port: int = 0) -> None:
         """Listen on the socket, and on the port unless it is 0."""
         await self._runner.setup()
-        await web.UnixSite(self._runner, str(socket)).start()  # replaces the socket of one that was killed
+        await web.UnixSite(self._runner, str(socket)).start()  # replaces the socket of a killed agent
         if not port:
             return
         try:
@@ -49,4 +49,4 @@ class Readiness:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != "/ready":
             return web.Response(status=404, text="ask for /ready\n")
-        return web.Response(status=200 if self.state is State.READY else 503, text=self.state.value)
+        return web.Response(status=200 if self.state is ReadinessState.READY else 503, text=self.state.value)

@@ -1,8 +1,8 @@
-"""Startup: what a proxy's Envoy still lacks before calls can go through it, in words while it does.
+"""Startup: waits until a proxy is ready, and reports meanwhile what it waits for.
 
-A proxy is ready when its Envoy is live, has every listener that it was told of, and names of the mesh are
-answered where DNS is on. A port for metrics carries nobody's calls: that it could not be bound is said, and
-holds nothing up. The control plane lets Envoy try refused listeners again by itself (`koguma.fleet.retries`).
+A proxy is ready when its Envoy is live, has accepted every listener, and, where DNS is on, names of the mesh
+are answered. A metrics listener that cannot be bound is reported, but does not delay readiness: it carries no
+traffic of services. The control plane lets Envoy try rejected listeners again (`koguma.fleet.retries`).
 """
 
 import asyncio
@@ -16,23 +16,25 @@ import msgspec
 import structlog
 
 from koguma.dp import addresses
-from koguma.dp.admin import Admin, Refused
-from koguma.dp.envoy import RefusedListener
-from koguma.dp.unix_http import Silent
+from koguma.dp.admin import Admin, ListenerError
+from koguma.dp.envoy import LoggedListenerError
+from koguma.dp.unix_http import EnvoyUnreachable
 from koguma.envoy import names
 
 _LIVE: Final = "LIVE"
 _POLL_SECONDS: Final = 0.25
 _PATIENCE_SECONDS: Final = 10.0
-# A listener that is refused is tried again at least once a minute; one that was not is no longer wanted.
-_FORGOTTEN_SECONDS: Final = 75.0
+# A rejected listener is tried again at least once a minute; an older error is about one that was removed.
+_ERROR_SECONDS_MAX: Final = 75.0
 _UNBOUND: Final = re.compile(r"cannot bind '(?P<host>[^']*):(?P<port>\d+)': (?P<why>[^;\n]+)")
 _AGAIN: Final = "it is tried again by itself"
 
 _log = structlog.get_logger("koguma.dp")
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _KnownError(msgspec.Struct, frozen=True):
+    """The details that Envoy gives, and the message for people, which is expensive to make."""
+
     details: str
     text: str
 
@@ -40,35 +42,35 @@ class _Seen(msgspec.Struct, frozen=True):
 class Startup:
     """Waits for one Envoy; `names_known` is set once DNS answers for the mesh, None where DNS is off.
 
-    What Envoy logged about listeners is `logged`, by name: its admin interface tells of a refused listener
-    only until Envoy hears of other ones, which may be a moment later.
+    `logged` are the listener errors in Envoy's log, by name of the listener: the admin interface reports an
+    error only until the next LDS update, which may follow at once.
     """
 
     def __init__(
         self,
-        asked: Admin,
-        logged: Mapping[str, RefusedListener],
+        admin: Admin,
+        logged: Mapping[str, LoggedListenerError],
         names_known: asyncio.Event | None,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        self._asked = asked
+        self._admin = admin
         self._logged = logged
         self._names_known = names_known
-        self._tell = tell
-        self._refused: dict[str, _Seen] = {}
-        self._told: set[str] = set()
+        self._report = report
+        self._errors: dict[str, _KnownError] = {}  # by name of the listener
+        self._reported: set[str] = set()
 
     async def finish(self) -> None:
-        """Return when the proxy is ready; meanwhile say what it waits for, each reason once."""
-        await self._until_live()
+        """Return when the proxy is ready; meanwhile report what it waits for, each reason once."""
+        await self._wait_live()
         begun_at, patient = time.monotonic(), True
         while True:
-            waits = await self._refusals()
-            if not waits and (self._names_known is None or self._names_known.is_set()):
+            errors = await self._blocking_errors()
+            if not errors and (self._names_known is None or self._names_known.is_set()):
                 return
-            for text in waits:
-                self._say(f"is not ready: {text}")
-            if not waits and patient and time.monotonic() - begun_at > _PATIENCE_SECONDS:
+            for text in errors:
+                self._report_once(f"is not ready: {text}")
+            if not errors and patient and time.monotonic() - begun_at > _PATIENCE_SECONDS:
                 patient = False
                 hint = (
                     "Envoy hands them on from the control plane, whose log says more; --no-dns does without"
@@ -77,68 +79,70 @@ class Startup:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait a moment, or until names are known where nothing else is missing."""
+        """Wait for the poll interval, or until names are known."""
         if self._names_known is None or self._names_known.is_set():
             await asyncio.sleep(_POLL_SECONDS)
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._names_known.wait(), _POLL_SECONDS)
 
-    async def _until_live(self) -> None:
+    async def _wait_live(self) -> None:
         begun_at, patient = time.monotonic(), True
-        while (state := await self._asked.state()) != _LIVE:
+        while (state := await self._admin.state()) != _LIVE:
             if patient and time.monotonic() - begun_at > _PATIENCE_SECONDS:
                 patient = False
                 hint = "it waits for configuration; its own lines here, or the control plane's log, say why"
                 _log.warning("Envoy is not ready yet", state=state or "does not answer", hint=hint)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _refusals(self) -> list[str]:
-        """What is said about listeners that are refused and carry calls; of others it is said here."""
+    async def _blocking_errors(self) -> list[str]:
+        """The errors of listeners that carry traffic; those of metrics listeners are reported here."""
         try:
-            refused, listening = await self._asked.refused(), await self._asked.listeners()
-        except Silent:  # it ends; whoever runs it will know
-            return [seen.text for seen in self._refused.values()]
-        self._note(refused, {each.name for each in listening})
-        for name, seen in self._refused.items():
+            errors, listeners = await self._admin.listener_errors(), await self._admin.listeners()
+        except EnvoyUnreachable:  # it exits; the agent's supervision handles that
+            return [error.text for error in self._errors.values()]
+        self._update_errors(errors, {listener.name for listener in listeners})
+        for name, error in self._errors.items():
             if is_for_metrics(name):
-                self._say(f"cannot be scraped: {seen.text}")
-        return [seen.text for name, seen in self._refused.items() if not is_for_metrics(name)]
+                self._report_once(f"cannot be scraped: {error.text}")
+        return [error.text for name, error in self._errors.items() if not is_for_metrics(name)]
 
-    def _note(self, refused: Iterable[Refused], listening: set[str]) -> None:
+    def _update_errors(self, errors: Iterable[ListenerError], listening: set[str]) -> None:
         now = time.monotonic()
-        seen = {name: (each.details, each.at) for name, each in self._logged.items()}
-        seen |= {each.name: (each.details, now) for each in refused}
-        before, self._refused = self._refused, {}
-        for name, (details, at) in seen.items():
-            if name not in listening and now - at < _FORGOTTEN_SECONDS:
+        current = {name: (error.details, error.logged_at) for name, error in self._logged.items()}
+        current |= {error.name: (error.details, now) for error in errors}
+        before, self._errors = self._errors, {}
+        for name, (details, at) in current.items():
+            if name not in listening and now - at < _ERROR_SECONDS_MAX:
                 known = before.get(name)
-                text = known.text if known and known.details == details else words(Refused(name, details))
-                self._refused[name] = _Seen(details, text)
+                is_known = known is not None and known.details == details
+                text = known.text if known and is_known else message(ListenerError(name, details))
+                self._errors[name] = _KnownError(details, text)
 
-    def _say(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._tell(text)
+    def _report_once(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            self._report(text)
 
 
 def is_for_metrics(name: str) -> bool:
-    """Whether a listener is there for who scrapes, and for nobody's calls."""
+    """Whether a listener serves metrics, and carries no traffic of services."""
     return name.startswith(f"{names.METRICS}_")
 
 
-def words(refused: Refused) -> str:
-    """Why a listener is not there, and what to do about it."""
-    found = _UNBOUND.search(refused.details)
-    if found is None:
+def message(error: ListenerError) -> str:
+    """Why Envoy rejected a listener, and what to do about it."""
+    unbound = _UNBOUND.search(error.details)
+    if unbound is None:
         hint = "`koguma get proxies` names what it comes from"
-        return f"Envoy refuses the listener {refused.name}: {refused.details.strip()}; {hint}"
-    host, port, why = found["host"].removeprefix("[").removesuffix("]"), int(found["port"]), found["why"]
+        return f"Envoy refuses the listener {error.name}: {error.details.strip()}; {hint}"
+    host, port = unbound["host"].removeprefix("[").removesuffix("]"), int(unbound["port"])
+    why = unbound["why"]
     where = f"it cannot listen on {addresses.shown(host, port)}: {why}"
     match why:
         case "Address already in use":
-            who = addresses.listener(host, port)
-            return f"{where}, by {who}; stop that, or give the proxy another port or address; {_AGAIN}"
+            holder = addresses.process_listening_on(host, port)
+            return f"{where}, by {holder}; stop that, or give the proxy another port or address; {_AGAIN}"
         case "Cannot assign requested address":
             return f"{where}; this machine does not have it: write an address that it has; {_AGAIN}"
         case "Permission denied":

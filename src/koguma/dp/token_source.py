@@ -1,8 +1,8 @@
 """The proxy's token: read again when its file changes, and handed to Envoy without a restart.
 
-Kubernetes changes a mounted file by swapping a symbolic link; `koguma token ... > file` empties a file and
-then writes it. So the content counts and not the file's time, and a file that cannot be read now leaves the
-token as it was.
+Kubernetes changes a mounted file by swapping a symbolic link; `koguma token ... > file` truncates a file and
+then writes it. So the content is compared, not the modification time, and while a file cannot be read the
+last token stays.
 """
 
 import asyncio
@@ -19,54 +19,54 @@ from koguma.model.errors import KogumaError
 from koguma.model.redacted import SHOWN, Redacted
 
 _POLL_SECONDS: Final = 1.0
-_REPLACED_MAX: Final = 8  # that are still kept out of logs: Envoy may speak of a token it had until now
+_REPLACED_MAX: Final = 8  # replaced tokens that are still masked in logs: Envoy may log its last token
 
 _log = structlog.get_logger("koguma.dp")
 
 
 class TokenSource:
-    """The token as it is now: whatever `read` gave last. The first one must be there."""
+    """The current token: what `read` returned last. The first read must succeed."""
 
     def __init__(self, read: Callable[[], Redacted | None]) -> None:
         self._read = read
         self._current = read()
         self._replaced: list[Redacted] = []
-        self._unread = ""  # why the last attempt to read it failed
-        self._is_told = False
+        self._read_error = ""  # why the last attempt to read it failed
+        self._is_logged = False
         self._changed = asyncio.Event()
 
     def __call__(self) -> Redacted | None:
-        """The token as it is now; the last one that could be read, where the file is being written."""
+        """The current token; the last one that could be read, while the file cannot be."""
         try:
-            found = self._read()
+            token = self._read()
         except KogumaError as error:
-            self._complain(error.detail)
+            self._log_error(error.detail)
             return self._current
-        self._unread, self._is_told = "", False
+        self._read_error, self._is_logged = "", False
         before = self._current
-        if found is not None and found != before:
-            self._current = found
+        if token is not None and token != before:
+            self._current = token
             self._replaced = [*([before] if before else []), *self._replaced][:_REPLACED_MAX]
             self._changed.set()
             _log.info("the token was replaced")
         return self._current
 
-    def _complain(self, reason: str) -> None:
-        """Say once why it cannot be read; not at the first attempt, since it may just be being written."""
-        if reason == self._unread and not self._is_told:
-            self._is_told = True
+    def _log_error(self, reason: str) -> None:
+        """Log once why it cannot be read; not at the first attempt, when it may just be written."""
+        if reason == self._read_error and not self._is_logged:
+            self._is_logged = True
             _log.warning("the token cannot be read again; the proxy goes on with the last one", reason=reason)
-        self._unread = reason
+        self._read_error = reason
 
     def masked(self, text: str) -> str:
-        """A text without any token that was read."""
+        """A text with every current or replaced token masked."""
         for token in (self._current, *self._replaced):
             if token is not None:
                 text = text.replace(token.reveal(), SHOWN)
         return text
 
     async def changed(self, seconds_max: float) -> None:
-        """Wait until there is another token, at most this long."""
+        """Wait until the token is replaced, at most this long."""
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds_max):
@@ -75,18 +75,18 @@ class TokenSource:
             return
 
     async def follow(self, file: Path) -> None:
-        """Keep Envoy's token file as it should be, until cancelled."""
+        """Keep Envoy's token file current, until cancelled."""
         written = self.write(file)
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             if self() is not written:
                 try:
                     written = self.write(file)
-                except OSError as error:  # as a full disk; it is tried again
+                except OSError as error:  # for instance a full disk; it is tried again
                     _log.warning("the new token cannot be handed to Envoy", reason=error.strerror)
 
     def write(self, file: Path) -> Redacted | None:
-        """Write the token for Envoy, for our user alone; which one it was."""
+        """Write the token to Envoy's file, readable by our user alone; returns the token."""
         token = self._current
         if token is not None:
             content = json.dumps(token_secret(token.reveal()))

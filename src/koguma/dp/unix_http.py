@@ -1,4 +1,4 @@
-"""Requests over unix sockets: to Envoy's admin interface, and to what it hands on from the control plane."""
+"""HTTP requests over unix sockets: to Envoy's admin interface, and to its dynamic configuration listener."""
 
 from pathlib import Path
 from typing import Final
@@ -9,20 +9,20 @@ import msgspec
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
 
 
-class Silent(Exception):
-    """Nobody answers on the socket, which is what one expects of an Envoy that starts or ends."""
+class EnvoyUnreachable(Exception):
+    """Envoy does not answer on the socket, which is normal while it starts or stops."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came back."""
+class UnixResponse(msgspec.Struct, frozen=True):
+    """The response to a request."""
 
     status: int
     text: str
     etag: str = ""
 
 
-async def ask(socket: Path, path: str, method: str = "GET", etag: str = "") -> Answer:
-    """Send one request over its own connection; Silent where nobody answers."""
+async def request(socket: Path, path: str, method: str = "GET", etag: str = "") -> UnixResponse:
+    """Send one request over a new connection; raises EnvoyUnreachable."""
     headers = {"If-None-Match": etag} if etag else {}
     connector = aiohttp.UnixConnector(path=str(socket), force_close=True)
     try:
@@ -30,6 +30,6 @@ async def ask(socket: Path, path: str, method: str = "GET", etag: str = "") -> A
             aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT) as session,
             session.request(method, f"http://localhost{path}", headers=headers) as response,
         ):
-            return Answer(response.status, await response.text(), response.headers.get("ETag", ""))
+            return UnixResponse(response.status, await response.text(), response.headers.get("ETag", ""))
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        raise Silent(str(error) or type(error).__name__) from error
+        raise EnvoyUnreachable(str(error) or type(error).__name__) from error

@@ -1,7 +1,7 @@
 """Workdir: the private directory in which a proxy keeps its bootstrap and its sockets.
 
-The names of the sockets are known to the control plane as well, which points Envoy at them. A unix socket's
-path has at most 107 bytes on Linux, so the directory must be a short one.
+The control plane knows the names of the sockets too: Envoy's configuration refers to them. The path of a unix
+socket has at most 107 bytes on Linux, so the path of the directory must be short.
 """
 
 import os
@@ -26,14 +26,14 @@ DYNAMIC_CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
 
 _SOCKETS: Final = (ADMIN_SOCKET, READINESS_SOCKET, DYNAMIC_CONFIG_SOCKET, names.METRICS_SOCKET)
 _FILES: Final = (TOKEN_FILE, access_logs.PIPE, names.METRICS_CERTIFICATE, names.METRICS_KEY)
-_SOCKET_PATH_MAX: Final = 107  # sun_path, without the zero at its end
+_SOCKET_PATH_MAX: Final = 107  # sun_path, without its terminating zero
 _NAME_MAX: Final = 24
 _SUFFIX_LENGTH: Final = 8  # what tempfile adds
 _FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Workdir(msgspec.Struct, frozen=True):
-    """A directory of one proxy; a temporary one goes when the proxy does."""
+    """The directory of one proxy; a temporary one is removed when the proxy stops."""
 
     path: Path
     is_temporary: bool = False
@@ -41,45 +41,45 @@ class Workdir(msgspec.Struct, frozen=True):
 
     @property
     def bootstrap(self) -> Path:
-        """What Envoy reads when it starts; an older control plane puts the token into it."""
+        """The bootstrap file; an older control plane puts the token into it."""
         return self.path / "bootstrap.json"
 
     @property
     def token(self) -> Path:
-        """Where Envoy reads the token, again whenever the file is replaced."""
+        """The token file, which Envoy reads again whenever it is replaced."""
         return self.path / TOKEN_FILE
 
     @property
     def admin(self) -> Path:
-        """Envoy's admin interface."""
+        """The socket of Envoy's admin interface."""
         return self.path / ADMIN_SOCKET
 
     @property
     def readiness(self) -> Path:
-        """Where we say whether the proxy is ready."""
+        """The socket of the agent's readiness server."""
         return self.path / READINESS_SOCKET
 
     @property
     def dynamic_config(self) -> Path:
-        """Where Envoy hands us what the control plane sent for us."""
+        """The socket of Envoy's dynamic configuration listener."""
         return self.path / DYNAMIC_CONFIG_SOCKET
 
     @property
     def access_log(self) -> Path:
-        """Where Envoy writes lines that we send on."""
+        """The pipe to which Envoy writes access logs for TCP collectors."""
         return self.path / access_logs.PIPE
 
     @property
     def metrics(self) -> Path:
-        """Where Envoy asks us for metrics."""
+        """The socket from which Envoy's metrics listener gets the merged metrics."""
         return self.path / names.METRICS_SOCKET
 
     def write_bootstrap(self, content: Redacted) -> None:
-        """Write the bootstrap, for our user alone."""
+        """Write the bootstrap, readable by our user alone."""
         files.write_private(self.bootstrap, content)
 
     def remove(self) -> None:
-        """Leave nothing behind: a temporary directory goes, a given one loses what is ours."""
+        """Remove a temporary directory; of a configured one, only our files."""
         if self.is_temporary:
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -87,11 +87,11 @@ class Workdir(msgspec.Struct, frozen=True):
             (self.path / name).unlink(missing_ok=True)
 
 
-def opened(given: str, name: str, environment: Mapping[str, str]) -> Workdir:
-    """The given directory, made where it is not there, or else a temporary one with a short name."""
-    if not given:
+def create(configured: str, name: str, environment: Mapping[str, str]) -> Workdir:
+    """The configured directory, created where it does not exist; or a temporary one with a short path."""
+    if not configured:
         return Workdir(_temporary(name, environment), is_temporary=True)
-    path = Path(given).absolute()
+    path = Path(configured).absolute()
     if not _fits(str(path)):
         limit = _SOCKET_PATH_MAX - _longest() - 1
         raise KogumaError(
@@ -110,7 +110,7 @@ def opened(given: str, name: str, environment: Mapping[str, str]) -> Workdir:
 def _temporary(name: str, environment: Mapping[str, str]) -> Path:
     prefix = f"koguma-{name[:_NAME_MAX]}-"
     runtime = environment.get("XDG_RUNTIME_DIR", "")
-    for base in (runtime, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes it ours alone
+    for base in (runtime, tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes it private
         if base and os.access(base, os.W_OK) and _fits(os.path.join(base, prefix + "x" * _SUFFIX_LENGTH)):  # noqa: PTH118 - counts bytes
             return Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     raise KogumaError("there is no short directory for unix sockets; give one with --workdir")
@@ -125,7 +125,7 @@ def _longest() -> int:
 
 
 def _refuse_if_used(path: Path) -> None:
-    """A proxy that answers there would lose its sockets to us."""
+    """Refuse a directory whose readiness socket answers: our sockets would replace those of that proxy."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path / READINESS_SOCKET))
