@@ -11,6 +11,7 @@ from koguma.model.resource import Resource
 Document = dict[str, Any]
 
 SERVICE_TAG, PROTOCOL_TAG = "kuma.io/service", "kuma.io/protocol"
+ANY = {"kind": "Mesh"}  # a targetRef: whatever is in the mesh
 # Fields of a document that are no part of the spec of a kind whose spec stands at the top.
 _META_FIELDS = ("type", "mesh", "name", "labels", "status")
 
@@ -24,9 +25,9 @@ def mesh(name: str = "default", **fields: Any) -> Document:
     return document("Mesh", name, "", **fields)
 
 
-def builtin_mtls(mode: str = "STRICT", name: str = "ca") -> Document:
+def builtin_mtls(name: str = "ca", **backend: Any) -> Document:
     """The field `mtls` of a Mesh with one builtin CA."""
-    return {"enabledBackend": name, "backends": [{"name": name, "type": "builtin", "mode": mode}]}
+    return {"enabledBackend": name, "backends": [{"name": name, "type": "builtin", **backend}]}
 
 
 def inbound(
@@ -95,20 +96,23 @@ def hostname_generator(name: str, template: str, selects: str = "meshService", *
     return document("HostnameGenerator", name, "", spec={"selector": selector, "template": template, **spec})
 
 
-def entry(default: Mapping[str, Any], kind: str = "Mesh", name: str = "", **target: Any) -> Document:
-    """An entry of `to` or `from`: what is set, and for whom."""
-    ref = {"kind": kind, **({"name": name} if name else {}), **target}
-    return {"targetRef": ref, "default": default}
-
-
-def policy(kind: str, name: str, *to: Mapping[str, Any], mesh: str = "default", **spec: Any) -> Document:
-    """A policy with entries of `to`; what else is given are fields of its spec."""
-    return document(kind, name, mesh, spec={**spec, **({"to": list(to)} if to else {})})
+def policy(
+    kind: str, name: str, *to: tuple[Mapping[str, Any], Mapping[str, Any]], mesh: str = "default", **spec: Any
+) -> Document:
+    """A policy with entries of `to`, each a targetRef and a conf; the rest are fields of its spec."""
+    entries = [{"targetRef": target, "default": conf} for target, conf in to]
+    return document(kind, name, mesh, spec={**spec, **({"to": entries} if to else {})})
 
 
 def timeout(name: str = "slow", mesh: str = "default", idle: str = "5s", **fields: Any) -> Document:
     """A MeshTimeout that sets the idle timeout of the whole mesh."""
-    return {**policy("MeshTimeout", name, entry({"idleTimeout": idle}), mesh=mesh), **fields}
+    return {**policy("MeshTimeout", name, (ANY, {"idleTimeout": idle}), mesh=mesh), **fields}
+
+
+def allow_all(name: str = "all") -> Document:
+    """A MeshTrafficPermission by which all proxies of the mesh may call each other."""
+    conf = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
+    return policy("MeshTrafficPermission", name, rules=[{"default": conf}])
 
 
 def http_rule(path: str = "/", *, filters: Any = (), backends: Any = ()) -> Document:
@@ -128,15 +132,16 @@ def response_header(name: str, value: str) -> Document:
     }
 
 
-def backend_ref(name: str, number: int = 80, **fields: Any) -> Document:
-    return {"kind": "MeshService", "name": name, "port": number, **fields}
+def service_ref(name: str, **fields: Any) -> Document:
+    """A reference to a MeshService: a targetRef, or with a port a backendRef."""
+    return {"kind": "MeshService", "name": name, **fields}
 
 
 def http_route(
     name: str, *rules: Mapping[str, Any], to: str = "backend", mesh: str = "default", **spec: Any
 ) -> Document:
     """A MeshHTTPRoute for calls to a MeshService."""
-    entry = {"targetRef": {"kind": "MeshService", "name": to}, "rules": list(rules)}
+    entry = {"targetRef": service_ref(to), "rules": list(rules)}
     return document("MeshHTTPRoute", name, mesh, spec={**spec, "to": [entry]})
 
 

@@ -25,7 +25,7 @@ def mesh(tmp_path_factory):
 
 def timeout(name, target, seconds):
     conf = {"connectionTimeout": f"{seconds}s", "http": {"requestTimeout": f"{10 + seconds}s"}}
-    return build.policy("MeshTimeout", name, build.entry(conf, **target))
+    return build.policy("MeshTimeout", name, (target, conf))
 
 
 def route(name, header):

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import Response
 from tests.live_mesh import Echo, LiveMesh, Sidecar
 from tests.ports import free_port
@@ -123,21 +124,16 @@ class Site:
 
     def _dataplanes(self) -> Iterator[Mapping[str, Any]]:
         # A name with a dot in it, which metrics have to keep in one piece.
-        yield _dataplane("node.1", self._inbounds("v1", "rack-1"))
-        yield _dataplane("node-2", [*self._inbounds("v2", "rack-2"), self._inbound("other", "other")])
+        yield build.dataplane("node.1", inbound=self._inbounds("v1", "rack-1"))
+        inbounds = [*self._inbounds("v2", "rack-2"), self._inbound("other", "other")]
+        yield build.dataplane("node-2", inbound=inbounds)
         outbound = [
             {"port": self.outbounds[name], "backendRef": {"kind": kind, "name": name, "port": port}}
             for name, (kind, port, _) in CALLED.items()
         ]
-        yield {
-            **_dataplane("web", []),
-            "labels": {"kuma.io/workload": "web", "rack": "rack-1"},
-            "networking": {
-                "address": "127.0.0.1",
-                "outbound": outbound,
-                "admin": {"port": self.readiness_port},
-            },
-        }
+        labels = {"kuma.io/workload": "web", "rack": "rack-1"}
+        admin = {"port": self.readiness_port}
+        yield build.dataplane("web", labels=labels, inbound=[], outbound=outbound, admin=admin)
 
     def _inbounds(self, version: str, rack: str) -> list[Mapping[str, Any]]:
         tags = {"version": version, "rack": rack}
@@ -148,12 +144,8 @@ class Site:
 
     def _inbound(self, service: str, name: str, protocol: str = "http", **tags: str) -> Mapping[str, Any]:
         served = {**self.services, **self.greeters}[name]
-        return {
-            "name": service,
-            "port": free_port(),
-            "servicePort": served.port,
-            "tags": {"kuma.io/service": service, "kuma.io/protocol": protocol, **tags},
-        }
+        more = {"name": service, "servicePort": served.port}
+        return build.inbound(service, free_port(), protocol=protocol, tags=tags, **more)
 
     def _destinations(self) -> Iterator[Mapping[str, Any]]:
         outside = {
@@ -161,13 +153,23 @@ class Site:
             "deaf": self.deaf.port,
             "closed": free_port(),
         }
-        for name, (kind, port, protocol) in CALLED.items():
-            spec = {
-                "MeshService": _mesh_service(name, port, protocol),
-                "MeshExternalService": _external_service(name, port, protocol, outside.get(name, 0)),
-                "MeshMultiZoneService": _multi_zone_service("other", port, protocol),
-            }
-            yield {"type": kind, "name": name, "spec": spec[kind]}
+        for name, (kind, number, protocol) in CALLED.items():
+            port = build.port(number, protocol, name=protocol)
+            match kind:
+                case "MeshService":
+                    yield build.mesh_service(name, {**port, "targetPort": name})
+                case "MeshMultiZoneService":
+                    yield build.multi_zone_service(name, port, labels={"kuma.io/display-name": "other"})
+                case "MeshExternalService":
+                    vip = {
+                        "type": "InternalVIP",
+                        "value": f"{name}.test",
+                        "port": number,
+                        "protocol": protocol,
+                    }
+                    endpoints = [{"address": "127.0.0.1", "port": outside[name]}]
+                    destination = {"type": "Regular", "endpoints": endpoints}
+                    yield build.external_service(name, match=[vip], destination=destination)
 
     def has(self, *documents: Mapping[str, Any]) -> list[str]:
         """Let these be all that was written beside the site itself; what the control plane warned of.
@@ -218,30 +220,6 @@ class Site:
     def seen(self, service: str, path: str) -> list[dict[str, Any]]:
         """The requests with this path that reached a service."""
         return [each for each in self.services[service].seen if each["path"] == path]
-
-
-def _dataplane(name: str, inbound: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return {
-        "type": "Dataplane",
-        "name": name,
-        "networking": {"address": "127.0.0.1", "inbound": list(inbound)},
-    }
-
-
-def _mesh_service(name: str, port: int, protocol: str) -> Mapping[str, Any]:
-    ports = [{"name": protocol, "port": port, "targetPort": name, "appProtocol": protocol}]
-    return {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": ports}
-
-
-def _external_service(name: str, port: int, protocol: str, real_port: int) -> Mapping[str, Any]:
-    match = {"type": "InternalVIP", "value": f"{name}.test", "port": port, "protocol": protocol}
-    endpoints = [{"address": "127.0.0.1", "port": real_port}]
-    return {"match": [match], "destination": {"type": "Regular", "endpoints": endpoints}}
-
-
-def _multi_zone_service(of: str, port: int, protocol: str) -> Mapping[str, Any]:
-    selector = {"meshService": {"matchLabels": {"kuma.io/display-name": of}}}
-    return {"selector": selector, "ports": [{"name": protocol, "port": port, "appProtocol": protocol}]}
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import build
 from tests.live_mesh import LiveMesh
 from tests.waiting import until
 
@@ -75,9 +76,7 @@ def mesh(tmp_path_factory, services):
 
 
 def service():
-    selector = {"dataplaneTags": {"kuma.io/service": "backend"}}
-    port = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
-    return {"type": "MeshService", "name": "backend", "spec": {"selector": selector, "ports": [port]}}
+    return build.mesh_service("backend", build.port(name="http", targetPort="http"))
 
 
 def permission(names):

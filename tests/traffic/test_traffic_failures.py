@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import call
 from tests.live_mesh import KOGUMA, LiveMesh, Sidecar, steady_traffic
 from tests.ports import free_port
@@ -55,7 +56,11 @@ class Shop(LiveMesh):
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     with Shop(tmp_path_factory.mktemp("shop")) as shop:
         shop.old_token = shop.token(name="late", validFor="1s")
-        shop.apply(_mtls(), _all_may_call(), *(_service(name, name) for name in CALLED))
+        shop.apply(
+            build.mesh(mtls=build.builtin_mtls("ca-1")),
+            build.allow_all(),
+            *(_service(name, name) for name in CALLED),
+        )
         shop.called = {
             f"{service}-{n}": shop.sidecar(f"{service}-{n}", service, tags={"version": f"v{n}"}, wait=False)
             for service in CALLED
@@ -70,46 +75,19 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield shop
 
 
-def _mtls() -> dict[str, Any]:
-    given = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
-    return {"type": "Mesh", "name": "default", "mtls": given}
-
-
-def _all_may_call() -> dict[str, Any]:
-    allow = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
-    return {"type": "MeshTrafficPermission", "name": "all", "spec": {"rules": [{"default": allow}]}}
-
-
 def _service(name: str, of: str) -> dict[str, Any]:
     """A service over all ports that are named http, whatever their numbers: these proxies share a machine."""
-    port = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
-    return {
-        "type": "MeshService",
-        "name": name,
-        "spec": {"selector": {"dataplaneTags": {"kuma.io/service": of}}, "ports": [port]},
-    }
+    selector = {"dataplaneTags": {"kuma.io/service": of}}
+    return build.mesh_service(name, build.port(name="http", targetPort="http"), selector=selector)
 
 
 def _timeout(seconds: int) -> dict[str, Any]:
-    default = {"http": {"requestTimeout": f"{seconds}s"}}
-    return {
-        "type": "MeshTimeout",
-        "name": "a-timeout",
-        "spec": {"to": [{"targetRef": {"kind": "Mesh"}, "default": default}]},
-    }
+    return build.policy("MeshTimeout", "a-timeout", (build.ANY, {"http": {"requestTimeout": f"{seconds}s"}}))
 
 
 def _route(name: str, path: str, **weights: int) -> dict[str, Any]:
-    refs = [
-        {"kind": "MeshService", "name": service, "port": 80, "weight": weight}
-        for service, weight in weights.items()
-    ]
-    rule = {
-        "matches": [{"path": {"type": "PathPrefix", "value": path}}],
-        "default": {"backendRefs": refs},
-    }
-    to = [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}]
-    return {"type": "MeshHTTPRoute", "name": name, "spec": {"to": to}}
+    refs = [build.service_ref(service, port=80, weight=weight) for service, weight in weights.items()]
+    return build.http_route(name, build.http_rule(path, backends=refs))
 
 
 def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: Shop) -> None:

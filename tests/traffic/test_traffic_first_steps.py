@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import call
 from tests.live_mesh import Echo, LiveMesh, Sidecar
 from tests.ports import free_port
@@ -15,43 +16,19 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-MTLS = {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}
-EVERYBODY = {"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}
-PERMISSION = {
-    "type": "MeshTrafficPermission",
-    "name": "everybody",
-    "spec": {"rules": [{"default": {"allow": [EVERYBODY]}}]},
-}
-BROKEN = {
-    "type": "MeshExternalService",
-    "name": "broken",
-    "spec": {
-        "match": {"type": "HostnameGenerator", "port": 80, "protocol": "http"},
-        "extension": {"type": "Lambda", "config": {}},
-    },
-}
-SPLIT = {
-    "type": "MeshHTTPRoute",
-    "name": "split",
-    "spec": {
-        "to": [
-            {
-                "targetRef": {"kind": "MeshService", "name": "api"},
-                "rules": [
-                    {
-                        "matches": [{"path": {"type": "PathPrefix", "value": "/split"}}],
-                        "default": {
-                            "backendRefs": [
-                                {"kind": "MeshService", "name": "api", "weight": 1},
-                                {"kind": "MeshExternalService", "name": "broken", "weight": 1},
-                            ]
-                        },
-                    }
-                ],
-            }
-        ]
-    },
-}
+PERMISSION = build.allow_all("everybody")
+BROKEN = build.external_service("broken", extension={"type": "Lambda", "config": {}})
+SPLIT = build.http_route(
+    "split",
+    build.http_rule(
+        "/split",
+        backends=[
+            build.service_ref("api", weight=1),
+            {"kind": "MeshExternalService", "name": "broken", "weight": 1},
+        ],
+    ),
+    to="api",
+)
 
 
 class Beginning(LiveMesh):
@@ -138,7 +115,7 @@ def test_two_instances_with_different_ports_are_one_service(mesh: Beginning):
     (port,) = _service(mesh)["spec"]["ports"]
     assert port["targetPort"] == "http"
     assert mesh.answers(mesh.web.outbounds["api"]) == {"api-1", "api-2"}
-    mesh.changed({"type": "Mesh", "name": "default", "mtls": MTLS})
+    mesh.changed(build.mesh(mtls=build.builtin_mtls()))
     until(lambda: mesh.answers(mesh.web.outbounds["api"]) == {"api-1", "api-2"}, "both answer over mTLS")
     stats = mesh.web.stats(r"kri_msvc_default_default__api_\d+\.ssl\.handshake")
     assert sum(stats.values()) > 0

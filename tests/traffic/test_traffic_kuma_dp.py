@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import call
 from tests.kuma_dp import KumaDp
 from tests.live_mesh import Echo, LiveMesh, Sidecar, steady_traffic
@@ -35,19 +36,6 @@ class Mixed(LiveMesh):
         return inbound.get("state"), (inbound.get("health") or {}).get("ready")
 
 
-def dataplane(
-    name: str, inbound: int, service_port: int, service: str = "backend", **networking: Any
-) -> dict[str, Any]:
-    served = {
-        "port": inbound,
-        "servicePort": service_port,
-        "name": "http",
-        "tags": {"kuma.io/service": service, "kuma.io/protocol": "http"},
-    }
-    given = {"address": "127.0.0.1", "inbound": [served], **networking}
-    return {"type": "Dataplane", "name": name, "networking": given}
-
-
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
     with Mixed(tmp_path_factory.mktemp("mixed")) as mesh, contextlib.ExitStack() as stack:
@@ -56,23 +44,16 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
         tcp = {"type": "Tcp", "tcp": {"address": "127.0.0.1:1"}}
         backends = [{"type": "Prometheus", "prometheus": {"port": mesh.metrics_port, "path": "/all"}}]
         only_kuma = {"kind": "Dataplane", "labels": {"kuma.io/display-name": "kuma-1"}}
-        ports = [{"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}]
-        selector = {"dataplaneTags": {"kuma.io/service": "backend"}}
         mesh.apply(
-            {"type": "MeshService", "name": "backend", "spec": {"selector": selector, "ports": ports}},
-            {
-                "type": "MeshAccessLog",
-                "name": "all",
-                "spec": {"targetRef": only_kuma, "rules": [{"default": {"backends": [tcp]}}]},
-            },
-            {
-                "type": "MeshMetric",
-                "name": "all",
-                "spec": {"targetRef": only_kuma, "default": {"backends": backends}},
-            },
+            build.mesh_service("backend", build.port(name="http", targetPort="http")),
+            build.policy(
+                "MeshAccessLog", "all", targetRef=only_kuma, rules=[{"default": {"backends": [tcp]}}]
+            ),
+            build.policy("MeshMetric", "all", targetRef=only_kuma, default={"backends": backends}),
         )
         admin = {"port": free_port()}
-        document = dataplane("kuma-1", mesh.inbound, mesh.service.port, admin=admin)
+        inbound = build.inbound("backend", mesh.inbound, servicePort=mesh.service.port, name="http")
+        document = build.dataplane("kuma-1", inbound=[inbound], admin=admin)
         mesh.backend = KumaDp(mesh, document)
         stack.callback(mesh.backend.close)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend",), wait=False)
@@ -103,7 +84,7 @@ def test_envoy_listens_where_the_agent_was_told_that_the_kernel_redirects_to(mes
         "ipFamilyMode": "ipv4",
         "redirect": {name: {"enabled": name != "dns", "port": port} for name, port in ports.items()},
     }
-    document = dataplane("redirected-1", free_port(), free_port(), "other", admin={"port": free_port()})
+    document = build.dataplane("redirected-1", "other", free_port(), admin={"port": free_port()})
     with contextlib.closing(KumaDp(mesh, document, dataplaneConfig=config, dnsPort=free_port())) as proxy:
         proxy.wait()
         listeners = proxy.admin("/listeners?format=json").json["listener_statuses"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import PersistentConnection, Response
 from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
 from tests.waiting import until
@@ -115,11 +116,9 @@ def village(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Village]:
     echo, services = TcpEcho(), (Moody("backend-1"), Moody("backend-2"))
     with Village(tmp_path_factory.mktemp("village")) as mesh:
         mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
-        mtls = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
-        everybody = {"rules": [{"default": {"allow": [{}]}}]}
         mesh.apply(
-            {"type": "Mesh", "name": "default", "mtls": mtls},
-            {"type": "MeshTrafficPermission", "name": "all", "spec": everybody},
+            build.mesh(mtls=build.builtin_mtls("ca-1")),
+            build.policy("MeshTrafficPermission", "all", rules=[{"default": {"allow": [{}]}}]),
             # Both hosts listen on a port of their own, so the service names it.
             {"type": "MeshService", "name": "backend", "spec": backend_spec()},
         )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from koguma.model import kri
+from tests import build
 from tests.http_client import call
 from tests.live_mesh import Sidecar
 from tests.traffic.conftest import Site
@@ -29,10 +30,7 @@ CALLED = {*HTTP, DB, CLOSED}
 
 
 def dotted_route() -> Mapping[str, Any]:
-    match = {"path": {"type": "PathPrefix", "value": "/dotted"}}
-    target = {"kind": "MeshService", "name": "backend"}
-    spec = {"to": [{"targetRef": target, "rules": [{"matches": [match], "default": {}}]}]}
-    return {"type": "MeshHTTPRoute", "name": "route.with.dots", "spec": spec}
+    return build.http_route("route.with.dots", build.http_rule("/dotted"))
 
 
 def configuration(of: Sidecar) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from tests import build
 from tests.envoy.some_certificates import certificate, pem
 from tests.http_client import call
 from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.slow
 SET = "observed"
 WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
 OUTSIDE = "spiffe://elsewhere/metrics"
-ALLOW = {"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}
 
 
 class Watched(LiveMesh):
@@ -63,10 +63,7 @@ def certificate_files(folder: Path) -> tuple[str, str]:
 def whole_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     echo = TcpEcho()
     with Watched(tmp_path_factory.mktemp("watched")) as mesh:
-        mtls = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
-        allow = {"rules": [{"default": {"allow": [ALLOW]}}]}
-        mesh.apply({"type": "Mesh", "name": "default", "mtls": mtls})
-        mesh.apply({"type": "MeshTrafficPermission", "name": "all-may", "spec": allow})
+        mesh.apply(build.mesh(mtls=build.builtin_mtls("ca-1")), build.allow_all())
         given = certificate_files(mesh.directory)
         flags = ("--metrics-cert-file", given[0], "--metrics-key-file", given[1])
         mesh.backend = mesh.sidecar("backend-1", "backend", flags=flags, wait=False)

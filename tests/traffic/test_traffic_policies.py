@@ -10,22 +10,17 @@ from typing import Any
 
 import pytest
 
+from tests import build
+from tests.build import policy
 from tests.http_client import PersistentConnection, Response
 from tests.traffic.conftest import Site
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-BACKEND = {"kind": "MeshService", "name": "backend"}
-OTHER = {"kind": "MeshService", "name": "other"}
-DB = {"kind": "MeshService", "name": "db"}
+BACKEND, OTHER, DB = (build.service_ref(name) for name in ("backend", "other", "db"))
 SLOW = "/sleep/1.4"
 NO_RETRIES = {"http": {"numRetries": 0}}
-
-
-def policy(kind: str, name: str, *entries: tuple[Mapping[str, Any], Mapping[str, Any]]) -> Mapping[str, Any]:
-    to = [{"targetRef": target, "default": default} for target, default in entries]
-    return {"type": kind, "name": name, "spec": {"to": to}}
 
 
 def on_route(name: str, kind: str = "MeshHTTPRoute") -> Mapping[str, Any]:
@@ -35,12 +30,7 @@ def on_route(name: str, kind: str = "MeshHTTPRoute") -> Mapping[str, Any]:
 def route(name: str, target: Mapping[str, Any] = BACKEND, **top: Any) -> Mapping[str, Any]:
     """A route for requests that ask for it by its name."""
     match = {"headers": [{"name": "x-route", "type": "Exact", "value": name}]}
-    rules = [{"matches": [match], "default": {}}]
-    return {
-        "type": "MeshHTTPRoute",
-        "name": name,
-        "spec": {**top, "to": [{"targetRef": target, "rules": rules}]},
-    }
+    return build.http_route(name, {"matches": [match], "default": {}}, to=target["name"], **top)
 
 
 def request_timeout(limit: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import call
 from tests.live_mesh import Echo, LiveMesh, Sidecar
 from tests.ports import free_port
@@ -42,14 +43,8 @@ def answered(client: Sidecar) -> Counter[str]:
     return Counter(client.call("api").headers.get("x-from", "") for _ in range(N_CALLS))
 
 
-def stored(name: str, port: int, target: int) -> dict[str, Any]:
-    tags = {"kuma.io/service": name, "kuma.io/protocol": "http"}
-    inbound = {"port": port, "servicePort": target, "tags": tags}
-    return {
-        "type": "Dataplane",
-        "name": name,
-        "networking": {"address": "127.0.0.1", "inbound": [inbound]},
-    }
+def dataplane_on(name: str, port: int, target: int) -> dict[str, Any]:
+    return build.dataplane(name, inbound=[build.inbound(name, port, servicePort=target)])
 
 
 def test_a_second_proxy_on_the_port_does_not_start(mesh: LiveMesh, api: Sidecar, client: Sidecar):
@@ -65,7 +60,7 @@ def test_a_second_proxy_on_the_port_does_not_start(mesh: LiveMesh, api: Sidecar,
 def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: LiveMesh, api: Sidecar, client: Sidecar):
     """The Dataplane is stored, so that `dp run` cannot know the port before its Envoy does."""
     service = Echo(name="rival")
-    mesh.apply(stored("rival", api.inbound, service.port))
+    mesh.apply(dataplane_on("rival", api.inbound, service.port))
     rival = mesh.sidecar("rival", serves=False, wait=False)
     try:
         rival.says(f"is not ready: it cannot listen on 127.0.0.1:{api.inbound}: Address already in use")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.live_mesh import Echo, LiveMesh, Sidecar, steady_traffic
 from tests.ports import free_port
 from tests.waiting import until
@@ -32,13 +33,11 @@ class Probed(LiveMesh):
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probed]:
     with Probed(tmp_path_factory.mktemp("probed")) as mesh:
-        ports = [{"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}]
-        spec = {"selector": {"dataplaneTags": {"kuma.io/service": "backend"}}, "ports": ports}
-        mesh.apply({"type": "MeshService", "name": "backend", "spec": spec})
+        mesh.apply(build.mesh_service("backend", build.port(name="http", targetPort="http")))
         mesh.first, mesh.second = Echo(name="first"), Echo(name="second")
         flags = ("--service-probe",)
         mesh.sidecar("backend-1", "backend", target=mesh.first.port, flags=flags, wait=False)
-        mesh.apply(dataplane("backend-2", mesh.second.port))
+        mesh.apply(probed_dataplane("backend-2", mesh.second.port))
         mesh.sidecar("backend-2", serves=False, wait=False)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend",))
         until(lambda: mesh.names() == {"first", "second"}, "both proxies answer")
@@ -46,12 +45,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probed]:
         mesh.first.stop()
 
 
-def dataplane(name: str, service_port: int) -> dict[str, Any]:
-    tags = {"kuma.io/service": "backend", "kuma.io/protocol": "http"}
-    served = {"port": free_port(), "servicePort": service_port, "name": "http", "tags": tags}
+def probed_dataplane(name: str, service_port: int) -> dict[str, Any]:
     probe = {"interval": "0.2s", "timeout": "1s", "unhealthyThreshold": 2, "tcp": {}}
-    networking = {"address": "127.0.0.1", "inbound": [{**served, "serviceProbe": probe}]}
-    return {"type": "Dataplane", "name": name, "networking": networking}
+    served = {"servicePort": service_port, "name": "http", "serviceProbe": probe}
+    return build.dataplane(name, inbound=[build.inbound("backend", free_port(), **served)])
 
 
 def test_a_proxy_whose_application_is_down_is_not_called_until_it_is_up_again(mesh):

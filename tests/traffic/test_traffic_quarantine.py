@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from tests import build
 from tests.http_client import call
 from tests.live_mesh import LiveMesh
 from tests.ports import free_port
@@ -30,13 +31,7 @@ REFUSED = {"lbPolicy": "CLUSTER_PROVIDED"}
 
 
 def route(value):
-    modified = {
-        "type": "ResponseHeaderModifier",
-        "responseHeaderModifier": {"set": [{"name": "x", "value": value}]},
-    }
-    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"filters": [modified]}}
-    to = {"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}
-    return {"type": "MeshHTTPRoute", "name": "marked", "spec": {"to": [to]}}
+    return build.http_route("marked", build.http_rule(filters=[build.response_header("x", value)]))
 
 
 @pytest.fixture(scope="module")

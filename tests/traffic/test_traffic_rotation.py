@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.build import allow_all
 from tests.http_client import Response
 from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes, load, steady_traffic
 from tests.waiting import until
@@ -44,10 +45,9 @@ class Seen:
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
     with LiveMesh(tmp_path_factory.mktemp("rotation")) as mesh:
-        allow = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
         mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
         mesh.apply(mtls("ca-1", "ca-1"))
-        mesh.apply({"type": "MeshTrafficPermission", "name": "all", "spec": {"rules": [{"default": allow}]}})
+        mesh.apply(allow_all())
         yield mesh
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.traffic.conftest import GREETING, Site
 from tests.waiting import until
 
@@ -16,9 +17,7 @@ N_SIGMAS = 5
 
 
 def route(*rules: Mapping[str, Any], to: str = "backend", name: str = "") -> Mapping[str, Any]:
-    target = {"kind": "MeshService", "name": to}
-    spec = {"to": [{"targetRef": target, "rules": list(rules)}]}
-    return {"type": "MeshHTTPRoute", "name": name or f"route-to-{to}", "spec": spec}
+    return build.http_route(name or f"route-to-{to}", *rules, to=to)
 
 
 def rule(

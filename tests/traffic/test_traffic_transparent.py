@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import build
 from tests.http_client import Response
 from tests.live_mesh import KOGUMA, LiveMesh, Process, Sidecar
 from tests.netns import Namespace, Network, opened
@@ -27,7 +28,7 @@ HUB, HUB6, WEB = "10.9.1.1", "fd09:1::1", "10.9.1.2"
 BACKEND, BACKEND6 = "10.9.2.2", "fd09:2::2"
 SERVED, UNDESCRIBED, UNREDIRECTED = 8080, 9090, 9091
 BY_NAME, BY_TAG = "backend.svc.mesh.local", "backend.mesh"
-STRICT = {"mtls": {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}}
+STRICT = {"mtls": build.builtin_mtls("ca-1")}
 
 
 class HubMesh(LiveMesh):
@@ -210,10 +211,7 @@ def test_a_call_to_the_redirection_itself_is_closed_and_does_not_go_in_circles(s
 
 
 def test_with_strict_mtls_nobody_gets_around_it(site: Site):
-    everybody = {
-        "rules": [{"default": {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}}]
-    }
-    site.mesh.apply({"type": "MeshTrafficPermission", "name": "everybody", "spec": everybody})
+    site.mesh.apply(build.allow_all("everybody"))
     with site.mesh_says(**STRICT):
         until(
             lambda: site.web.get(BY_NAME, SERVED).status == 200, "proxies call each other with certificates"
