@@ -146,7 +146,7 @@ def test_policies_that_tie_fail_no_round(tmp_path):
         plane.run(next_offer(line))
         for name, idle in (("one", "5s"), ("two", "6s")):
             made = plane("PUT", f"/meshes/default/meshtimeouts/{name}", timeout(name, idle=idle))
-            until(lambda: fleet._revision >= int(made.headers["Koguma-Revision"]), "it was looked at")  # noqa: B023 - asked at once
+            until(lambda: fleet.rounds.revision >= int(made.headers["Koguma-Revision"]), "it was looked at")  # noqa: B023 - asked at once
         assert "KG010" in str(made.json["warnings"])
         assert plane.plane.background.failures == []
 
@@ -156,7 +156,7 @@ def test_a_task_of_the_control_plane_that_dies_lives_again(tmp_path, monkeypatch
     monkeypatch.setattr(background, "RESTART_SECONDS_MIN", 0.001)
     with LocalControlPlane(tmp_path) as plane:
         fleet = plane.plane._proxies.fleet
-        works = fleet._wait
+        works = fleet.rounds._wait
         failures = iter([RuntimeError("dead")])
 
         async def fails():
@@ -164,7 +164,7 @@ def test_a_task_of_the_control_plane_that_dies_lives_again(tmp_path, monkeypatch
                 raise error
             await works()
 
-        monkeypatch.setattr(fleet, "_wait", fails)
+        monkeypatch.setattr(fleet.rounds, "_wait", fails)
         line = connect(plane, dataplane("web-1", service="web"), name="web-1")
         plane.run(next_offer(line))
         assert [(each.task, each.count) for each in plane.plane.background.failures] == [("proxies", 1)]

@@ -163,7 +163,7 @@ def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
     plane.run(line.close())
     again = connect(plane, dataplane())
     plane.run(line.close())  # a late word about the old stream changes nothing
-    assert plane.plane._proxies.fleet.line(again.key) is again
+    assert plane.plane._proxies.fleet.roster.get(again.key) is again
     with pytest.raises(AssertionError):
         until(lambda: stored(plane) is None, "", 0.6)
 
@@ -254,7 +254,7 @@ BINDING = ["feature-access-log-pipe", "feature-bind-outbounds"]
 def test_what_known_proxies_share_is_there_before_they_come_back(
     tmp_path, monkeypatch, seconds, features, explicit, runs
 ):
-    monkeypatch.setattr("koguma.fleet.fleet.PREPARED_SECONDS_MAX", seconds)
+    monkeypatch.setattr("koguma.fleet.rounds.PREPARED_SECONDS_MAX", seconds)
     store = f"sqlite:///{tmp_path / 'mesh.db'}"
     outbound = [{"port": 9000, "tags": {"kuma.io/service": "web"}}] if explicit else []
     brought = {
@@ -266,8 +266,8 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
 
     def come(plane):
         lines = [connect(plane, brought[name], name=name, **said) for name in brought]
-        until(lambda: all(line.compiled is not None for line in lines))
-        return [line.compiled for line in lines]
+        until(lambda: all(line.snapshot is not None for line in lines))
+        return [line.snapshot for line in lines]
 
     with LocalControlPlane(tmp_path / "a", store=store) as first:
         come(first)
@@ -276,7 +276,7 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
         )
         settled = come(first)
     with LocalControlPlane(tmp_path / "a", store=store) as second:
-        ran = second.plane._proxies.fleet._control._db.runs
+        ran = second.plane._proxies.fleet.rounds._engine._db.runs
         before = ran["outbound.resources"]
         assert come(second) == settled
         assert ran["outbound.resources"] - before == runs
@@ -328,7 +328,7 @@ def test_certificates_from_before_count_again_only_when_inbounds_use_them(plane)
 
     def take():
         new = {name: piece.version for name, piece in line.offered.of_type(SECRET).items()}
-        secrets = new or line.secrets_taken  # Envoy drops them only when what used them is drained
+        secrets = new or line.secrets_acked  # Envoy drops them only when what used them is drained
         revision = line._offer.revision
         report(plane, line, ProxyStatus("synced", revision, revision, acked_versions={SECRET: secrets}))
 
@@ -419,7 +419,7 @@ def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(
         until(lambda: version() == old)
         report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
         assert proxies(plane)["items"][0]["state"] == "nack"
-        until(lambda: line.is_trying and version() == new)
+        until(lambda: line.is_retrying and version() == new)
     report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
     assert proxies(plane)["items"][0]["state"] == "synced"
     assert version() == new
@@ -441,7 +441,9 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
     until(lambda: all(line.offered.bundles for line in lines))
 
     def noted(offer):
-        waiting = [view for view in fleet.views() if fleet.line(view.key)._offer.revision < offer.revision]
+        waiting = [
+            view for view in fleet.views() if fleet.roster.get(view.key)._offer.revision < offer.revision
+        ]
         told.append((offer.revision, [view.revision for view in waiting]))
 
     async def settle():
@@ -469,9 +471,9 @@ def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
     until(lambda: offered(line, SECRET))  # from now on certificates are due some time
 
     async def ends(n_steps):
-        loop = asyncio.create_task(fleet.run())
+        loop = asyncio.create_task(fleet.rounds.run())
         await asyncio.sleep(0.05)
-        fleet.wake()
+        fleet.rounds.wake()
         for _ in range(n_steps):
             await asyncio.sleep(0)
         loop.cancel()

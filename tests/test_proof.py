@@ -37,7 +37,7 @@ def plant(plane, key):
         memo = db._memos[compiled.own][key]
         memo.answer = memo.answer._replace(bundles=memo.answer.bundles[:1])
 
-    plane.run(plane.plane._proxies.fleet._control.beside(lie))
+    plane.run(plane.plane._proxies.fleet.rounds._engine.beside(lie))
 
 
 @pytest.mark.slow
@@ -65,7 +65,11 @@ def broken(plane, proxies=frozenset({WEB, API})):
     """A prover whose process cannot do its work."""
     fleet = plane.plane._proxies.fleet
     return Prover(
-        fleet._control, plane.settings.place, "/nowhere/envoy", lambda: proxies, plane.plane._proxies._clock
+        fleet.rounds._engine,
+        plane.settings.place,
+        "/nowhere/envoy",
+        lambda: proxies,
+        plane.plane._proxies._clock,
     )
 
 

@@ -46,43 +46,43 @@ def refused(bad, good, text="no such filter", **more):
 def test_a_proxy_keeps_what_it_took_last_and_everything_else_goes_on(plane):
     held = made(plane)
     bad, good = piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good")
-    assert held.refuse(WEB, [refused(bad, good)])
-    offered = held.taken(WEB, snapshot(a="bad", b="new"))
+    assert held.hold(WEB, [refused(bad, good)])
+    offered = held.without_rejected(WEB, snapshot(a="bad", b="new"))
     assert bodies(offered) == {(CLUSTER, "a"): "good", (CLUSTER, "b"): "new", (LISTENER, "in"): "listener"}
     assert offered.get((CLUSTER, "a")).needs == ((CLUSTER, "other"),)
     untouched = snapshot(a="bad")
-    assert held.taken(Key(*WEB[:4], "web-2"), untouched) is untouched
+    assert held.without_rejected(Key(*WEB[:4], "web-2"), untouched) is untouched
 
 
 def test_only_bundles_that_hold_it_are_copied(plane):
     held = made(plane)
-    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
     compiled = snapshot(a="bad")
-    assert held.taken(WEB, compiled).bundles[1] is compiled.bundles[1]
+    assert held.without_rejected(WEB, compiled).bundles[1] is compiled.bundles[1]
 
 
 @pytest.mark.parametrize("after", [{"a": "fixed"}, {"b": "x"}])
 def test_what_changes_is_released(plane, after):
     held = made(plane)
-    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
     compiled = snapshot(**after)
-    assert held.taken(WEB, compiled) is compiled
+    assert held.without_rejected(WEB, compiled) is compiled
     assert held.of(WEB) == {}
 
 
 def test_the_same_refusal_twice_is_no_news_and_another_one_is(plane):
     held = made(plane)
     good = piece(CLUSTER, "a", "good")
-    assert held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
-    assert not held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
-    assert held.refuse(WEB, [refused(piece(CLUSTER, "a", "worse"), good)])
+    assert held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
+    assert not held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), good)])
+    assert held.hold(WEB, [refused(piece(CLUSTER, "a", "worse"), good)])
 
 
 def test_what_was_never_taken_in_any_version_is_offered_as_it_is(plane):
     held = made(plane)
-    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), None)])
+    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), None)])
     compiled = snapshot(a="bad")
-    assert bodies(held.taken(WEB, compiled)) == bodies(compiled)
+    assert bodies(held.without_rejected(WEB, compiled)) == bodies(compiled)
 
 
 IN_USE = "cannot bind '127.0.0.1:80': Address already in use"
@@ -90,24 +90,24 @@ IN_USE = "cannot bind '127.0.0.1:80': Address already in use"
 
 def test_what_was_refused_for_a_passing_reason_can_be_tried_again_and_is_held_no_more_once_it_is_taken(plane):
     held = made(plane)
-    held.refuse(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
-    assert not held.is_passing(WEB)
-    held.refuse(WEB, [refused(piece(CLUSTER, "b", "new"), piece(CLUSTER, "b", "old"), IN_USE)])
-    assert held.is_passing(WEB)
+    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    assert not held.has_passing(WEB)
+    held.hold(WEB, [refused(piece(CLUSTER, "b", "new"), piece(CLUSTER, "b", "old"), IN_USE)])
+    assert held.has_passing(WEB)
     compiled = snapshot(a="bad", b="new")
-    assert bodies(held.taken(WEB, compiled))[CLUSTER, "b"] == "old"
-    tried = held.trial(WEB, compiled)
+    assert bodies(held.without_rejected(WEB, compiled))[CLUSTER, "b"] == "old"
+    tried = held.without_lasting(WEB, compiled)
     assert (bodies(tried)[CLUSTER, "a"], bodies(tried)[CLUSTER, "b"]) == ("good", "new")
-    held.took(WEB, held.taken(WEB, compiled))
+    held.release_acked(WEB, held.without_rejected(WEB, compiled))
     assert set(held.of(WEB)) == {(CLUSTER, "a"), (CLUSTER, "b")}
-    held.took(WEB, tried)
+    held.release_acked(WEB, tried)
     assert set(held.of(WEB)) == {(CLUSTER, "a")}
-    assert not held.is_passing(WEB)
+    assert not held.has_passing(WEB)
 
 
 def test_keys_are_never_held(plane):
     held = made(plane)
-    assert not held.refuse(WEB, [refused(piece(SECRET, "identity", "key"), piece(SECRET, "identity", "old"))])
+    assert not held.hold(WEB, [refused(piece(SECRET, "identity", "key"), piece(SECRET, "identity", "old"))])
     assert held.of(WEB) == {}
 
 
@@ -123,7 +123,7 @@ def test_what_is_held_outlives_the_control_plane_and_goes_with_its_release(plane
     bad, good = piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good")
 
     async def refuse():
-        held.refuse(WEB, [refused(bad, good, policies=[kri])])
+        held.hold(WEB, [refused(bad, good, policies=[kri])])
 
     plane.run(refuse())
     until(lambda: stored(plane))
@@ -133,7 +133,7 @@ def test_what_is_held_outlives_the_control_plane_and_goes_with_its_release(plane
     assert later.of(WEB)[CLUSTER, "a"].policies == (kri,)
 
     async def release():
-        held.taken(WEB, snapshot(a="fixed"))
+        held.without_rejected(WEB, snapshot(a="fixed"))
 
     plane.run(release())
     until(lambda: not stored(plane))

@@ -75,7 +75,7 @@ def settled(plane):
 
     async def wait():
         fleet = plane.plane._proxies.fleet
-        await asyncio.gather(*fleet._removals.values(), return_exceptions=True)
+        await asyncio.gather(*fleet._deregistrations.values(), return_exceptions=True)
 
     plane.run(wait())
 
@@ -89,7 +89,7 @@ def test_a_token_for_tags_takes_over_no_dataplane_of_an_operator(plane):
             attempt(plane, attacker, payments("web"))
     assert bootstrap(plane, attacker, payments("web"))[0] == 403
     assert stored(plane) == before
-    assert plane.plane._proxies.fleet.line(owner.key) is owner
+    assert plane.plane._proxies.fleet.roster.get(owner.key) is owner
 
 
 def test_a_token_for_tags_takes_over_no_dataplane_of_another_proxy(plane):
@@ -104,7 +104,7 @@ def test_a_token_for_tags_takes_over_no_dataplane_of_another_proxy(plane):
     status, text = bootstrap(plane, attacker, payments("web"))
     assert (status, "belongs to another" in text) == (403, True)
     assert stored(plane) == before
-    assert plane.plane._proxies.fleet.line(owner.key) is owner
+    assert plane.plane._proxies.fleet.roster.get(owner.key) is owner
 
 
 def test_an_operators_dataplane_is_not_replaced_by_its_own_proxy_either(plane):
@@ -156,5 +156,5 @@ def test_what_an_operator_writes_while_a_proxy_registers_stays_the_operators(pla
     with pytest.raises(Invalid):
         connect(plane, shown, payments())
     assert times
-    assert fleet.line(stored(plane).key) is None
+    assert fleet.roster.get(stored(plane).key) is None
     assert REGISTERED_BY not in stored(plane).labels

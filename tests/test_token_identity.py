@@ -100,7 +100,7 @@ def connect(plane, name, shown, brings=None):
 
 
 def uris(line):
-    return until(lambda: line.uris, "it is known who it is")
+    return until(lambda: line.spiffe_ids, "it is known who it is")
 
 
 def test_a_certificate_names_the_tags_that_the_token_names(plane):
@@ -146,7 +146,7 @@ def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
     for brings in (None, document("d-1")):
         with pytest.raises(UnvouchedIdentity):
             connect(plane, "d-1", shown, brings)
-    assert plane.plane._proxies.fleet.line(line.key) is line
+    assert plane.plane._proxies.fleet.roster.get(line.key) is line
 
 
 def test_operators_may_leave_it_to_proxies_who_they_are(tmp_path):

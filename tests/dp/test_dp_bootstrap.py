@@ -14,7 +14,7 @@ from koguma.dp import bootstrap, control_plane, machine
 from koguma.dp.bootstrap import BootstrapParameters, EnvoyBuild
 from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
 from koguma.dp.dataplane import DataplaneProxy
-from koguma.fleet import bootstrap_request, connection
+from koguma.fleet import bootstrap_request, node_metadata
 from koguma.fleet.bootstrap_request import BootstrapRequest
 from koguma.model.redacted import Redacted
 
@@ -54,7 +54,7 @@ def test_the_request_says_what_policies_may_do_on_the_machine():
     assert "feature-proxy-data-sources" in made["features"]
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
     said = bootstrap_request.metadata(read, {}, None)
-    link = connection.node_metadata_of(said)
+    link = node_metadata.node_metadata_of(said)
     assert link.log_directories == ("/srv/logs",)
     assert link.gives_data
 

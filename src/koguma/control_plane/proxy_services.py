@@ -27,7 +27,7 @@ from koguma.fleet.certificates import Certificates
 from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
 from koguma.fleet.probing import Probing
-from koguma.fleet.quarantine import Held
+from koguma.fleet.quarantine import HeldResource
 from koguma.identity import certificate_facts
 from koguma.identity.claims import DataplaneClaims
 from koguma.model import duration
@@ -91,7 +91,7 @@ class ProxySide:
         self.prover: Prover | None = None
 
     def _connected(self) -> frozenset[Key]:
-        return self.fleet.connected if self.fleet else frozenset()
+        return self.fleet.roster.connected if self.fleet else frozenset()
 
     async def start(self, identity: ServerIdentity, tls: ssl.SSLContext) -> None:
         """Load Envoy's schema, and listen."""
@@ -113,7 +113,7 @@ class ProxySide:
             self._clock,
             self._statuses.poke,
         )
-        self._run("proxies", self.fleet.run)
+        self._run("proxies", self.fleet.rounds.run)
         self._run("quarantine", self.fleet.quarantine.run)
         self._prove(str(binary))
         if not self._settings.store_url.startswith("postgres"):
@@ -144,14 +144,16 @@ class ProxySide:
     async def let_in(self) -> None:
         """Let proxies in, once there is what known ones share; who connects meanwhile waits for that."""
         if self.fleet is not None and self._xds is not None:
-            await self.fleet.prepare()
+            await self.fleet.rounds.prepare()
             await self._xds.start()
 
     def _prove(self, binary: str) -> None:
         """Check the engine now and then against a compile from scratch."""
         assert self.fleet is not None
         fleet, place = self.fleet, self._context.place
-        self.prover = Prover(self._control, place, binary, lambda: fleet.connected, self._clock, fleet.wake)
+        self.prover = Prover(
+            self._control, place, binary, lambda: fleet.roster.connected, self._clock, fleet.rounds.wake
+        )
         every = duration.seconds(self._settings.proof_interval)
         if every > 0:
             prover = self.prover
@@ -181,7 +183,7 @@ class ProxySide:
 
     def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """How the proxies are, as the API shows it."""
-        return self.fleet.shown(mesh) if self.fleet else iter(())
+        return self.fleet.as_json(mesh) if self.fleet else iter(())
 
     def shown_refused(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The proxies that were not let in, as the API shows them."""
@@ -229,7 +231,7 @@ class ProxySide:
         yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
         refusing = found.get("nack", 0)
         yield "koguma_proxies_refusing", "Proxies that refused something.", "gauge", refusing
-        failed = self.fleet.n_rounds_failed if self.fleet else 0
+        failed = self.fleet.rounds.n_failed if self.fleet else 0
         yield (
             "koguma_push_rounds_failed",
             "Rounds of working out what changed that failed.",
@@ -299,7 +301,7 @@ def _ends_soon(claims: DataplaneClaims, now: datetime) -> bool:
     return left < min(_TOKEN_ENDS_SECONDS, (claims.exp - claims.iat) * _TOKEN_ENDS_SHARE)
 
 
-def _hint(held: Held) -> str:
+def _hint(held: HeldResource) -> str:
     has = "it has the version before" if held.good_version else "it has none"
     if held.is_passing:
         return f"{has}, and tries again by itself; stop what uses the address, or change the object"

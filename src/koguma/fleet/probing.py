@@ -19,8 +19,8 @@ from koguma.core.build.network import NodeMetadata
 from koguma.envoy import names
 from koguma.envoy.bootstrap import ADMIN_ADDRESS
 from koguma.envoy.health import HealthCheck
-from koguma.fleet.connection import node_metadata_of
 from koguma.fleet.gate import ProxyAdmission, ProxyGate
+from koguma.fleet.node_metadata import node_metadata_of
 from koguma.identity import dataplane_auth
 from koguma.kinds import service_probe
 from koguma.model.errors import Conflict, Gone, NotFound, Unavailable

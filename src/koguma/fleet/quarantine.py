@@ -1,10 +1,10 @@
-"""Quarantine: what an Envoy refused is held back for that proxy, which gets what it took last instead.
+"""Quarantine: a resource that an Envoy rejected is held back for that proxy, which keeps the last good one.
 
-A refused resource is known by its version, the hash of its content. As long as the compile gives that very
-version, the proxy is offered the last one that it took, also after a restart of either side: held resources
-are stored. Whatever changes the content, such as a corrected policy, releases it. Some reasons pass by
-themselves, such as a port that somebody else had: then the refused version is tried again now and then
-(`trials`), and taking it releases it too.
+A rejected resource is known by its version, the hash of its content. As long as the compile gives that very
+version, the proxy is offered the last one that it acknowledged, also after a restart of either side: held
+resources are stored. Whatever changes the content, such as a corrected policy, releases it. Some reasons pass
+by themselves, such as a port that another program had: then the rejected version is offered again now and
+then (`retries`), and an ACK releases it too.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from koguma.store.waiting import log_waiting
 
 PREFIX: Final = "koguma-quarantine-"
 RETRY_SECONDS: Final = 2.0
-_PAUSE_SECONDS: Final = 0.1  # what is refused together is stored together
-# Envoy's words where another program, or the machine, is in the way and not what it was told.
+_PAUSE_SECONDS: Final = 0.1  # what is rejected together is stored together
+# Envoy's error texts where another program or the machine is the cause, and not the configuration.
 _PASSING: Final = ("Address already in use", "Cannot assign requested address")
 
 _log = structlog.get_logger("koguma.quarantine")
 
 
-class Held(msgspec.Struct, frozen=True):
-    """A resource that a proxy refused, and what it has instead."""
+class HeldResource(msgspec.Struct, frozen=True):
+    """A resource that a proxy rejected, and the version that it keeps instead."""
 
     type: str
     name: str
-    version: str  # the one that was refused
-    text: str  # Envoy's words
-    policies: tuple[str, ...] = ()  # KRIs of those that had changed it last
-    good_version: str = ""  # empty where it never took any
+    version: str  # the one that was rejected
+    text: str  # Envoy's error text
+    policies: tuple[str, ...] = ()  # KRIs of those that changed it
+    good_version: str = ""  # empty where it never acknowledged any
     good: str = ""  # its bytes, base64
     needs: tuple[Id, ...] = ()
 
@@ -54,25 +54,25 @@ class Held(msgspec.Struct, frozen=True):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the reason may pass without a change of anything that we know of."""
-        return any(words in self.text for words in _PASSING)
+        """Whether the reason may pass without a change of any object."""
+        return any(text in self.text for text in _PASSING)
 
     @property
-    def piece(self) -> XdsResource | None:
-        """What the proxy took last."""
+    def last_acked(self) -> XdsResource | None:
+        """What the proxy acknowledged last."""
         if not self.good_version:
             return None
         return XdsResource(self.type, self.name, self.good_version, base64.b64decode(self.good), self.needs)
 
 
-class Record(msgspec.Struct, frozen=True):
-    """All that one proxy refused, as it is stored."""
+class QuarantineRecord(msgspec.Struct, frozen=True):
+    """All that one proxy rejected, as it is stored."""
 
     mesh: str
     zone: str
     namespace: str
     name: str
-    held: tuple[Held, ...]
+    held: tuple[HeldResource, ...]
 
     @property
     def key(self) -> Key:
@@ -80,128 +80,134 @@ class Record(msgspec.Struct, frozen=True):
         return Key("Dataplane", self.mesh, self.zone, self.namespace, self.name)
 
 
-def held(refused: XdsResource, good: XdsResource | None, text: str, policies: Iterable[str] = ()) -> Held:
-    """What to remember of a refusal."""
-    base = Held(*refused.id, refused.version, text, tuple(sorted(policies)))
-    if good is None or good.version == refused.version:
+def held(
+    rejected: XdsResource, good: XdsResource | None, text: str, policies: Iterable[str] = ()
+) -> HeldResource:
+    """What to remember of a NACK."""
+    base = HeldResource(*rejected.id, rejected.version, text, tuple(sorted(policies)))
+    if good is None or good.version == rejected.version:
         return base
     body = base64.b64encode(good.body).decode()
     return msgspec.structs.replace(base, good_version=good.version, good=body, needs=good.needs)
 
 
-def applied(snapshot: Snapshot, holding: Mapping[Id, Held]) -> Snapshot:
-    """A snapshot in which what is held is what the proxy took last; the rest is as it is, and shared."""
-    bundles = tuple(_applied(each, holding) for each in snapshot.bundles)
+def applied(snapshot: Snapshot, holding: Mapping[Id, HeldResource]) -> Snapshot:
+    """A snapshot with the last acknowledged version of each held resource; the other bundles are shared."""
+    bundles = tuple(_applied(bundle, holding) for bundle in snapshot.bundles)
     return msgspec.structs.replace(snapshot, bundles=bundles)
 
 
-def _applied(bundle: Bundle, holding: Mapping[Id, Held]) -> Bundle:
-    swapped = {
+def _applied(bundle: Bundle, holding: Mapping[Id, HeldResource]) -> Bundle:
+    replaced = {
         id_: good
-        for id_, each in holding.items()
-        if id_ in bundle.resources and (good := each.piece) is not None
+        for id_, resource in holding.items()
+        if id_ in bundle.resources and (good := resource.last_acked) is not None
     }
-    return Bundle({**bundle.resources, **swapped}, bundle.failures) if swapped else bundle
+    return Bundle({**bundle.resources, **replaced}, bundle.failures) if replaced else bundle
 
 
-def released(snapshot: Snapshot, holding: Mapping[Id, Held]) -> set[Id]:
-    """What is no longer what was refused."""
-    current = {id_: snapshot.get(id_) for id_ in holding}
+def released(snapshot: Snapshot, holding: Mapping[Id, HeldResource]) -> set[Id]:
+    """The resources whose content is no longer what was rejected."""
     return {
-        id_ for id_, each in holding.items() if (now := current[id_]) is None or now.version != each.version
+        id_
+        for id_, resource in holding.items()
+        if (current := snapshot.get(id_)) is None or current.version != resource.version
     }
 
 
 class Quarantine:
-    """What the proxies of this control plane refused; stored whenever it changes."""
+    """What the proxies of this control plane rejected; stored whenever it changes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._holding: dict[Key, dict[Id, Held]] = {}
+        self._holding: dict[Key, dict[Id, HeldResource]] = {}
         self._dirty: dict[Key, None] = {}
-        self._reported: set[str] = set()  # policies whose status says that they are refused
+        self._reported: set[str] = set()  # policies whose status says that proxies reject them
         self._wake = asyncio.Event()
 
     def load(self) -> None:
-        """Take what is stored."""
+        """Read what is stored."""
         for config in self._context.state.listed("Config"):
             if config.name.startswith(PREFIX):
                 record = _read(config)
                 if record is not None:
-                    self._holding[record.key] = {each.id: each for each in record.held}
+                    self._holding[record.key] = {resource.id: resource for resource in record.held}
         self._reported = set(self._blamed())
 
-    def of(self, proxy: Key) -> Mapping[Id, Held]:
+    def of(self, proxy: Key) -> Mapping[Id, HeldResource]:
         """What is held for a proxy."""
         return self._holding.get(proxy, {})
 
-    def refuse(self, proxy: Key, refused: Iterable[Held]) -> bool:
-        """Hold what a proxy refused; says whether that is news. Keys are never held: they would be stored."""
-        mine = self._holding.setdefault(proxy, {})
-        news = [each for each in refused if each.type != SECRET and _is_news(mine.get(each.id), each)]
-        for each in news:
-            mine[each.id] = each
+    def hold(self, proxy: Key, rejected: Iterable[HeldResource]) -> bool:
+        """Hold what a proxy rejected; whether any of it is new. Not secrets, since they would be stored."""
+        holding = self._holding.setdefault(proxy, {})
+        new = [each for each in rejected if each.type != SECRET and _is_new(holding.get(each.id), each)]
+        for resource in new:
+            holding[resource.id] = resource
             _log.warning(
                 "a proxy refused a part of its configuration; it gets what it took last"
-                if each.good_version
+                if resource.good_version
                 else "a proxy refused a part of its configuration; it goes without it",
                 proxy=proxy.name,
                 mesh=proxy.mesh,
-                type=each.type,
-                name=each.name,
-                policies=each.policies,
-                reason=each.text,
+                type=resource.type,
+                name=resource.name,
+                policies=resource.policies,
+                reason=resource.text,
             )
-        if not mine:
+        if not holding:
             del self._holding[proxy]
-        if news:
-            self._note(proxy)
-        return bool(news)
+        if new:
+            self._mark_dirty(proxy)
+        return bool(new)
 
     def blame(self, proxy: Key, policies: Mapping[Id, Iterable[str]]) -> None:
-        """Name the policies (by KRI) that had changed what is held."""
-        mine = self._holding.get(proxy, {})
-        for id_, each in mine.items():
-            named = tuple(sorted(policies.get(id_, ())))
-            if named and named != each.policies:
-                mine[id_] = msgspec.structs.replace(each, policies=named)
-                self._note(proxy)
+        """Name the policies (by KRI) that changed what is held."""
+        holding = self._holding.get(proxy, {})
+        for id_, resource in holding.items():
+            names = tuple(sorted(policies.get(id_, ())))
+            if names and names != resource.policies:
+                holding[id_] = msgspec.structs.replace(resource, policies=names)
+                self._mark_dirty(proxy)
 
-    def took(self, proxy: Key, snapshot: Snapshot) -> None:
-        """A proxy has taken all of this; what it refused of it before is no longer held."""
-        mine = self._holding.get(proxy)
-        if mine:
-            now = {id_: snapshot.get(id_) for id_ in mine}
-            taken = {id_ for id_, each in mine.items() if (has := now[id_]) and has.version == each.version}
-            self._release(proxy, taken, "what was refused before was taken now")
+    def release_acked(self, proxy: Key, snapshot: Snapshot) -> None:
+        """A proxy has acknowledged all of this; what it rejected of it before is no longer held."""
+        holding = self._holding.get(proxy)
+        if holding:
+            acked = {
+                id_
+                for id_, resource in holding.items()
+                if (current := snapshot.get(id_)) and current.version == resource.version
+            }
+            self._release(proxy, acked, "what was refused before was taken now")
 
-    def is_passing(self, proxy: Key) -> bool:
+    def has_passing(self, proxy: Key) -> bool:
         """Whether something is held for a proxy for a reason that may pass by itself."""
-        mine = self._holding.get(proxy)
-        return mine is not None and any(each.is_passing for each in mine.values())
+        holding = self._holding.get(proxy)
+        return holding is not None and any(resource.is_passing for resource in holding.values())
 
-    def trial(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
-        """What a proxy is offered for a trial: only what it refused for a lasting reason is held back."""
-        lasting = {id_: each for id_, each in self.of(proxy).items() if not each.is_passing}
+    def without_lasting(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
+        """The offer of a retry: only what was rejected for a lasting reason is held back."""
+        lasting = {id_: resource for id_, resource in self.of(proxy).items() if not resource.is_passing}
         return applied(snapshot, lasting) if lasting else snapshot
 
-    def taken(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
-        """What a proxy is to be offered: what was compiled, with what it refused held back."""
-        mine = self._holding.get(proxy)
-        if not mine:
+    def without_rejected(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
+        """The offer for a proxy: what was compiled, with what it rejected held back."""
+        holding = self._holding.get(proxy)
+        if not holding:
             return snapshot
-        self._release(proxy, released(snapshot, mine), "a refused part has changed and is sent again")
-        return applied(snapshot, mine) if mine else snapshot
+        self._release(proxy, released(snapshot, holding), "a refused part has changed and is sent again")
+        return applied(snapshot, holding) if holding else snapshot
 
-    def _release(self, proxy: Key, ids: Iterable[Id], words: str) -> None:
-        mine = self._holding[proxy]
+    def _release(self, proxy: Key, ids: Iterable[Id], event: str) -> None:
+        holding = self._holding[proxy]
         for id_ in ids:
-            _log.info(words, proxy=proxy.name, name=mine.pop(id_).name)
-            self._note(proxy)
-        if not mine:
+            _log.info(event, proxy=proxy.name, name=holding.pop(id_).name)
+            self._mark_dirty(proxy)
+        if not holding:
             del self._holding[proxy]
 
-    def _note(self, proxy: Key) -> None:
+    def _mark_dirty(self, proxy: Key) -> None:
         self._dirty[proxy] = None
         self._wake.set()
 
@@ -220,19 +226,19 @@ class Quarantine:
             await self._store(proxy)
             await self._report()
         except (AlreadyExists, Conflict, NotFound):
-            self._note(proxy)  # somebody else wrote it in between; look again
+            self._mark_dirty(proxy)  # somebody else wrote it in between; look again
         except Unavailable as error:
             log_waiting(_log, "quarantine waits for the store", error)
             await asyncio.sleep(RETRY_SECONDS)
-            self._note(proxy)
+            self._mark_dirty(proxy)
 
     async def _store(self, proxy: Key) -> None:
-        """Write what is held for a proxy; of two writers the later one counts, since it asks Envoy last."""
+        """Write what is held for a proxy; of two writers the later wins, since its Envoy answered last."""
         before = self._context.state.named("Config", "", _config_name(proxy))
-        mine = self._holding.get(proxy)
+        holding = self._holding.get(proxy)
         operation: Operation
-        if mine:
-            record = Record(*proxy[1:], tuple(mine[id_] for id_ in sorted(mine)))
+        if holding:
+            record = QuarantineRecord(*proxy[1:], tuple(holding[id_] for id_ in sorted(holding)))
             document = {
                 "type": "Config",
                 "name": _config_name(proxy),
@@ -246,7 +252,7 @@ class Quarantine:
         await self._context.store.write(Transaction((operation,), SYSTEM, "quarantine"))
 
     async def _report(self) -> None:
-        """Let each policy say that proxies refuse what comes of it, or that they no longer do."""
+        """Write the condition of each policy that proxies reject, or no longer reject."""
         blamed = self._blamed()
         for policy in sorted(self._reported | blamed.keys()):
             conditions = [_condition(blamed[policy])] if policy in blamed else []
@@ -257,31 +263,31 @@ class Quarantine:
                 await self._context.store.write(Transaction((put,), SYSTEM, "status"))
         self._reported = set(blamed)
 
-    def _blamed(self) -> dict[str, list[tuple[Key, Held]]]:
+    def _blamed(self) -> dict[str, list[tuple[Key, HeldResource]]]:
         """What is held because of each policy, by its KRI."""
-        found: dict[str, list[tuple[Key, Held]]] = {}
+        by_policy: dict[str, list[tuple[Key, HeldResource]]] = {}
         for proxy in sorted(self._holding):
-            for each in self._holding[proxy].values():
-                for policy in each.policies:
-                    found.setdefault(policy, []).append((proxy, each))
-        return found
+            for resource in self._holding[proxy].values():
+                for policy in resource.policies:
+                    by_policy.setdefault(policy, []).append((proxy, resource))
+        return by_policy
 
 
-def _is_news(before: Held | None, now: Held) -> bool:
+def _is_new(before: HeldResource | None, now: HeldResource) -> bool:
     return before is None or before.version != now.version
 
 
-def _condition(refusals: list[tuple[Key, Held]]) -> Json:
-    proxies = sorted({str(proxy) for proxy, _ in refusals})
+def _condition(rejections: list[tuple[Key, HeldResource]]) -> Json:
+    proxies = sorted({str(proxy) for proxy, _ in rejections})
     more = f" and {len(proxies) - 3} more" if len(proxies) > 3 else ""  # noqa: PLR2004 - enough to know whom to ask
-    _, first = refusals[0]
-    message = f"refused by {', '.join(proxies[:3])}{more}, which {_instead(refusals)}: {first.text}"
+    _, first = rejections[0]
+    message = f"refused by {', '.join(proxies[:3])}{more}, which {_instead(rejections)}: {first.text}"
     return {"type": "Accepted", "status": "False", "reason": "Refused", "message": message}
 
 
-def _instead(refusals: list[tuple[Key, Held]]) -> str:
-    """What proxies have in place of what they refused."""
-    had = {bool(each.good_version) for _, each in refusals}
+def _instead(rejections: list[tuple[Key, HeldResource]]) -> str:
+    """What proxies have in place of what they rejected."""
+    had = {bool(resource.good_version) for _, resource in rejections}
     if had == {True}:
         return "keep what they had"
     return "go without it" if had == {False} else "keep what they had of it, or go without it"
@@ -291,9 +297,9 @@ def _config_name(proxy: Key) -> str:
     return PREFIX + hashlib.blake2b("/".join(proxy[1:]).encode(), digest_size=12).hexdigest()
 
 
-def _read(config: Resource) -> Record | None:
+def _read(config: Resource) -> QuarantineRecord | None:
     try:
-        return msgspec.json.decode(str(config.spec.get("config", "")), type=Record)
+        return msgspec.json.decode(str(config.spec.get("config", "")), type=QuarantineRecord)
     except msgspec.DecodeError:
         _log.warning("what was held cannot be read, and is passed over", name=config.name)
         return None

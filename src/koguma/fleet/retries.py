@@ -1,7 +1,8 @@
-"""Trials: what a proxy refused for a reason that passes by itself is tried again, less and less often.
+"""Retries: when a proxy is offered again what it rejected for a reason that passes by itself.
 
-Nobody tells when a port is free again, so the proxy is asked. The first time soon, because mostly it was a
-program that was just ending; later seldom, because each time costs a line in the log of its Envoy.
+Nothing reports that a port is free again, so the proxy has to try. The first retry comes soon, because mostly
+the port belonged to a program that was just ending; later ones are rare, because each costs a line in the log
+of its Envoy.
 """
 
 import asyncio
@@ -14,28 +15,28 @@ FIRST_SECONDS: Final = 2.0
 SECONDS_MAX: Final = 60.0
 
 
-class Trials:
-    """When to try again with whom. `again` says whether there is still something to try."""
+class Retries:
+    """Schedules retries. `retry` makes one and returns whether there is still something to retry."""
 
-    def __init__(self, again: Callable[[Key], bool]) -> None:
-        self._again = again
-        self._planned: dict[Key, asyncio.TimerHandle] = {}
+    def __init__(self, retry: Callable[[Key], bool]) -> None:
+        self._retry = retry
+        self._scheduled: dict[Key, asyncio.TimerHandle] = {}
 
-    def plan(self, proxy: Key) -> None:
-        """Try again in a while, and again until it is of use or of no use; more than once is as once."""
-        if proxy not in self._planned:
-            self._plan(proxy, FIRST_SECONDS)
+    def schedule(self, proxy: Key) -> None:
+        """Retry until there is nothing left to retry. Idempotent."""
+        if proxy not in self._scheduled:
+            self._schedule(proxy, FIRST_SECONDS)
 
     def forget(self, proxy: Key) -> None:
-        """It has gone."""
-        planned = self._planned.pop(proxy, None)
-        if planned is not None:
-            planned.cancel()
+        """A proxy has disconnected."""
+        timer = self._scheduled.pop(proxy, None)
+        if timer is not None:
+            timer.cancel()
 
-    def _plan(self, proxy: Key, seconds: float) -> None:
-        self._planned[proxy] = asyncio.get_running_loop().call_later(seconds, self._try, proxy, seconds)
+    def _schedule(self, proxy: Key, seconds: float) -> None:
+        self._scheduled[proxy] = asyncio.get_running_loop().call_later(seconds, self._run, proxy, seconds)
 
-    def _try(self, proxy: Key, waited: float) -> None:
-        del self._planned[proxy]
-        if self._again(proxy):
-            self._plan(proxy, min(2 * waited, SECONDS_MAX))
+    def _run(self, proxy: Key, waited_seconds: float) -> None:
+        del self._scheduled[proxy]
+        if self._retry(proxy):
+            self._schedule(proxy, min(2 * waited_seconds, SECONDS_MAX))

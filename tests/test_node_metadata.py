@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koguma.core.build.network import NodeMetadata
-from koguma.fleet.connection import node_metadata_of
+from koguma.fleet.node_metadata import node_metadata_of
 
 
 def flow(port: Any, *, enabled: Any = True) -> dict[str, Any]:

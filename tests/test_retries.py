@@ -1,11 +1,11 @@
-"""Trials: again and again, less and less often, until there is nothing to try or nobody to try it with."""
+"""Retries: less and less often, until nothing is left to retry or the proxy has gone."""
 
 import asyncio
 
 import pytest
 
 from koguma.fleet import retries
-from koguma.fleet.retries import Trials
+from koguma.fleet.retries import Retries
 from koguma.model.resource import Key
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
@@ -38,22 +38,22 @@ class Tried:
 
 async def test_it_waits_longer_each_time_up_to_a_limit_and_ends_when_there_is_nothing_left():
     tried = Tried(3)
-    planned = Trials(tried)
-    planned.plan(WEB)
-    planned.plan(WEB)
+    scheduled = Retries(tried)
+    scheduled.schedule(WEB)
+    scheduled.schedule(WEB)
     await tried.done.wait()
     assert all(wait >= least for wait, least in zip(tried.waits, (0.01, 0.02, 0.03, 0.03), strict=True))
     tried.done.clear()
-    planned.plan(WEB)  # it begins anew
+    scheduled.schedule(WEB)  # it begins anew
     await tried.done.wait()
     assert len(tried.waits) == 5
 
 
 async def test_who_has_gone_is_not_tried_again():
     tried = Tried(1)
-    planned = Trials(tried)
-    planned.plan(WEB)
-    planned.forget(WEB)
-    planned.forget(WEB)
+    scheduled = Retries(tried)
+    scheduled.schedule(WEB)
+    scheduled.forget(WEB)
+    scheduled.forget(WEB)
     await asyncio.sleep(0.05)
     assert tried.waits == []

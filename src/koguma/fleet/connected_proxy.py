@@ -1,0 +1,234 @@
+"""Connected proxy: one proxy with an xDS stream to this control plane.
+
+At most one offer is pending for it, and the newest wins.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from sys import intern
+from typing import Final, Protocol
+
+from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
+from koguma.fleet.node_metadata import node_metadata_of, run_of
+from koguma.identity.claims import DataplaneClaims
+from koguma.model.resource import Key, Resource
+from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
+
+_OFFERS_KEPT: Final = 4  # a NACK of an older offer cannot be attributed
+_NO_VERSIONS: Final[Mapping[str, str]] = {}
+
+
+class FleetEvents(Protocol):
+    """What a connected proxy reports to the fleet."""
+
+    clock: Callable[[], datetime]
+
+    def secrets_acked(self, proxy: "ConnectedProxy", versions: Mapping[str, str]) -> None:
+        """It has acknowledged certificates: versions by secret name."""
+
+    def rejected(self, proxy: "ConnectedProxy") -> None:
+        """It has sent a NACK."""
+
+    def acked(self, proxy: "ConnectedProxy") -> None:
+        """It has acknowledged the newest offer completely."""
+
+    def ready(self, proxy: "ConnectedProxy") -> None:
+        """It has acknowledged all that it needs to be called, for the first time."""
+
+    async def disconnect(self, proxy: "ConnectedProxy") -> None:
+        """Its stream has ended."""
+
+
+class Admission(Protocol):
+    """The right by which a proxy is connected."""
+
+    @property
+    def claims(self) -> DataplaneClaims:
+        """The claims of its token."""
+
+    def check(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+
+
+class ConnectedProxy:
+    """One connected proxy; of its first request only what is needed later is kept."""
+
+    __slots__ = (
+        "_acked_inbounds",
+        "_events",
+        "_has_old_secrets",
+        "_is_offer_new",
+        "_offer",
+        "_offers",
+        "_on_offer",
+        "acked_snapshot",
+        "admission",
+        "behind_since",
+        "build_failure",
+        "connected_at",
+        "envoy",
+        "identity_tags",
+        "key",
+        "node",
+        "proxy",
+        "registered",
+        "run",
+        "secrets_acked",
+        "snapshot",
+        "spiffe_ids",
+        "status",
+    )
+
+    def __init__(
+        self,
+        events: FleetEvents,
+        request: ConnectRequest,
+        proxy: Resource,
+        admission: Admission,
+        *,
+        registered: bool,
+        identity_tags: frozenset[str] | None = None,
+    ) -> None:
+        self.key: Key = proxy.key
+        self.admission = admission
+        self.identity_tags = identity_tags  # those that its certificate may name; None: all that it has
+        self.proxy = proxy
+        self.registered = registered
+        self.envoy = intern(request.version)
+        self.node = node_metadata_of(request.metadata)
+        self.run = run_of(request, proxy.labels)
+        self.connected_at = events.clock()
+        self.snapshot: Snapshot | None = None  # as compiled, without secrets
+        self.spiffe_ids: tuple[str, ...] = ()
+        self.build_failure: Failure | None = None  # why there is no newer configuration at all
+        self.status = ProxyStatus("connecting", 0, 0)
+        self.behind_since: datetime | None = self.connected_at
+        self.secrets_acked = _NO_VERSIONS  # by name
+        self.acked_snapshot = Snapshot()  # the last one that it acknowledged completely
+        self._events = events
+        self._offer: Offer | None = None
+        self._offers: tuple[Offer, ...] = ()
+        self._is_offer_new = False  # the stream has not been given the offer yet
+        self._on_offer: Callable[[Offer], None] | None = None
+        self._acked_inbounds = False
+        self._has_old_secrets = False  # which count again once its inbounds use them
+
+    def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
+        """Call `on_offer` with a pending offer, then with each newer one."""
+        self._on_offer = on_offer
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._is_offer_new and self._on_offer is not None and self._offer is not None:
+            self._is_offer_new = False
+            self._on_offer(self._offer)
+
+    def offer(self, revision: int, snapshot: Snapshot) -> None:
+        """Offer a configuration, unless it is what was offered last."""
+        if self._offer is None or not is_same(self._offer.snapshot, snapshot):
+            self._set_offer(Offer(revision, snapshot))
+
+    def offer_again(self, snapshot: Snapshot) -> None:
+        """Offer a configuration, also the versions of it that were rejected before."""
+        assert self._offer is not None
+        self._set_offer(Offer(self._offer.revision, snapshot, retry_rejected=True))
+
+    def count_secrets_again(self) -> None:
+        """Report the acknowledged secrets once more after the next offer was acknowledged.
+
+        Those that it still has from before mTLS was switched off and on are neither sent nor acknowledged
+        again.
+        """
+        self._has_old_secrets = bool(self.secrets_acked)
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether the last offer contained what it had rejected before."""
+        return self._offer is not None and self._offer.retry_rejected
+
+    def _set_offer(self, offer: Offer) -> None:
+        self._offer = offer
+        self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
+        self.behind_since = self.behind_since or self._events.clock()
+        self._is_offer_new = True
+        self._notify()
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What could not be built of its newest configuration; that is all of it where building raised."""
+        return (*self.offered.failures, *((self.build_failure,) if self.build_failure else ()))
+
+    @property
+    def kept(self) -> frozenset[Id]:
+        """Resources that could not be built, of which the proxy has an earlier version."""
+        acked = self.status.acked_versions
+        return frozenset(each.id for each in self.failures if each.name in (acked.get(each.type) or {}))
+
+    @property
+    def offered(self) -> Snapshot:
+        """The configuration that was offered last."""
+        return self._offer.snapshot if self._offer else Snapshot()
+
+    def rejected(self, rejection: Rejection) -> Iterator[XdsResource]:
+        """The resources that a NACK is about; none where its offer was too long ago."""
+        for offer in self._offers:
+            if offer.revision == rejection.revision:
+                for name in rejection.names:
+                    id_ = (rejection.type, name)
+                    offered, acked = offer.snapshot.get(id_), self.acked_snapshot.get(id_)
+                    if offered is not None and (acked is None or acked.version != offered.version):
+                        yield offered
+
+    def report(self, status: ProxyStatus) -> None:
+        """Note how much the proxy has acknowledged, and report what that means to the fleet."""
+        has_same_versions = status.acked_versions is self.status.acked_versions
+        self.status = status
+        if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
+            self.behind_since = None
+            self.acked_snapshot = self._offer.snapshot
+            self._offers = (self._offer,)  # nothing older can be rejected any more
+            self._events.acked(self)
+        if status.rejections:
+            self._events.rejected(self)
+        if not self._acked_inbounds and self._has_inbounds():
+            self._acked_inbounds = True
+            self._events.ready(self)
+        secrets = self.secrets_acked if has_same_versions else dict(status.acked_versions.get(SECRET) or {})
+        counts_again = self._has_old_secrets and self._has_inbounds()
+        if counts_again or secrets != self.secrets_acked:
+            self._has_old_secrets = self._has_old_secrets and not counts_again
+            self.secrets_acked = secrets
+            self._events.secrets_acked(self, secrets)
+
+    def _has_inbounds(self) -> bool:
+        """Whether it has acknowledged all that it needs to be called, whatever else it rejected."""
+        if self._offer is None:
+            return False
+        if self.status.state == "synced":
+            return self.status.acked >= self._offer.revision
+        acked = self.status.acked_versions
+        if not acked.get(LISTENER):
+            return False
+        inbound = [resource for resource in self.offered if _is_of_inbound(resource)]
+        return all((acked.get(each.type) or {}).get(each.name) == each.version for each in inbound)
+
+    def check_access(self) -> None:
+        """Raise Unauthenticated or Forbidden once the proxy may not stay."""
+        self.admission.check()
+
+    async def close(self) -> None:
+        """The stream has ended."""
+        await self._events.disconnect(self)
+
+
+def _is_of_inbound(resource: XdsResource) -> bool:
+    """Whether a resource is part of an inbound: named by the Dataplane, or an extension of its listener."""
+    return resource.type == EXTENSION or (resource.type != CLUSTER and resource.name.startswith("kri_dp_"))
+
+
+def is_same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots hold the same bundle objects.
+
+    Equal snapshots mostly share their bundles, and comparing bundles by content is expensive.
+    """
+    return [*map(id, one.bundles)] == [*map(id, other.bundles)]
