@@ -5,6 +5,7 @@ revision that the store had when it was asked, never for an older one.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -49,7 +50,11 @@ class LiveEngine:
             await self._catch_up()
             revision = self._changes.position
             running = asyncio.get_running_loop().run_in_executor(self._thread, work, self._db)
-            return await running, revision
+            try:
+                return await asyncio.shield(running), revision
+            except asyncio.CancelledError:
+                await _ended(running)
+                raise
 
     async def renew(self) -> None:
         """Begin anew with an empty memory."""
@@ -75,3 +80,10 @@ class LiveEngine:
         pipeline.take(self._db, written, gone)
         if self._db.n_memos > MEMOS_MAX:
             self._db.collect()  # answers that somebody asked for once; they are made again when asked again
+
+
+async def _ended(running: asyncio.Future[R]) -> None:
+    """Wait for the thread, which cannot be cancelled: until then nobody else may have the database."""
+    while not running.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({running})

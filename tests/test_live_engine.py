@@ -1,0 +1,42 @@
+"""Live engine: one user of the database at a time, whatever is cancelled."""
+
+import asyncio
+import threading
+
+import pytest
+
+from koguma.application.live_engine import LiveEngine
+from koguma.kinds import KINDS
+from koguma.model.kind import Kinds
+from koguma.model.place import Place
+from koguma.store import open_store
+
+
+@pytest.fixture
+async def store():
+    store = await open_store("memory://")
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("n_cancelled", [1, 2])
+async def test_work_that_is_cancelled_keeps_the_database_until_its_thread_has_ended(store, n_cancelled):
+    engine = LiveEngine(store, Kinds(KINDS), Place())
+    started, may_end = threading.Event(), threading.Event()
+
+    def work(_db):
+        started.set()
+        may_end.wait(30)
+
+    working = asyncio.create_task(engine.beside(work))
+    await asyncio.to_thread(started.wait, 30)
+    for _ in range(n_cancelled):
+        working.cancel()
+        await asyncio.sleep(0)
+    asking = asyncio.create_task(engine.database())
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    may_end.set()
+    await asking
+    with pytest.raises(asyncio.CancelledError):
+        await working
