@@ -20,7 +20,7 @@ from koguma.core.meta import kri
 from koguma.core.provenance import Shown, Viewer
 from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Proxy
-from koguma.model import labels, tags
+from koguma.model import labels, tags, target_ref
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -196,9 +196,9 @@ def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:
     """The routes that act: HTTP ones on a port that speaks HTTP, and TCP ones where none of those is."""
     if rules.protocol(db, port) in world.HTTP_PROTOCOLS:
         if port.http:
-            yield "MeshHTTPRoute", port.http
+            yield target_ref.HTTP_ROUTE, port.http
     elif port.tcp:
-        yield "MeshTCPRoute", port.tcp
+        yield target_ref.TCP_ROUTE, port.tcp
 
 
 def outbound_routes(db: Db, port: PortRules, *, fields: bool = False) -> Json:
@@ -218,7 +218,7 @@ def outbound_routes(db: Db, port: PortRules, *, fields: bool = False) -> Json:
 
 
 def _route_rules(viewer: Viewer, kind: str, entries: Entries) -> list[Json]:
-    if kind == "MeshTCPRoute":  # all of it is one rule, for all connections and of no single policy
+    if kind == target_ref.TCP_ROUTE:  # all of it is one rule, for all connections and of no single policy
         shown = viewer.conf(entries)
         return [{"kri": "", "matches": None, "conf": shown.conf, **_field_origins(shown)}]
     return [
@@ -234,7 +234,7 @@ def _route_rules(viewer: Viewer, kind: str, entries: Entries) -> list[Json]:
 
 def _tried(viewer: Viewer, kind: str, entries: Entries) -> dict[str, Json]:
     """The matches in the order in which a request tries them; the first that fits decides."""
-    if kind != "MeshHTTPRoute":
+    if kind != target_ref.HTTP_ROUTE:
         return {}
     found = routes.ranked([each.rule for each in viewer.route_rules(entries)])
     return {"tried": [{"kri": kri(viewer.db, each.rule.origin), "match": each.match} for each in found]}

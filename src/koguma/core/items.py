@@ -16,6 +16,7 @@ from koguma.core.order import Rank, Tier
 from koguma.core.role import Role
 from koguma.core.routes import RouteRule
 from koguma.core.world import Pairs, pairs
+from koguma.model import target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import item as element
@@ -64,10 +65,10 @@ def item(db: Db, entry: ItemId) -> Item:
     if entry.list == "default":
         return Item(entry.policy, rank(db, entry), "spec.default", spec.get("default") or {})
     written = spec[entry.list][entry.number]
-    if entry.policy.kind == "MeshHTTPRoute":
+    if entry.policy.kind == target_ref.HTTP_ROUTE:
         conf = {name: written[name] for name in ("rules", "hostnames") if written.get(name)}
         return Item(entry.policy, rank(db, entry), entry.path, conf)
-    if entry.policy.kind == "MeshTCPRoute":
+    if entry.policy.kind == target_ref.TCP_ROUTE:
         first = (written.get("rules") or [{}])[0]
         return Item(
             entry.policy, rank(db, entry), f"{entry.path}.rules[0].default", first.get("default") or {}

@@ -17,11 +17,11 @@ from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.role import Role
 from koguma.core.world import Pairs, Proxy, pairs
-from koguma.model import labels, tags
+from koguma.model import labels, tags, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
-ROUTE_KINDS: Final = ("MeshHTTPRoute", "MeshTCPRoute")
+ROUTE_KINDS: Final = target_ref.ROUTES
 
 
 class Selector(msgspec.Struct, frozen=True):

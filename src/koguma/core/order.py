@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from koguma.core.role import Role
+from koguma.model import target_ref
 
 
 class Tier(IntEnum):
@@ -67,8 +68,8 @@ _KINDS: Final = {
     "MeshExternalService": 6,
     "MeshMultiZoneService": 7,
     "MeshServiceSubset": 8,
-    "MeshHTTPRoute": 9,
-    "MeshTCPRoute": 9,
+    target_ref.HTTP_ROUTE: 9,
+    target_ref.TCP_ROUTE: 9,
 }
 _ORIGINS: Final = {"global": 0, "": 1, "zone": 2}
 _UNKNOWN_ORIGIN: Final = _ORIGINS[""]

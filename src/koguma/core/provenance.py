@@ -16,7 +16,7 @@ from koguma.core.incremental import Db
 from koguma.core.items import Entries, ItemId
 from koguma.core.merge import Item, Loser, Origin
 from koguma.core.routes import RouteRule, TracedRule
-from koguma.model import forms
+from koguma.model import forms, target_ref
 from koguma.model.page import Page
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -78,7 +78,7 @@ class Viewer:
 
         With more than one, the paths of fields begin with the place in the list.
         """
-        if kind != "MeshHTTPRoute":
+        if kind != target_ref.HTTP_ROUTE:
             shown = self.conf(entries)
             return Shown([shown.conf], shown.origins, shown.warnings)
         groups = [self._route_conf(hosts, group) for hosts, group in self._by_hostnames(entries)]

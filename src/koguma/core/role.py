@@ -5,6 +5,7 @@ Roles decide whom a policy reaches and which of two wins: system < producer < co
 
 from enum import Enum
 
+from koguma.model import target_ref
 from koguma.model.kind import Kind
 from koguma.model.place import Place
 from koguma.model.schema import Json
@@ -23,7 +24,7 @@ class MixedRoles(ValueError):
     """Some targets make the policy a producer's, others a consumer's."""
 
 
-_PRODUCER_KINDS = ("MeshService", "MeshHTTPRoute", "MeshTCPRoute")
+_PRODUCER_KINDS = ("MeshService", *target_ref.ROUTES)
 _PRODUCER_LABELS = {"kuma.io/display-name", "k8s.kuma.io/namespace"}
 
 

@@ -177,7 +177,7 @@ def _ports_of(db: Db, targeted: Mapping[str, EntriesByTarget], destination: Key)
 def _port_rules(db: Db, targeted: Mapping[str, EntriesByTarget], destination: Key, section: str) -> PortRules:
     http, tcp = (
         _relevant(db, targeted[kind], destination, section) if kind in targeted else ()
-        for kind in ("MeshHTTPRoute", "MeshTCPRoute")
+        for kind in ROUTE_KINDS
     )
     # An entry without rules is legal and says nothing; it must not turn an HTTP port into a TCP one.
     tcp = tuple(entry for entry in tcp if items.has_tcp_rule(db, entry))

@@ -20,7 +20,7 @@ from koguma.core.provenance import Shown, Viewer
 from koguma.core.rules import ProxyClass
 from koguma.core.subset_rules import SubsetRule
 from koguma.core.world import Inbound, Pairs
-from koguma.model import tags
+from koguma.model import tags, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -188,7 +188,7 @@ def _to_rule(viewer: Viewer, kind: str, rule: _ToRule) -> tuple[Json, tuple[str,
 def _http_matches(db: Db, mine: ProxyClass) -> list[Json]:
     """The different matches of all HTTP routes of the proxy, by the hash that Kuma gives them."""
     acting = [port.http for port in rules.ports(db, mine)]
-    acting += [rule.entries for rule in _subset_rules(db, "MeshHTTPRoute", mine)]
+    acting += [rule.entries for rule in _subset_rules(db, target_ref.HTTP_ROUTE, mine)]
     found = {
         routes.match_hash(rule.matches): rule.matches or []
         for entries in dict.fromkeys(acting)

@@ -18,7 +18,7 @@ from koguma.core import items, match, order, routes, world
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId, Policies
 from koguma.core.world import Pairs, pairs
-from koguma.model import tags
+from koguma.model import tags, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -57,7 +57,7 @@ def outbound(db: Db, policies: Policies) -> tuple[SubsetRule, ...]:
 def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
     entries = items.clean_spec(db, policy).get("to") or ()
     refs = [entry.get("targetRef") or {} for entry in entries]
-    if any(ref.get("kind") == "MeshHTTPRoute" for ref in refs):
+    if any(ref.get("kind") == target_ref.HTTP_ROUTE for ref in refs):
         return  # Kuma leaves out the whole policy
     selector = match.selector(db, policy)
     if selector is None:
@@ -80,7 +80,7 @@ def _subset(ref: Json) -> Pairs | None:
 
 
 def _of_route(db: Db, route: Key) -> Iterator[Pairs]:
-    if world.RESOURCES.get(db, route) is None or route.kind != "MeshHTTPRoute":
+    if world.RESOURCES.get(db, route) is None or route.kind != target_ref.HTTP_ROUTE:
         return
     for entry in items.clean_spec(db, route).get("to") or ():
         subset = _subset(entry.get("targetRef") or {})

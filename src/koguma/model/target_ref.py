@@ -26,10 +26,14 @@ RefKind = Literal[
 ]
 
 # Which proxies a policy acts on. Kuma 2.13 marks the last four as deprecated.
+# The routes: policies that the engine itself reads, since others refer to them.
+HTTP_ROUTE: Final = "MeshHTTPRoute"
+TCP_ROUTE: Final = "MeshTCPRoute"
+
 PROXIES: Final = ("Mesh", "Dataplane", "MeshSubset", "MeshGateway", "MeshService", "MeshServiceSubset")
 # The same for a policy in a namespace other than the system one.
 NAMESPACED_PROXIES: Final = ("Mesh", "Dataplane", "MeshSubset", "MeshService", "MeshServiceSubset")
-ROUTES: Final = ("MeshHTTPRoute", "MeshTCPRoute")
+ROUTES: Final = (HTTP_ROUTE, TCP_ROUTE)
 DESTINATIONS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 CLIENTS: Final = ("Mesh", "MeshSubset", "MeshService", "MeshServiceSubset")
 

@@ -36,6 +36,7 @@ from koguma.envoy import names, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource
+from koguma.model import target_ref
 from koguma.model.overlay import Where
 from koguma.model.resource import Key
 
@@ -116,7 +117,7 @@ def _listener_spec(db: Db, port: PortRules, whole: ByKind, caller: Caller, subse
     """A listener's spec; `whole` are entries about whole proxies that act on outbound traffic."""
     protocol = rules.protocol(db, port)
     where = caller.where(protocol, encoding.kri(db, port.destination, port.section))
-    route_kind = "MeshTCPRoute" if protocol == "tcp" else "MeshHTTPRoute"
+    route_kind = target_ref.TCP_ROUTE if protocol == "tcp" else target_ref.HTTP_ROUTE
     route_overlays = tuple(
         (route.key, _overlays(db, (*entries, *whole), where))
         for route, entries in port.routes

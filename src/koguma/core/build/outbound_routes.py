@@ -14,6 +14,7 @@ from koguma.envoy import names
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure
+from koguma.model import target_ref
 from koguma.model.overlay import NO_DATA
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -103,7 +104,9 @@ def _reads_machine(route: Data) -> bool:
 def _machine_failures(routes: Iterable[Data]) -> Iterator[Failure]:
     for route in routes:
         if _reads_machine(route):
-            yield Failure("policy", "MeshHTTPRoute", f"directResponse.body {NO_DATA}", str(route.get("name")))
+            yield Failure(
+                "policy", target_ref.HTTP_ROUTE, f"directResponse.body {NO_DATA}", str(route.get("name"))
+            )
 
 
 def _without_body(route: Data) -> Data:

@@ -20,6 +20,7 @@ from koguma.core.oddities.problem import (
     Problem,
 )
 from koguma.core.routes import Normalised, NormalMatch
+from koguma.model import target_ref
 from koguma.model.kind import About
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -99,7 +100,7 @@ def wrong_protocol(db: Db, policy: Key) -> Iterator[Problem]:
         if not ports:
             continue
         entry, where = ItemId(policy, "to", index), ", ".join(str(t.key) for t in meant)
-        if policy.kind == "MeshHTTPRoute":
+        if policy.kind == target_ref.HTTP_ROUTE:
             yield from _http_route(entry, where, ports)
         else:
             yield from _sections(db, entry, where, ports)
@@ -176,7 +177,7 @@ def never_matched(db: Db, policy: Key) -> Iterator[Problem]:
     spec = items.clean_spec(db, policy)
     if policy.kind == "MeshGatewayHTTPRoute":
         yield from _never_matched(policy, spec.get("rules") or (), "spec.rules")
-    elif policy.kind == "MeshHTTPRoute":
+    elif policy.kind == target_ref.HTTP_ROUTE:
         for index, entry in enumerate(spec.get("to") or ()):
             yield from _never_matched(policy, entry.get("rules") or (), f"{item('spec.to', index)}.rules")
 

@@ -13,7 +13,7 @@ from koguma.core.items import clean_spec
 from koguma.core.oddities.problem import NO_OBJECT, NO_PORT, Problem, Severity
 from koguma.core.role import Role
 from koguma.core.world import Destination, Pairs, pairs
-from koguma.model import labels, tags
+from koguma.model import labels, tags, target_ref
 from koguma.model.nearest import nearest
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -59,7 +59,7 @@ def unresolved(db: Db, policy: Key) -> Iterator[Problem]:
         match one.kind:
             case "MeshServiceSubset":
                 yield from _subset(db, policy, one)
-            case "MeshGateway" | "MeshHTTPRoute" | "MeshTCPRoute":
+            case "MeshGateway" | target_ref.HTTP_ROUTE | target_ref.TCP_ROUTE:
                 yield from _object(db, policy, one)
             case kind if kind in world.DESTINATION_KINDS:
                 yield from _object(db, policy, one)

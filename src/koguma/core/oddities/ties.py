@@ -14,6 +14,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, Target
 from koguma.core.oddities import selection
 from koguma.core.oddities.problem import ANSWERED_TWICE, TIE, Problem
+from koguma.model import target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -156,7 +157,7 @@ def leaves(db: Db, entry: ItemId) -> Mapping[str, tuple[str, Json]]:
     Lists that are joined cannot lose, so they are left out.
     """
     conf = items.item(db, entry).conf
-    if entry.policy.kind == "MeshHTTPRoute":
+    if entry.policy.kind == target_ref.HTTP_ROUTE:
         return dict(_rule_leaves(conf))
     return {at: (at, value) for at, value in _leaves(conf, "")}
 
@@ -181,7 +182,7 @@ def _rule_leaves(conf: Json) -> Iterator[tuple[str, tuple[str, Json]]]:
 
 def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
     """Rules that this route and others make together and that no proxy could follow as they are."""
-    if policy.kind != "MeshHTTPRoute":
+    if policy.kind != target_ref.HTTP_ROUTE:
         return
     seen = set()
     for together in _together(db, policy):
