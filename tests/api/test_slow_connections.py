@@ -22,6 +22,7 @@ REQUEST_HEAD = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n"
 def plane(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "HEADER_SECONDS_MAX", HEADER_SECONDS)
+        patch.setattr(connections, "UNREAD_SECONDS_MAX", HEADER_SECONDS)
         patch.setattr(connections, "CONNECTIONS_PER_ADDRESS_MAX", 20)
         patch.setattr(server, "_HANDSHAKE_SECONDS_MAX", HEADER_SECONDS)
         with LocalControlPlane(tmp_path_factory.mktemp("slow")) as plane:
@@ -129,6 +130,13 @@ def test_a_watch_and_a_slow_body_live_longer_than_headers_may(plane):
         assert body.getresponse().status == 201
         body.close()
         assert "slow" in names_until(events, "slow")
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_a_client_that_reads_no_answer_is_closed(plane, port):
+    requests = (REQUEST_HEAD + b"\r\n") * 500_000  # more than all buffers on the way hold
+    with connected(plane, port) as connection, pytest.raises((ConnectionError, ssl.SSLError)):
+        connection.sendall(requests)
 
 
 def test_of_too_many_connections_of_an_address_the_longest_idle_one_is_closed(plane):

@@ -1,10 +1,11 @@
-"""Connections: what a client may hold open before it has sent a request.
+"""Connections: how long a client may hold one without sending a request, or without reading its answer.
 
 aiohttp limits how long an answered connection stays idle, but gives headers that arrive one byte at a time
 ("slowloris") the same long limit, and it does not count connections. Both limits are here. A connection whose
 request headers do not arrive in time is closed, as by Go's `ReadHeaderTimeout`. Where one address has too
 many connections, the one that is idle for the longest time is closed. Requests under way (watches, long
-answers, large bodies) are never touched.
+answers, large bodies) are never touched, unless their client has stopped reading for a minute: whoever
+sends requests and reads nothing would hold a connection forever, without having to say who it is.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from aiohttp import web
 
 CONNECTIONS_PER_ADDRESS_MAX: Final = 512
 HEADER_SECONDS_MAX: Final = 10.0  # from the first byte; on a new connection, from its start
+UNREAD_SECONDS_MAX: Final = 60.0  # while the buffers towards a client are full
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -57,13 +59,15 @@ class LimitedServer(web.Server):
 class LimitedConnection(web.RequestHandler):
     """One connection: aiohttp's protocol, with a deadline for the headers of each request."""
 
-    __slots__ = ("_address", "_deadline", "_limits")
+    __slots__ = ("_address", "_deadline", "_limits", "_socket", "_unread_deadline")
 
     def __init__(self, server: LimitedServer, **options: Any) -> None:
         super().__init__(server, **options)
         self._limits = server
         self._address = ""  # stays empty on a unix socket, which only our own user can open
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread_deadline: asyncio.TimerHandle | None = None
+        self._socket: asyncio.WriteTransport | None = None  # `transport` is None as soon as it is closing
 
     @property
     def is_idle(self) -> bool:
@@ -73,6 +77,8 @@ class LimitedConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the first request's headers have their deadline from here."""
         super().connection_made(transport)
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._socket = transport
         self._start_deadline()
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -90,11 +96,28 @@ class LimitedConnection(web.RequestHandler):
         elif self._deadline is None and self.is_idle:
             self._start_deadline()
 
+    def pause_writing(self) -> None:
+        """Wait for the client to read: the buffers are full, and it has a deadline for that."""
+        super().pause_writing()
+        self._start_unread_deadline()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read enough."""
+        self._stop_unread_deadline()
+        super().resume_writing()
+
+    def force_close(self) -> None:
+        """Close, which takes until the client has read what is on its way; that has a deadline too."""
+        super().force_close()
+        self._start_unread_deadline()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """End."""
-        self._stop_deadline()
-        self._limits.closed(self, self._address)
         super().connection_lost(exc)
+        self._limits.closed(self, self._address)
+        self._stop_deadline()
+        self._stop_unread_deadline()
+        self._socket = None
 
     def _start_deadline(self) -> None:
         self._deadline = asyncio.get_running_loop().call_later(HEADER_SECONDS_MAX, self._time_out)
@@ -103,6 +126,22 @@ class LimitedConnection(web.RequestHandler):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _start_unread_deadline(self) -> None:
+        if self._unread_deadline is None:
+            loop = asyncio.get_running_loop()
+            self._unread_deadline = loop.call_later(UNREAD_SECONDS_MAX, self._abort)
+
+    def _stop_unread_deadline(self) -> None:
+        if self._unread_deadline is not None:
+            self._unread_deadline.cancel()
+            self._unread_deadline = None
+
+    def _abort(self) -> None:
+        """Close without sending what is left: a plain close would wait for the client to read it."""
+        self._unread_deadline = None
+        if self._socket is not None:
+            self._socket.abort()
 
     def _time_out(self) -> None:
         self._deadline = None
