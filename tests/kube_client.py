@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import urlencode
 
+from koguma.model.protobuf_wire import bytes_field, string_field, varint_field
 from tests.control_plane import LocalControlPlane, WatchStream
 from tests.http_client import Response
 
@@ -170,15 +171,8 @@ def patch_spec(name: str = "x") -> dict[str, Any]:
 
 def wire(*fields: tuple[int, str | bytes | int]) -> bytes:
     """A small protobuf message of (number, value) pairs: a text, a number, or a message that is written."""
-    out = b""
-    for number, value in fields:
-        if isinstance(value, int):
-            out += bytes((number << 3, value))
-            continue
-        data = value.encode() if isinstance(value, str) else value
-        assert len(data) < 128, "longer ones have longer lengths"
-        out += bytes((number << 3 | 2, len(data))) + data
-    return out
+    encoders: Any = {int: varint_field, str: string_field, bytes: bytes_field}
+    return b"".join(encoders[type(value)](number, value) for number, value in fields)
 
 
 def protobuf_body(version: str, kind: str, message: bytes) -> bytes:

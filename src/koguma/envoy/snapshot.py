@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from koguma.model.protobuf_wire import varint
+
 CLUSTER: Final = "cluster"
 ENDPOINTS: Final = "endpoints"
 LISTENER: Final = "listener"
@@ -46,19 +48,7 @@ def entry_of(name: str, version: str) -> bytes:
     if text.isascii():  # then characters are bytes, and both lengths need just one
         return text.encode()
     key, value = name.encode(), version.encode()
-    return b"\x0a%b%b\x12%b%b" % (number(len(key)), key, number(len(value)), value)
-
-
-def number(value: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the eighth says that more follow."""
-    if value <= 0x7F:  # noqa: PLR2004 - as below
-        return bytes((value,))
-    found = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - what one byte can say
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return b"\x0a%b%b\x12%b%b" % (varint(len(key)), key, varint(len(value)), value)
 
 
 class XdsResource(msgspec.Struct, frozen=True, weakref=True):

@@ -11,7 +11,7 @@ from typing import Final
 from koguma import __version__
 from koguma.kube import operations
 from koguma.kube.meta_schemas import REF, STATUS
-from koguma.kube.openapi_v2_pb import encoded as v2_protobuf
+from koguma.kube.openapi_v2_protobuf import encoded as v2_protobuf
 from koguma.kube.operations import Body, Operation, Parameter, Path
 from koguma.kube.registry import Registry
 from koguma.kube.schemas import Schemas

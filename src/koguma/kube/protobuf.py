@@ -1,21 +1,29 @@
 """Protobuf bodies: what a Kubernetes client wrote in protobuf, as the document that JSON would give.
 
 kubectl since 1.32, Helm and Go controllers write the kinds that their libraries know in protobuf, and do not
-try again in JSON when that is refused. The body is four marking bytes and an envelope that names the kind;
-`protobuf_tables` says which number is which field. What a table does not name is skipped, as protobuf wants
-it, so that newer clients may send more than we know.
+try again in JSON when that is refused. The body is the four bytes of `MAGIC` and an envelope that names the
+kind; `protobuf_tables` says which number is which field. What a table does not name is skipped, as protobuf
+wants it, so that newer clients may send more than we know.
 """
 
 import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from functools import cache
 from typing import Final
 
-from koguma.kube.protobuf_tables import DELETE_OPTIONS, ENVELOPE, KINDS, Field, Message, Plain, Shape
-from koguma.model import documents
+from koguma.kube.protobuf_tables import (
+    DELETE_OPTIONS,
+    ENVELOPE,
+    KINDS,
+    FieldLabel,
+    ProtobufField,
+    ProtobufMessage,
+    ProtobufType,
+)
+from koguma.model import documents, protobuf_wire
 from koguma.model.errors import BadRequest, TooLarge, UnsupportedMedia
+from koguma.model.protobuf_wire import WireError, WireType
 from koguma.model.schema import Json
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
@@ -23,35 +31,22 @@ MAGIC: Final = b"k8s\x00"
 SIZE_MAX: Final = 3 * 1024 * 1024
 # Each costs some microseconds; an object of Kubernetes' own kinds that is not built to annoy has far fewer.
 FIELDS_MAX: Final = 100_000
-GROUP_DEPTH_MAX: Final = 32
-
-_VARINT_LENGTH_MAX: Final = 10
-_MORE: Final = 0x80  # the bit that says: another byte follows
-_NUMBER_MAX: Final = (1 << 29) - 1
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
 _NANOS_MAX: Final = 999_999_999
 
-_TIMESTAMP: Final[Message] = {1: Field("seconds", Plain.INT64), 2: Field("nanos", Plain.INT32)}
-_INT_OR_STRING: Final[Message] = {
-    1: Field("type", Plain.INT64),
-    2: Field("intVal", Plain.INT32, Shape.KEPT),
-    3: Field("strVal", Plain.TEXT, Shape.KEPT),
+_TIMESTAMP: Final[ProtobufMessage] = {
+    1: ProtobufField("seconds", ProtobufType.INT64),
+    2: ProtobufField("nanos", ProtobufType.INT32),
 }
-_WRAPPED_LIST: Final[Message] = {1: Field("items", shape=Shape.MANY)}
-_WRAPPED_BYTES: Final[Message] = {1: Field("raw", Plain.RAW)}
-
-
-class _Wire(IntEnum):
-    """The form of a value, in the three lowest bits of what stands before it."""
-
-    VARINT = 0
-    FIXED64 = 1
-    LENGTH = 2
-    GROUP = 3
-    GROUP_END = 4
-    FIXED32 = 5
+_INT_OR_STRING: Final[ProtobufMessage] = {
+    1: ProtobufField("type", ProtobufType.INT64),
+    2: ProtobufField("intVal", ProtobufType.INT32, FieldLabel.EXPLICIT),
+    3: ProtobufField("strVal", ProtobufType.STRING, FieldLabel.EXPLICIT),
+}
+_WRAPPED_LIST: Final[ProtobufMessage] = {1: ProtobufField("items", label=FieldLabel.REPEATED)}
+_WRAPPED_BYTES: Final[ProtobufMessage] = {1: ProtobufField("raw", ProtobufType.BYTES)}
 
 
 def decode(data: bytes) -> Json:
@@ -60,20 +55,20 @@ def decode(data: bytes) -> Json:
         raise TooLarge(f"a protobuf body has at most {SIZE_MAX} bytes, this one {len(data)}")
     if not data.startswith(MAGIC):
         raise BadRequest('this is not Kubernetes\' protobuf: the body does not begin with "k8s" and a zero')
-    reader = _Reader()
+    reader = _BodyReader()
     envelope = reader.message(data[len(MAGIC) :], ENVELOPE)
-    names = envelope.get("typeMeta", {})
-    table = _table(names.get("apiVersion", ""), names.get("kind", ""))
+    type_meta = envelope.get("typeMeta", {})
+    table = _table(type_meta.get("apiVersion", ""), type_meta.get("kind", ""))
     _check_content(envelope)
-    return {**names, **reader.message(envelope.get("raw", b""), table)}
+    return {**type_meta, **reader.message(envelope.get("raw", b""), table)}
 
 
-def message(data: bytes, table: Message) -> Json:
+def message(data: bytes, table: ProtobufMessage) -> Json:
     """One bare message as JSON would give it."""
-    return _Reader().message(data, table)
+    return _BodyReader().message(data, table)
 
 
-def _table(api_version: str, kind: str) -> Message:
+def _table(api_version: str, kind: str) -> ProtobufMessage:
     if not kind or not api_version:
         raise BadRequest("the protobuf envelope does not name an apiVersion and a kind")
     if kind == "DeleteOptions":  # each group has it, under its own version
@@ -95,144 +90,98 @@ def _check_content(envelope: Json) -> None:
         raise UnsupportedMedia(f'the protobuf envelope holds "{content}"; send that without the envelope')
 
 
-class _Reader:
-    """Reads messages of one body, and counts fields over all of them."""
+class _BodyReader:
+    """Reads the messages of one body, and counts the fields of all of them."""
 
     def __init__(self) -> None:
-        self._left = FIELDS_MAX
+        self._fields_left = FIELDS_MAX
 
-    def message(self, data: bytes, table: Message, path: str = "", onto: Json = None) -> Json:
-        """The fields of a message; where it stands for the second time, laid onto the first."""
-        found: dict[str, Json] = {} if onto is None else onto
+    def message(self, data: bytes, table: ProtobufMessage, path: str = "", onto: Json = None) -> Json:
+        """The fields of a message; one that occurs for the second time is merged into the first."""
+        document: dict[str, Json] = {} if onto is None else onto
         for number, value in self._fields(data):
             field = table.get(number)
             if field is not None:
-                self._put(found, field, value, f"{path}.{field.name}" if path else field.name)
-        return found
+                self._put(document, field, value, f"{path}.{field.name}" if path else field.name)
+        return document
 
-    def _put(self, found: dict[str, Json], field: Field, value: int | bytes | None, path: str) -> None:
-        match field.shape:
-            case Shape.MANY:
-                found.setdefault(field.name, []).append(self._value(field, value, path, None))
-            case Shape.MAP:
-                assert isinstance(field.type, Plain)
-                entry = self.message(_bytes(value, path), _entry(field.type), path)
-                under = entry["value"] if "value" in entry else self._plain(field.type, b"", path)
-                found.setdefault(field.name, {})[entry.get("key", "")] = under
-            case _:
-                made = self._value(field, value, path, found.get(field.name))
-                if made is None or (field.shape is Shape.ONE and made in ("", 0, b"")):
-                    found.pop(field.name, None)
+    def _put(
+        self, document: dict[str, Json], field: ProtobufField, value: int | bytes | None, path: str
+    ) -> None:
+        match field.label:
+            case FieldLabel.REPEATED:
+                document.setdefault(field.name, []).append(self._value(field, value, path, None))
+            case FieldLabel.MAP:
+                assert isinstance(field.type, ProtobufType)
+                entry = self.message(_bytes(value, path), _map_entry(field.type), path)
+                member = entry["value"] if "value" in entry else self._scalar(field.type, b"", path)
+                document.setdefault(field.name, {})[entry.get("key", "")] = member
+            case label:
+                read = self._value(field, value, path, document.get(field.name))
+                if read is None or (label is FieldLabel.IMPLICIT and read in ("", 0, b"")):
+                    document.pop(field.name, None)
                 else:
-                    found[field.name] = made
+                    document[field.name] = read
 
-    def _value(self, field: Field, value: int | bytes | None, path: str, onto: Json) -> Json:
-        if isinstance(field.type, Plain):
-            return self._plain(field.type, value, path)
+    def _value(self, field: ProtobufField, value: int | bytes | None, path: str, onto: Json) -> Json:
+        if isinstance(field.type, ProtobufType):
+            return self._scalar(field.type, value, path)
         return self.message(_bytes(value, path), field.type, path, onto)
 
-    def _plain(self, plain: Plain, value: int | bytes | None, path: str) -> Json:
-        match plain:
-            case Plain.BOOL:
+    def _scalar(self, type_: ProtobufType, value: int | bytes | None, path: str) -> Json:
+        match type_:
+            case ProtobufType.BOOL:
                 return _int(value, path) != 0
-            case Plain.INT32:
+            case ProtobufType.INT32:
                 return _signed(_int(value, path), 32)
-            case Plain.INT64:
+            case ProtobufType.INT64:
                 return _signed(_int(value, path), 64)
-            case Plain.TEXT:
-                return _text(_bytes(value, path), path)
-            case Plain.RAW:
+            case ProtobufType.STRING:
+                return _string(_bytes(value, path), path)
+            case ProtobufType.BYTES:
                 return _bytes(value, path)
-            case Plain.BYTES:
+            case ProtobufType.BASE64:
                 return base64.b64encode(_bytes(value, path)).decode()
             case _:
-                return self._wrapped(plain, _bytes(value, path), path)
+                return self._unwrapped(type_, _bytes(value, path), path)
 
-    def _wrapped(self, plain: Plain, data: bytes, path: str) -> Json:
+    def _unwrapped(self, type_: ProtobufType, data: bytes, path: str) -> Json:
         """A message that is no object in JSON; None where it is empty and JSON has nothing."""
-        match plain:
-            case Plain.TEXTS:
+        match type_:
+            case ProtobufType.STRING_LIST:
                 return self.message(data, _WRAPPED_LIST, path).get("items", [])
-            case Plain.JSON:
+            case ProtobufType.JSON:
                 raw = self.message(data, _WRAPPED_BYTES, path).get("raw")
                 return None if raw is None else documents.load_json(raw, path)
-            case Plain.INT_OR_STRING:
+            case ProtobufType.INT_OR_STRING:
                 return _int_or_string(self.message(data, _INT_OR_STRING, path), path)
             case _:
-                is_exact = plain is Plain.MICRO_TIME
+                is_exact = type_ is ProtobufType.MICRO_TIME
                 return _time(self.message(data, _TIMESTAMP, path), path, is_exact=is_exact) if data else None
 
     def _fields(self, data: bytes) -> Iterator[tuple[int, int | bytes | None]]:
-        """Numbers and values; a value of a form that none of our fields has is None."""
-        at = 0
-        while at < len(data):
-            number, wire, at = self._tag(data, at)
-            if wire == _Wire.VARINT:
-                value, at = _varint(data, at)
-                yield number, value
-            elif wire == _Wire.LENGTH:
-                length, at = _varint(data, at)
-                start, at = at, _advanced(data, at, length)
-                yield number, data[start:at]
-            else:
-                at = self._skipped(data, number, wire, at)
-                yield number, None
-
-    def _tag(self, data: bytes, at: int) -> tuple[int, int, int]:
-        self._left -= 1
-        if self._left < 0:
-            raise TooLarge(f"a protobuf body has at most {FIELDS_MAX} fields; send this object as JSON")
-        tag, at = _varint(data, at)
-        if not 1 <= tag >> 3 <= _NUMBER_MAX:
-            raise BadRequest(f"the protobuf body is broken: there is no field number {tag >> 3}")
-        return tag >> 3, tag & 7, at
-
-    def _skipped(self, data: bytes, number: int, wire: int, at: int) -> int:
-        """Where the reader stands after a value of a form that we only skip."""
-        open_groups: list[int] = []
-        while True:
-            match wire:
-                case _Wire.VARINT:
-                    _, at = _varint(data, at)
-                case _Wire.FIXED64:
-                    at = _advanced(data, at, 8)
-                case _Wire.LENGTH:
-                    length, at = _varint(data, at)
-                    at = _advanced(data, at, length)
-                case _Wire.GROUP if len(open_groups) < GROUP_DEPTH_MAX:
-                    open_groups.append(number)
-                case _Wire.GROUP_END if open_groups and open_groups[-1] == number:
-                    open_groups.pop()
-                case _Wire.FIXED32:
-                    at = _advanced(data, at, 4)
-                case _:
-                    raise BadRequest(f"the protobuf body is broken: field {number} has an impossible form")
-            if not open_groups:
-                return at
-            number, wire, at = self._tag(data, at)
+        """Numbers and values; a value of a wire type that none of our fields has is None."""
+        try:
+            for number, wire_type, start, end, varint, is_in_group in protobuf_wire.fields(data):
+                self._fields_left -= 1
+                if self._fields_left < 0:
+                    raise TooLarge(
+                        f"a protobuf body has at most {FIELDS_MAX} fields; send this object as JSON"
+                    )
+                if is_in_group:
+                    continue
+                if wire_type == WireType.VARINT:
+                    yield number, varint
+                else:
+                    yield number, data[start:end] if wire_type == WireType.LEN else None
+        except WireError as error:
+            raise BadRequest(f"the protobuf body is broken: {error}") from None
 
 
 @cache
-def _entry(plain: Plain) -> Message:
+def _map_entry(type_: ProtobufType) -> ProtobufMessage:
     """A map's entry is a message of its own."""
-    return {1: Field("key"), 2: Field("value", plain, Shape.KEPT)}
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for index, byte in enumerate(data[at : at + _VARINT_LENGTH_MAX]):
-        value |= (byte & ~_MORE) << (7 * index)
-        if byte < _MORE:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + index + 1
-    raise BadRequest("the protobuf body is broken: a number does not end")
-
-
-def _advanced(data: bytes, at: int, length: int) -> int:
-    if length > len(data) - at:
-        raise BadRequest(
-            f"the protobuf body is broken: {length} bytes should follow, and there are {len(data) - at}"
-        )
-    return at + length
+    return {1: ProtobufField("key"), 2: ProtobufField("value", type_, FieldLabel.EXPLICIT)}
 
 
 def _signed(value: int, bits: int) -> int:
@@ -253,7 +202,7 @@ def _bytes(value: int | bytes | None, path: str) -> bytes:
     return value
 
 
-def _text(data: bytes, path: str) -> str:
+def _string(data: bytes, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -12,274 +12,287 @@ from typing import Final, TypeAlias, Union
 import msgspec
 
 
-class Plain(Enum):
-    """What a value's bytes mean, where it is no message with fields of its own in JSON."""
+class ProtobufType(Enum):
+    """What the bytes of a value mean, where it is no message with fields of its own in JSON."""
 
-    TEXT = auto()
+    STRING = auto()
     BOOL = auto()
     INT32 = auto()
     INT64 = auto()
-    RAW = auto()  # bytes as they are; only the envelope has them
-    BYTES = auto()  # base64 text in JSON
-    TEXTS = auto()  # a message around a list of texts, which is only the list in JSON
+    BYTES = auto()  # as they are; only the envelope has them
+    BASE64 = auto()  # bytes, which JSON writes as base64
+    STRING_LIST = auto()  # a message around a list of strings, which is only the list in JSON
     TIME = auto()  # to the second
     MICRO_TIME = auto()
     INT_OR_STRING = auto()
     JSON = auto()  # a message around JSON text
 
 
-class Shape(Enum):
-    """How often a field stands, and what becomes of an empty value."""
+class FieldLabel(Enum):
+    """How often a field occurs, and what an empty value means: protobuf's cardinality and presence."""
 
-    ONE = auto()  # left out when empty: Kubernetes' clients write empty text for what nobody set
-    KEPT = auto()  # also an empty value says something
-    MANY = auto()
+    IMPLICIT = auto()  # left out when empty: Kubernetes' clients write empty text for what nobody set
+    EXPLICIT = auto()  # an empty value was set by somebody, and is kept
+    REPEATED = auto()
     MAP = auto()
 
 
-class Field(msgspec.Struct, frozen=True):
+class ProtobufField(msgspec.Struct, frozen=True):
     """One field of a message."""
 
     name: str
-    type: Union[Plain, "Message"] = Plain.TEXT
-    shape: Shape = Shape.ONE
+    type: Union[ProtobufType, "ProtobufMessage"] = ProtobufType.STRING
+    label: FieldLabel = FieldLabel.IMPLICIT
 
 
-Message: TypeAlias = Mapping[int, Field]  # by field number
+ProtobufMessage: TypeAlias = Mapping[int, ProtobufField]  # by field number
 
-_KEPT, _MANY, _MAP = Shape.KEPT, Shape.MANY, Shape.MAP
-_BOOL, _INT32, _INT64 = Plain.BOOL, Plain.INT32, Plain.INT64
-_TIME, _MICRO_TIME = Plain.TIME, Plain.MICRO_TIME
-
-
-def _kept(*names: str) -> dict[int, Field]:
-    """Texts numbered from 1 that stand in JSON even when they are empty."""
-    return {number: Field(name, shape=_KEPT) for number, name in enumerate(names, 1)}
+_EXPLICIT, _REPEATED, _MAP = FieldLabel.EXPLICIT, FieldLabel.REPEATED, FieldLabel.MAP
+_BOOL, _INT32, _INT64 = ProtobufType.BOOL, ProtobufType.INT32, ProtobufType.INT64
+_TIME, _MICRO_TIME = ProtobufType.TIME, ProtobufType.MICRO_TIME
 
 
-def _texts(*names: str) -> dict[int, Field]:
-    """Texts numbered from 1."""
-    return {number: Field(name) for number, name in enumerate(names, 1)}
+def _explicit_strings(*names: str) -> dict[int, ProtobufField]:
+    """Strings numbered from 1 that JSON has even when they are empty."""
+    return {number: ProtobufField(name, label=_EXPLICIT) for number, name in enumerate(names, 1)}
 
 
-def _lists(*names: str) -> dict[int, Field]:
-    """Lists of texts numbered from 1."""
-    return {number: Field(name, shape=_MANY) for number, name in enumerate(names, 1)}
+def _strings(*names: str) -> dict[int, ProtobufField]:
+    """Strings numbered from 1."""
+    return {number: ProtobufField(name) for number, name in enumerate(names, 1)}
 
 
-ENVELOPE: Final[Message] = {
-    1: Field("typeMeta", _texts("apiVersion", "kind")),
-    2: Field("raw", Plain.RAW),
-    3: Field("contentEncoding"),
-    4: Field("contentType"),
+def _string_lists(*names: str) -> dict[int, ProtobufField]:
+    """Lists of strings numbered from 1."""
+    return {number: ProtobufField(name, label=_REPEATED) for number, name in enumerate(names, 1)}
+
+
+ENVELOPE: Final[ProtobufMessage] = {
+    1: ProtobufField("typeMeta", _strings("apiVersion", "kind")),
+    2: ProtobufField("raw", ProtobufType.BYTES),
+    3: ProtobufField("contentEncoding"),
+    4: ProtobufField("contentType"),
 }
 
-_OWNER_REFERENCE: Final[Message] = {
-    1: Field("kind", shape=_KEPT),
-    3: Field("name", shape=_KEPT),
-    4: Field("uid", shape=_KEPT),
-    5: Field("apiVersion", shape=_KEPT),
-    6: Field("controller", _BOOL, _KEPT),
-    7: Field("blockOwnerDeletion", _BOOL, _KEPT),
+_OWNER_REFERENCE: Final[ProtobufMessage] = {
+    1: ProtobufField("kind", label=_EXPLICIT),
+    3: ProtobufField("name", label=_EXPLICIT),
+    4: ProtobufField("uid", label=_EXPLICIT),
+    5: ProtobufField("apiVersion", label=_EXPLICIT),
+    6: ProtobufField("controller", _BOOL, _EXPLICIT),
+    7: ProtobufField("blockOwnerDeletion", _BOOL, _EXPLICIT),
 }
-_MANAGED_FIELDS_ENTRY: Final[Message] = {
-    **_texts("manager", "operation", "apiVersion"),
-    4: Field("time", _TIME),
-    6: Field("fieldsType"),
-    7: Field("fieldsV1", Plain.JSON),
-    8: Field("subresource"),
+_MANAGED_FIELDS_ENTRY: Final[ProtobufMessage] = {
+    **_strings("manager", "operation", "apiVersion"),
+    4: ProtobufField("time", _TIME),
+    6: ProtobufField("fieldsType"),
+    7: ProtobufField("fieldsV1", ProtobufType.JSON),
+    8: ProtobufField("subresource"),
 }
-_META: Final = Field(
+_META: Final = ProtobufField(
     "metadata",
     {
-        **_texts("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"),
-        7: Field("generation", _INT64),
-        8: Field("creationTimestamp", _TIME),
-        9: Field("deletionTimestamp", _TIME),
-        10: Field("deletionGracePeriodSeconds", _INT64, _KEPT),
-        11: Field("labels", shape=_MAP),
-        12: Field("annotations", shape=_MAP),
-        13: Field("ownerReferences", _OWNER_REFERENCE, _MANY),
-        14: Field("finalizers", shape=_MANY),
-        17: Field("managedFields", _MANAGED_FIELDS_ENTRY, _MANY),
+        **_strings("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"),
+        7: ProtobufField("generation", _INT64),
+        8: ProtobufField("creationTimestamp", _TIME),
+        9: ProtobufField("deletionTimestamp", _TIME),
+        10: ProtobufField("deletionGracePeriodSeconds", _INT64, _EXPLICIT),
+        11: ProtobufField("labels", label=_MAP),
+        12: ProtobufField("annotations", label=_MAP),
+        13: ProtobufField("ownerReferences", _OWNER_REFERENCE, _REPEATED),
+        14: ProtobufField("finalizers", label=_REPEATED),
+        17: ProtobufField("managedFields", _MANAGED_FIELDS_ENTRY, _REPEATED),
     },
 )
-_LABEL_SELECTOR_REQUIREMENT: Final[Message] = {
-    **_kept("key", "operator"),
-    3: Field("values", shape=_MANY),
+_LABEL_SELECTOR_REQUIREMENT: Final[ProtobufMessage] = {
+    **_explicit_strings("key", "operator"),
+    3: ProtobufField("values", label=_REPEATED),
 }
-_LABEL_SELECTOR: Final[Message] = {
-    1: Field("matchLabels", shape=_MAP),
-    2: Field("matchExpressions", _LABEL_SELECTOR_REQUIREMENT, _MANY),
+_LABEL_SELECTOR: Final[ProtobufMessage] = {
+    1: ProtobufField("matchLabels", label=_MAP),
+    2: ProtobufField("matchExpressions", _LABEL_SELECTOR_REQUIREMENT, _REPEATED),
 }
-DELETE_OPTIONS: Final[Message] = {
-    1: Field("gracePeriodSeconds", _INT64, _KEPT),
-    2: Field("preconditions", _kept("uid", "resourceVersion")),
-    3: Field("orphanDependents", _BOOL, _KEPT),
-    4: Field("propagationPolicy", shape=_KEPT),
-    5: Field("dryRun", shape=_MANY),
-    6: Field("ignoreStoreReadErrorWithClusterBreakingPotential", _BOOL, _KEPT),
+DELETE_OPTIONS: Final[ProtobufMessage] = {
+    1: ProtobufField("gracePeriodSeconds", _INT64, _EXPLICIT),
+    2: ProtobufField("preconditions", _explicit_strings("uid", "resourceVersion")),
+    3: ProtobufField("orphanDependents", _BOOL, _EXPLICIT),
+    4: ProtobufField("propagationPolicy", label=_EXPLICIT),
+    5: ProtobufField("dryRun", label=_REPEATED),
+    6: ProtobufField("ignoreStoreReadErrorWithClusterBreakingPotential", _BOOL, _EXPLICIT),
 }
 
-_OBJECT_REFERENCE: Final = _texts(
+_OBJECT_REFERENCE: Final = _strings(
     "kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath"
 )
-_NAMESPACE_CONDITION: Final[Message] = {
-    **_kept("type", "status"),
-    4: Field("lastTransitionTime", _TIME),
-    5: Field("reason"),
-    6: Field("message"),
+_NAMESPACE_CONDITION: Final[ProtobufMessage] = {
+    **_explicit_strings("type", "status"),
+    4: ProtobufField("lastTransitionTime", _TIME),
+    5: ProtobufField("reason"),
+    6: ProtobufField("message"),
 }
-_NAMESPACE: Final[Message] = {
+_NAMESPACE: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("spec", _lists("finalizers")),
-    3: Field("status", {1: Field("phase"), 2: Field("conditions", _NAMESPACE_CONDITION, _MANY)}),
+    2: ProtobufField("spec", _string_lists("finalizers")),
+    3: ProtobufField(
+        "status", {1: ProtobufField("phase"), 2: ProtobufField("conditions", _NAMESPACE_CONDITION, _REPEATED)}
+    ),
 }
-_CONFIG_MAP: Final[Message] = {
+_CONFIG_MAP: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("data", shape=_MAP),
-    3: Field("binaryData", Plain.BYTES, _MAP),
-    4: Field("immutable", _BOOL, _KEPT),
+    2: ProtobufField("data", label=_MAP),
+    3: ProtobufField("binaryData", ProtobufType.BASE64, _MAP),
+    4: ProtobufField("immutable", _BOOL, _EXPLICIT),
 }
-_SECRET: Final[Message] = {
+_SECRET: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("data", Plain.BYTES, _MAP),
-    3: Field("type"),
-    4: Field("stringData", shape=_MAP),
-    5: Field("immutable", _BOOL, _KEPT),
+    2: ProtobufField("data", ProtobufType.BASE64, _MAP),
+    3: ProtobufField("type"),
+    4: ProtobufField("stringData", label=_MAP),
+    5: ProtobufField("immutable", _BOOL, _EXPLICIT),
 }
-_SERVICE_ACCOUNT: Final[Message] = {
+_SERVICE_ACCOUNT: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("secrets", _OBJECT_REFERENCE, _MANY),
-    3: Field("imagePullSecrets", _texts("name"), _MANY),
-    4: Field("automountServiceAccountToken", _BOOL, _KEPT),
+    2: ProtobufField("secrets", _OBJECT_REFERENCE, _REPEATED),
+    3: ProtobufField("imagePullSecrets", _strings("name"), _REPEATED),
+    4: ProtobufField("automountServiceAccountToken", _BOOL, _EXPLICIT),
 }
 
-_EVENT_SOURCE: Final = _texts("component", "host")
-_EVENT_SERIES: Final[Message] = {1: Field("count", _INT32), 2: Field("lastObservedTime", _MICRO_TIME)}
-_CORE_EVENT: Final[Message] = {
-    1: _META,
-    2: Field("involvedObject", _OBJECT_REFERENCE),
-    3: Field("reason"),
-    4: Field("message"),
-    5: Field("source", _EVENT_SOURCE),
-    6: Field("firstTimestamp", _TIME),
-    7: Field("lastTimestamp", _TIME),
-    8: Field("count", _INT32),
-    9: Field("type"),
-    10: Field("eventTime", _MICRO_TIME),
-    11: Field("series", _EVENT_SERIES),
-    12: Field("action"),
-    13: Field("related", _OBJECT_REFERENCE),
-    14: Field("reportingComponent", shape=_KEPT),
-    15: Field("reportingInstance", shape=_KEPT),
+_EVENT_SOURCE: Final = _strings("component", "host")
+_EVENT_SERIES: Final[ProtobufMessage] = {
+    1: ProtobufField("count", _INT32),
+    2: ProtobufField("lastObservedTime", _MICRO_TIME),
 }
-_EVENT: Final[Message] = {
+_CORE_EVENT: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("eventTime", _MICRO_TIME),
-    3: Field("series", _EVENT_SERIES),
-    4: Field("reportingController"),
-    5: Field("reportingInstance"),
-    6: Field("action"),
-    7: Field("reason"),
-    8: Field("regarding", _OBJECT_REFERENCE),
-    9: Field("related", _OBJECT_REFERENCE),
-    10: Field("note"),
-    11: Field("type"),
-    12: Field("deprecatedSource", _EVENT_SOURCE),
-    13: Field("deprecatedFirstTimestamp", _TIME),
-    14: Field("deprecatedLastTimestamp", _TIME),
-    15: Field("deprecatedCount", _INT32),
+    2: ProtobufField("involvedObject", _OBJECT_REFERENCE),
+    3: ProtobufField("reason"),
+    4: ProtobufField("message"),
+    5: ProtobufField("source", _EVENT_SOURCE),
+    6: ProtobufField("firstTimestamp", _TIME),
+    7: ProtobufField("lastTimestamp", _TIME),
+    8: ProtobufField("count", _INT32),
+    9: ProtobufField("type"),
+    10: ProtobufField("eventTime", _MICRO_TIME),
+    11: ProtobufField("series", _EVENT_SERIES),
+    12: ProtobufField("action"),
+    13: ProtobufField("related", _OBJECT_REFERENCE),
+    14: ProtobufField("reportingComponent", label=_EXPLICIT),
+    15: ProtobufField("reportingInstance", label=_EXPLICIT),
 }
-_LEASE_SPEC: Final[Message] = {
-    1: Field("holderIdentity", shape=_KEPT),
-    2: Field("leaseDurationSeconds", _INT32, _KEPT),
-    3: Field("acquireTime", _MICRO_TIME),
-    4: Field("renewTime", _MICRO_TIME),
-    5: Field("leaseTransitions", _INT32, _KEPT),
-    6: Field("strategy", shape=_KEPT),
-    7: Field("preferredHolder", shape=_KEPT),
+_EVENT: Final[ProtobufMessage] = {
+    1: _META,
+    2: ProtobufField("eventTime", _MICRO_TIME),
+    3: ProtobufField("series", _EVENT_SERIES),
+    4: ProtobufField("reportingController"),
+    5: ProtobufField("reportingInstance"),
+    6: ProtobufField("action"),
+    7: ProtobufField("reason"),
+    8: ProtobufField("regarding", _OBJECT_REFERENCE),
+    9: ProtobufField("related", _OBJECT_REFERENCE),
+    10: ProtobufField("note"),
+    11: ProtobufField("type"),
+    12: ProtobufField("deprecatedSource", _EVENT_SOURCE),
+    13: ProtobufField("deprecatedFirstTimestamp", _TIME),
+    14: ProtobufField("deprecatedLastTimestamp", _TIME),
+    15: ProtobufField("deprecatedCount", _INT32),
+}
+_LEASE_SPEC: Final[ProtobufMessage] = {
+    1: ProtobufField("holderIdentity", label=_EXPLICIT),
+    2: ProtobufField("leaseDurationSeconds", _INT32, _EXPLICIT),
+    3: ProtobufField("acquireTime", _MICRO_TIME),
+    4: ProtobufField("renewTime", _MICRO_TIME),
+    5: ProtobufField("leaseTransitions", _INT32, _EXPLICIT),
+    6: ProtobufField("strategy", label=_EXPLICIT),
+    7: ProtobufField("preferredHolder", label=_EXPLICIT),
 }
 
-_RULES: Final = Field(
-    "rules", _lists("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"), _MANY
+_RULES: Final = ProtobufField(
+    "rules", _string_lists("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"), _REPEATED
 )
-_SUBJECT: Final[Message] = {
-    1: Field("kind", shape=_KEPT),
-    2: Field("apiGroup"),
-    3: Field("name", shape=_KEPT),
-    4: Field("namespace"),
+_SUBJECT: Final[ProtobufMessage] = {
+    1: ProtobufField("kind", label=_EXPLICIT),
+    2: ProtobufField("apiGroup"),
+    3: ProtobufField("name", label=_EXPLICIT),
+    4: ProtobufField("namespace"),
 }
-_BINDING: Final[Message] = {
+_BINDING: Final[ProtobufMessage] = {
     1: _META,
-    2: Field("subjects", _SUBJECT, _MANY),
-    3: Field("roleRef", _kept("apiGroup", "kind", "name")),
+    2: ProtobufField("subjects", _SUBJECT, _REPEATED),
+    3: ProtobufField("roleRef", _explicit_strings("apiGroup", "kind", "name")),
 }
-_CLUSTER_ROLE: Final[Message] = {
+_CLUSTER_ROLE: Final[ProtobufMessage] = {
     1: _META,
     2: _RULES,
-    3: Field("aggregationRule", {1: Field("clusterRoleSelectors", _LABEL_SELECTOR, _MANY)}),
+    3: ProtobufField(
+        "aggregationRule", {1: ProtobufField("clusterRoleSelectors", _LABEL_SELECTOR, _REPEATED)}
+    ),
 }
 
-_EXTRA: Final = Field("extra", Plain.TEXTS, _MAP)
-_SELECTOR_ATTRIBUTES: Final[Message] = {
-    1: Field("rawSelector"),
-    2: Field("requirements", _LABEL_SELECTOR_REQUIREMENT, _MANY),
+_EXTRA: Final = ProtobufField("extra", ProtobufType.STRING_LIST, _MAP)
+_SELECTOR_ATTRIBUTES: Final[ProtobufMessage] = {
+    1: ProtobufField("rawSelector"),
+    2: ProtobufField("requirements", _LABEL_SELECTOR_REQUIREMENT, _REPEATED),
 }
-_ACCESS_SPEC: Final[Message] = {
-    1: Field(
+_ACCESS_SPEC: Final[ProtobufMessage] = {
+    1: ProtobufField(
         "resourceAttributes",
         {
-            **_texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
-            8: Field("fieldSelector", _SELECTOR_ATTRIBUTES),
-            9: Field("labelSelector", _SELECTOR_ATTRIBUTES),
+            **_strings("namespace", "verb", "group", "version", "resource", "subresource", "name"),
+            8: ProtobufField("fieldSelector", _SELECTOR_ATTRIBUTES),
+            9: ProtobufField("labelSelector", _SELECTOR_ATTRIBUTES),
         },
     ),
-    2: Field("nonResourceAttributes", _texts("path", "verb")),
+    2: ProtobufField("nonResourceAttributes", _strings("path", "verb")),
 }
-_SUBJECT_ACCESS_SPEC: Final[Message] = {
+_SUBJECT_ACCESS_SPEC: Final[ProtobufMessage] = {
     **_ACCESS_SPEC,
-    3: Field("user"),
-    4: Field("groups", shape=_MANY),
+    3: ProtobufField("user"),
+    4: ProtobufField("groups", label=_REPEATED),
     5: _EXTRA,
-    6: Field("uid"),
+    6: ProtobufField("uid"),
 }
-_ACCESS_STATUS: Final[Message] = {
-    1: Field("allowed", _BOOL, _KEPT),
-    2: Field("reason"),
-    3: Field("evaluationError"),
-    4: Field("denied", _BOOL),
+_ACCESS_STATUS: Final[ProtobufMessage] = {
+    1: ProtobufField("allowed", _BOOL, _EXPLICIT),
+    2: ProtobufField("reason"),
+    3: ProtobufField("evaluationError"),
+    4: ProtobufField("denied", _BOOL),
 }
-_RULES_STATUS: Final[Message] = {
-    1: Field("resourceRules", _lists("verbs", "apiGroups", "resources", "resourceNames"), _MANY),
-    2: Field("nonResourceRules", _lists("verbs", "nonResourceURLs"), _MANY),
-    3: Field("incomplete", _BOOL, _KEPT),
-    4: Field("evaluationError"),
+_RULES_STATUS: Final[ProtobufMessage] = {
+    1: ProtobufField(
+        "resourceRules", _string_lists("verbs", "apiGroups", "resources", "resourceNames"), _REPEATED
+    ),
+    2: ProtobufField("nonResourceRules", _string_lists("verbs", "nonResourceURLs"), _REPEATED),
+    3: ProtobufField("incomplete", _BOOL, _EXPLICIT),
+    4: ProtobufField("evaluationError"),
 }
-_USER_INFO: Final[Message] = {**_texts("username", "uid"), 3: Field("groups", shape=_MANY), 4: _EXTRA}
-_TOKEN_REVIEW_STATUS: Final[Message] = {
-    1: Field("authenticated", _BOOL),
-    2: Field("user", _USER_INFO),
-    3: Field("error"),
-    4: Field("audiences", shape=_MANY),
+_USER_INFO: Final[ProtobufMessage] = {
+    **_strings("username", "uid"),
+    3: ProtobufField("groups", label=_REPEATED),
+    4: _EXTRA,
 }
-_TOKEN_REQUEST_SPEC: Final[Message] = {
-    1: Field("audiences", shape=_MANY),
-    3: Field("boundObjectRef", _texts("kind", "apiVersion", "name", "uid")),
-    4: Field("expirationSeconds", _INT64, _KEPT),
+_TOKEN_REVIEW_STATUS: Final[ProtobufMessage] = {
+    1: ProtobufField("authenticated", _BOOL),
+    2: ProtobufField("user", _USER_INFO),
+    3: ProtobufField("error"),
+    4: ProtobufField("audiences", label=_REPEATED),
+}
+_TOKEN_REQUEST_SPEC: Final[ProtobufMessage] = {
+    1: ProtobufField("audiences", label=_REPEATED),
+    3: ProtobufField("boundObjectRef", _strings("kind", "apiVersion", "name", "uid")),
+    4: ProtobufField("expirationSeconds", _INT64, _EXPLICIT),
 }
 
 
-def _object(spec: Message, status: Message | None = None) -> Message:
+def _object(spec: ProtobufMessage, status: ProtobufMessage | None = None) -> ProtobufMessage:
     """A kind of the usual form: metadata, spec and perhaps status."""
-    table = {1: _META, 2: Field("spec", spec)}
-    return table if status is None else {**table, 3: Field("status", status)}
+    table = {1: _META, 2: ProtobufField("spec", spec)}
+    return table if status is None else {**table, 3: ProtobufField("status", status)}
 
 
 _SUBJECT_ACCESS_REVIEW: Final = _object(_SUBJECT_ACCESS_SPEC, _ACCESS_STATUS)
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io/v1", "authorization.k8s.io/v1"
 _RBAC = "rbac.authorization.k8s.io/v1"
-KINDS: Final[Mapping[tuple[str, str], Message]] = {
+KINDS: Final[Mapping[tuple[str, str], ProtobufMessage]] = {
     ("v1", "ConfigMap"): _CONFIG_MAP,
     ("v1", "Event"): _CORE_EVENT,
     ("v1", "Namespace"): _NAMESPACE,
@@ -287,18 +300,18 @@ KINDS: Final[Mapping[tuple[str, str], Message]] = {
     ("v1", "ServiceAccount"): _SERVICE_ACCOUNT,
     (_AUTHENTICATION, "SelfSubjectReview"): {
         1: _META,
-        2: Field("status", {1: Field("userInfo", _USER_INFO)}),
+        2: ProtobufField("status", {1: ProtobufField("userInfo", _USER_INFO)}),
     },
     (_AUTHENTICATION, "TokenRequest"): _object(
         _TOKEN_REQUEST_SPEC,
-        {1: Field("token", shape=_KEPT), 2: Field("expirationTimestamp", _TIME)},
+        {1: ProtobufField("token", label=_EXPLICIT), 2: ProtobufField("expirationTimestamp", _TIME)},
     ),
     (_AUTHENTICATION, "TokenReview"): _object(
-        {1: Field("token"), 2: Field("audiences", shape=_MANY)}, _TOKEN_REVIEW_STATUS
+        {1: ProtobufField("token"), 2: ProtobufField("audiences", label=_REPEATED)}, _TOKEN_REVIEW_STATUS
     ),
     (_AUTHORIZATION, "LocalSubjectAccessReview"): _SUBJECT_ACCESS_REVIEW,
     (_AUTHORIZATION, "SelfSubjectAccessReview"): _object(_ACCESS_SPEC, _ACCESS_STATUS),
-    (_AUTHORIZATION, "SelfSubjectRulesReview"): _object(_texts("namespace"), _RULES_STATUS),
+    (_AUTHORIZATION, "SelfSubjectRulesReview"): _object(_strings("namespace"), _RULES_STATUS),
     (_AUTHORIZATION, "SubjectAccessReview"): _SUBJECT_ACCESS_REVIEW,
     ("coordination.k8s.io/v1", "Lease"): _object(_LEASE_SPEC),
     ("events.k8s.io/v1", "Event"): _EVENT,

@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 
 from koguma.envoy import names
 from koguma.envoy.schema import Schema
-from koguma.envoy.snapshot import TYPE_URLS, XdsResource, number
+from koguma.envoy.snapshot import TYPE_URLS, XdsResource
 from koguma.model.errors import BadRequest
+from koguma.model.protobuf_wire import WireType, len_head, string_field, tag
 from koguma.model.schema import Json
 from koguma.model.violation import cut
 from koguma.runtime.logs import masked_text
@@ -171,10 +172,12 @@ def read_node(node: Any) -> Node:
 
 def delta_bytes(response: DeltaResponse) -> bytes:
     """A response of the incremental form (`DeltaDiscoveryResponse`)."""
-    head = _DELTA_TYPES[response.type] + _text(5, response.nonce)
+    head = _DELTA_TYPES[response.type] + string_field(5, response.nonce)
     if response.diff is not None:
         return head + _delta_step(response.diff)
-    return b"".join((head, *_delta_parts(response.resources), *(_text(6, name) for name in response.removed)))
+    return b"".join(
+        (head, *_delta_parts(response.resources), *(string_field(6, name) for name in response.removed))
+    )
 
 
 @lru_cache(maxsize=_STEPS_MAX)
@@ -192,7 +195,11 @@ def _delta_parts(pieces: Iterable[XdsResource]) -> Iterator[bytes]:
 
 def sotw_bytes(response: SotwResponse) -> bytes:
     """A response of the older form (`DiscoveryResponse`)."""
-    parts = [_text(1, response.version), _text(4, TYPE_URLS[response.type]), _text(5, response.nonce)]
+    parts = [
+        string_field(1, response.version),
+        string_field(4, TYPE_URLS[response.type]),
+        string_field(5, response.nonce),
+    ]
     for piece in response.resources:
         parts += (_sotw_head(piece.type, len(piece.body)), piece.body)
     return b"".join(parts)
@@ -206,8 +213,8 @@ _HEADS_MAX: Final = 1 << 10
 def _delta_head(type_: str, name: str, version: str, size: int) -> bytes:
     """The beginning of a `Resource` up to the bytes of the resource itself, which must come last."""
     any_head = _any_head(type_, size)
-    inner = _text(3, name) + _text(1, version) + _head(2, len(any_head) + size) + any_head
-    return _head(2, len(inner) + size) + inner
+    inner = string_field(3, name) + string_field(1, version) + len_head(2, len(any_head) + size) + any_head
+    return len_head(2, len(inner) + size) + inner
 
 
 _kept_head = lru_cache(maxsize=_HEADS_MAX)(_delta_head)
@@ -216,25 +223,17 @@ _kept_head = lru_cache(maxsize=_HEADS_MAX)(_delta_head)
 @lru_cache(maxsize=_HEADS_MAX)
 def _sotw_head(type_: str, size: int) -> bytes:
     any_head = _any_head(type_, size)
-    return _head(2, len(any_head) + size) + any_head
+    return len_head(2, len(any_head) + size) + any_head
 
 
 def _any_head(type_: str, size: int) -> bytes:
     """The beginning of an `Any` up to its value."""
-    return _text(1, TYPE_URLS[type_]) + _head(2, size)
-
-
-def _text(field: int, text: str) -> bytes:
-    data = text.encode()
-    return _head(field, len(data)) + data
-
-
-def _head(field: int, size: int) -> bytes:
-    """The tag of a field that has a length, and the length."""
-    return bytes([field << 3 | 2]) + number(size)
+    return string_field(1, TYPE_URLS[type_]) + len_head(2, size)
 
 
 _NONCE_MAX: Final = 0x7F
-_DELTA_TYPES: Final[Mapping[str, bytes]] = {word: _text(4, url) for word, url in TYPE_URLS.items()}
+_DELTA_TYPES: Final[Mapping[str, bytes]] = {word: string_field(4, url) for word, url in TYPE_URLS.items()}
 # How such a request begins: the field of the type, then the tag of the nonce.
-_TAKEN: Final[Mapping[bytes, str]] = {_text(2, url) + b"\x32": word for word, url in TYPE_URLS.items()}
+_TAKEN: Final[Mapping[bytes, str]] = {
+    string_field(2, url) + tag(6, WireType.LEN): word for word, url in TYPE_URLS.items()
+}

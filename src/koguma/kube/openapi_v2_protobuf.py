@@ -5,18 +5,15 @@ is lost on the way. Values without a type of their own (enums, vendor extensions
 JSON is YAML. Field numbers: gnostic, openapiv2/OpenAPIv2.proto.
 """
 
-import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from koguma.model.protobuf_wire import bytes_field, double_field, string_field, varint_field
 from koguma.model.schema import Json
 
-Field = Callable[[int, Json], bytes]  # the number and the value of a field to its bytes
-_VARINT: Final = 0
-_FIXED64: Final = 1
-_LENGTH: Final = 2
+FieldEncoder = Callable[[int, Json], bytes]  # the number and the value of a field to its bytes
 
 
 def encoded(document: Json) -> bytes:
@@ -27,18 +24,18 @@ def encoded(document: Json) -> bytes:
 class _Message:
     """A message: the numbers and types of its fields, and the number under which extensions stand."""
 
-    def __init__(self, fields: Mapping[str, tuple[int, Field]], extensions: int = 0) -> None:
+    def __init__(self, fields: Mapping[str, tuple[int, FieldEncoder]], extensions: int = 0) -> None:
         self._fields = dict(fields)
         self._extensions = extensions
 
     def __call__(self, value: Json) -> bytes:
-        return b"".join(self._field(name, each) for name, each in value.items())
+        return b"".join(self._field(name, member) for name, member in value.items())
 
     def field(self, number: int, value: Json) -> bytes:
         """As a field of another message."""
-        return _bytes(number, self(value))
+        return bytes_field(number, self(value))
 
-    def extend(self, fields: Mapping[str, tuple[int, Field]]) -> None:
+    def extend(self, fields: Mapping[str, tuple[int, FieldEncoder]]) -> None:
         """Add fields that could not be named before the message itself."""
         self._fields |= fields
 
@@ -49,87 +46,60 @@ class _Message:
         return field(number, value)
 
 
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    found = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - seven bits in each byte
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*found, value))
-
-
-def _tag(number: int, wire: int) -> bytes:
-    return _varint(number << 3 | wire)
-
-
-def _bytes(number: int, value: bytes) -> bytes:
-    return _tag(number, _LENGTH) + _varint(len(value)) + value
-
-
-def _text(number: int, value: Json) -> bytes:
-    return _bytes(number, value.encode())
-
-
-def _texts(number: int, values: Json) -> bytes:
-    return b"".join(_text(number, value) for value in values)
-
-
-def _whole(number: int, value: Json) -> bytes:
-    return _tag(number, _VARINT) + _varint(int(value))
-
-
-def _double(number: int, value: Json) -> bytes:
-    return _tag(number, _FIXED64) + struct.pack("<d", value)
+def _strings(number: int, values: Json) -> bytes:
+    return b"".join(string_field(number, value) for value in values)
 
 
 def _yaml(number: int, value: Json) -> bytes:
-    return _bytes(number, _bytes(2, msgspec.json.encode(value)))
+    return bytes_field(number, bytes_field(2, msgspec.json.encode(value)))
 
 
 def _yamls(number: int, values: Json) -> bytes:
     return b"".join(_yaml(number, value) for value in values)
 
 
-def _named(of: Field) -> Field:
+def _named(of: FieldEncoder) -> FieldEncoder:
     """A repeated field of names and values, which is how gnostic writes maps."""
 
     def field(number: int, value: Json) -> bytes:
-        return b"".join(_bytes(number, _text(1, name) + of(2, each)) for name, each in value.items())
+        return b"".join(
+            bytes_field(number, string_field(1, name) + of(2, member)) for name, member in value.items()
+        )
 
     return field
 
 
-def _inside(number: int, of: Field) -> Field:
+def _inside(number: int, of: FieldEncoder) -> FieldEncoder:
     """A field that stands, under that number, in a message of its own."""
 
     def field(outer: int, value: Json) -> bytes:
-        return _bytes(outer, of(number, value))
+        return bytes_field(outer, of(number, value))
 
     return field
 
 
 _SCHEMA: Final = _Message(
     {
-        "$ref": (1, _text),
-        "format": (2, _text),
-        "description": (4, _text),
-        "multipleOf": (6, _double),
-        "maximum": (7, _double),
-        "exclusiveMaximum": (8, _whole),
-        "minimum": (9, _double),
-        "exclusiveMinimum": (10, _whole),
-        "maxLength": (11, _whole),
-        "minLength": (12, _whole),
-        "pattern": (13, _text),
-        "maxItems": (14, _whole),
-        "minItems": (15, _whole),
-        "uniqueItems": (16, _whole),
-        "maxProperties": (17, _whole),
-        "minProperties": (18, _whole),
-        "required": (19, _texts),
+        "$ref": (1, string_field),
+        "format": (2, string_field),
+        "description": (4, string_field),
+        "multipleOf": (6, double_field),
+        "maximum": (7, double_field),
+        "exclusiveMaximum": (8, varint_field),
+        "minimum": (9, double_field),
+        "exclusiveMinimum": (10, varint_field),
+        "maxLength": (11, varint_field),
+        "minLength": (12, varint_field),
+        "pattern": (13, string_field),
+        "maxItems": (14, varint_field),
+        "minItems": (15, varint_field),
+        "uniqueItems": (16, varint_field),
+        "maxProperties": (17, varint_field),
+        "minProperties": (18, varint_field),
+        "required": (19, _strings),
         "enum": (20, _yamls),
-        "type": (22, _inside(1, _text)),
-        "readOnly": (27, _whole),
+        "type": (22, _inside(1, string_field)),
+        "readOnly": (27, varint_field),
     },
     extensions=31,
 )
@@ -143,29 +113,29 @@ _SCHEMA.extend(
 
 _BODY: Final = _Message(
     {
-        "description": (1, _text),
-        "name": (2, _text),
-        "in": (3, _text),
-        "required": (4, _whole),
+        "description": (1, string_field),
+        "name": (2, string_field),
+        "in": (3, string_field),
+        "required": (4, varint_field),
         "schema": (5, _SCHEMA.field),
     }
 )
 _QUERY: Final = _Message(
     {
-        "required": (1, _whole),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (6, _text),
+        "required": (1, varint_field),
+        "in": (2, string_field),
+        "description": (3, string_field),
+        "name": (4, string_field),
+        "type": (6, string_field),
     }
 )
 _PATH: Final = _Message(
     {
-        "required": (1, _whole),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (5, _text),
+        "required": (1, varint_field),
+        "in": (2, string_field),
+        "description": (3, string_field),
+        "name": (4, string_field),
+        "type": (5, string_field),
     }
 )
 
@@ -181,13 +151,13 @@ def _parameters(number: int, values: Json) -> bytes:
     return b"".join(_PARAMETER[value["in"]](number, value) for value in values)
 
 
-_RESPONSE: Final = _Message({"description": (1, _text), "schema": (2, _inside(1, _SCHEMA.field))})
+_RESPONSE: Final = _Message({"description": (1, string_field), "schema": (2, _inside(1, _SCHEMA.field))})
 _OPERATION: Final = _Message(
     {
-        "description": (3, _text),
-        "operationId": (5, _text),
-        "produces": (6, _texts),
-        "consumes": (7, _texts),
+        "description": (3, string_field),
+        "operationId": (5, string_field),
+        "produces": (6, _strings),
+        "consumes": (7, _strings),
         "parameters": (8, _parameters),
         "responses": (9, _inside(1, _named(_inside(1, _RESPONSE.field)))),
     },
@@ -203,10 +173,12 @@ _PATH_ITEM: Final = _Message(
         "parameters": (9, _parameters),
     }
 )
-_INFO: Final = _Message({"title": (1, _text), "version": (2, _text), "description": (3, _text)})
+_INFO: Final = _Message(
+    {"title": (1, string_field), "version": (2, string_field), "description": (3, string_field)}
+)
 _DOCUMENT: Final = _Message(
     {
-        "swagger": (1, _text),
+        "swagger": (1, string_field),
         "info": (2, _INFO.field),
         "paths": (8, _inside(2, _named(_PATH_ITEM.field))),
         "definitions": (9, _inside(1, _named(_SCHEMA.field))),
