@@ -1,0 +1,254 @@
+"""What people are shown is what Envoy gets: each value of a shown conf stands in the built configuration.
+
+For random meshes, every field that `inspect` and `rules_view` show for a proxy's outbounds, routes, inbounds
+or the proxy as a whole, and for which `shown_fields` knows the place, is looked up in the proxy's snapshot.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from random import Random
+from typing import Any
+
+import building
+import pytest
+import random_meshes
+from building import at
+from shown_fields import INBOUND, OUTBOUND, WHOLE, Field
+
+from koguma.core import inspect, rules_view, world
+from koguma.core.build import network, snapshot
+from koguma.core.build.network import NodeMetadata
+from koguma.core.incremental import Db
+from koguma.core.meta import kri
+from koguma.core.rules import PortRules
+from koguma.envoy import names
+from koguma.model import documents
+from koguma.model.errors import Invalid
+from koguma.model.resource import Key, Resource
+
+N_MESHES = 22
+N_OBJECTS = 140
+ROUTES = ("r1", "r2")
+NODE = NodeMetadata(("feature-bind-outbounds",), "/w", 9901)
+# What a conf needs before its other fields act, or are legal.
+NEEDED: Mapping[str, Any] = {
+    "MeshHealthCheck": {"http": {"path": "/"}, "grpc": {"authority": "x"}, "tcp": {"disabled": False}},
+    "MeshTrace": {"backends": [{"type": "Zipkin", "zipkin": {"url": "http://zipkin:9411/api/v2/spans"}}]},
+    "MeshRateLimit": {"local": {"tcp": {"connectionRate": {"num": 9, "interval": "9s"}}}},
+}
+Envoy = Mapping[str, Mapping[str, Any]]  # resources as plain data, by type and name
+Shown = Iterable[tuple[str, Mapping[str, Any]]]  # by kind: the values of fields, by path
+
+
+# Meshes.
+
+
+def mesh(seed: int) -> Db:
+    random = Random(seed)
+    table_kinds = {row.kind for row in (*OUTBOUND, *INBOUND, *WHOLE)}
+    resources: dict[Key, Resource] = {}
+    for _ in range(N_OBJECTS):
+        drawn = random_meshes.resource(random)
+        if drawn is None or drawn.kind in table_kinds or random.random() < 0.4:
+            drawn = policy(random)
+        elif random.random() < 0.3:
+            drawn = route(random)
+        if drawn is not None and drawn.kind != "MeshProxyPatch":  # which changes what policies say
+            resources[drawn.key] = drawn
+    db = building.database(resources.values())
+    for key in building.proxies(db):
+        db.set(network.NODE_METADATA, key, NODE)
+    return db
+
+
+def route(random: Random) -> Resource:
+    """A route with the same backends as the service, so that it has actions."""
+    path = {"type": "PathPrefix", "value": random.choice(["/x", "/y"])}
+    to = {"kind": "MeshService", "name": random.choice(random_meshes.SERVICES)}
+    spec = {"to": [{"targetRef": to, "rules": [{"matches": [{"path": path}], "default": {}}]}]}
+    name = random.choice(ROUTES)
+    return building.stored({"type": "MeshHTTPRoute", "mesh": "default", "name": name, "spec": spec})
+
+
+def policy(random: Random) -> Resource | None:
+    """A policy that sets some fields of the tables."""
+    rows = random.choice([OUTBOUND, OUTBOUND, INBOUND, WHOLE])
+    kind = random.choice(sorted({row.kind for row in rows}))
+    sidecars = {"kind": "Mesh", "proxyTypes": ["Sidecar"]}
+    top = random.choice([sidecars, sidecars, {"kind": "Dataplane", "labels": {"team": "x"}}])
+    drawn = conf(random, kind, [row for row in rows if row.kind == kind])
+    spec: dict[str, Any] = {"targetRef": top}
+    if rows is OUTBOUND:
+        spec["to"] = [{"targetRef": target(random), "default": drawn}]
+    elif rows is INBOUND:
+        spec["rules"] = [{"default": drawn}]
+    else:
+        spec["default"] = drawn
+    name = f"{kind.lower()}-{random.randint(1, 3)}"
+    try:
+        return building.stored({"type": kind, "mesh": "default", "name": name, "spec": spec})
+    except Invalid:
+        return None
+
+
+def target(random: Random) -> dict[str, Any]:
+    service = {"kind": "MeshService", "name": random.choice(random_meshes.SERVICES)}
+    route = {"kind": "MeshHTTPRoute", "name": random.choice(ROUTES)}
+    return random.choice([{"kind": "Mesh"}, service, route])
+
+
+def conf(random: Random, kind: str, rows: list[Field]) -> dict[str, Any]:
+    drawn: dict[str, Any] = deepcopy(NEEDED.get(kind, {}))
+    for row in random.sample(rows, random.randint(1, min(8, len(rows)))):
+        put(drawn, row.path, random.choice(row.values))
+        if row.when[0]:
+            put(drawn, *row.when)
+    return drawn
+
+
+def put(conf: dict[str, Any], path: str, value: Any) -> None:
+    *steps, last = path.split(".")
+    for step in steps:
+        conf = conf.setdefault(step, {})
+    conf[last] = value
+
+
+# What is shown.
+
+
+def leaves(policies: Iterable[Any]) -> Shown:
+    """The fields that acting policies set; who set a field says the same value as the conf."""
+    for entry in policies:
+        (shown,) = entry["conf"] if isinstance(entry["conf"], list) else (entry["conf"],)
+        values = {path: origin["value"] for path, origin in entry["fieldOrigins"].items()}
+        for path, value in values.items():
+            assert value_at(shown, path) == value, path
+        yield entry["kind"], values
+
+
+def value_at(value: Any, path: str) -> Any:
+    for step in documents.steps(path):
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    return value
+
+
+# What is built.
+
+
+def parts(envoy: Envoy, name: str) -> dict[str, Any]:
+    """The parts of the listener of that name, and its cluster."""
+    found: dict[str, Any] = {"cluster": envoy["cluster"].get(name)}
+    for chain in envoy["listener"].get(name, {}).get("filter_chains", ()):
+        if "transport_socket" in chain:
+            found["tls"] = chain["transport_socket"]["typed_config"]
+        for each in chain["filters"]:
+            if each["name"] == "envoy.filters.network.http_connection_manager":
+                found["hcm"] = each["typed_config"]
+            elif each["name"] == "envoy.filters.network.tcp_proxy":
+                found.setdefault("tcp", each["typed_config"])
+    return found
+
+
+def actions(envoy: Envoy, name: str, route: str) -> Iterator[Any]:
+    """The actions of routes with the name of a policy, or of those for what no rule is about."""
+    for host in envoy["routes"].get(name, {}).get("virtual_hosts", ()):
+        for each in host["routes"]:
+            if each.get("name") == route and "route" in each and "filter_state" not in each["match"]:
+                yield each["route"]
+
+
+class Compared:
+    """Compares shown values with built ones, and counts by row."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Field] = Counter()
+        self.wrong: list[str] = []
+
+    def compare(self, rows: tuple[Field, ...], shown: Shown, built: Mapping[str, Any], protocol: str) -> None:
+        for kind, values in shown:
+            for row in rows:
+                if row.kind != kind or protocol not in row.protocols or built.get(row.part) is None:
+                    continue
+                path, value = row.when
+                if row.path in values and (not path or values.get(path) == value):
+                    expected, actual = row.envoy(values[row.path]), at(built[row.part], row.at)
+                    self.rows[row] += 1
+                    if expected != actual:
+                        self.wrong.append(f"{kind} {row.path}: shown {expected}, built {actual}")
+
+
+def outbounds(db: Db, proxy: Key, envoy: Envoy, compared: Compared, on_routes: Compared) -> None:
+    """Calls to each port, and through each route to it."""
+    for destination in world.destinations(db, proxy.mesh):
+        for port in destination.ports:
+            called = inspect.outbound(db, proxy, destination.key, port.section)
+            if called is not None:
+                one_outbound(db, called, port.protocol, envoy, compared)
+                through_routes(db, called, port.protocol, envoy, on_routes)
+
+
+def one_outbound(db: Db, port: PortRules, protocol: str, envoy: Envoy, compared: Compared) -> None:
+    name = kri(db, port.destination, port.section)
+    built = parts(envoy, name)
+    shown = list(leaves(inspect.outbound_policies(db, port, fields=True)["policies"]))
+    compared.compare(OUTBOUND, shown, {"cluster": built["cluster"], "hcm": built.get("hcm")}, protocol)
+    for action in actions(envoy, name, names.ROUTE_DEFAULT):
+        compared.compare(OUTBOUND, shown, {"route": action}, protocol)
+    if not inspect.outbound_routes(db, port)["routes"]:
+        compared.compare(OUTBOUND, shown, {"tcp": built.get("tcp")}, "tcp")
+
+
+def through_routes(db: Db, port: PortRules, protocol: str, envoy: Envoy, compared: Compared) -> None:
+    name = kri(db, port.destination, port.section)
+    for routes in inspect.outbound_routes(db, port)["routes"]:
+        for key in dict.fromkeys(entry.policy for entry in (*port.http, *port.tcp)):
+            shown = list(leaves(inspect.route_policies(db, port, key, fields=True)["policies"]))
+            for action in actions(envoy, name, kri(db, key)):
+                compared.compare(OUTBOUND, shown, {"route": action}, protocol)
+            if routes["kind"] == "MeshTCPRoute" and key == port.tcp[-1].policy:
+                compared.compare(OUTBOUND, shown, {"tcp": parts(envoy, name).get("tcp")}, "tcp")
+
+
+def inbounds(db: Db, proxy: Key, envoy: Envoy, compared: Compared) -> None:
+    """Calls that arrive, whoever calls: the merged rules without a match."""
+    protocols = {each["port"]: each for each in inspect.layout(db, proxy)["inbounds"]}
+    for by_kind in rules_view.of_proxy(db, proxy, fields=True)["rules"]:
+        for at_inbound in by_kind["inboundRules"]:
+            layout = protocols[at_inbound["inbound"]["port"]]
+            name, protocol = layout["kri"], layout["protocol"]
+            built = parts(envoy, name)
+            section = names.connection_limit(name.rpartition("_")[2])
+            built["extension"] = envoy["extension"].get(section)
+            built["route"] = next(actions(envoy, name, names.ROUTE_DEFAULT), None)
+            for rule in at_inbound["rules"]:
+                if "match" not in rule:
+                    values = {path: origin["value"] for path, origin in rule["origins"].items()}
+                    compared.compare(INBOUND, [(by_kind["type"], values)], built, protocol)
+
+
+def whole_proxy(db: Db, proxy: Key, envoy: Envoy, compared: Compared) -> None:
+    """What is shown for the proxy as a whole acts on each of its HTTP listeners."""
+    shown = list(leaves(inspect.whole_policies(db, proxy, fields=True)["policies"]))
+    layout = inspect.layout(db, proxy)
+    for port in (*layout["inbounds"], *layout["outbounds"]):
+        compared.compare(WHOLE, shown, {"hcm": parts(envoy, port["kri"]).get("hcm")}, "http")
+
+
+@pytest.mark.property
+def test_every_shown_value_stands_in_what_envoy_gets() -> None:
+    outbound, through_route, inbound, whole = Compared(), Compared(), Compared(), Compared()
+    for seed in range(N_MESHES):
+        db = mesh(seed)
+        for proxy in building.proxies(db):
+            built = snapshot.of(db, proxy)
+            assert built is not None
+            envoy = building.plain(built)
+            outbounds(db, proxy, envoy, outbound, through_route)
+            inbounds(db, proxy, envoy, inbound)
+            whole_proxy(db, proxy, envoy, whole)
+    on_routes = tuple(row for row in OUTBOUND if row.part == "route")
+    expected = (outbound, OUTBOUND), (through_route, on_routes), (inbound, INBOUND), (whole, WHOLE)
+    for compared, rows in expected:
+        assert compared.wrong == []
+        assert [row for row in rows if row not in compared.rows] == []  # every row was compared
