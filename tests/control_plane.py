@@ -104,9 +104,3 @@ def _keys(data_dir: Path, store: str) -> dict[str, str]:
     file.touch(0o600)
     file.write_text(base64.b64encode(b"a key of thirty-two bytes, known").decode())
     return {"store_key_file": str(file)}
-
-
-def timeout(name: str = "slow", mesh: str = "default", idle: str = "5s", **fields: Any) -> dict[str, Any]:
-    """A small legal policy."""
-    spec = {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": idle}}]}
-    return {"type": "MeshTimeout", "name": name, "mesh": mesh, "spec": spec, **fields}

@@ -14,6 +14,7 @@ APPLY = "application/apply-patch+yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 YAML = "application/yaml"
 KUMA, KOGUMA, CORE = "kuma.io/v1alpha1", "koguma.io/v1", "v1"
+RBAC = "rbac.authorization.k8s.io/v1"
 META = "g=meta.k8s.io"
 TABLE = f"application/json;as=Table;v=v1;{META}"
 PARTIAL = f"application/json;as=PartialObjectMetadata;v=v1;{META}"
@@ -101,6 +102,20 @@ class KubeClient:
 def config_maps_in(plane: LocalControlPlane, namespace: str) -> KubeClient:
     """A client for the ConfigMaps of a namespace."""
     return KubeClient(plane, namespace, CORE, "ConfigMap")
+
+
+def create_role(plane: LocalControlPlane, name: str, *rules: Any) -> None:
+    """Create a ClusterRole."""
+    roles = KubeClient(plane, "", RBAC, "ClusterRole")
+    accepted(roles.create(name, rules=list(rules)))
+
+
+def bind_role(plane: LocalControlPlane, user: str, role: str, namespace: str = "") -> None:
+    """Let a user have a ClusterRole, in one namespace or everywhere, as `kubectl create rolebinding` does."""
+    bindings = KubeClient(plane, namespace, RBAC, "RoleBinding" if namespace else "ClusterRoleBinding")
+    ref = {"apiGroup": RBAC.partition("/")[0], "kind": "ClusterRole", "name": role}
+    name = f"{user}-{role}"
+    accepted(bindings.create(name, roleRef=ref, subjects=[{"kind": "User", "name": user}]))
 
 
 def accepted(answer: Response) -> Any:

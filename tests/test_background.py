@@ -8,7 +8,8 @@ import pytest
 from koguma.core.build.watching import Watching
 from koguma.runtime import background, logs
 from koguma.runtime.background import Background
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 from tests.error_lines import errors_in, unexpected
 from tests.test_fleet import connect, dataplane, next_offer
 from tests.waiting import until

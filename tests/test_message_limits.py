@@ -9,7 +9,8 @@ from koguma.model.errors import BadRequest, Invalid
 from koguma.model.nearest import nearest
 from koguma.model.schema import UNKNOWN, Checker, Spec
 from koguma.model.violation import FOUND_MAX, MORE, TOLD_MAX, Violation, told
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 FIELDS = {f"fiield{number}": number for number in range(20_000)}
 

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 pytestmark = pytest.mark.slow
 URL = "/meshes/default/meshtimeouts"

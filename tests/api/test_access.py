@@ -11,7 +11,8 @@ from koguma.access.authorizer import Access, Attempt, builtin_roles
 from koguma.access.user import User
 from koguma.main import all_kinds
 from koguma.model.access import Binding, Role, Rule
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 
 @pytest.fixture(scope="module")

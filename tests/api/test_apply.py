@@ -4,7 +4,7 @@ import msgspec
 
 from koguma.api.plain import Objects
 from koguma.store.contract import Put, Transaction
-from tests.control_plane import timeout
+from tests.build import timeout
 
 
 def apply(plane, *objects, query="", **envelope):

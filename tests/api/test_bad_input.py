@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tests.control_plane import timeout
+from tests.build import timeout
 
 URL = "/meshes/default/meshtimeouts/bad"
 

@@ -40,21 +40,22 @@ from koguma.model.labels import INSTANCE, REGISTERED_BY
 from koguma.model.place import Place
 from koguma.store import open_store
 from koguma.store.contract import Put, Transaction
+from tests import build
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SERVICE = "kuma.io/service"
 ACCEPT = {"Accept": "application/json"}
-INBOUND = {"port": 80, "servicePort": 8080, "tags": {SERVICE: "web", "kuma.io/protocol": "http"}}
+INBOUND = build.inbound("web", 80, servicePort=8080)
 TOKEN_TEXT = (
     "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"
     " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
 )
 
 
-def dataplane(name="web-1", mesh="default", labels=None, **networking: Any) -> dict[str, Any]:
-    shown = {"address": "10.0.0.1", "inbound": [INBOUND], **networking}
-    return {"type": "Dataplane", "mesh": mesh, "name": name, "labels": labels or {}, "networking": shown}
+def web(name="web-1", mesh="default", labels=None, **networking: Any) -> dict[str, Any]:
+    fields = {"address": "10.0.0.1", "inbound": [INBOUND], **networking}
+    return build.dataplane(name, mesh=mesh, labels=labels, **fields)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -210,7 +211,7 @@ async def house(closed):
 
 
 async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
-    document = dataplane(admin={"port": 9902})
+    document = web(admin={"port": 9902})
     answer = await house.bring(document, dnsPort=15053, ipv6Enabled=True)
     node = answer.bootstrap["node"]
     assert (node["id"], node["cluster"]) == ("default.web-1", "web")
@@ -234,24 +235,24 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
 
 @pytest.mark.parametrize("directories", [["/srv/logs", "/var/log/koguma"], []])
 async def test_the_node_says_where_envoy_may_write_files(house, directories):
-    answer = await house.bring(dataplane(), accessLogDirectories=directories)
+    answer = await house.bring(web(), accessLogDirectories=directories)
     assert answer.bootstrap["node"]["metadata"]["accessLogDirectories"] == directories
 
 
 async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(house):
-    await house.write(dataplane("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
+    await house.write(web("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
     outbound = [
         {"port": port, "tags": {SERVICE: name}} for port, name in ((9001, "backend"), (9002, "bakend"))
     ]
-    answer = await house.bring(dataplane(outbound=outbound))
+    answer = await house.bring(web(outbound=outbound))
     (warning,) = json.loads(answer.text)["warnings"]
     assert warning.startswith('the outbound on port 9002 of Dataplane "web-1"')
     assert warning.endswith('there is no MeshService "bakend"; did you mean "backend"?')
-    assert "warnings" not in json.loads((await house.bring(dataplane(outbound=outbound[:1]))).text)
+    assert "warnings" not in json.loads((await house.bring(web(outbound=outbound[:1]))).text)
 
 
 async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
-    await house.write(dataplane(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
+    await house.write(web(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
     answer = await house.ask(dataplaneToken=house.token(name="web-1"))
     assert answer.bootstrap["node"]["cluster"] == "edge"
     assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
@@ -262,7 +263,7 @@ OUR_AGENT = ["feature-access-log-pipe"]
 
 async def test_kumas_agent_finds_envoys_admin_on_a_port(house):
     for networking, port in (({}, 9901), ({"admin": {"port": 9902}}, 9902)):
-        made = (await house.bring(dataplane(**networking))).bootstrap
+        made = (await house.bring(web(**networking))).bootstrap
         address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
         assert made["admin"]["address"] == address
         assert made["node"]["metadata"]["dataplane.admin.port"] == str(port)
@@ -271,7 +272,7 @@ async def test_kumas_agent_finds_envoys_admin_on_a_port(house):
 
 async def test_our_agent_has_envoys_admin_on_a_socket(house):
     for networking, port in (({}, None), ({"admin": {"port": 9902}}, "9902")):
-        made = (await house.bring(dataplane(**networking), features=OUR_AGENT)).bootstrap
+        made = (await house.bring(web(**networking), features=OUR_AGENT)).bootstrap
         assert made["admin"]["address"] == {"pipe": {"path": "/run/web-1/envoy-admin.sock", "mode": 0o600}}
         assert made["node"]["metadata"].get("dataplane.admin.port") == port
 
@@ -279,7 +280,7 @@ async def test_our_agent_has_envoys_admin_on_a_socket(house):
 @pytest.mark.parametrize(("probe", "reports"), [({}, True), ({"tcp": {}}, True), (None, False)])
 async def test_an_envoy_reports_health_where_there_is_something_to_check(house, probe, reports):
     inbound = INBOUND if probe is None else {**INBOUND, "serviceProbe": probe}
-    answer = await house.bring(dataplane(inbound=[inbound]), features=OUR_AGENT)
+    answer = await house.bring(web(inbound=[inbound]), features=OUR_AGENT)
     assert ("hds_config" in answer.bootstrap) == reports
 
 
@@ -296,7 +297,7 @@ REDIRECT = {
 async def test_what_kumas_agent_says_of_itself_goes_with_envoy(house):
     files_ = {"certPath": "/certs/cert.pem", "keyPath": "/certs/key.pem"}
     answer = await house.bring(
-        dataplane(),
+        web(),
         dataplaneConfig=REDIRECT,
         metricsResources=files_,
         readinessPort=9902,
@@ -313,14 +314,14 @@ async def test_what_kumas_agent_says_of_itself_goes_with_envoy(house):
 
 async def test_a_proxy_whose_agent_redirects_everything_needs_no_outbounds(house):
     outbound = [{"port": 9000, "tags": {SERVICE: "shop"}}]
-    answer = await house.bring(dataplane(outbound=outbound), dataplaneConfig=REDIRECT)
+    answer = await house.bring(web(outbound=outbound), dataplaneConfig=REDIRECT)
     text = "outbound: should be empty since dataplane is in Transparent Proxying mode"
     assert (answer.status, answer.text) == (422, text)
 
 
 async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
     token = house.token()
-    answer = await house.bring(dataplane(), dataplaneToken=token)
+    answer = await house.bring(web(), dataplaneToken=token)
     (service,) = answer.bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
     assert service["initial_metadata"] == [{"key": "authorization", "value": token}]
     assert token not in json.dumps(answer.bootstrap["node"])
@@ -329,7 +330,7 @@ async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
 
 async def test_an_agent_that_keeps_the_token_in_a_file_gets_a_bootstrap_without_it(house):
     token = house.token()
-    answer = await house.bring(dataplane(), dataplaneToken=token, features=["feature-token-file"])
+    answer = await house.bring(web(), dataplaneToken=token, features=["feature-token-file"])
     assert token not in json.dumps(answer.bootstrap)
     assert "initial_metadata" not in json.dumps(answer.bootstrap["dynamic_resources"])
     (cluster,) = answer.bootstrap["static_resources"]["clusters"]
@@ -351,9 +352,9 @@ def logged():
 
 async def test_the_log_names_the_proxy_and_no_token(house, logged):
     token = house.token()
-    await house.bring(dataplane(), dataplaneToken=token)
-    await house.bring(dataplane(address=""), dataplaneToken=token)
-    await house.bring(dataplane(), dataplaneToken=token[:-8] + "AAAAAAAA")
+    await house.bring(web(), dataplaneToken=token)
+    await house.bring(web(address=""), dataplaneToken=token)
+    await house.bring(web(), dataplaneToken=token[:-8] + "AAAAAAAA")
     answered = [line for line in logged if line["event"] == "proxy answered"]
     assert [(line["user"], line["status"]) for line in answered] == [
         ("proxy:default.web-1", 200),
@@ -365,7 +366,7 @@ async def test_the_log_names_the_proxy_and_no_token(house, logged):
 
 @pytest.mark.slow
 async def test_envoy_reads_what_it_is_given(house, tmp_path):
-    (tmp_path / "bootstrap.json").write_text(json.dumps((await house.bring(dataplane())).bootstrap))
+    (tmp_path / "bootstrap.json").write_text(json.dumps((await house.bring(web())).bootstrap))
     envoy = shutil.which("envoy", path=str(Path(sys.executable).parent)) or "envoy"
     process = await asyncio.create_subprocess_exec(
         *(envoy, "--mode", "validate", "--config-path", str(tmp_path / "bootstrap.json")),
@@ -378,20 +379,20 @@ async def test_envoy_reads_what_it_is_given(house, tmp_path):
 @pytest.mark.parametrize("word", ["Bearer ", "bearer ", ""])
 async def test_the_token_may_stand_in_the_header(house, word):
     header = {"Authorization": f"{word}{house.token()}"}
-    assert (await house.bring(dataplane(), dataplaneToken=..., headers=header)).status == 200
+    assert (await house.bring(web(), dataplaneToken=..., headers=header)).status == 200
 
 
 async def test_a_bare_bootstrap_is_for_those_who_do_not_ask_for_json(house):
-    answer = await house.bring(dataplane(), headers={"Accept": "*/*"})
+    answer = await house.bring(web(), headers={"Accept": "*/*"})
     assert answer.headers["Content-Type"].startswith("text/x-yaml")
     assert yaml.safe_load(answer.text)["node"]["id"] == "default.web-1"
 
 
 async def test_a_dataplane_in_yaml_becomes_json(house):
-    text = yaml.safe_dump({name: part for name, part in dataplane().items() if name != "mesh"})
+    text = yaml.safe_dump({name: part for name, part in web().items() if name != "mesh"})
     answer = await house.bring(text)
     written = json.loads(answer.bootstrap["node"]["metadata"]["dataplane.resource"])
-    assert written == dataplane()
+    assert written == web()
 
 
 @pytest.mark.parametrize(
@@ -399,7 +400,7 @@ async def test_a_dataplane_in_yaml_becomes_json(house):
     [(None, "DELTA_GRPC"), ("DEFAULT", "DELTA_GRPC"), ("DELTA_GRPC", "DELTA_GRPC"), ("GRPC", "GRPC")],
 )
 async def test_a_dataplane_chooses_how_its_configuration_comes(house, variant, word):
-    document = {**dataplane(), **({"envoy": {"xdsTransportProtocolVariant": variant}} if variant else {})}
+    document = {**web(), **({"envoy": {"xdsTransportProtocolVariant": variant}} if variant else {})}
     answer = await house.bring(document)
     assert answer.bootstrap["dynamic_resources"]["ads_config"]["api_type"] == word
 
@@ -418,7 +419,7 @@ async def test_a_dataplane_chooses_how_its_configuration_comes(house, variant, w
     ],
 )
 async def test_envoy_goes_where_the_proxy_came_to(house, host, source):
-    answer = await house.bring(dataplane(), headers={"Host": host})
+    answer = await house.bring(web(), headers={"Host": host})
     assert answer.source == source
 
 
@@ -426,7 +427,7 @@ async def test_envoy_goes_where_the_proxy_came_to(house, host, source):
     "host", ["10.0.0.9:5678", "other.example.com", "a.b.wild.example.com", "[::1", "x" * 900]
 )
 async def test_a_host_that_the_certificate_is_not_for_is_refused(house, host):
-    answer = await house.bring(dataplane(), headers={"Host": host})
+    answer = await house.bring(web(), headers={"Host": host})
     assert answer.status == 400
     assert answer.text.startswith("A data plane proxy is trying to connect to the control plane using ")
     sans = certificate_facts.names(house.credentials.certificate)
@@ -437,14 +438,14 @@ async def test_a_host_that_the_certificate_is_not_for_is_refused(house, host):
 
 async def test_a_setting_may_say_where_xds_is(closed):
     async with closed.open(xds_host="Xds.Example.com"):
-        answer = await closed.bring(dataplane(), headers={"Host": "whatever"})
+        answer = await closed.bring(web(), headers={"Host": "whatever"})
         assert answer.source == "xds.example.com:5679"
 
 
 async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(house, signing_key):
-    assert (await house.bring(dataplane())).trusted == {"inline_string": house.credentials.ca}
+    assert (await house.bring(web())).trusted == {"inline_string": house.credentials.ca}
     other = files.certificates.make_authority(files.certificates.make_key(), NOW).certificate
-    assert (await house.bring(dataplane(), caCert=other)).trusted == {"inline_string": other}
+    assert (await house.bring(web(), caCert=other)).trusted == {"inline_string": other}
 
 
 @pytest.mark.parametrize(
@@ -458,16 +459,16 @@ async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(house, signing_
     ],
 )
 async def test_what_is_no_ca_vouches_for_nobody(house, given, text):
-    answer = await house.bring(dataplane(), caCert=given or house.credentials.certificate)
+    answer = await house.bring(web(), caCert=given or house.credentials.certificate)
     assert answer.status == 400
     assert answer.text.startswith(text)
 
 
 async def test_without_a_ca_of_ours_the_machines_own_must_do(closed):
     async with closed.open(ca=""):
-        answer = await closed.bring(dataplane(), systemCaPath="/etc/ssl/cas.pem")
+        answer = await closed.bring(web(), systemCaPath="/etc/ssl/cas.pem")
         assert answer.trusted == {"filename": "/etc/ssl/cas.pem"}
-        refused = await closed.bring(dataplane())
+        refused = await closed.bring(web())
         assert (refused.status, "not a certificate authority" in refused.text) == (400, True)
 
 
@@ -480,7 +481,7 @@ ISSUE = "`koguma token dataplane --mesh default --name NAME --service SERVICE` i
 
 async def test_a_token_is_asked_for(house):
     for nothing in (..., "", None, "  "):
-        answer = await house.bring(dataplane(), dataplaneToken=nothing)
+        answer = await house.bring(web(), dataplaneToken=nothing)
         assert (answer.status, answer.text) == (422, TOKEN_TEXT)
 
 
@@ -513,7 +514,7 @@ async def test_a_bad_token_is_refused_before_all_else(house, changed, text):
 async def test_an_old_token_is_refused(house):
     token = house.token(lifetime=HOUR)
     house.now = NOW + 2 * HOUR
-    answer = await house.bring(dataplane(), dataplaneToken=token)
+    answer = await house.bring(web(), dataplaneToken=token)
     text = f"authentication failed: token is expired; {ISSUE} a new one"
     assert (answer.status, answer.text) == (401, text)
 
@@ -537,10 +538,10 @@ async def test_an_old_token_is_refused(house):
 async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
     for stored in (False, True):
         if stored:
-            await house.write(dataplane())
+            await house.write(web())
         token = house.token(**claims)
         answer = await (
-            house.ask(dataplaneToken=token) if stored else house.bring(dataplane(), dataplaneToken=token)
+            house.ask(dataplaneToken=token) if stored else house.bring(web(), dataplaneToken=token)
         )
         assert (answer.status, answer.text) == (403, text)
 
@@ -555,21 +556,21 @@ async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
     ],
 )
 async def test_a_token_that_fits_is_taken(house, claims):
-    document = dataplane(labels={"kuma.io/workload": "web"})
+    document = web(labels={"kuma.io/workload": "web"})
     assert (await house.bring(document, dataplaneToken=house.token(**claims))).status == 200
 
 
 @pytest.mark.parametrize("claims", [{"name": "web-1"}, {"tags": {"kuma.io/zone": ("default",)}}])
 async def test_a_token_without_a_service_is_for_what_an_operator_wrote(house, claims):
     token = house.token(**claims)
-    answer = await house.bring(dataplane(), dataplaneToken=token)
+    answer = await house.bring(web(), dataplaneToken=token)
     assert answer.status == 403
     assert answer.text.endswith(
         "koguma token dataplane --mesh default --name web-1 --service web --valid-for 720h"
     )
-    await house.write(dataplane())
+    await house.write(web())
     assert (await house.ask(dataplaneToken=token)).status == 200
-    assert (await house.bring(dataplane(), dataplaneToken=token)).status == 200
+    assert (await house.bring(web(), dataplaneToken=token)).status == 200
 
 
 async def test_a_dataplane_that_is_not_there_yet_is_nothing_said(house):
@@ -651,7 +652,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
     ],
 )
 async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
-    answer = await house.bring(dataplane(), **fields)
+    answer = await house.bring(web(), **fields)
     assert (answer.status, answer.text) == (422, text)
 
 
@@ -662,12 +663,12 @@ async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
         ("", None),
         ("a: 1\n---\nb: 2", "dataplaneResource: must be one Dataplane"),
         ("[]", "dataplaneResource: must be one Dataplane"),
-        (dataplane("web-2"), 'name: is "web-2", and the proxy asked as "web-1"'),
-        (dataplane(mesh="m"), 'mesh: is "m", and the proxy asked as "default"'),
+        (web("web-2"), 'name: is "web-2", and the proxy asked as "web-1"'),
+        (web(mesh="m"), 'mesh: is "m", and the proxy asked as "default"'),
         ({"type": "Mesh", "name": "x"}, 'type: is "Mesh", and the proxy asked as "Dataplane"\nname: is "x"'),
-        (dataplane(address=""), "networking.address: address can't be empty"),
+        (web(address=""), "networking.address: address can't be empty"),
         (
-            dataplane(inbound=[{**INBOUND, "port": 0}, {"port": 1, "tags": {"a": "b"}}], outbound=[{}]),
+            web(inbound=[{**INBOUND, "port": 0}, {"port": 1, "tags": {"a": "b"}}], outbound=[{}]),
             (
                 "networking.inbound[0].port: port must be in the range [1, 65535]\n"
                 'networking.inbound[1].tags["kuma.io/service"]: tag has to exist\n'
@@ -675,15 +676,15 @@ async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
             ),
         ),
         (
-            {**dataplane(), "networkin": {}},
+            {**web(), "networkin": {}},
             'networkin: unknown field "networkin"; did you mean "networking"?',
         ),
         (
-            dataplane(labels={"kuma.io/zone": "west"}),
+            web(labels={"kuma.io/zone": "west"}),
             'labels["kuma.io/zone"]: kuma.io/zone label should have',
         ),
         (
-            dataplane(
+            web(
                 transparentProxying={"redirectPortInbound": 15006, "redirectPortOutbound": 15001},
                 outbound=[{"port": 9000, "tags": {SERVICE: "shop"}}],
             ),
@@ -712,7 +713,7 @@ async def test_a_mistake_of_ours_is_one_bad_answer(closed):
         raise ZeroDivisionError("what only the log may hear")
 
     async with closed.open(xds_port=broken):
-        answer = await closed.bring(dataplane())
+        answer = await closed.bring(web())
         assert answer.status == 500
         assert answer.text.startswith("Internal Server Error")
         assert answer.headers["Koguma-Request-Id"] in answer.text
@@ -729,7 +730,7 @@ async def leave(house, token, **fields):
 
 
 async def test_a_proxy_takes_its_dataplane_along(house):
-    await house.write(dataplane(labels=REGISTERED), dataplane("web-2", labels=REGISTERED))
+    await house.write(web(labels=REGISTERED), web("web-2", labels=REGISTERED))
     key = house.stored().key
     answer = await leave(house, house.token(name="web-1"))
     assert (answer.status, answer.text) == (204, "")
@@ -741,7 +742,7 @@ async def test_a_proxy_takes_its_dataplane_along(house):
 
 
 async def test_a_later_run_of_a_proxy_is_not_taken_along_by_an_earlier_one(house):
-    await house.write(dataplane(labels={**REGISTERED, INSTANCE: "later"}))
+    await house.write(web(labels={**REGISTERED, INSTANCE: "later"}))
     assert (await leave(house, house.token(), instance="earlier")).status == 204
     assert house.stored() is not None
     assert (await leave(house, house.token(), instance="later")).status == 204
@@ -749,7 +750,7 @@ async def test_a_later_run_of_a_proxy_is_not_taken_along_by_an_earlier_one(house
 
 
 async def test_a_dataplane_that_somebody_wrote_stays(house):
-    await house.write(dataplane())
+    await house.write(web())
     assert (await leave(house, house.token())).status == 204
     assert house.stored() is not None
 
@@ -764,14 +765,14 @@ async def test_a_dataplane_that_somebody_wrote_stays(house):
     ],
 )
 async def test_a_proxy_removes_no_other(house, claims, status):
-    await house.write(dataplane(labels=REGISTERED))
+    await house.write(web(labels=REGISTERED))
     answer = await leave(house, house.token(**claims))
     assert answer.status == status
     assert (house.stored() is None) == (status == 204)
 
 
 async def test_nobody_leaves_for_another_without_a_token(house):
-    await house.write(dataplane(labels=REGISTERED))
+    await house.write(web(labels=REGISTERED))
     for token in ("", "nonsense", house.token()[:-8] + "AAAAAAAA"):
         assert (await leave(house, token)).status == 401
     assert house.stored() is not None
@@ -782,7 +783,7 @@ async def test_leaving_a_mesh_that_has_gone_is_no_trouble(house):
 
 
 async def test_a_dataplane_that_is_written_meanwhile_goes_all_the_same(house):
-    await house.write(dataplane(labels=REGISTERED))
+    await house.write(web(labels=REGISTERED))
     write, times = house.context.store.write, []
 
     async def late(transaction):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import build
 from tests.control_plane import LocalControlPlane
 
 
@@ -12,10 +13,9 @@ def plane(tmp_path_factory):
         yield running
 
 
-def dataplane(mesh, name, port=0, outbound=(), **tags):
-    inbound = [{"port": port, "tags": {"kuma.io/service": name, **tags}}] if port else []
-    networking = {"address": "10.77.0.1", "inbound": inbound, "outbound": list(outbound)}
-    return {"type": "Dataplane", "mesh": mesh, "name": name, "networking": networking}
+def on_one_machine(mesh, name, port=0, outbound=(), **tags):
+    inbound = [build.inbound(name, port, protocol="", tags=tags)] if port else []
+    return build.dataplane(name, mesh=mesh, address="10.77.0.1", inbound=inbound, outbound=list(outbound))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def put(plane, mesh):
 
     def write(name, **more):
         path = f"/meshes/{mesh}/dataplanes/{name}"
-        answer = plane("PUT", path, dataplane(mesh, name, **more))
+        answer = plane("PUT", path, on_one_machine(mesh, name, **more))
         assert answer.status in (200, 201), answer.body
         written.append(path)
         return answer.json.get("warnings", [])
@@ -74,7 +74,7 @@ def test_an_outbound_that_leads_nowhere_is_told_everywhere_with_the_nearest_name
 
 def test_a_transaction_tells_of_both_dataplanes_once(plane, mesh, put):
     put("api", port=8080)
-    objects = [dataplane(mesh, "one", 8082), dataplane(mesh, "two", 8082)]
+    objects = [on_one_machine(mesh, "one", 8082), on_one_machine(mesh, "two", 8082)]
     results = plane("POST", "/_apply", objects).json["results"]
     assert [len(each.get("warnings") or ()) for each in results] == [1, 0]
     for name in ("one", "two"):

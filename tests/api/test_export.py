@@ -6,7 +6,8 @@ changes meshes so that applying them makes nothing anew, and writes one document
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 LAST = "user-token-signing-key"  # from here on the token that applies is one of the other control plane
 LEFT_OUT = ("envoy-admin-ca", "inter-cp-ca")

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 from tests.small_disk import small_disk
 
 

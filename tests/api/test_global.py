@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 
 @pytest.fixture(scope="module")

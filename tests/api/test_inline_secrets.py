@@ -13,11 +13,11 @@ from koguma.kinds import KINDS
 from koguma.model import typed_parts
 from koguma.model.kind import Kinds
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role
 
 KEY = "-----BEGIN PRIVATE KEY-----\nVeryPrivateText\n-----END PRIVATE KEY-----\n"
 OTHER_KEY = KEY.replace("VeryPrivateText", "OtherPrivateText")
 ENCODED = base64.b64encode(KEY.encode()).decode()
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PLAIN = "/meshes/default/meshexternalservices/bank"
 KUMA = "/apis/kuma.io/v1alpha1/namespaces/mesh-default/meshexternalservices"
 CLEAN = "/apis/koguma.io/v1/namespaces/mesh-default/meshexternalservices"
@@ -56,14 +56,7 @@ def in_kubernetes_form(document):
 def plane(tmp_path_factory):
     with LocalControlPlane(tmp_path_factory.mktemp("inline")) as plane:
         for user, role in (("viewer", "view"), ("editor", "edit"), ("keeper", "admin")):
-            binding = {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": user},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                "subjects": [{"kind": "User", "name": user}],
-            }
-            assert plane("POST", f"{RBAC}/clusterrolebindings", binding).status == 201
+            bind_role(plane, user, role)
         data = base64.b64encode(b"a certificate").decode()
         secret = {"type": "Secret", "mesh": "default", "name": "cert", "data": data}
         assert plane("PUT", "/meshes/default/secrets/cert", secret).status == 201

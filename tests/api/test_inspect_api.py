@@ -7,7 +7,9 @@ import pytest
 
 from koguma.cli import output
 from koguma.model import documents
-from tests.control_plane import LocalControlPlane, timeout
+from tests import build
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 CASES = Path(__file__).parent.parent / "core" / "cases"
 _numbers = itertools.count(1)
@@ -115,10 +117,9 @@ def test_lines_are_those_of_the_printed_yaml(inspected):
         assert f"{field.rpartition('.')[2]}:" in printed[origin["line"] - 1], field
 
 
-def dataplane(mesh, name, **tags):
-    inbound = {"port": 80, "name": "main", "tags": {"kuma.io/service": "web", **tags}}
-    networking = {"address": "10.0.0.1", "inbound": [inbound]}
-    return {"type": "Dataplane", "mesh": mesh, "name": name, "networking": networking}
+def proxy(mesh, name, **tags):
+    inbound = build.inbound("web", 80, name="main", protocol="", tags=tags)
+    return build.dataplane(name, mesh=mesh, address="10.0.0.1", inbound=[inbound])
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def web(plane, mesh):
     """The path of a proxy in a mesh with a service and a timeout."""
     ports = [{"port": 80, "name": "http", "appProtocol": "http"}]
     service = {"type": "MeshService", "mesh": mesh, "name": "backend", "spec": {"ports": ports}}
-    apply(plane, dataplane(mesh, "web"), service, timeout(mesh=mesh))
+    apply(plane, proxy(mesh, "web"), service, timeout(mesh=mesh))
     return f"/meshes/{mesh}/dataplanes/web"
 
 
@@ -197,7 +198,7 @@ def test_only_what_exists_is_inspected(plane, mesh, web):
 def test_whom_a_policy_selects_comes_in_pages(plane, mesh):
     policy = timeout(mesh=mesh)
     policy["spec"]["targetRef"] = {"kind": "MeshSubset", "tags": {"version": "v1"}}
-    apply(plane, policy, *(dataplane(mesh, f"web-{n}", version=f"v{1 + n // 3}") for n in range(4)))
+    apply(plane, policy, *(proxy(mesh, f"web-{n}", version=f"v{1 + n // 3}") for n in range(4)))
     base = f"/meshes/{mesh}/meshtimeouts/slow"
     for word in ("_resources", "-resources"):
         found = plane("GET", f"{base}/{word}/dataplanes").json
@@ -215,7 +216,7 @@ def test_whom_a_policy_selects_comes_in_pages(plane, mesh):
 def test_the_proxies_of_a_service(plane, mesh):
     spec = {"selector": {"dataplaneTags": {"version": "v1"}}, "ports": [{"port": 80}]}
     service = {"type": "MeshService", "mesh": mesh, "name": "v1", "spec": spec}
-    apply(plane, service, dataplane(mesh, "a", version="v1"), dataplane(mesh, "b", version="v2"))
+    apply(plane, service, proxy(mesh, "a", version="v1"), proxy(mesh, "b", version="v2"))
     for path in ("_resources/dataplanes", "_dataplanes"):
         found = plane("GET", f"/meshes/{mesh}/meshservices/v1/{path}").json
         assert [item["name"] for item in found["items"]] == ["a"]
@@ -234,7 +235,7 @@ def test_who_may_read_an_object_may_inspect_it(tmp_path):
     )
     with LocalControlPlane(tmp_path, str(file), localhost_is_admin=False) as plane:
         admin = {"Authorization": f"Bearer {(plane.data_dir / 'admin-token').read_text()}"}
-        objects = [dataplane("default", "web"), dataplane("default", "other"), timeout()]
+        objects = [proxy("default", "web"), proxy("default", "other"), timeout()]
         assert plane("POST", "/_apply", {"objects": objects}, **admin).status == 200
         token = plane("POST", "/tokens/user", {"name": "dora", "validFor": "1h"}, **admin).body.decode()
         dora = {"Authorization": f"Bearer {token}"}

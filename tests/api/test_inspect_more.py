@@ -3,7 +3,8 @@
 import jsonpatch
 import pytest
 
-from tests.control_plane import timeout
+from tests import build
+from tests.build import timeout
 
 CLUSTER = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 LISTENER = "type.googleapis.com/envoy.config.listener.v3.Listener"
@@ -14,22 +15,21 @@ def apply(plane, *objects):
     assert answer.status == 200, answer.json
 
 
-def dataplane(mesh, name, **networking):
-    inbound = [{"port": 80, "name": "main", "tags": {"kuma.io/service": "web"}}]
-    shown = {"address": "10.0.0.1", **(networking or {"inbound": inbound})}
-    return {"type": "Dataplane", "mesh": mesh, "name": name, "networking": shown}
+def proxy(mesh, name, **networking):
+    served = {"inbound": [build.inbound("web", 80, name="main", protocol="")]}
+    return build.dataplane(name, mesh=mesh, **{"inbound": [], **(networking or served)})
 
 
 def service(mesh, name="backend", **spec):
-    ports = [{"port": 80, "name": "http", "appProtocol": "http"}]
-    return {"type": "MeshService", "mesh": mesh, "name": name, "spec": {"ports": ports, **spec}}
+    described = build.mesh_service(name, build.port(name="http"), mesh=mesh)
+    return {**described, "spec": {"ports": described["spec"]["ports"], **spec}}
 
 
 @pytest.fixture
 def web(plane, mesh):
     outbound = [{"port": 8080, "backendRef": {"kind": "MeshService", "name": "backend", "port": 80}}]
     inbound = [{"port": 80, "tags": {"kuma.io/service": "web"}}]
-    apply(plane, service(mesh), dataplane(mesh, "web", inbound=inbound, outbound=outbound))
+    apply(plane, service(mesh), proxy(mesh, "web", inbound=inbound, outbound=outbound))
     return f"/meshes/{mesh}/dataplanes/web"
 
 
@@ -109,7 +109,7 @@ def gateway(mesh, tag="edge"):
 
 
 def serving(mesh, name="edge-1", service="edge"):
-    return dataplane(mesh, name, gateway={"type": "BUILTIN", "tags": {"kuma.io/service": service}})
+    return proxy(mesh, name, gateway={"type": "BUILTIN", "tags": {"kuma.io/service": service}})
 
 
 def gateway_timeout(mesh):
@@ -135,7 +135,7 @@ def test_the_rules_of_a_gateway_are_those_of_a_proxy_that_serves_it(plane, mesh)
 
 def test_the_older_list_of_whom_a_policy_selects(plane, mesh):
     policy = timeout(mesh=mesh)
-    apply(plane, policy, gateway(mesh), dataplane(mesh, "web"), serving(mesh))
+    apply(plane, policy, gateway(mesh), proxy(mesh, "web"), serving(mesh))
     found = plane("GET", f"/meshes/{mesh}/meshtimeouts/slow/dataplanes").json
     assert found["total"] == 2
     assert found["items"][0] == {
@@ -157,6 +157,6 @@ def test_the_older_list_of_whom_a_policy_selects(plane, mesh):
 
 
 def test_the_proxies_that_serve_a_gateway(plane, mesh):
-    apply(plane, gateway(mesh), serving(mesh), serving(mesh, "other", "other"), dataplane(mesh, "web"))
+    apply(plane, gateway(mesh), serving(mesh), serving(mesh, "other", "other"), proxy(mesh, "web"))
     found = plane("GET", f"/meshes/{mesh}/meshgateways/edge/dataplanes").json
     assert found == {"total": 1, "items": [{"dataplane": {"mesh": mesh, "name": "edge-1"}}]}

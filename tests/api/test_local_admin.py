@@ -12,7 +12,8 @@ import pytest
 from koguma.api.authn import is_passed_on
 from koguma.api.server import HttpServer
 from koguma.runtime import data_directory
-from tests.control_plane import LocalControlPlane, WatchStream, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane, WatchStream
 from tests.envoy.real_envoy import cluster, endpoint, envoy, hcm, listener
 from tests.http_client import SocketConnection, request_over_socket, send_request
 from tests.live_mesh import KOGUMA

@@ -8,6 +8,7 @@ from koguma.main import all_kinds
 from koguma.model import typed_parts
 from koguma.model.typed_parts import PROXY_ADDRESS, PROXY_FILE
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role, create_role
 
 KINDS = all_kinds()
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -20,34 +21,15 @@ FILE = "/var/log/koguma/a.log"
 @pytest.fixture
 def plane(tmp_path):
     with LocalControlPlane(tmp_path) as plane:
-        bind(plane, "editor", "edit")
-        bind(plane, "keeper", "admin")
+        bind_role(plane, "editor", "edit")
+        bind_role(plane, "keeper", "admin")
         yield plane
-
-
-def bind(plane, user, role):
-    body = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": f"{user}-{role}"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    answer = plane("POST", f"{RBAC}/clusterrolebindings", body)
-    assert answer.status == 201, answer.body
 
 
 def allow(plane, user, *names):
     rule = {"verbs": [USE], "apiGroups": ["koguma.io"], "resources": [PROXY_FILES]}
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "files"},
-        "rules": [{**rule, **({"resourceNames": list(names)} if names else {})}],
-    }
-    answer = plane("POST", f"{RBAC}/clusterroles", role)
-    assert answer.status == 201, answer.body
-    bind(plane, user, "files")
+    create_role(plane, "files", {**rule, **({"resourceNames": list(names)} if names else {})})
+    bind_role(plane, user, "files")
 
 
 def log(path, plain="a line"):

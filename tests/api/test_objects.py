@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.control_plane import timeout
+from tests.build import timeout
 
 
 def url(mesh, name="slow", path="meshtimeouts"):

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from tests.build import secret
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role, create_role
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PLAIN = "/meshes/default/secrets?watch=true"
@@ -17,22 +19,8 @@ FORMS = pytest.mark.parametrize("path", [PLAIN, KUBE])
 def plane(tmp_path_factory):
     with LocalControlPlane(tmp_path_factory.mktemp("open-watches")) as plane:
         rules = [{"apiGroups": ["*"], "resources": ["secrets"], "verbs": ["watch"]}]
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
-        answer = plane("POST", f"{RBAC}/clusterroles", {**role, "metadata": {"name": "watcher"}})
-        assert answer.status == 201, answer.body
+        create_role(plane, "watcher", *rules)
         yield plane
-
-
-def bind(plane, user):
-    body = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "watcher"},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    answer = plane("POST", f"{RBAC}/clusterrolebindings", body)
-    assert answer.status == 201, answer.body
 
 
 def token(plane, user, valid_for="1h"):
@@ -46,8 +34,7 @@ def watched(plane, path, text):
 
 
 def write_secret(plane, name):
-    secret = {"type": "Secret", "mesh": "default", "name": name, "data": base64.b64encode(b"x").decode()}
-    assert plane("PUT", f"/meshes/default/secrets/{name}", secret).status == 201
+    assert plane("PUT", f"/meshes/default/secrets/{name}", secret(name)).status == 201
 
 
 def last(lines):
@@ -69,7 +56,7 @@ def revoke(plane, text):
 @FORMS
 def test_a_revoked_token_ends_a_quiet_watch(plane, path):
     user = f"ann-{len(path)}"
-    bind(plane, user)
+    bind_role(plane, user, "watcher")
     text = token(plane, user)
     with watched(plane, path, text) as lines:
         assert lines.status == 200
@@ -80,7 +67,7 @@ def test_a_revoked_token_ends_a_quiet_watch(plane, path):
 @FORMS
 def test_nothing_written_after_a_revocation_is_told(plane, path):
     user = f"bob-{len(path)}"
-    bind(plane, user)
+    bind_role(plane, user, "watcher")
     text = token(plane, user)
     with watched(plane, path, text) as lines:
         revoke(plane, text)
@@ -94,7 +81,7 @@ def test_nothing_written_after_a_revocation_is_told(plane, path):
 @FORMS
 def test_an_expired_token_ends_its_watch(plane, path):
     user = f"cid-{len(path)}"
-    bind(plane, user)
+    bind_role(plane, user, "watcher")
     with watched(plane, path, token(plane, user, "2s")) as lines:
         assert last(lines)[0] == 401
 
@@ -102,17 +89,17 @@ def test_an_expired_token_ends_its_watch(plane, path):
 @FORMS
 def test_a_right_that_is_taken_away_ends_the_watch(plane, path):
     user = f"dan-{len(path)}"
-    bind(plane, user)
+    bind_role(plane, user, "watcher")
     with watched(plane, path, token(plane, user)) as lines:
-        assert plane("DELETE", f"{RBAC}/clusterrolebindings/{user}").status == 200
+        assert plane("DELETE", f"{RBAC}/clusterrolebindings/{user}-watcher").status == 200
         assert last(lines)[0] == 403
 
 
 @FORMS
 def test_others_watches_go_on(plane, path):
     user, other = f"eve-{len(path)}", f"fay-{len(path)}"
-    bind(plane, user)
-    bind(plane, other)
+    bind_role(plane, user, "watcher")
+    bind_role(plane, other, "watcher")
     with watched(plane, path, token(plane, other)) as lines:
         revoke(plane, token(plane, user))
         write_secret(plane, f"told-{len(path)}")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.control_plane import timeout
+from tests.build import timeout
 
 MERGE = "application/merge-patch+json"
 CHANGED = 'is immutable, cannot be changed from "{}" to "{}"'

@@ -4,7 +4,7 @@ import pytest
 
 from koguma.api import parameters
 from koguma.main import all_kinds
-from tests.control_plane import timeout
+from tests.build import timeout
 
 PARTS = {
     "{mesh}": "default",

@@ -1,6 +1,5 @@
 """Who makes an object refer to a Secret must be allowed to read it, in every form and for every kind."""
 
-import base64
 import json
 
 import pytest
@@ -11,7 +10,9 @@ from koguma.identity.claims import DATAPLANE, USER, ZONE
 from koguma.kinds import secret_references
 from koguma.model import labels, reserved_secrets
 from koguma.model.kind import Kinds
+from tests import build
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role
 
 KINDS = Kinds(kinds.KINDS)
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -25,27 +26,14 @@ MATCH = {"type": "HostnameGenerator", "port": 443, "protocol": "http"}
 @pytest.fixture
 def plane(tmp_path):
     with LocalControlPlane(tmp_path) as plane:
-        bind(plane, "editor", "edit")
-        bind(plane, "keeper", "admin")  # which has the secrets of meshes
+        bind_role(plane, "editor", "edit")
+        bind_role(plane, "keeper", "admin")  # which has the secrets of meshes
         assert write_secret(plane, "mine").status == 201
         yield plane
 
 
-def bind(plane, user, role):
-    spec = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    answer = plane("POST", f"{RBAC}/clusterrolebindings", spec)
-    assert answer.status == 201, answer.body
-
-
 def write_secret(plane, name):
-    body = {"type": "Secret", "mesh": "default", "name": name, "data": base64.b64encode(b"x").decode()}
-    return plane("PUT", f"/meshes/default/secrets/{name}", body)
+    return plane("PUT", f"/meshes/default/secrets/{name}", build.secret(name))
 
 
 def external(secret="", name="ext", port=443):
@@ -276,7 +264,7 @@ def test_nobody_writes_the_annotation_himself(plane):
 def test_who_may_not_read_it_any_more_is_shown_until_somebody_else_answers_for_it(plane):
     assert plane("PUT", f"{PATH}/ext", external("mine"), Impersonate_User="keeper").status == 201
     assert lapsed(plane) == []
-    assert plane("DELETE", f"{RBAC}/clusterrolebindings/keeper").status == 200
+    assert plane("DELETE", f"{RBAC}/clusterrolebindings/keeper-admin").status == 200
     (found,) = lapsed(plane)
     assert 'refers to Secret "mine" in spec.tls.verification.caCert.secretRef.name' in found
     assert 'user "keeper", who wrote that, may not read it any more' in found

@@ -6,7 +6,8 @@ import stat
 import pytest
 
 from koguma.model.errors import KogumaError
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 PAYLOAD = b"the password of the payments database"
 TEXT = base64.b64encode(PAYLOAD).decode()

@@ -20,13 +20,14 @@ from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model import typed_parts
 from koguma.model.kind import Kinds
 from koguma.store.store import now
+from tests import build
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role
 
 KINDS = Kinds(kinds.KINDS)
 MARKER = "TheSecretMarker"
 ENCODER = Encoder(schema.load(schema.find_envoy()))
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def filled(info, *, is_secret=False):
@@ -97,16 +98,9 @@ def test_commands_that_describe_and_compare_mask_every_secret_field(name, form):
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
     with LocalControlPlane(tmp_path_factory.mktemp("shown")) as plane:
-        binding = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "viewer"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
-            "subjects": [{"kind": "User", "name": "viewer"}],
-        }
-        assert plane("POST", f"{RBAC}/clusterrolebindings", binding).status == 201
+        bind_role(plane, "viewer", "view")
         pair = authority.make("m", MeshBuiltinCert(), now())
-        documents = [*services(pair), dataplane()]
+        documents = [*services(pair), web()]
         answer = plane("POST", "/_apply", documents)
         assert answer.status == 200, answer.body
         plane.pair = pair
@@ -123,36 +117,21 @@ def services(pair):
         "newer": lambda text: {"type": "InsecureInline", "insecureInline": {"value": text}},
         "secret": lambda _: {"secret": "bundle"},
     }
-    yield {
-        "type": "Secret",
-        "mesh": "default",
-        "name": "bundle",
-        "data": base64.b64encode(bundle.encode()).decode(),
-    }
+    yield build.secret("bundle", base64.b64encode(bundle.encode()).decode())
     for index, (name, spelled) in enumerate(spellings.items()):
         tls = {"enabled": True, **{field: spelled(text) for field, text in texts.items()}}
-        match = {"type": "HostnameGenerator", "port": 80 + index, "protocol": "http"}
-        spec = {"match": match, "endpoints": [{"address": "1.2.3.4", "port": 443}], "tls": tls}
-        yield {"type": "MeshExternalService", "mesh": "default", "name": name, "spec": spec}
+        endpoints = [{"address": "1.2.3.4", "port": 443}]
+        yield build.external_service(name, 80 + index, endpoints=endpoints, tls=tls)
 
 
-def dataplane():
-    return {
-        "type": "Dataplane",
-        "mesh": "default",
-        "name": "web-1",
-        "networking": {
-            "address": "127.0.0.1",
-            "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}],
-            "outbound": [
-                {
-                    "port": 9000 + index,
-                    "backendRef": {"kind": "MeshExternalService", "name": name, "port": 80 + index},
-                }
-                for index, name in enumerate(("text", "bytes", "newer", "secret"))
-            ],
-        },
-    }
+def web():
+    """A Dataplane that calls all of the services."""
+    refs = [
+        {"kind": "MeshExternalService", "name": name, "port": 80 + index}
+        for index, name in enumerate(("text", "bytes", "newer", "secret"))
+    ]
+    outbound = [{"port": 9000 + index, "backendRef": ref} for index, ref in enumerate(refs)]
+    return build.dataplane(outbound=outbound)
 
 
 DOORS = (

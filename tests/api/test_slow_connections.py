@@ -11,7 +11,8 @@ import pytest
 
 from koguma.api import connections, server
 from koguma.runtime import data_directory
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 HEADER_SECONDS = 0.4
 PORTS = ("api", "api-tls", "dp", "socket")

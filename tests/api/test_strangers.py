@@ -7,7 +7,8 @@ import tracemalloc
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 STRANGER = {"X_Forwarded_For": "203.0.113.7"}  # sent by another machine through a proxy: nobody's
 N_REQUESTS = 100

@@ -9,7 +9,8 @@ from koguma.main import all_kinds
 from koguma.model import labels, names
 from koguma.model.resource import Resource
 from koguma.store.contract import Put, Transaction
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 
 def test_the_index_names_product_and_version(plane):

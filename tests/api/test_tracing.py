@@ -18,7 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from koguma.api import tracing
 from koguma.model.errors import Invalid, KogumaError
 from koguma.runtime import settings
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 pytestmark = pytest.mark.expected_errors(

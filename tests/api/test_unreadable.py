@@ -4,7 +4,8 @@ import sqlite3
 
 import pytest
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 
 URL = "/meshes/default/meshtimeouts"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.control_plane import timeout
+from tests.build import timeout
 
 
 @pytest.fixture

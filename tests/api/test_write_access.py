@@ -4,11 +4,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role
 
 NAMESPACES = ("mesh-default", "team-a", "team-b")
 KUBE = "/apis/kuma.io/v1alpha1/namespaces"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
@@ -16,21 +17,8 @@ def plane(tmp_path_factory):
     with LocalControlPlane(tmp_path_factory.mktemp("write-access")) as plane:
         for namespace in NAMESPACES:
             put(plane, kube(namespace, "there"))
-            bind(plane, f"editor-{namespace}", namespace)
+            bind_role(plane, f"editor-{namespace}", "edit", namespace)
         yield plane
-
-
-def bind(plane, user, namespace):
-    """Let a user edit in one namespace, as `kubectl create rolebinding` does."""
-    spec = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
-        "subjects": [{"kind": "User", "name": user}],
-    }
-    answer = plane("POST", f"{RBAC}/namespaces/{namespace}/rolebindings", spec)
-    assert answer.status == 201, answer.body
 
 
 def kube(namespace, name, **metadata):

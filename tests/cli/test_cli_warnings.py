@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 from tests.kube_client import KubeClient
 
 PAGE = Path(__file__).parents[2] / "docs" / "lint.md"

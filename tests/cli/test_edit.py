@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.control_plane import timeout
+from tests.build import timeout
 
 pytestmark = pytest.mark.slow
 

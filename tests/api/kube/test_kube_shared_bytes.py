@@ -5,7 +5,8 @@ from contextlib import ExitStack
 import pytest
 
 from koguma.api.kube.answers import PIECE
-from tests.control_plane import LocalControlPlane, timeout
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
 from tests.kube_client import KOGUMA, KUMA, KubeClient
 
 

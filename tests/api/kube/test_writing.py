@@ -6,7 +6,7 @@ import secrets
 import pytest
 import yaml
 
-from tests.control_plane import timeout as plain_timeout
+from tests.build import timeout as plain_timeout
 from tests.kube_client import (
     KOGUMA,
     PROTOBUF,
