@@ -14,7 +14,7 @@ import click
 from koguma.cli import inputs, nouns, objects, terminal
 from koguma.cli.client import Client
 from koguma.cli.failures import Failure, Refused
-from koguma.core import admission, defaults, identity, pipeline, services, world
+from koguma.core import admission, defaults, identity, loading, services, world
 from koguma.core.incremental import Db
 from koguma.model import documents, forms, kri, labels
 from koguma.model.documents import Document
@@ -80,10 +80,10 @@ def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = (
     for document in read:
         files.add(document)
     written = [*files.there.values(), *files.companions()]
-    db = pipeline.load(files.kinds, place, written)
+    db = loading.load(files.kinds, place, written)
     loaded = Loaded(db, files.documents, tuple(files.wrong), tuple(files.warned))
     for mesh in loaded.meshes:
-        pipeline.take(db, _made_of_proxies(db, mesh, files))
+        loading.take(db, _made_of_proxies(db, mesh, files))
     return loaded
 
 
@@ -112,7 +112,7 @@ def load_stored(values: Iterable[Json], place: Place) -> Loaded:
         wrong += (Wrong(document, violation) for violation in found)
         if not found:
             warned += (Warned(resource.key, text) for text in admission.remarks(kind, resource.spec, about))
-    return Loaded(pipeline.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
+    return Loaded(loading.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
 
 
 @functools.cache

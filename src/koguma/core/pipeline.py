@@ -1,70 +1,60 @@
-"""Pipeline: the engine from one end to the other. Start reading here.
+"""Pipeline: from stored objects to what each Envoy gets, stage by stage. Start reading here.
 
-`world` says who is there, `match` which policies select whom, `rules` what they say together. Inputs come in
-through `load` and `take`; everything else is a question that can be asked at any time.
+    stored objects -> loading -> world -> match -> rules -> build -> snapshot -> watching -> the fleet
+                                                     |
+                                                     +-> inspect, rules_view: what people are shown
 
-An object whose spec its kind cannot read, such as one that another version has stored, is no resource of the
-engine: it acts nowhere, `world.UNREADABLE` says why, and everything else works.
+This page is the table of contents. Each name is a function of a stage; the module that defines it explains
+it. All but the inputs are pure questions (`incremental`) that can be asked at any time: an answer is kept
+until something that it read has changed.
 """
 
-from collections.abc import Iterable, Mapping
+from typing import Final
 
-from koguma.core import world
-from koguma.core.incremental import Db
-from koguma.core.inputs import Change
-from koguma.model.kind import Kind, Kinds
-from koguma.model.place import Place
-from koguma.model.resource import Key, Resource
-from koguma.model.schema import Json
+from koguma.core import inbound, inspect, items, loading, match, problems, rules, rules_view, world
+from koguma.core.build import clusters, internals, outbound, overlays, watching
+from koguma.core.build import inbound as build_inbound
+from koguma.core.build import snapshot as snapshots
 
+# Inputs: stored objects, and changes of them.
+load: Final = loading.load
+take: Final = loading.take
 
-def load(kinds: Kinds, place: Place, resources: Iterable[Resource]) -> Db:
-    """A database of questions about these objects."""
-    db = Db()
-    with db.change() as change:
-        for kind in kinds:
-            change.set(world.KINDS, kind.name, kind)
-        change.set(world.PLACE, "here", place)
-        for resource in resources:
-            _put(change, kinds.by_name.get(resource.kind), resource)
-    return db
+# World: who is there, as stored objects say it.
+proxy: Final = world.proxy  # a Dataplane: its inbounds, labels, and what it can call
+destination: Final = world.destination  # a MeshService, MeshExternalService or MeshMultiZoneService
+reached: Final = world.reached  # the ports of destinations that a proxy can call
 
+# Match: which policies select whom. It reads selectors and labels, never confs, so that editing a value
+# matches nothing again.
+traits: Final = match.traits  # what selectors see of a proxy; proxies with equal traits share answers
+matched: Final = match.matched  # the policies of one kind that select proxies with these traits
 
-def take(db: Db, written: Iterable[Resource], gone: Iterable[Key] = ()) -> None:
-    """Let objects change: those that were written, and the keys of those that are gone."""
-    new = [(resource, world.KINDS.get(db, resource.kind)) for resource in written]
-    with db.change() as change:
-        for resource, kind in new:
-            _put(change, kind, resource)
-        for key in gone:
-            change.remove(world.RESOURCES, key)
-            change.remove(world.UNREADABLE, key)
+# Rules: the entries of these policies that hold for each port, in order of precedence, and their merge.
+proxy_class: Final = rules.class_of  # what proxies that are configured alike share
+outbound_rules: Final = rules.outbound  # for calls to each port, through a route or not
+inbound_rules: Final = inbound.of  # for calls that arrive at one inbound, and from whom
+proxy_rules: Final = rules.whole_proxy  # for the proxy as a whole
+conf: Final = items.conf  # the fields that entries set together
+route_rules: Final = items.route_rules  # the rules of MeshHTTPRoutes, merged
 
+# Build: rules become Envoy resources. Hooks of policies turn a conf into overlays over a skeleton.
+policy_overlays: Final = overlays.outbound
+outbound_resources: Final = outbound.resources  # listeners, routes and clusters of a class
+endpoints: Final = clusters.assignments
+inbound_resources: Final = build_inbound.everything
+internal_resources: Final = internals.everything  # readiness, DNS, passthrough, admin
 
-def _put(change: Change, kind: Kind | None, resource: Resource) -> None:
-    problem = unreadable(kind, resource) if kind is not None else ""
-    if problem:
-        change.set(world.UNREADABLE, resource.key, problem)
-        change.remove(world.RESOURCES, resource.key)
-    else:
-        change.set(world.RESOURCES, resource.key, resource)
-        change.remove(world.UNREADABLE, resource.key)
+# Snapshot: everything that one Envoy gets but secrets.
+shared_snapshot: Final = snapshots.shared  # the half that proxies share
+own_snapshot: Final = snapshots.own  # the half of one proxy
+snapshot: Final = snapshots.of
+Watching: Final = watching.Watching  # which proxies get another snapshot after a change
 
-
-def unreadable(kind: Kind, resource: Resource) -> str:
-    """Why a kind cannot read a spec as it is stored; empty where it can."""
-    try:
-        kind.read(_without_checked(kind, kind.clean(resource.spec)))
-    except Exception as error:  # noqa: BLE001 - a kind of another package may raise anything
-        return str(error) or type(error).__name__
-    return ""
-
-
-def _without_checked(kind: Kind, spec: Json) -> Json:
-    """A spec without the list of which the build takes what it can read, and shows what it cannot."""
-    checked = kind.policy.overlays.modifications if kind.policy else ""
-    conf = spec.get("default") if checked else None
-    if not isinstance(conf, Mapping):
-        return spec
-    left = {name: value for name, value in conf.items() if name != checked or not isinstance(value, list)}
-    return {**spec, "default": left}
+# For people: the same rules and confs, with who set each field; and what is odd in a mesh.
+layout: Final = inspect.layout
+outbound_policies: Final = inspect.outbound_policies
+inbound_policies: Final = inspect.inbound_policies
+whole_policies: Final = inspect.whole_policies
+all_rules: Final = rules_view.of_proxy
+problems_of_mesh: Final = problems.of_mesh

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koguma.core import pipeline, world
+from koguma.core import loading, world
 from koguma.core.build import encoding, network
 from koguma.core.incremental import Db
 from koguma.model import labels
@@ -21,9 +21,7 @@ def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
     """A database in which these objects are written too."""
     stored = {key: row for key, row in world.RESOURCES.items(db) if _is_seen_from(key, mesh)}
     stored |= {resource.key: resource for resource in written}
-    other = pipeline.load(
-        Kinds([kind for _, kind in world.KINDS.items(db)]), world.place(db), stored.values()
-    )
+    other = loading.load(Kinds([kind for _, kind in world.KINDS.items(db)]), world.place(db), stored.values())
     with other.change() as change:
         for name, encoder in encoding.ENCODER.items(db):
             change.set(encoding.ENCODER, name, encoder)
