@@ -6,6 +6,7 @@ token sends the same at the end: its messages are read, up to limits.
 """
 
 import contextlib
+import gzip
 import http.client
 import json
 import ssl
@@ -83,7 +84,13 @@ def trusting(mesh: LiveMesh) -> ssl.SSLContext:
 
 
 def post(
-    mesh: LiveMesh, port: str, path: str, body: bytes, media: str = "application/json", token: str = RUBBISH
+    mesh: LiveMesh,
+    port: str,
+    path: str,
+    body: bytes,
+    media: str = "application/json",
+    token: str = RUBBISH,
+    encoding: str = "identity",
 ) -> tuple[int, bytes]:
     """One request, with a token that is none unless one is given; what came back."""
     number = {"api": mesh.api, "api-tls": mesh.tls, "dp": mesh.dp}[port]
@@ -93,7 +100,11 @@ def post(
         connection = http.client.HTTPSConnection("127.0.0.1", number, timeout=60, context=trusting(mesh))
     with contextlib.closing(connection):
         try:
-            headers = {"Content-Type": media, "Authorization": f"Bearer {token}"}
+            headers = {
+                "Content-Type": media,
+                "Content-Encoding": encoding,
+                "Authorization": f"Bearer {token}",
+            }
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
@@ -235,6 +246,10 @@ def test_nobody_waits_for_the_worst_message_of_somebody_without_a_token(
     for port in ("api", "api-tls"):
         for what, path, body, media in bodies():
             measured(port, f"{path}: {what}", lambda: post(mesh, port, path, body, media))  # noqa: B023 - called at once
+    bomb = gzip.compress(b" " * 200_000_000)
+    for port, path in (("api", "/_apply"), ("api-tls", "/_apply"), ("dp", "/bootstrap")):
+        what = f"{path}: 200 KB that decompress to 200 MB"
+        measured(port, what, lambda: post(mesh, port, path, bomb, encoding="gzip"))  # noqa: B023
     for what, body in bootstraps():
         measured("dp", f"/bootstrap: {what}", lambda: post(mesh, "dp", "/bootstrap", body))  # noqa: B023
     for port, what, method, message in streams():

@@ -1,6 +1,7 @@
 """What anybody can send without a token: long paths and headers, encoded slashes, bodies that never end."""
 
 import gc
+import gzip
 import socket
 import threading
 import tracemalloc
@@ -117,6 +118,15 @@ def test_a_body_that_trickles_is_not_waited_for(plane, monkeypatch, method, path
         sender.join()
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"did not come within" in answer
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("path", ["/_apply", "/tokens/user", "/api/v1/namespaces"])
+def test_a_compressed_body_is_refused_and_not_decompressed(plane, path, encoding) -> None:
+    bomb = gzip.compress(b" " * 100_000_000)
+    answer = plane("POST", path, bomb, Content_Encoding=encoding)
+    assert answer.status == 415
+    assert b"send it uncompressed" in answer.body
 
 
 def large_yaml(n_labels: int) -> bytes:

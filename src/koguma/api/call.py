@@ -80,6 +80,11 @@ class Call:
 
     async def body(self, size_max: int = BODY_BYTES_MAX) -> bytes:
         """The whole body, refused as soon as it is known to be too large."""
+        encoding = self.header("Content-Encoding") or "identity"
+        if encoding.lower() != "identity":  # Kubernetes reads no compressed bodies either
+            raise UnsupportedMedia(
+                f'content encoding "{encoding[:100]}" is not read here; send it uncompressed'
+            )
         too_large = TooLarge(f"the body is larger than {size_max} bytes")
         if (self.request.content_length or 0) > size_max:
             raise too_large

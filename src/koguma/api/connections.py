@@ -10,7 +10,7 @@ sends requests and reads nothing would hold a connection forever, without having
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 
@@ -77,8 +77,7 @@ class LimitedConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the first request's headers have their deadline from here."""
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._socket = transport
+        self._socket = cast("asyncio.WriteTransport", transport)  # uvloop's are of no class of asyncio's
         self._start_deadline()
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -113,11 +112,11 @@ class LimitedConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End."""
-        super().connection_lost(exc)
-        self._limits.closed(self, self._address)
+        self._socket = None
         self._stop_deadline()
         self._stop_unread_deadline()
-        self._socket = None
+        self._limits.closed(self, self._address)
+        super().connection_lost(exc)
 
     def _start_deadline(self) -> None:
         self._deadline = asyncio.get_running_loop().call_later(HEADER_SECONDS_MAX, self._time_out)
@@ -128,7 +127,7 @@ class LimitedConnection(web.RequestHandler):
             self._deadline = None
 
     def _start_unread_deadline(self) -> None:
-        if self._unread_deadline is None:
+        if self._unread_deadline is None and self._socket is not None:
             loop = asyncio.get_running_loop()
             self._unread_deadline = loop.call_later(UNREAD_SECONDS_MAX, self._abort)
 

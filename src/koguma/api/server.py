@@ -31,6 +31,8 @@ class HttpServer:
             keepalive_timeout=_KEEPALIVE_SECONDS,
             max_line_size=_HEADER_BYTES_MAX,
             max_field_size=_HEADER_BYTES_MAX,
+            # aiohttp would decompress bodies on the event loop, before anybody is asked who it is.
+            auto_decompress=False,
         )
         # Watches are ended before this is asked to stop, so nothing has to be waited for long.
         self._runner = web.ServerRunner(server, shutdown_timeout=5.0)
