@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from koguma.cli import lint, main, offline
-from koguma.cli.nouns import local_kinds
+from koguma.cli.kind_lookup import local_kinds
 from koguma.core import admission, defaults
 from koguma.model import documents, forms
 from koguma.model.errors import KogumaError

@@ -10,7 +10,7 @@ from msgspec import inspect as shape
 
 from koguma import kinds
 from koguma.cli import comparison, describe, target
-from koguma.cli.client import Answer as ClientAnswer
+from koguma.cli.client import ApiResponse
 from koguma.core import admission
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -91,7 +91,9 @@ def test_commands_that_describe_and_compare_mask_every_secret_field(name, form):
     if form == "plain":
         headers = http.client.HTTPMessage()
         headers["ETag"] = '"1"'
-        answer = ClientAnswer(200, headers, given, "GET /", target.Target("http://127.0.0.1:1", "a test"))
+        answer = ApiResponse(
+            200, headers, given, "GET /", target.ServerTarget("http://127.0.0.1:1", "a test")
+        )
         assert MARKER not in "\n".join(describe.lines(answer, kind, now()))
 
 

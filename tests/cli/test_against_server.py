@@ -269,11 +269,11 @@ def test_a_token_names_services_in_short(cli, mesh):
 
 def test_revocations_at_the_same_time_are_all_kept(cli, control_plane, mesh):
     from koguma.cli import revocations
-    from koguma.cli.client import Client
-    from koguma.cli.target import Target
+    from koguma.cli.client import ApiClient
+    from koguma.cli.target import ServerTarget
 
     def revoke(jti: str) -> None:
-        with contextlib.closing(Client(Target(control_plane.address, "a test"))) as client:
+        with contextlib.closing(ApiClient(ServerTarget(control_plane.address, "a test"))) as client:
             revocations.revoke(client, revocations.meant("dataplane", jti, mesh))
 
     threads = [threading.Thread(target=revoke, args=(f"id-{n}",)) for n in range(4)]

@@ -6,9 +6,9 @@ import ssl
 import pytest
 
 from koguma.cli import watching
-from koguma.cli.client import Client
-from koguma.cli.failures import ExitCode, Failure, Field, Refused, Unreachable
-from koguma.cli.target import Given, Target, resolve
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ApiError, CommandFailure, ExitCode, InvalidParameter, ServerUnreachable
+from koguma.cli.target import ConnectionOptions, ServerTarget, resolve
 from koguma.model.redacted import Redacted
 
 MESHES = {"resources": [{"name": "Mesh", "path": "meshes", "shortName": "m", "scope": "Global"}]}
@@ -21,8 +21,8 @@ PROBLEM = {
 }
 
 
-def client(fake, token=None) -> Client:
-    return Client(Target(fake.address, "a test", token))
+def client(fake, token=None) -> ApiClient:
+    return ApiClient(ServerTarget(fake.address, "a test", token))
 
 
 def test_a_request_carries_token_and_body(fake):
@@ -49,10 +49,10 @@ def test_pages_are_followed_at_the_address_that_was_given(fake):
 
 def test_an_error_body_becomes_a_refusal_with_its_fields(fake):
     fake.answer(400, PROBLEM)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         client(fake).get("/x")
     assert refused.value.message == "Could not process a resource: Resource is not valid"
-    assert refused.value.fields == (Field("spec.to", "must be set"),)
+    assert refused.value.fields == (InvalidParameter("spec.to", "must be set"),)
     assert refused.value.request_id == "abc-1"
     assert refused.value.code is ExitCode.REFUSED
 
@@ -60,14 +60,14 @@ def test_an_error_body_becomes_a_refusal_with_its_fields(fake):
 @pytest.mark.parametrize("status", [401, 403])
 def test_who_may_not_gets_an_exit_code_of_its_own(fake, status):
     fake.answer(status, {"title": "Access Denied"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         client(fake).get("/x")
     assert refused.value.code is ExitCode.DENIED
 
 
 def test_an_error_that_is_no_json_is_told_by_its_first_line(fake):
     fake.answer(502, b"<h1>Bad Gateway</h1>\n<p>more</p>")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         client(fake).get("/x")
     assert refused.value.message == "the server answered 502: <h1>Bad Gateway</h1>"
 
@@ -139,7 +139,7 @@ def test_a_ca_file_that_is_none_is_named(fake, koguma, tmp_path):
 
 
 def test_certificates_are_checked():
-    made = Client(Target("https://127.0.0.1:1", "a test"))
+    made = ApiClient(ServerTarget("https://127.0.0.1:1", "a test"))
     from koguma.cli.client import _tls_context
 
     context = _tls_context(made.target)
@@ -180,7 +180,7 @@ def test_a_watch_goes_on_from_the_last_revision(fake, monkeypatch, capsys):
     fake.answer(200, ndjson(CHANGED, GONE))
     events = watching.changes(client(fake), "/meshes", [])
     assert [next(events)["type"] for _ in range(4)] == ["ADDED", "BOOKMARK", "MODIFIED", "MODIFIED"]
-    with pytest.raises(Refused, match="revision 7 is too old"):
+    with pytest.raises(ApiError, match="revision 7 is too old"):
         next(events)
     again = "/meshes?revision=7&watch=true"
     assert [asked.path for asked in fake.asked] == ["/meshes?watch=true", again, again]
@@ -191,11 +191,11 @@ def test_a_watch_goes_on_with_the_token_that_its_file_has_now(fake, monkeypatch,
     monkeypatch.setattr(watching, "_FIRST_PAUSE_SECONDS", 0.0)
     file = tmp_path / "token"
     file.write_text("first\n")
-    target = resolve(Given(fake.address, str(file)), {"XDG_CONFIG_HOME": str(tmp_path)})
+    target = resolve(ConnectionOptions(fake.address, str(file)), {"XDG_CONFIG_HOME": str(tmp_path)})
     fake.answer(200, ndjson(ADDED, BOOKMARK))
     fake.answer(401, {"title": "Unauthenticated"})
     fake.answer(200, ndjson(CHANGED))
-    events = watching.changes(Client(target), "/meshes", [])
+    events = watching.changes(ApiClient(target), "/meshes", [])
     assert [next(events)["type"] for _ in range(2)] == ["ADDED", "BOOKMARK"]
     (tmp_path / "next").write_text("second\n")
     (tmp_path / "next").rename(file)
@@ -203,18 +203,18 @@ def test_a_watch_goes_on_with_the_token_that_its_file_has_now(fake, monkeypatch,
     sent = [asked.headers["Authorization"] for asked in fake.asked]
     assert sent == ["Bearer first", "Bearer second", "Bearer second"]
     file.write_text("")  # as while it is being written
-    assert target.token_now == Redacted("first")
+    assert target.current_token == Redacted("first")
 
 
 def test_a_watch_that_never_started_fails_at_once():
-    nobody = Client(Target("http://127.0.0.1:1", "a test"))
-    with pytest.raises(Unreachable):
+    nobody = ApiClient(ServerTarget("http://127.0.0.1:1", "a test"))
+    with pytest.raises(ServerUnreachable):
         next(watching.changes(nobody, "/meshes", []))
 
 
 def test_a_watch_that_may_not_be_is_refused(fake):
     fake.answer(403, {"title": "Access Denied"})
-    with pytest.raises(Refused, match="Access Denied"):
+    with pytest.raises(ApiError, match="Access Denied"):
         next(watching.changes(client(fake), "/meshes", []))
 
 
@@ -226,4 +226,4 @@ def test_without_the_list_of_kinds_our_own_is_used(fake, koguma):
 
 
 def test_failures_are_exceptions_with_words():
-    assert str(Failure("a", code=ExitCode.USAGE)) == "a"
+    assert str(CommandFailure("a", code=ExitCode.USAGE)) == "a"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from koguma import __version__
-from koguma.cli import cp, nouns, root
+from koguma.cli import cp, kind_lookup, root
 from koguma.runtime.settings import Settings, load
 from tests.ports import free_port
 
@@ -140,11 +140,11 @@ def test_a_kri_of_illegal_parts_is_not_built(koguma):
 
 
 def test_words_for_kinds_are_those_of_the_kinds():
-    known = nouns.local()
-    kinds = nouns.local_kinds()
-    for noun in known:
-        for word in noun.words:
-            assert kinds.word(word).name == known.word(word.upper()).name == noun.name
+    known = kind_lookup.local()
+    kinds = kind_lookup.local_kinds()
+    for kind in known:
+        for word in kind.words:
+            assert kinds.word(word).name == known.find(word.upper()).name == kind.name
 
 
 def test_a_shell_can_complete_commands_and_kinds():

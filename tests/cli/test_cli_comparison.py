@@ -1,8 +1,8 @@
 """What `koguma diff` shows, and what it hides."""
 
-from koguma.cli import comparison, nouns
+from koguma.cli import comparison, kind_lookup
 
-KINDS = nouns.local_kinds()
+KINDS = kind_lookup.local_kinds()
 STORED = {
     "type": "MeshTimeout",
     "mesh": "default",

@@ -3,12 +3,12 @@
 import pytest
 
 from koguma.cli import contexts
-from koguma.cli.contexts import Config, Context
-from koguma.cli.failures import Failure
+from koguma.cli.contexts import CliContext, Config
+from koguma.cli.failures import CommandFailure
 from koguma.model.redacted import Redacted
 
-FULL = Context("a", "https://a:5682", Redacted("secret-token"), "", "/ca.pem")
-PLAIN = Context("b", "http://localhost:5681", None, "/token")
+FULL = CliContext("a", "https://a:5682", Redacted("secret-token"), "", "/ca.pem")
+PLAIN = CliContext("b", "http://localhost:5681", None, "/token")
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -51,7 +51,7 @@ def test_no_file_is_no_context(tmp_path):
 def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, text, message):
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    with pytest.raises(Failure) as failed:
+    with pytest.raises(CommandFailure) as failed:
         contexts.load(file)
     assert str(file) in failed.value.message
     assert message in failed.value.message

@@ -5,8 +5,8 @@ import json
 import click
 import pytest
 
-from koguma.cli import inputs, written
-from koguma.cli.failures import ExitCode, Failure, Field, Refused
+from koguma.cli import file_identities, inputs
+from koguma.cli.failures import ApiError, CommandFailure, ExitCode, InvalidParameter
 
 TWO = "type: Mesh\nname: a\n---\ntype: Mesh\nname: b\n"
 
@@ -62,7 +62,7 @@ def test_every_file_that_cannot_be_read_is_told_with_its_place(tmp_path):
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text("a: [\n")
     second.write_text("b: 1\nb: 2\n")
-    with pytest.raises(Failure) as failed:
+    with pytest.raises(CommandFailure) as failed:
         inputs.read([str(tmp_path)])
     assert [line.split(": ")[0] for line in failed.value.lines] == [f"{first}:2:1", f"{second}:2:1"]
     assert failed.value.code is ExitCode.REFUSED
@@ -77,23 +77,23 @@ def test_nothing_to_read_is_wrong_usage(tmp_path, make):
 def test_files_without_objects_are_refused(tmp_path):
     file = tmp_path / "empty.yaml"
     file.write_text("# nothing\n---\n")
-    with pytest.raises(Failure, match="no objects"):
+    with pytest.raises(CommandFailure, match="no objects"):
         inputs.read([str(file)])
 
 
 def test_what_the_server_says_points_at_files(tmp_path):
     file = tmp_path / "two.yaml"
     file.write_text("type: Mesh\nname: a\n---\ntype: Mesh\nname: b\nmtls:\n  backends:\n  - name: x\n")
-    refused = Refused(
+    refused = ApiError(
         400,
         "Could not apply resources",
         "Resource is not valid",
         (
-            Field("objects[0].name", "is bad"),
-            Field("objects[1].mtls.backends[0].type", "must be set"),
-            Field('objects[1].labels["a"]', "is bad"),
-            Field("objects[1]", "is the same object as objects[0]"),
-            Field("set", "is bad"),
+            InvalidParameter("objects[0].name", "is bad"),
+            InvalidParameter("objects[1].mtls.backends[0].type", "must be set"),
+            InvalidParameter('objects[1].labels["a"]', "is bad"),
+            InvalidParameter("objects[1]", "is the same object as objects[0]"),
+            InvalidParameter("set", "is bad"),
         ),
     )
     found = inputs.located(inputs.read([str(file)]), refused)
@@ -107,7 +107,7 @@ def test_what_the_server_says_points_at_files(tmp_path):
 
 
 def test_a_refusal_without_places_stays_as_it_is(tmp_path):
-    refused = Refused(404, "Failed to retrieve Mesh", "Not found")
+    refused = ApiError(404, "Failed to retrieve Mesh", "Not found")
     assert inputs.located((), refused) is refused
 
 
@@ -133,14 +133,14 @@ def test_a_refusal_without_places_stays_as_it_is(tmp_path):
 def test_objects_of_both_forms_are_known_by_their_stored_names(tmp_path, text, expected):
     file = tmp_path / "one.yaml"
     file.write_text(text)
-    assert written.identities(inputs.read([str(file)])) == [expected]
+    assert file_identities.identities(inputs.read([str(file)])) == [expected]
 
 
 def test_objects_that_are_none_are_all_told(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text("type: Nothing\n---\n- 3\n- {name: a}\n")
-    with pytest.raises(Failure) as failed:
-        written.drafts(inputs.read([str(file)]))
+    with pytest.raises(CommandFailure) as failed:
+        file_identities.drafts(inputs.read([str(file)]))
     assert [line.split(": ")[0] for line in failed.value.lines] == [
         f"{file}:1:7",
         f"{file}:3:3",

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koguma.cli import columns, output, tables, terminal
-from koguma.cli.nouns import Noun
+from koguma.cli.kind_lookup import KindInfo
 from koguma.model import documents
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -46,7 +46,7 @@ def test_columns_are_as_wide_as_what_stands_in_them():
 
 
 def test_rows_that_come_later_keep_the_columns():
-    table = tables.Table(("NAME", "AGE"))
+    table = tables.TextTable(("NAME", "AGE"))
     assert list(table.start([("abcdefg", "1s")])) == ["NAME      AGE", "abcdefg   1s"]
     assert table.row(("b", "2s")) == "b         2s"
 
@@ -80,12 +80,12 @@ def test_an_age_that_cannot_be_known_is_a_question():
     assert tables.age("", NOW) == tables.age("2026-01-01", NOW) == "?"
 
 
-def shown(noun: Noun, value, *, wide: bool = False) -> dict[str, str]:
-    chosen = columns.columns(noun, NOW, wide=wide)
+def shown(kind: KindInfo, value, *, wide: bool = False) -> dict[str, str]:
+    chosen = columns.columns(kind, NOW, wide=wide)
     return dict(zip(columns.header(chosen), columns.row(chosen, value), strict=True))
 
 
-TIMEOUT = Noun("MeshTimeout", "meshtimeouts", "mt", is_policy=True)
+TIMEOUT = KindInfo("MeshTimeout", "meshtimeouts", "mt", is_policy=True)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_wide_tables_show_where_an_object_comes_from():
     ],
 )
 def test_kinds_have_columns_of_their_own(kind, value, title, expected):
-    assert shown(Noun(kind, "things"), value)[title] == expected
+    assert shown(KindInfo(kind, "things"), value)[title] == expected
 
 
 class Screen:

@@ -3,7 +3,7 @@
 import pytest
 
 from koguma.cli import dp, dp_options, main
-from koguma.cli.failures import Failure
+from koguma.cli.failures import CommandFailure
 
 WEB = ("--name", "web-1", "--service", "web", "--port", "8080", "--service-port", "18080")
 OFF = ("--cp-address", "https://10.0.0.2:5678")
@@ -90,7 +90,7 @@ def test_a_token_in_a_file_is_read_each_time(tmp_path):
     file.write_text("two")
     assert token().reveal() == "two"
     file.unlink()
-    with pytest.raises(Failure, match="No such file"):
+    with pytest.raises(CommandFailure, match="No such file"):
         token()
     assert dp._token("", " three\n")().reveal() == "three"
     assert dp._token("", "")() is None

@@ -56,7 +56,7 @@ def connected(plane, token):
     """A client by the file that `koguma kubeconfig` writes."""
     authority = base64.b64encode((plane.data_dir / "ca.pem").read_bytes()).decode()
     address = f"https://127.0.0.1:{plane.tls_port}"
-    entry = kubeconfig_file.Entry("koguma", address, authority, Redacted(token), "default")
+    entry = kubeconfig_file.KubeconfigEntry("koguma", address, authority, Redacted(token), "default")
     made = kubeconfig_file.content({}, entry, keep_current=False)
     connection = config.new_client_from_config_dict(made, persist_config=False)
     yield connection

@@ -6,8 +6,8 @@ from typing import Final
 import click
 
 from koguma.cli import inputs, objects, options, terminal
-from koguma.cli.client import Client, Json
-from koguma.cli.failures import Refused
+from koguma.cli.client import ApiClient, Json
+from koguma.cli.failures import ApiError
 from koguma.model.documents import Document
 
 _COLOURS: Final = {"created": "green", "configured": "yellow", "deleted": "red"}
@@ -27,7 +27,7 @@ _COLOURS: Final = {"created": "green", "configured": "yellow", "deleted": "red"}
 )
 @options.connected
 def command(
-    client: Client,
+    client: ApiClient,
     *,
     files: Sequence[str],
     dry_run: bool,
@@ -41,47 +41,47 @@ def command(
     spec), mixed as you like. A line for each object says whether it was created, configured, unchanged or
     deleted.
     """
-    read = inputs.read(files)
+    documents = inputs.read(files)
     results = applied(
-        client, read, set_name=set_name, prune=prune, validation=field_validation, dry_run=dry_run
+        client, documents, set_name=set_name, prune=prune, validation=field_validation, dry_run=dry_run
     )
-    for line in warnings(read, results):
-        terminal.complain(line)
+    for line in warnings(documents, results):
+        terminal.print_stderr(line)
     for result in results:
         print(_line(result, dry_run=dry_run))
 
 
 def applied(
-    client: Client,
-    read: Sequence[Document],
+    client: ApiClient,
+    documents: Sequence[Document],
     *,
     set_name: str | None = None,
     prune: bool = False,
     validation: str = "Strict",
     dry_run: bool = False,
 ) -> list[Json]:
-    """What the server did with each object; what it says against them is told with places in files."""
+    """Apply objects; returns the server's result for each. Errors name places in the files."""
     if prune and not set_name:
         raise click.UsageError("--prune needs --set NAME: the set whose leftovers are removed")
-    body: dict[str, Json] = {"objects": [document.value for document in read]}
+    body: dict[str, Json] = {"objects": [document.value for document in documents]}
     if set_name:
         body |= {"set": set_name, "prune": prune}
     query = [("fieldValidation", validation), *([("dryRun", "All")] if dry_run else [])]
     try:
-        results: list[Json] = client.send("POST", "/_apply", query, body).part("results")
-    except Refused as refused:
-        raise inputs.located(read, refused) from None
+        results: list[Json] = client.send("POST", "/_apply", query, body).field("results")
+    except ApiError as error:
+        raise inputs.located(documents, error) from None
     return results
 
 
-def warnings(read: Sequence[Document], results: Sequence[Json]) -> Iterator[str]:
-    """What the writer of a file should hear; results come in the order of the objects."""
+def warnings(documents: Sequence[Document], results: Sequence[Json]) -> Iterator[str]:
+    """The server's warnings, with places in files; results come in the order of the objects."""
     mark = terminal.paint("warning:", "yellow", error=True)
-    for document, result in zip(read, results, strict=False):
+    for document, result in zip(documents, results, strict=False):
         for text in result.get("warnings") or ():
             field = text.partition(":")[0].partition(" ")[0]
             yield f"{mark} {inputs.place(document, field)}: {terminal.printable(text)}"
-    for result in results[len(read) :]:  # what is pruned is in no file
+    for result in results[len(documents) :]:  # pruned objects are in no file
         name = objects.shown(result["type"], result["name"], result.get("mesh", ""))
         yield from (f"{mark} {name}: {terminal.printable(text)}" for text in result.get("warnings") or ())
 

@@ -1,14 +1,14 @@
-"""`koguma check`: look at the control plane from here, and say what to do where something is not fine."""
+"""`koguma check`: checks the control plane from this machine, with a hint for each problem."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import click
 
-from koguma.cli import findings, options, terminal
-from koguma.cli.client import Client
+from koguma.cli import checks, options, terminal
+from koguma.cli.checks import ERROR, OK, WARNING, CheckResult
+from koguma.cli.client import ApiClient
 from koguma.cli.failures import ExitCode
-from koguma.cli.findings import ERROR, OK, WARNING, Finding
 
 _SIGNS = {OK: ("✓", "+", "green"), WARNING: ("!", "!", "yellow"), ERROR: ("✗", "x", "red")}
 
@@ -16,38 +16,39 @@ _SIGNS = {OK: ("✓", "+", "green"), WARNING: ("!", "!", "yellow"), ERROR: ("✗
 @click.command("check")
 @options.output("json")
 @options.connected
-def command(client: Client, *, output: str | None) -> ExitCode:
+def command(client: ApiClient, *, output: str | None) -> ExitCode:
     """Check the control plane, a line each with what to do; exit code 1 if something is wrong."""
-    found = findings.all_findings(client, datetime.now(UTC))
+    results = checks.all_checks(client, datetime.now(UTC))
     if output == "json":
-        from koguma.cli.output import json_text  # noqa: PLC0415 - people do not read JSON
+        from koguma.cli.output import json_text  # noqa: PLC0415 - the table does not need it
 
-        kept = list(found)
-        print(json_text({"checks": [finding._asdict() for finding in kept]}))
-        return _code(kept)
-    return _shown(found)
+        all_results = list(results)
+        print(json_text({"checks": [result._asdict() for result in all_results]}))
+        return _exit_code(all_results)
+    return _show(results)
 
 
-def _shown(found: Iterable[Finding]) -> ExitCode:
-    kept = []
-    for finding in found:
-        kept.append(finding)
-        for line in lines(finding):
+def _show(results: Iterable[CheckResult]) -> ExitCode:
+    """Print each result as soon as it is there, then a summary."""
+    shown = []
+    for result in results:
+        shown.append(result)
+        for line in lines(result):
             print(line, flush=True)
-    count = {status: sum(finding.status == status for finding in kept) for status in _SIGNS}
+    count = {status: sum(result.status == status for result in shown) for status in _SIGNS}
     print(f"{count[OK]} fine, {count[WARNING]} to look at, {count[ERROR]} wrong")
-    return _code(kept)
+    return _exit_code(shown)
 
 
-def lines(finding: Finding) -> Iterator[str]:
-    """A finding for people: a sign, what it is about, and what to do below it."""
-    sign, plain, colour = _SIGNS[finding.status]
+def lines(result: CheckResult) -> Iterator[str]:
+    """A result for humans: a sign, the check, and the hint below it."""
+    sign, plain, colour = _SIGNS[result.status]
     painted = terminal.paint(sign if terminal.can_show("✓✗") else plain, colour)
-    yield f"{painted} {finding.name}: {terminal.printable(finding.message)}"
-    if finding.hint and finding.status != OK:
-        yield f"    {terminal.printable(finding.hint)}"
+    yield f"{painted} {result.name}: {terminal.printable(result.message)}"
+    if result.hint and result.status != OK:
+        yield f"    {terminal.printable(result.hint)}"
 
 
-def _code(found: Iterable[Finding]) -> ExitCode:
-    wrong = any(finding.status == ERROR for finding in found)
-    return ExitCode.REFUSED if wrong else ExitCode.FINE
+def _exit_code(results: Iterable[CheckResult]) -> ExitCode:
+    has_error = any(result.status == ERROR for result in results)
+    return ExitCode.REFUSED if has_error else ExitCode.FINE

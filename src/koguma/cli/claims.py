@@ -1,4 +1,4 @@
-"""Claims: what a token says, read without asking whether it is true."""
+"""Claims: the content of a token, decoded without verifying its signature."""
 
 import base64
 import binascii
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from koguma.cli.failures import Failure
+from koguma.cli.failures import CommandFailure
 
 Json = Any
 
@@ -22,7 +22,7 @@ def read(word: str) -> str:
 
 
 def from_file(word: str) -> str:
-    """A token from a file, from standard input where it is `-`, or the word itself where it is one."""
+    """A token from a file, from standard input for `-`, or the word itself where it has a token's form."""
     if word == "-" or (is_token(word) and not os.path.isfile(word)):  # noqa: PTH113 - Path raises for long names
         return read(word)
     try:
@@ -30,9 +30,9 @@ def from_file(word: str) -> str:
             return stream.read(_LENGTH_MAX).strip()
     except OSError as error:
         shown = f"{word[:80]}: {error.strerror}"
-        raise Failure(f"{shown}; give a file with a token, - for standard input, or a token") from None
+        raise CommandFailure(f"{shown}; give a file with a token, - for standard input, or a token") from None
     except UnicodeDecodeError:
-        raise Failure(f"{word}: this is no token: it is no text") from None
+        raise CommandFailure(f"{word}: this is no token: it is no text") from None
 
 
 def is_token(text: str) -> bool:
@@ -41,9 +41,9 @@ def is_token(text: str) -> bool:
 
 
 def decoded(token: str) -> tuple[Json, Json]:
-    """Header and claims of a token. The signature is not checked: only the server can."""
+    """Header and claims of a token. The signature is not verified: only the server has the keys."""
     if not is_token(token):
-        raise Failure("this is no token: a signed JWT has three parts with dots between")
+        raise CommandFailure("this is no token: a signed JWT has three parts with dots between")
     header, claims, _ = token.split(".")
     return _part(header, "header"), _part(claims, "claims")
 
@@ -59,7 +59,7 @@ def _part(text: str, word: str) -> Json:
     try:
         value = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, RecursionError):
-        raise Failure(f"this is no token: its {word} cannot be read") from None
+        raise CommandFailure(f"this is no token: its {word} cannot be read") from None
     if not isinstance(value, dict):
-        raise Failure(f"this is no token: its {word} is no JSON object")
+        raise CommandFailure(f"this is no token: its {word} is no JSON object")
     return value

@@ -1,10 +1,11 @@
-"""Client: requests to the control plane over the standard library's HTTP, which is quick to import.
+"""API client: requests to the control plane over the standard library's HTTP, which is quick to import.
 
-An answer that is an error becomes Refused, with the fields that the server names; a server that does not
-answer becomes Unreachable, with what to try. Redirects are not followed, so a token goes nowhere else.
+An error response becomes ApiError, with the fields that the server names; a server that does not answer
+becomes ServerUnreachable, with what to try. Redirects are not followed, so that a token is sent to no other
+server.
 
-On the control plane's own machine its owner comes over the socket in the data directory, if the control plane
-that listens there is the one of the address.
+On the control plane's own machine its owner connects over the socket in the data directory, if the control
+plane that listens there is the one of the address.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from koguma import __version__
-from koguma.cli.failures import Failure, Field, Refused, Unreachable
-from koguma.cli.target import HTTPS_PORT, Target
+from koguma.cli.failures import ApiError, CommandFailure, InvalidParameter, ServerUnreachable
+from koguma.cli.target import HTTPS_PORT, ServerTarget
 from koguma.runtime import data_directory
 
 Json = Any
@@ -29,33 +30,33 @@ _ANSWER_SECONDS: Final = 120.0
 _WATCH_SECONDS: Final = 45.0  # the server sends a bookmark every 15
 _PAGE_SIZE: Final = 1_000
 _ERRORS_FROM: Final = 400
-_GATEWAY_ERRORS: Final = (500, 502, 503, 504)  # a load balancer's words for the control plane behind it
+_GATEWAY_ERRORS: Final = (500, 502, 503, 504)  # a load balancer may answer them for the control plane
 
 
-class Answer(NamedTuple):
-    """What the server said to a request; `value` is the JSON of the body, or its text."""
+class ApiResponse(NamedTuple):
+    """The response to a request; `value` is the JSON of the body, or its text."""
 
     status: int
     headers: http.client.HTTPMessage
     value: Json
     request: str
-    target: Target
+    target: ServerTarget
 
     @property
     def object(self) -> dict[str, Json]:
-        """The JSON object that a control plane answers with."""
+        """The JSON object of the body; an error where it is not one."""
         if not isinstance(self.value, dict):
-            raise self.stranger()
+            raise self.not_koguma()
         return self.value
 
-    def part(self, name: str) -> Json:
-        """A part of the JSON object that every control plane's answer to this request has."""
+    def field(self, name: str) -> Json:
+        """A required field of the JSON object."""
         if name not in self.object:
-            raise self.stranger()
+            raise self.not_koguma()
         return self.object[name]
 
-    def stranger(self) -> Refused:
-        """The failure for an answer that no control plane gives: another server has the address."""
+    def not_koguma(self) -> ApiError:
+        """The error for a response that no control plane gives: another server has the address."""
         answered = f"{self.status} {self.headers.get_content_type()}"
         by = f' of "{self.headers["Server"][:80]}"' if self.headers.get("Server") else ""
         to = f", to {self.headers['Location'][:200]}" if self.headers.get("Location") else ""
@@ -67,20 +68,20 @@ class Answer(NamedTuple):
             "name the control plane with --address, KOGUMA_ADDRESS or --context; `koguma cp run` prints its"
             f" addresses, usually http on port 5681 and https on port {HTTPS_PORT}"
         )
-        return Refused(self.status, message, "", (Field("", hint),))
+        return ApiError(self.status, message, "", (InvalidParameter("", hint),))
 
     @property
     def etag(self) -> str:
-        """The version of the object in it."""
+        """The version of the object in the body."""
         return str(self.headers.get("ETag", ""))
 
 
-class Client:
-    """Talks to one server, over one connection at a time."""
+class ApiClient:
+    """Sends requests to one server, over one connection at a time."""
 
     def __init__(
         self,
-        target: Target,
+        target: ServerTarget,
         connect_seconds: float = _CONNECT_SECONDS,
         answer_seconds: float | None = None,
     ) -> None:
@@ -90,13 +91,13 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def get(self, path: str, query: Query = ()) -> Answer:
-        """Read."""
+    def get(self, path: str, query: Query = ()) -> ApiResponse:
+        """Send a GET request."""
         return self.send("GET", path, query)
 
     def send(
@@ -106,33 +107,34 @@ class Client:
         query: Query = (),
         body: Json = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Send one request; Refused where the answer is an error."""
+    ) -> ApiResponse:
+        """Send one request; raises ApiError for an error status."""
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        typed = {"Content-Type": "application/json"} if content is not None else {}
-        with self._trouble():
-            response = self._request(method, path, query, content, {**typed, **(headers or {})})
+        content_type = {"Content-Type": "application/json"} if content is not None else {}
+        with self._converted_errors():
+            response = self._request(method, path, query, content, {**content_type, **(headers or {})})
             data = response.read()
-        return self._answer(f"{method} {path}", response, data)
+        return self._api_response(f"{method} {path}", response, data)
 
     def pages(self, path: str, query: Query = ()) -> Iterator[Json]:
         """The objects of a list, page by page."""
         offset = "0"
         while offset:
-            sent = (*query, ("size", str(_PAGE_SIZE)), *([("offset", offset)] if offset != "0" else []))
-            answer = self.get(path, sent)
-            page = answer.object
-            yield from answer.part("items")
-            # Only the offset is taken from the link: its host may be one that is known inside a network.
-            offset = parse_qs(urlsplit(page.get("next") or "").query).get("offset", [""])[0]
+            paged = (*query, ("size", str(_PAGE_SIZE)), *([("offset", offset)] if offset != "0" else []))
+            page = self.get(path, paged)
+            yield from page.field("items")
+            # Only the offset is taken from the link: its host may be known inside another network only.
+            offset = parse_qs(urlsplit(page.object.get("next") or "").query).get("offset", [""])[0]
 
     def watch(self, path: str, query: Query = ()) -> Iterator[Json]:
-        """Events of a list, until the connection ends."""
-        with self._trouble(), contextlib.closing(self._opened(_WATCH_SECONDS)) as connection:
+        """The events of a watch, until the connection ends."""
+        with self._converted_errors(), contextlib.closing(self._connect(_WATCH_SECONDS)) as connection:
             response = self._request("GET", path, (*query, ("watch", "true")), None, {}, connection)
             if response.status >= _ERRORS_FROM:
-                self._answer(f"GET {path}", response, response.read())
-            while (line := response.readline()).endswith(b"\n"):  # half a line is a lost connection
+                self._api_response(f"GET {path}", response, response.read())
+            while (line := response.readline()).endswith(
+                b"\n"
+            ):  # an incomplete line: the connection was lost
                 yield json.loads(line)
 
     def _request(
@@ -144,26 +146,26 @@ class Client:
         headers: Mapping[str, str],
         connection: http.client.HTTPConnection | None = None,
     ) -> http.client.HTTPResponse:
-        connection = connection or self._connected()
-        where = self.target.url.path + path + (f"?{urlencode(query)}" if query else "")
-        connection.request(method, where, content, {**self._headers(), **headers})
+        connection = connection or self._shared_connection()
+        url = self.target.url.path + path + (f"?{urlencode(query)}" if query else "")
+        connection.request(method, url, content, {**self._headers(), **headers})
         return connection.getresponse()
 
     def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": f"koguma/{__version__}"}
-        token = self.target.token_now
+        token = self.target.current_token
         if token is not None:
             headers["Authorization"] = f"Bearer {token.reveal()}"
         return headers
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _shared_connection(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            self._connection = self._opened(self._answer_seconds)
+            self._connection = self._connect(self._answer_seconds)
         return self._connection
 
-    def _opened(self, patience_seconds: float) -> http.client.HTTPConnection:
+    def _connect(self, patience_seconds: float) -> http.client.HTTPConnection:
         if self.target.socket and self.target.token is None:
-            local = self._opened_locally(patience_seconds)
+            local = self._connect_locally(patience_seconds)
             if local is not None:
                 return local
         url = self.target.url
@@ -178,70 +180,70 @@ class Client:
         connection.sock.settimeout(patience_seconds)
         return connection
 
-    def _opened_locally(self, patience_seconds: float) -> http.client.HTTPConnection | None:
-        """A connection over the socket in the data directory; None where the address is another server's."""
+    def _connect_locally(self, patience_seconds: float) -> http.client.HTTPConnection | None:
+        """Connect over the socket in the data directory; None where the address is of another server."""
         connection = _LocalConnection(self.target, self._connect_seconds)
         try:
             connection.connect()
-            if self.target.is_default or connection.port_of_api() == self.target.url.port:
+            if self.target.is_default or connection.api_port() == self.target.url.port:
                 connection.sock.settimeout(patience_seconds)
                 return connection
         except (OSError, ValueError, http.client.HTTPException):
-            pass  # nobody listens there any more, or no control plane does
+            pass  # nothing listens on the socket, or it is not a control plane
         connection.close()
         return None
 
-    def _answer(self, request: str, response: http.client.HTTPResponse, data: bytes) -> Answer:
+    def _api_response(self, request: str, response: http.client.HTTPResponse, data: bytes) -> ApiResponse:
         text = data.decode("utf-8", "replace")
         value: Json = text
         if response.headers.get_content_type() == "application/json":
             with contextlib.suppress(ValueError):
                 value = json.loads(text)
-        answer = Answer(response.status, response.headers, value, request, self.target)
+        api_response = ApiResponse(response.status, response.headers, value, request, self.target)
         if response.status >= _ERRORS_FROM:
-            raise self._refusal(answer)
-        return answer
+            raise self._error(api_response)
+        return api_response
 
-    def _refusal(self, answer: Answer) -> Refused:
-        """Why a request failed; a server that is no control plane says so in its own way, or in HTML."""
-        request_id = answer.headers.get("Koguma-Request-Id", "")
-        if request_id or isinstance(answer.value, dict) or answer.status in _GATEWAY_ERRORS:
-            return refused(answer.status, answer.value, request_id)
-        return self._kuma(answer) or answer.stranger()
+    def _error(self, response: ApiResponse) -> ApiError:
+        """Why a request failed; a server that is not a control plane is recognised by its error."""
+        request_id = response.headers.get("Koguma-Request-Id", "")
+        if request_id or isinstance(response.value, dict) or response.status in _GATEWAY_ERRORS:
+            return api_error(response.status, response.value, request_id)
+        return self._kuma_error(response) or response.not_koguma()
 
-    def _kuma(self, answer: Answer) -> Refused | None:
-        """The failure where it is a Kuma control plane, which does not have all that Koguma has."""
-        if answer.request == "GET /":
+    def _kuma_error(self, response: ApiResponse) -> ApiError | None:
+        """The error where the server is a Kuma control plane, which does not have all that Koguma has."""
+        if response.request == "GET /":
             return None
-        asking = Client(self.target._replace(token=None))
+        anonymous = ApiClient(self.target._replace(token=None))
         try:
-            about = asking.get("/").object
-        except Failure:
+            index = anonymous.get("/").object
+        except CommandFailure:
             return None
         finally:
-            asking.close()
-        if about.get("product") != "Kuma" and about.get("tagline") != "Kuma":
+            anonymous.close()
+        if index.get("product") != "Kuma" and index.get("tagline") != "Kuma":
             return None
         message = (
             f"the server at {self.target.address} (from {self.target.origin}) is Kuma"
-            f" {str(about.get('version', ''))[:40]}, not Koguma: it has no {answer.request}"
+            f" {str(index.get('version', ''))[:40]}, not Koguma: it has no {response.request}"
         )
         hint = "use kumactl for it, or name Koguma's control plane with --address or --context"
-        return Refused(answer.status, message, "", (Field("", hint),))
+        return ApiError(response.status, message, "", (InvalidParameter("", hint),))
 
     @contextlib.contextmanager
-    def _trouble(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Unreachable(*_trouble(self.target, error)) from None
+            raise ServerUnreachable(*_unreachable(self.target, error)) from None
 
 
 class _LocalConnection(http.client.HTTPConnection):
     """HTTP over the socket in a data directory."""
 
-    def __init__(self, target: Target, timeout_seconds: float) -> None:
+    def __init__(self, target: ServerTarget, timeout_seconds: float) -> None:
         super().__init__(target.host, target.url.port, timeout=timeout_seconds)
         self._path, self._seconds = Path(target.socket), timeout_seconds
 
@@ -249,40 +251,42 @@ class _LocalConnection(http.client.HTTPConnection):
         """Connect to the socket instead of the address."""
         self.sock = data_directory.connected(self._path, self._seconds)
 
-    def port_of_api(self) -> int | None:
-        """The http port of the control plane that listens here."""
+    def api_port(self) -> int | None:
+        """The http port of the control plane that listens on the socket."""
         self.request("GET", "/config")
-        found = json.loads(self.getresponse().read())
-        return found.get("apiPort") if isinstance(found, dict) else None
+        config = json.loads(self.getresponse().read())
+        return config.get("apiPort") if isinstance(config, dict) else None
 
 
-def _tls_context(target: Target) -> Any:
-    import ssl  # noqa: PLC0415 - plain http on the same machine does not pay for it
+def _tls_context(target: ServerTarget) -> Any:
+    import ssl  # noqa: PLC0415 - plain http does not import it
 
     try:
         return ssl.create_default_context(cafile=target.ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise Unreachable(f"the CA file {target.ca_file} cannot be used: {error.strerror or error}") from None
+        raise ServerUnreachable(
+            f"the CA file {target.ca_file} cannot be used: {error.strerror or error}"
+        ) from None
 
 
-def _trouble(target: Target, error: Exception) -> tuple[str, tuple[str, ...]]:
-    """Why there is no answer, and what to try."""
-    where = f"{target.address} (from {target.origin})"
-    words = _words(error)
+def _unreachable(target: ServerTarget, error: Exception) -> tuple[str, tuple[str, ...]]:
+    """Why the server does not answer, and what to try."""
+    server = f"{target.address} (from {target.origin})"
+    reason = _reason(error)
     if type(error).__name__ == "SSLCertVerificationError":
-        return f"the certificate of {where} is not trusted: {words}", (
+        return f"the certificate of {server} is not trusted: {reason}", (
             " - give the control plane's CA with --ca-file; it keeps ca.pem in its data directory",
         )
     if isinstance(error, http.client.HTTPException) or type(error).__name__ == "SSLError":
-        return f"{where} does not answer as {target.url.scheme}: {words}", (
+        return f"{server} does not answer as {target.url.scheme}: {reason}", (
             f" - http is usually on port 5681, https on port {HTTPS_PORT}",
         )
-    return f"cannot reach the control plane at {where}: {words}", (
+    return f"cannot reach the control plane at {server}: {reason}", (
         " - start one with `koguma cp run`, or name another with --address, KOGUMA_ADDRESS or --context",
     )
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, socket.gaierror):
@@ -292,17 +296,17 @@ def _words(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
-def refused(status: int, value: Json, request_id: str = "") -> Refused:
-    """The failure that an error body describes, whoever wrote it."""
+def api_error(status: int, value: Json, request_id: str = "") -> ApiError:
+    """The error in a response body, in Koguma's or Kuma's format."""
     if not isinstance(value, dict):
         first = str(value or "").strip().splitlines()[:1]
-        return Refused(
+        return ApiError(
             status, f"the server answered {status}", first[0][:500] if first else "", (), request_id
         )
     fields = tuple(
-        Field(str(entry.get("field", "")), str(entry.get("reason", "")))
+        InvalidParameter(str(entry.get("field", "")), str(entry.get("reason", "")))
         for entry in value.get("invalid_parameters") or ()
     )
     instance = str(value.get("instance") or request_id)
     title, detail = str(value.get("title") or ""), str(value.get("detail") or value.get("reason") or "")
-    return Refused(status, title, detail, fields, instance)
+    return ApiError(status, title, detail, fields, instance)

@@ -1,4 +1,4 @@
-"""Columns: what a table shows of objects, beside their names."""
+"""Columns: the columns of `koguma get`, by kind."""
 
 import base64
 import binascii
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from koguma.cli import tables
-from koguma.cli.nouns import Noun
+from koguma.cli.kind_lookup import KindInfo
 from koguma.model.columns import ready_inbounds
 
 Json = Any
@@ -17,36 +17,36 @@ _LABELS: Final = {"ZONE": "kuma.io/zone", "NAMESPACE": "k8s.kuma.io/namespace", 
 _ROLE: Final = "kuma.io/policy-role"
 
 
-def columns(noun: Noun, now: datetime, *, wide: bool) -> tuple[Column, ...]:
+def columns(kind: KindInfo, now: datetime, *, wide: bool) -> tuple[Column, ...]:
     """The columns for a kind, from left to right."""
-    return tuple(_columns(noun, now, wide=wide))
+    return tuple(_columns(kind, now, wide=wide))
 
 
-def _columns(noun: Noun, now: datetime, *, wide: bool) -> Iterator[Column]:
+def _columns(kind: KindInfo, now: datetime, *, wide: bool) -> Iterator[Column]:
     yield "NAME", lambda value: _text(value.get("name"))
-    if noun.is_mesh_scoped:
+    if kind.is_mesh_scoped:
         yield "MESH", lambda value: _text(value.get("mesh"))
-    if noun.is_policy:
+    if kind.is_policy:
         yield "TARGET", _target
-    yield from _OF_KIND.get(noun.name, ())
+    yield from _KIND_COLUMNS.get(kind.name, ())
     if wide:
         for title, label in _LABELS.items():
             yield title, _label(label)
-        if noun.is_policy:
+        if kind.is_policy:
             yield "ROLE", lambda value: _label(_ROLE)(value) or "system"
     yield "AGE", lambda value: tables.age(_text(value.get("creationTime")), now)
     if wide:
         yield "KRI", lambda value: _text(value.get("kri"))
 
 
-def header(chosen: Sequence[Column]) -> tuple[str, ...]:
+def header(shown: Sequence[Column]) -> tuple[str, ...]:
     """The titles."""
-    return tuple(title for title, _ in chosen)
+    return tuple(title for title, _ in shown)
 
 
-def row(chosen: Sequence[Column], value: Json) -> tuple[str, ...]:
-    """The cells of one object. What is stored may be of older shapes: a cell then stays empty."""
-    return tuple(_cell(cell, value) for _, cell in chosen)
+def row(shown: Sequence[Column], value: Json) -> tuple[str, ...]:
+    """The cells of one object; empty where a stored object of an older version lacks a field."""
+    return tuple(_cell(cell, value) for _, cell in shown)
 
 
 def _cell(cell: Callable[[Json], str], value: Json) -> str:
@@ -92,7 +92,7 @@ def _size(value: Json) -> str:
         return "not base64"
 
 
-_OF_KIND: Final[Mapping[str, tuple[Column, ...]]] = {
+_KIND_COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "Mesh": (("MTLS", _mtls),),
     "Dataplane": (("ADDRESS", _address), ("READY", ready_inbounds)),
     "ZoneIngress": (("ADDRESS", _address),),

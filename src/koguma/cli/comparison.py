@@ -1,4 +1,4 @@
-"""Comparison: a stored object and the one in a file, line by line, without what only the server writes."""
+"""Comparison: the diff of a stored object and the one in a file, without the fields that the server sets."""
 
 import difflib
 from collections.abc import Iterator
@@ -25,58 +25,58 @@ _COMPUTED_LABELS: Final = (
     labels.NAMESPACE,
     labels.ROLE,
 )
-# What says which object it is: the server found it, so what a file leaves out is no difference.
+# The identity of the object: the server found it, so a field that the file omits is no difference.
 _IDENTITY: Final = ("type", "mesh", "name", "namespace")
 _OUTSIDE: Final = (*_IDENTITY, "labels", "apiVersion", "kind", "metadata")
 
 
-def lines(title: str, stored: Json, written: Json, kind: Kind | None) -> Iterator[str]:
-    """The unified diff of one object; None on either side stands for nothing. Secrets are masked."""
-    before = None if stored is None else _bare(stored)
-    after = None if written is None else _completed(_bare(written), before or {})
+def lines(title: str, stored: Json, given: Json, kind: Kind | None) -> Iterator[str]:
+    """The unified diff of one object; None where it does not exist on a side. Secrets are masked."""
+    before = None if stored is None else _without_computed(stored)
+    after = None if given is None else _completed(_without_computed(given), before or {})
     after = ordered(_filled(after, before, kind), before)
     if kind is not None and kind.admin_only:
         before, after = _masked(before, kind), _marked_payload(before, after)
     elif kind is not None:
         shown = None if after is None else _differing(before, after, admission.masked_document(after, kind))
         before, after = None if before is None else admission.masked_document(before, kind), shown
-    found = list(
+    diff = list(
         difflib.unified_diff(_text(before), _text(after), f"stored {title}", f"given {title}", lineterm="")
     )
-    yield from map(_painted, found)
-    if not found:
+    yield from map(_painted, diff)
+    if not diff:
         yield f"{title}: would be written again; only what the server computes changes"
 
 
-def _bare(value: Json) -> dict[str, Json]:
-    """An object without what the server alone writes."""
-    bare = {name: part for name, part in value.items() if name not in _COMPUTED}
-    if isinstance(bare.get("metadata"), dict):
-        bare["metadata"] = {k: v for k, v in bare["metadata"].items() if k not in _COMPUTED_METADATA}
-    return bare
+def _without_computed(value: Json) -> dict[str, Json]:
+    """An object without the fields that only the server sets."""
+    kept = {name: part for name, part in value.items() if name not in _COMPUTED}
+    if isinstance(kept.get("metadata"), dict):
+        kept["metadata"] = {k: v for k, v in kept["metadata"].items() if k not in _COMPUTED_METADATA}
+    return kept
 
 
-def _completed(written: dict[str, Json], stored: dict[str, Json]) -> dict[str, Json]:
-    """What a file says, with what an update leaves as it is."""
-    inside = "metadata" if "metadata" in written else None
-    mine = dict(written[inside]) if inside else dict(written)
-    theirs = (stored.get(inside) or {}) if inside else stored
-    mine |= {name: theirs[name] for name in _IDENTITY if name in theirs}
-    kept = {name: value for name, value in (theirs.get("labels") or {}).items() if name in _COMPUTED_LABELS}
-    both = {**kept, **(mine.get("labels") or {})}
-    if both:
-        mine["labels"] = both
-    return {**written, inside: mine} if inside else mine
+def _completed(given: dict[str, Json], stored: dict[str, Json]) -> dict[str, Json]:
+    """The object of a file, with the identity and labels that an update leaves unchanged."""
+    inside = "metadata" if "metadata" in given else None
+    new = dict(given[inside]) if inside else dict(given)
+    old = (stored.get(inside) or {}) if inside else stored
+    new |= {name: old[name] for name in _IDENTITY if name in old}
+    computed = {name: value for name, value in (old.get("labels") or {}).items() if name in _COMPUTED_LABELS}
+    all_labels = {**computed, **(new.get("labels") or {})}
+    if all_labels:
+        new["labels"] = all_labels
+    return {**given, inside: new} if inside else new
 
 
-def _filled(written: Json, stored: Json, kind: Kind | None) -> Json:
-    """What a file says, with what the server decides in its place, as the states that probes find."""
-    if written is None or stored is None or kind is None:
-        return written
-    if kind.inline and "metadata" not in written:
-        return kind.filled(written, stored)
-    spec = written.get("spec")
-    return {**written, "spec": kind.filled(spec, stored.get("spec"))} if isinstance(spec, dict) else written
+def _filled(given: Json, stored: Json, kind: Kind | None) -> Json:
+    """The object of a file, with the fields in it that the server sets, such as the states of inbounds."""
+    if given is None or stored is None or kind is None:
+        return given
+    if kind.inline and "metadata" not in given:
+        return kind.filled(given, stored)
+    spec = given.get("spec")
+    return {**given, "spec": kind.filled(spec, stored.get("spec"))} if isinstance(spec, dict) else given
 
 
 def ordered(value: Json, like: Json) -> Json:
@@ -103,7 +103,7 @@ def _marked_payload(before: Json, after: Json) -> Json:
 
 
 def _marked(before: Json, after: Json) -> Json:
-    """A masked value that still says where it differs."""
+    """A value of a Secret, masked; a string that differs is marked as changed."""
     if isinstance(after, dict):
         was = before if isinstance(before, dict) else {}
         return {name: _marked(was.get(name), part) for name, part in after.items()}
@@ -116,7 +116,7 @@ def _marked(before: Json, after: Json) -> Json:
 
 
 def _differing(before: Json, after: Json, masked: Json) -> Json:
-    """What was masked, with a word where the value behind the mask is another one."""
+    """The masked value, with a mark where the value behind the mask differs."""
     if isinstance(after, dict):
         was = before if isinstance(before, dict) else {}
         return {name: _differing(was.get(name), part, masked[name]) for name, part in after.items()}

@@ -13,6 +13,6 @@ def command(ctx: click.Context, shell: str) -> None:
     It completes commands, options, kinds, fields and files; names of objects and meshes come from the server,
     where it answers at once. Load it in the shell's start file.
     """
-    found = get_completion_class(shell)
-    assert found is not None, f"click completes {shell}"
-    print(found(ctx.find_root().command, {}, "koguma", "_KOGUMA_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, f"click completes {shell}"
+    print(completion_class(ctx.find_root().command, {}, "koguma", "_KOGUMA_COMPLETE").source())

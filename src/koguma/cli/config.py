@@ -1,4 +1,4 @@
-"""`koguma config`: the contexts, which are the control planes that you talk to."""
+"""`koguma config`: the contexts, which are named control planes with credentials."""
 
 import os
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from koguma.cli import contexts, tables, target
-from koguma.cli.contexts import Config, Context
-from koguma.cli.failures import ExitCode, Failure
-from koguma.cli.target import Target
+from koguma.cli.contexts import CliContext, Config
+from koguma.cli.failures import CommandFailure, ExitCode
+from koguma.cli.target import ServerTarget
 from koguma.model.redacted import Redacted
 
 
@@ -21,10 +21,16 @@ def command() -> None:
 @command.command("contexts")
 def list_contexts() -> None:
     """List the contexts; the current one is marked."""
-    config = _loaded()
+    config = _load()
     rows = [
-        ("*" if one.name == config.current else "", one.name, one.address, _token_words(one), one.ca_file)
-        for one in config.contexts
+        (
+            "*" if context.name == config.current else "",
+            context.name,
+            context.address,
+            _token_origin(context),
+            context.ca_file,
+        )
+        for context in config.contexts
     ]
     for line in tables.lines(("CURRENT", "NAME", "ADDRESS", "TOKEN", "CA"), rows):
         print(line)
@@ -54,13 +60,16 @@ def add(
     if token is not None and token_file is not None:
         raise click.UsageError("--token and --token-file exclude each other")
     checked = target.checked_address(address, "--address")
-    kept = _read_token(token)
-    needed = target.read_token(token_file, "--token-file") if token_file else kept
-    target.check_protected(Target(checked, "--address", needed))  # better now than at every use
-    if data_dir is not None and not target.is_loopback(target.Target(checked, "").host):
+    stored_token = _read_token(token)
+    used_token = target.read_token(token_file, "--token-file") if token_file else stored_token
+    server = ServerTarget(checked, "--address", used_token)
+    target.check_protected(server)  # fail now rather than at every use
+    if data_dir is not None and not target.is_loopback(server.host):
         raise click.UsageError("--data-dir is for a control plane on this machine, at a loopback address")
-    context = Context(name, checked, kept, _absolute(token_file), _absolute(ca_file), _absolute(data_dir))
-    config = _loaded().with_context(context)
+    context = CliContext(
+        name, checked, stored_token, _absolute(token_file), _absolute(ca_file), _absolute(data_dir)
+    )
+    config = _load().with_context(context)
     _save(config._replace(current=name) if use else config)
     print(f'context "{name}" added' + (", and current" if use or config.current == name else ""))
 
@@ -69,7 +78,7 @@ def add(
 @click.argument("name")
 def use_context(name: str) -> None:
     """Make a context the current one."""
-    config = _loaded()
+    config = _load()
     _save(config._replace(current=config.named(name).name))
     print(f'context "{name}" is current')
 
@@ -78,7 +87,7 @@ def use_context(name: str) -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove a context."""
-    config = _loaded().without(name)
+    config = _load().without(name)
     _save(config)
     print(f'context "{name}" removed' + ("" if config.current else "; none is current now"))
 
@@ -86,13 +95,13 @@ def remove(name: str) -> None:
 @command.command("view")
 def view() -> None:
     """Print the file, tokens masked."""
-    from koguma.cli import output  # noqa: PLC0415 - the other commands do not pay for it
+    from koguma.cli import output  # noqa: PLC0415 - the other commands do not need it
 
     print(f"# {contexts.path(os.environ)}")
-    print(output.yaml_text(_loaded().written(masked=True)), end="")
+    print(output.yaml_text(_load().document(masked=True)), end="")
 
 
-def _loaded() -> Config:
+def _load() -> Config:
     return contexts.load(contexts.path(os.environ))
 
 
@@ -114,11 +123,11 @@ def _read_token(option: str | None) -> Redacted | None:
         )
     text = sys.stdin.read().strip()
     if not text or any(c.isspace() for c in text):
-        raise Failure("standard input must hold one token", code=ExitCode.USAGE)
+        raise CommandFailure("standard input must hold one token", code=ExitCode.USAGE)
     return Redacted(text)
 
 
-def _token_words(context: Context) -> str:
+def _token_origin(context: CliContext) -> str:
     if context.token_file or context.data_dir:
         return context.token_file or f"of {context.data_dir}"
     return "kept here" if context.token else ""

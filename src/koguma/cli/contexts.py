@@ -1,7 +1,7 @@
-"""Contexts: the control planes that a person talks to, kept in one private file.
+"""Contexts: named control planes with credentials, in one private file.
 
 `$XDG_CONFIG_HOME/koguma/config.yaml`, or `~/.config/koguma/config.yaml`. It may hold tokens, so it is written
-with mode 0600, and beside its place first, so that a reader never sees half of it.
+with mode 0600, and atomically: first to a temporary file beside it, which then replaces it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from koguma.cli import terminal
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.redacted import Redacted
 
 _KEYS: Final = {
@@ -27,8 +27,8 @@ _FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 MASK: Final = "*****"
 
 
-class Context(NamedTuple):
-    """One control plane and how to talk to it."""
+class CliContext(NamedTuple):
+    """One control plane, and the credentials for it."""
 
     name: str
     address: str
@@ -37,7 +37,7 @@ class Context(NamedTuple):
     ca_file: str = ""
     data_dir: str = ""  # of a control plane on this machine, whose owner needs no token
 
-    def written(self, *, masked: bool = False) -> dict[str, str]:
+    def document(self, *, masked: bool = False) -> dict[str, str]:
         """The entry in the file."""
         token = "" if self.token is None else MASK if masked else self.token.reveal()
         values = {**self._asdict(), "token": token}
@@ -45,48 +45,48 @@ class Context(NamedTuple):
 
 
 class Config(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     current: str = ""
-    contexts: tuple[Context, ...] = ()
+    contexts: tuple[CliContext, ...] = ()
 
-    def named(self, name: str) -> Context:
-        """The context of that name, or a failure that lists those that exist."""
+    def named(self, name: str) -> CliContext:
+        """The context of that name; a failure lists those that exist."""
         for context in self.contexts:
             if context.name == name:
                 return context
         known = ", ".join(context.name for context in self.contexts) or "none yet"
-        raise Failure(
+        raise CommandFailure(
             f'there is no context "{name}" (known: {known}); `koguma config add` makes one',
             code=ExitCode.USAGE,
         )
 
-    def with_context(self, context: Context) -> "Config":
-        """The same with one context more, or another of its name; the first becomes the current one."""
-        kept = tuple(each for each in self.contexts if each.name != context.name)
-        return Config(self.current or context.name, (*kept, context))
+    def with_context(self, context: CliContext) -> "Config":
+        """The same with a context added or replaced; the first one becomes the current one."""
+        others = tuple(other for other in self.contexts if other.name != context.name)
+        return Config(self.current or context.name, (*others, context))
 
     def without(self, name: str) -> "Config":
         """The same without a context."""
-        kept = tuple(each for each in self.contexts if each is not self.named(name))
-        return Config("" if self.current == name else self.current, kept)
+        others = tuple(other for other in self.contexts if other is not self.named(name))
+        return Config("" if self.current == name else self.current, others)
 
-    def written(self, *, masked: bool = False) -> dict[str, Any]:
-        """The content of the file."""
+    def document(self, *, masked: bool = False) -> dict[str, Any]:
+        """The file as YAML data."""
         return {
             "currentContext": self.current,
-            "contexts": [context.written(masked=masked) for context in self.contexts],
+            "contexts": [context.document(masked=masked) for context in self.contexts],
         }
 
 
 def path(environment: Mapping[str, str]) -> Path:
-    """Where the file is."""
+    """The path of the file."""
     base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "koguma" / "config.yaml"
 
 
 def load(file: Path) -> Config:
-    """What the file says; nothing where there is none."""
+    """The content of the file; empty where it does not exist."""
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -95,35 +95,35 @@ def load(file: Path) -> Config:
         raise _unusable(file, f"cannot be read: {error}") from None
     config = _config(file, _parsed(file, text))
     if any(context.token for context in config.contexts) and file.stat().st_mode & _FOREIGN_BITS:
-        terminal.complain(f"warning: {file} holds a token and others can read it; run `chmod 600 {file}`")
+        terminal.print_stderr(f"warning: {file} holds a token and others can read it; run `chmod 600 {file}`")
     return config
 
 
 def save(file: Path, config: Config) -> None:
     """Write the file, readable by its owner alone."""
-    import yaml  # noqa: PLC0415 - commands without contexts do not pay for it
+    import yaml  # noqa: PLC0415 - commands without contexts do not need it
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with os.fdopen(os.open(beside, flags, 0o600), "w", encoding="utf-8") as stream:
-            yaml.safe_dump(config.written(), stream, sort_keys=False)
-        beside.replace(file)
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as stream:
+            yaml.safe_dump(config.document(), stream, sort_keys=False)
+        temporary.replace(file)
     finally:
         with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
+            temporary.unlink()
 
 
 def _parsed(file: Path, text: str) -> Any:
-    import yaml  # noqa: PLC0415 - commands without contexts do not pay for it
+    import yaml  # noqa: PLC0415 - commands without contexts do not need it
 
     try:
         return yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise Failure(f"{place}: {error.problem}", code=ExitCode.USAGE) from None
+        raise CommandFailure(f"{place}: {error.problem}", code=ExitCode.USAGE) from None
     except yaml.YAMLError as error:
         raise _unusable(file, str(error)) from None
 
@@ -140,7 +140,7 @@ def _config(file: Path, value: Any) -> Config:
     )
 
 
-def _context(file: Path, index: int, entry: Any) -> Context:
+def _context(file: Path, index: int, entry: Any) -> CliContext:
     place = f"contexts[{index}]"
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
         raise _unusable(file, f"{place} must be a mapping of texts")
@@ -151,8 +151,8 @@ def _context(file: Path, index: int, entry: Any) -> Context:
         raise _unusable(file, f"{place} needs a name and an address")
     token = Redacted(entry["token"]) if entry.get("token") else None
     texts = (entry.get(key, "") for key in ("tokenFile", "caFile", "dataDir"))
-    return Context(entry["name"], entry["address"], token, *texts)
+    return CliContext(entry["name"], entry["address"], token, *texts)
 
 
-def _unusable(file: Path, why: str) -> Failure:
-    return Failure(f"{file}: {why}", code=ExitCode.USAGE)
+def _unusable(file: Path, why: str) -> CommandFailure:
+    return CommandFailure(f"{file}: {why}", code=ExitCode.USAGE)

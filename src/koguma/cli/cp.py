@@ -1,4 +1,4 @@
-"""`koguma cp`: run a control plane. Every setting is a flag, made from the setting's own record."""
+"""`koguma cp`: run a control plane. Each field of Settings is a flag."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
 from koguma.model.redacted import masked_url
@@ -17,7 +17,7 @@ from koguma.runtime import settings as setting
 from koguma.runtime.settings import ENV_PREFIX, Settings
 
 _FILE_ONLY = ("access",)
-_SEEN_BY_OTHERS = (
+_EXPOSED_STORE_WARNING = (
     "warning: the password of the store is on the command line, where everybody on this machine can read it;"
     " put it into ~/.pgpass (or the file that PGPASSFILE names), or the address into KOGUMA_STORE"
 )
@@ -37,18 +37,18 @@ def run(*, config_file: str | None, print_config: bool, **flags: Any) -> int:
         settings = setting.load(config_file, os.environ, flags)
     except Invalid as error:
         lines = tuple(f" - {violation.field}: {violation.message}" for violation in error.violations)
-        raise Failure(error.detail, lines, ExitCode.USAGE) from None
+        raise CommandFailure(error.detail, lines, ExitCode.USAGE) from None
     except BadDocument as error:
-        raise Failure(error.detail, (), ExitCode.USAGE) from None
+        raise CommandFailure(error.detail, (), ExitCode.USAGE) from None
     if print_config:
-        from koguma.cli import output  # noqa: PLC0415 - a server does not print YAML
+        from koguma.cli import output  # noqa: PLC0415 - a server does not need it
 
         print(output.yaml_text(msgspec.to_builtins(settings.shown())), end="")
         return ExitCode.FINE
     if masked_url(flags.get("store") or "") != (flags.get("store") or ""):
-        print(_SEEN_BY_OTHERS, file=sys.stderr)
-    # main puts everything together and so stands above this package; asked for by name, it is not imported
-    # when the package is, and the direction between the rooms stays as the import contract says.
+        print(_EXPOSED_STORE_WARNING, file=sys.stderr)
+    # `main` assembles the control plane, so it is the top layer. It is imported by name, and only here: no
+    # other command pays for it, and the import contract (.importlinter) holds.
     serve: Callable[[Settings], int] = importlib.import_module("koguma.main").run
     return serve(settings)
 
@@ -71,10 +71,10 @@ def options() -> Iterator[click.Option]:
 
 
 def _option(field: msgspec.structs.FieldInfo, hint: Any) -> click.Option:
-    base, words = _parts(hint)
+    base, description = _type_and_description(hint)
     flag = field.name.replace("_", "-")
     default = f"; default {_shown(field.default)}" if field.default not in ("", ()) else ""
-    text = f"{words} [{ENV_PREFIX}{field.name.upper()}{default}]"
+    text = f"{description} [{ENV_PREFIX}{field.name.upper()}{default}]"
     if base is bool:
         return click.Option([f"--{flag}/--no-{flag}"], default=None, help=text)
     if get_origin(base) is Literal:
@@ -84,13 +84,13 @@ def _option(field: msgspec.structs.FieldInfo, hint: Any) -> click.Option:
     return click.Option([f"--{flag}"], type=int if base is int else str, help=text)
 
 
-def _parts(hint: Any) -> tuple[Any, str]:
-    """A field's type, and its words: the last ones, since a named type may bring some of its own."""
-    words = ""
+def _type_and_description(hint: Any) -> tuple[Any, str]:
+    """A field's type and description: the last one, because a named type may have its own before it."""
+    description = ""
     if get_origin(hint) is Annotated:
         hint, *metas = get_args(hint)
-        words = next((meta.description for meta in reversed(metas) if meta.description), "")
-    return hint, words
+        description = next((meta.description for meta in reversed(metas) if meta.description), "")
+    return hint, description
 
 
 def _shown(default: Any) -> str:

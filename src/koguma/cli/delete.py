@@ -1,19 +1,19 @@
-"""`koguma delete`: remove objects, by name, by KRI, or as files name them."""
+"""`koguma delete`: delete objects, by name, by KRI, or those in files."""
 
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
-from koguma.cli import nouns, objects, options, terminal
-from koguma.cli.client import Client
-from koguma.cli.failures import ExitCode, Refused, tell
-from koguma.cli.nouns import Noun
-from koguma.cli.objects import Named, Reference
+from koguma.cli import kind_lookup, objects, options, terminal
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ApiError, ExitCode, report
+from koguma.cli.kind_lookup import KindInfo
+from koguma.cli.objects import ObjectName, ObjectReference
 
 _NOT_FOUND: Final = 404
-# Dataplanes hold their mesh, and a mesh holds the secrets of its mTLS. Policies go before routes and these
-# before services, so that nothing refers to an object that is deleted before it.
+# A mesh with Dataplanes cannot be deleted, nor a Secret that a mesh's mTLS uses. Policies are deleted before
+# routes, and routes before services, so that no object refers to a deleted one meanwhile.
 _ORDER: Final = {"MeshHTTPRoute": -1, "MeshTCPRoute": -1, "MeshGatewayHTTPRoute": -1, "Mesh": 1, "Secret": 2}
 _POLICY_ORDER: Final = -2
 
@@ -26,7 +26,7 @@ _POLICY_ORDER: Final = -2
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @options.connected
 def command(
-    client: Client,
+    client: ApiClient,
     *,
     words: Sequence[str],
     files: Sequence[str],
@@ -45,9 +45,9 @@ def command(
 
 
 class _Deletion:
-    """Deletes one object after the other, and remembers how it went."""
+    """Deletes one object after the other, and keeps the exit code."""
 
-    def __init__(self, client: Client, *, dry_run: bool, ignores: bool) -> None:
+    def __init__(self, client: ApiClient, *, dry_run: bool, ignores: bool) -> None:
         self._client = client
         self._query = [("dryRun", "All")] if dry_run else []
         self._mark = " (dry run)" if dry_run else ""
@@ -55,73 +55,75 @@ class _Deletion:
         self._meshes: set[str] = set()
         self.code = ExitCode.FINE
 
-    def delete(self, reference: Reference) -> None:
-        """Remove one object and say so; one that cannot be removed does not keep others from it."""
+    def delete(self, reference: ObjectReference) -> None:
+        """Delete one object and print it; an object that cannot be deleted does not stop the others."""
         try:
             named = _named(self._client, reference)
             answer = self._client.send("DELETE", named.path, self._query)
-        except Refused as refused:
-            if refused.code is ExitCode.DENIED:
+        except ApiError as error:
+            if error.code is ExitCode.DENIED:
                 raise
-            self._refused(reference, refused)
+            self._on_error(reference, error)
             return
-        if named.noun.name == "Mesh":
+        if named.kind.name == "Mesh":
             self._meshes.add(named.name)
         mark = terminal.paint("warning:", "yellow", error=True)
         for text in answer.object.get("warnings") or ():
-            terminal.complain(f"{mark} {named}: {terminal.printable(text)}")
+            terminal.print_stderr(f"{mark} {named}: {terminal.printable(text)}")
         print(f"{named} {terminal.paint('deleted', 'red')}{self._mark}")
 
-    def _refused(self, reference: Reference, refused: Refused) -> None:
-        if refused.status != _NOT_FOUND:
-            tell(refused.about(str(reference)))
+    def _on_error(self, reference: ObjectReference, error: ApiError) -> None:
+        if error.status != _NOT_FOUND:
+            report(error.about(str(reference)))
             self.code = ExitCode.REFUSED
         elif (
-            isinstance(reference, Named) and reference.noun.is_mesh_scoped and reference.mesh in self._meshes
+            isinstance(reference, ObjectName)
+            and reference.kind.is_mesh_scoped
+            and reference.mesh in self._meshes
         ):
             print(f"{reference} {terminal.paint('deleted', 'red')} with its mesh{self._mark}")
         elif not self._ignores:
-            terminal.complain(f"{reference} not found")
+            terminal.print_stderr(f"{reference} not found")
             self.code = ExitCode.REFUSED
 
 
-def _named(client: Client, reference: Reference) -> Named:
-    if isinstance(reference, Named):
+def _named(client: ApiClient, reference: ObjectReference) -> ObjectName:
+    if isinstance(reference, ObjectName):
         return reference
     value = client.get(reference.path).object
-    return objects.named(nouns.served(client), value)
+    return objects.named(kind_lookup.from_server(client), value)
 
 
-def _from_words(client: Client, words: Sequence[str], mesh: str) -> tuple[Reference, ...]:
-    found = objects.read(client, words, mesh)
-    if not found.references:
+def _from_words(client: ApiClient, words: Sequence[str], mesh: str) -> tuple[ObjectReference, ...]:
+    selection = objects.read(client, words, mesh)
+    if not selection.references:
         raise click.UsageError(f"name the {words[0]} to delete")
-    return found.references
+    return selection.references
 
 
-def _from_files(client: Client, files: Sequence[str]) -> list[Named]:
-    from koguma.cli import inputs, written  # noqa: PLC0415 - names on the command line do not pay for YAML
+def _from_files(client: ApiClient, files: Sequence[str]) -> list[ObjectName]:
+    from koguma.cli import file_identities, inputs  # noqa: PLC0415 - names on the command line need no YAML
 
-    known = nouns.served(client)
-    meant = [
-        _stored(client, known.word(kind), mesh, names)
-        for kind, mesh, names in reversed(written.identities(inputs.read(files)))
+    known = kind_lookup.from_server(client)
+    named = [
+        _stored(client, known.find(kind), mesh, names)
+        for kind, mesh, names in reversed(file_identities.identities(inputs.read(files)))
     ]
-    return sorted(meant, key=lambda reference: _order(reference.noun))
+    return sorted(named, key=lambda reference: _order(reference.kind))
 
 
-def _order(noun: Noun) -> int:
-    return _ORDER.get(noun.name, _POLICY_ORDER if noun.is_policy else 0)
+def _order(kind: KindInfo) -> int:
+    return _ORDER.get(kind.name, _POLICY_ORDER if kind.is_policy else 0)
 
 
-def _stored(client: Client, noun: Noun, mesh: str, names: Sequence[str]) -> Named:
-    """The object under the first of these names that is there."""
-    first, *others = (Named(noun, mesh, name) for name in names)
+def _stored(client: ApiClient, kind: KindInfo, mesh: str, names: Sequence[str]) -> ObjectName:
+    """The object under the first of these names that exists."""
+    first, *others = (ObjectName(kind, mesh, name) for name in names)
     for candidate in (first, *others) if others else ():
         try:
             client.get(candidate.path)
-        except Refused as refused:
-            if refused.status != _NOT_FOUND:
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
                 raise
         else:
             return candidate

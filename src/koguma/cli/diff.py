@@ -1,7 +1,7 @@
-"""`koguma diff`: what `koguma apply` of the same files would change, line by line.
+"""`koguma diff`: what `koguma apply` of the same files would change, as a unified diff.
 
-The server tries the change without writing, so that its own rules decide what is new, what changes and what a
-pruned set loses; the lines compare what is stored with what the files say.
+A dry run on the server decides which objects are new, which change and which a pruned set loses; the diff
+compares the stored objects with those in the files.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import Final
 
 import click
 
-from koguma.cli import apply, comparison, inputs, nouns, objects, options, terminal
-from koguma.cli.client import Client, Json
-from koguma.cli.failures import ExitCode, Failure
-from koguma.cli.nouns import Nouns
+from koguma.cli import apply, comparison, inputs, kind_lookup, objects, options, terminal
+from koguma.cli.client import ApiClient, Json
+from koguma.cli.failures import CommandFailure, ExitCode
+from koguma.cli.kind_lookup import KindIndex
 from koguma.model.documents import Document
 
 _SET_LABEL: Final = "koguma.io/set"
@@ -23,48 +23,50 @@ _SET_LABEL: Final = "koguma.io/set"
 @click.option("--set", "set_name", metavar="NAME", help="As for apply.")
 @click.option("--prune", is_flag=True, help="As for apply: also show what the set would lose.")
 @options.connected
-def command(client: Client, *, files: Sequence[str], set_name: str | None, prune: bool) -> ExitCode:
+def command(client: ApiClient, *, files: Sequence[str], set_name: str | None, prune: bool) -> ExitCode:
     """Compare files with what is stored.
 
     Exit code 0: nothing would change. 1: something would. More than 1: an error, where 2 stands for what is 1
     elsewhere. Secrets are masked.
     """
     try:
-        return _compared(client, inputs.read(files), set_name, prune=prune)
-    except Failure as failure:
+        return _compare(client, inputs.read(files), set_name, prune=prune)
+    except CommandFailure as failure:
         if failure.code is ExitCode.REFUSED:
             failure.code = ExitCode.USAGE
         raise
 
 
-def _compared(client: Client, read: Sequence[Document], set_name: str | None, *, prune: bool) -> ExitCode:
-    results = apply.applied(client, read, set_name=set_name, prune=prune, dry_run=True)
-    for line in apply.warnings(read, results):
-        terminal.complain(line)
-    given = [_marked(document.value, set_name) for document in read]
-    given += [None] * (len(results) - len(given))  # what is pruned is in no file
+def _compare(
+    client: ApiClient, documents: Sequence[Document], set_name: str | None, *, prune: bool
+) -> ExitCode:
+    results = apply.applied(client, documents, set_name=set_name, prune=prune, dry_run=True)
+    for line in apply.warnings(documents, results):
+        terminal.print_stderr(line)
+    given = [_with_set_label(document.value, set_name) for document in documents]
+    given += [None] * (len(results) - len(given))  # pruned objects are in no file
     differing = [pair for pair in zip(results, given, strict=True) if pair[0]["action"] != "unchanged"]
-    known, kinds = nouns.served(client), nouns.local_kinds()
-    for result, written in differing:
+    known, kinds = kind_lookup.from_server(client), kind_lookup.local_kinds()
+    for result, value in differing:
         title = objects.shown(result["type"], result["name"], result.get("mesh", ""))
-        stored = _stored(client, known, result, written)
-        for line in comparison.lines(title, stored, written, kinds.get(result["type"])):
+        stored = _stored(client, known, result, value)
+        for line in comparison.lines(title, stored, value, kinds.get(result["type"])):
             print(line)
     return ExitCode.REFUSED if differing else ExitCode.FINE
 
 
-def _marked(written: Json, set_name: str | None) -> Json:
+def _with_set_label(value: Json, set_name: str | None) -> Json:
     """The object as apply would send it, with the label of its set."""
     if not set_name:
-        return written
-    if "metadata" in written:
-        return {**written, "metadata": _marked(written["metadata"], set_name)}
-    return {**written, "labels": {**(written.get("labels") or {}), _SET_LABEL: set_name}}
+        return value
+    if "metadata" in value:
+        return {**value, "metadata": _with_set_label(value["metadata"], set_name)}
+    return {**value, "labels": {**(value.get("labels") or {}), _SET_LABEL: set_name}}
 
 
-def _stored(client: Client, known: Nouns, result: Json, written: Json) -> Json:
+def _stored(client: ApiClient, known: KindIndex, result: Json, value: Json) -> Json:
     if result["action"] == "created":
         return None
-    is_kubernetes = written is not None and "metadata" in written
+    is_kubernetes = value is not None and "metadata" in value
     form = [("format", "kubernetes")] if is_kubernetes else []
     return client.get(objects.named(known, result).path, form).object

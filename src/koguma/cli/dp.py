@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import click
 
 from koguma.cli import dp_install, target, terminal
-from koguma.cli.dp_options import Sectioned, all_options
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.dp_options import SectionedCommand, all_options
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.redacted import Redacted
 
 if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
@@ -57,7 +57,7 @@ def run(**given: Any) -> int:
     except ControlPlaneDenied as denied:
         is_about_token = denied.http_status in _ABOUT_TOKEN and options.token() is None
         more = _how_to_get_a_token(options.proxy) if is_about_token else ()
-        raise Failure(denied.detail, more) from None
+        raise CommandFailure(denied.detail, more) from None
 
 
 def _become(user: str) -> None:
@@ -83,7 +83,7 @@ def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
         )
     exempted = "`koguma dp install transparent-proxy --uid 0`"
     circles = f"; its own calls go in circles unless they were exempted with {exempted}"
-    terminal.complain(
+    terminal.print_stderr(
         "warning: the proxy runs as root, and so does all that its Envoy reads and writes; give it a user of"
         f" its own with --user{circles if is_transparent else ''}"
     )
@@ -198,7 +198,7 @@ def _refuse_contradictions(file: TextIO | None, written: Mapping[str, Any], vari
 def _address(address: str) -> str:
     checked = target.checked_address(address, "--cp-address")
     if not checked.startswith("https://"):
-        raise Failure(
+        raise CommandFailure(
             f'--cp-address: "{address}" must be https://HOST:PORT, so that nobody reads the token on its way',
             code=ExitCode.USAGE,
         )
@@ -214,7 +214,7 @@ def _ca_file(address: str, given: str) -> str:
         return str(Path(given).expanduser())
     host = urlsplit(address).hostname or ""
     if not target.is_loopback(host):
-        raise Failure(
+        raise CommandFailure(
             f"the control plane at {host} is on another machine, so its CA is needed: copy ca.pem from its"
             " data directory, and give it with --ca-cert-file",
             code=ExitCode.USAGE,
@@ -239,10 +239,12 @@ def _token_again(read: Callable[[], Redacted | None]) -> Redacted | None:
 
     try:
         return read()
-    except Failure as failure:
+    except CommandFailure as failure:
         raise KogumaError(failure.message) from None
 
 
-command.add_command(Sectioned("run", params=all_options(), callback=run, help=run.__doc__, epilog=_EXAMPLES))
+command.add_command(
+    SectionedCommand("run", params=all_options(), callback=run, help=run.__doc__, epilog=_EXAMPLES)
+)
 command.add_command(dp_install.install_group)
 command.add_command(dp_install.uninstall_group)

@@ -9,8 +9,8 @@ import click
 
 from koguma.cli import terminal
 from koguma.cli.dp_install_options import all_options
-from koguma.cli.dp_options import Sectioned
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.dp_options import SectionedCommand
+from koguma.cli.failures import CommandFailure, ExitCode
 
 if TYPE_CHECKING:  # `--help` does not pay for them
     from koguma.dp.redirect_rules import NumberRange, RedirectSettings
@@ -59,7 +59,7 @@ def install(**given: Any) -> int:
         print(line)
     print(f"made with {used}; `koguma dp uninstall transparent-proxy` removes it")
     if settings.proxy_uid == 0:
-        terminal.complain("warning: the proxy is root, so nothing that root runs is redirected")
+        terminal.print_stderr("warning: the proxy is root, so nothing that root runs is redirected")
     return ExitCode.FINE
 
 
@@ -103,7 +103,7 @@ def _settings(given: Mapping[str, Any]) -> "RedirectSettings":
 
     has_ipv6 = given["ip_family"] == "dualstack"
     if has_ipv6 and not machine.has_ipv6():
-        terminal.complain("note: this machine has no IPv6, so only IPv4 is redirected")
+        terminal.print_stderr("note: this machine has no IPv6, so only IPv4 is redirected")
         has_ipv6 = False
     return RedirectSettings(
         proxy_uid=_proxy_uid(given["user"], given["uid"]),
@@ -148,7 +148,7 @@ def _proxy_uid(user: int | None, uid: int | None) -> int:
         except KeyError:
             continue
     if found is None:
-        raise Failure(
+        raise CommandFailure(
             "say as whom the proxy runs, with --kuma-dp-user or --uid: its own calls must not be redirected",
             (f" - to make such a user: {_MAKE_USER}",),
             ExitCode.USAGE,
@@ -157,7 +157,7 @@ def _proxy_uid(user: int | None, uid: int | None) -> int:
 
 
 install_group.add_command(
-    Sectioned(
+    SectionedCommand(
         "transparent-proxy", params=all_options(), callback=install, help=install.__doc__, epilog=_EXAMPLES
     )
 )

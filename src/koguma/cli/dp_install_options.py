@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from koguma.cli.dp_options import Option, Written, port
+from koguma.cli.dp_options import Option, ParsedType, port
 
 if TYPE_CHECKING:  # `--help` does not pay for it
     from koguma.dp.redirect_rules import NumberRange
@@ -74,8 +74,8 @@ def networks(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-_PORT: Final = Written("PORT", port)
-_PORTS: Final = Written("PORTS", ports)
+_PORT: Final = ParsedType("PORT", port)
+_PORTS: Final = ParsedType("PORTS", ports)
 
 
 def all_options() -> list[click.Parameter]:
@@ -90,10 +90,10 @@ def _whose() -> list[click.Parameter]:
             whose,
             "--kuma-dp-user",
             "user",
-            type=Written("USER", user),
+            type=ParsedType("USER", user),
             help="The user that runs the proxy, by name or uid.  [default: koguma-dp or kuma-dp]",
         ),
-        Option(whose, "--uid", type=Written("UID", uid), help="The same, by uid."),
+        Option(whose, "--uid", type=ParsedType("UID", uid), help="The same, by uid."),
     ]
 
 
@@ -173,7 +173,7 @@ def _exclusions() -> list[click.Parameter]:
             but,
             *("--exclude-outbound-ips", "--exclude-outbound-cidrs"),
             "not_outbound_networks",
-            type=Written("CIDRS", networks),
+            type=ParsedType("CIDRS", networks),
             multiple=True,
             help="Addresses and networks that are called without the proxy: 10.0.0.0/8,192.0.2.1.",
         ),
@@ -181,7 +181,7 @@ def _exclusions() -> list[click.Parameter]:
             but,
             "--exclude-outbound-uids",
             "not_uids",
-            type=Written("USERS", users),
+            type=ParsedType("USERS", users),
             multiple=True,
             help="Users, by name or uid, whose calls and DNS queries pass: postgres,1000-1999.",
         ),

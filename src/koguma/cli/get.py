@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import click
 
-from koguma.cli import columns, nouns, objects, options, tables, terminal
-from koguma.cli.client import Client, Json, Query
-from koguma.cli.nouns import Noun
-from koguma.cli.objects import Named, Words
+from koguma.cli import columns, kind_lookup, objects, options, tables, terminal
+from koguma.cli.client import ApiClient, Json, Query
+from koguma.cli.kind_lookup import KindInfo
+from koguma.cli.objects import ObjectName, ObjectSelection
 
 _EXAMPLES = """\b
 Examples:
@@ -33,7 +33,7 @@ Examples:
 @options.output("wide", "yaml", "json", "name", "kri")
 @options.connected
 def command(
-    client: Client,
+    client: ApiClient,
     *,
     words: Sequence[str],
     mesh: str,
@@ -57,11 +57,11 @@ def command(
         shown(client, words[1:], None if all_meshes else mesh, output)
         return
     if tuple(words) == ("all",):
-        from koguma.cli import everything  # noqa: PLC0415 - only for all kinds
+        from koguma.cli import get_all  # noqa: PLC0415 - only for all kinds
 
         if watch:
             raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
-        everything.show(client, None if all_meshes else mesh, filters(labels), output)
+        get_all.show(client, None if all_meshes else mesh, filters(labels), output)
         return
     wanted = objects.read(client, words, mesh)
     if wanted.references and (all_meshes or labels):
@@ -71,9 +71,9 @@ def command(
         from koguma.cli import watching  # noqa: PLC0415 - only for -w
 
         watching.watch(client, _watched(wanted), where, filters(labels), output)
-    elif wanted.noun is not None and not wanted.references:
-        found = list(client.pages(wanted.noun.path(where), filters(labels)))
-        _show_list(wanted.noun, found, output, where)
+    elif wanted.kind is not None and not wanted.references:
+        found = list(client.pages(wanted.kind.path(where), filters(labels)))
+        _show_list(wanted.kind, found, output, where)
     else:
         _show_named(client, wanted, output)
 
@@ -89,27 +89,27 @@ def filters(labels: Iterable[str]) -> Query:
     return query
 
 
-def _watched(wanted: Words) -> tuple[Noun, frozenset[str]]:
+def _watched(wanted: ObjectSelection) -> tuple[KindInfo, frozenset[str]]:
     """The kind to watch, and the names to look for in it; all where there is none."""
-    named = [reference for reference in wanted.references if isinstance(reference, Named)]
-    kinds = {reference.noun for reference in named} | ({wanted.noun} if wanted.noun else set())
+    named = [reference for reference in wanted.references if isinstance(reference, ObjectName)]
+    kinds = {reference.kind for reference in named} | ({wanted.kind} if wanted.kind else set())
     if len(kinds) != 1 or len(named) != len(wanted.references):
         raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
     return kinds.pop(), frozenset(reference.name for reference in named)
 
 
-def _show_list(noun: Noun, found: list[Json], output: str | None, mesh: str | None) -> None:
+def _show_list(kind: KindInfo, found: list[Json], output: str | None, mesh: str | None) -> None:
     if not found and output != "json":
-        place = f" in mesh {mesh}" if noun.is_mesh_scoped and mesh is not None else ""
-        terminal.complain(f"no {noun.plural}{place}")
+        place = f" in mesh {mesh}" if kind.is_mesh_scoped and mesh is not None else ""
+        terminal.print_stderr(f"no {kind.plural}{place}")
         return
     if output == "json":
         _print(json_lines({"total": len(found), "items": found}))
     else:
-        _print(lines(noun, found, output))
+        _print(lines(kind, found, output))
 
 
-def _show_named(client: Client, wanted: Words, output: str | None) -> None:
+def _show_named(client: ApiClient, wanted: ObjectSelection, output: str | None) -> None:
     found = [answer.object for answer in objects.fetched(client, wanted.references)]
     if output == "json":
         _print(json_lines(found[0] if len(found) == 1 else {"total": len(found), "items": found}))
@@ -117,17 +117,17 @@ def _show_named(client: Client, wanted: Words, output: str | None) -> None:
     if output in ("yaml", "name", "kri"):
         _print(in_full(found, output))
         return
-    known = nouns.served(client)
+    known = kind_lookup.from_server(client)
     for kind in dict.fromkeys(value["type"] for value in found):
-        noun = known.word(kind)
-        _print(lines(noun, [value for value in found if value["type"] == kind], output))
+        kind_info = known.find(kind)
+        _print(lines(kind_info, [value for value in found if value["type"] == kind], output))
 
 
-def lines(noun: Noun, found: Sequence[Json], output: str | None) -> Iterable[str]:
+def lines(kind: KindInfo, found: Sequence[Json], output: str | None) -> Iterable[str]:
     """Objects of one kind in the chosen form."""
     if output not in (None, "wide"):
         return in_full(found, output)
-    chosen = columns.columns(noun, datetime.now(UTC), wide=output == "wide")
+    chosen = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
     return tables.lines(columns.header(chosen), (columns.row(chosen, value) for value in found))
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from koguma.cli.failures import Failure, Field, Refused
+from koguma.cli.failures import ApiError, CommandFailure, InvalidParameter
 from koguma.model import documents
 from koguma.model.documents import BadDocument, Document, Node
 
@@ -36,9 +36,9 @@ def read(paths: Sequence[str], instead: str = "") -> tuple[Document, ...]:
         except BadDocument as error:
             problems.append(error.detail)
     if problems:
-        raise Failure("what was given cannot be read", tuple(problems))
+        raise CommandFailure("what was given cannot be read", tuple(problems))
     if not found:
-        raise Failure(f"there are no objects in {', '.join(paths)}")
+        raise CommandFailure(f"there are no objects in {', '.join(paths)}")
     return tuple(found)
 
 
@@ -107,15 +107,15 @@ def place(document: Document, field: str = "") -> str:
     return f"{document.source}:{line}:{column}"
 
 
-def located(read_objects: Sequence[Document], refused: Refused) -> Refused | Failure:
+def located(read_objects: Sequence[Document], error: ApiError) -> ApiError | CommandFailure:
     """The same refusal, with places in files instead of positions in the request."""
-    if not any(_OBJECT.match(field.field) for field in refused.fields):
-        return refused
-    lines = tuple(_line(read_objects, field) for field in refused.fields)
-    return Failure(refused.message, lines, refused.code)
+    if not any(_OBJECT.match(field.field) for field in error.fields):
+        return error
+    lines = tuple(_line(read_objects, field) for field in error.fields)
+    return CommandFailure(error.message, lines, error.code)
 
 
-def _line(read_objects: Sequence[Document], field: Field) -> str:
+def _line(read_objects: Sequence[Document], field: InvalidParameter) -> str:
     reason = _OBJECT.sub(lambda match: place(read_objects[int(match[1])]), field.reason)
     match = _OBJECT.match(field.field)
     if match is None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from koguma.cli import inspection, nouns, objects, options, output, tables
-from koguma.cli.client import Client
-from koguma.cli.explanation import Served
-from koguma.cli.failures import Refused
-from koguma.cli.nouns import Noun
-from koguma.cli.objects import Named
+from koguma.cli import inspection, kind_lookup, objects, options, output, tables
+from koguma.cli.client import ApiClient
+from koguma.cli.explanation import ServerInspect
+from koguma.cli.failures import ApiError
+from koguma.cli.kind_lookup import KindInfo
+from koguma.cli.objects import ObjectName
 
 Json = Any
 
@@ -25,13 +25,13 @@ def command() -> None:
 @options.mesh
 @options.output("json")
 @options.connected
-def dataplane(client: Client, name: str, *, mesh: str, output: str | None) -> None:
+def dataplane(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
     """Show a proxy's ports, the policies that act on it and its calls, and what is odd about them."""
-    source = Served(client, mesh, name)
+    source = ServerInspect(client, mesh, name)
     try:
         layout, rules = source.layout(), source.rules()
-    except Refused as refused:
-        raise refused.about(objects.shown("Dataplane", name, mesh)) from None
+    except ApiError as error:
+        raise error.about(objects.shown("Dataplane", name, mesh)) from None
     _show({"layout": layout, "rules": rules}, inspection.proxy(layout, rules), output)
 
 
@@ -41,12 +41,12 @@ def dataplane(client: Client, name: str, *, mesh: str, output: str | None) -> No
 @options.mesh
 @options.output("json")
 @options.connected
-def policy(client: Client, kind: str, name: str, *, mesh: str, output: str | None) -> None:
+def policy(client: ApiClient, kind: str, name: str, *, mesh: str, output: str | None) -> None:
     """Show whom a policy selects."""
-    noun = nouns.served(client).word(kind)
-    if not noun.is_policy:
-        raise click.UsageError(f"{noun.name} is no policy; `koguma kinds` says which kinds are")
-    _inspect(client, noun, name, mesh, output)
+    kind_info = kind_lookup.from_server(client).find(kind)
+    if not kind_info.is_policy:
+        raise click.UsageError(f"{kind_info.name} is no policy; `koguma kinds` says which kinds are")
+    _inspect(client, kind_info, name, mesh, output)
 
 
 @command.command("service")
@@ -54,39 +54,39 @@ def policy(client: Client, kind: str, name: str, *, mesh: str, output: str | Non
 @options.mesh
 @options.output("json")
 @options.connected
-def service(client: Client, name: str, *, mesh: str, output: str | None) -> None:
+def service(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
     """Show the ports of a MeshService and the proxies that are it."""
-    _inspect(client, nouns.served(client).word("MeshService"), name, mesh, output)
+    _inspect(client, kind_lookup.from_server(client).find("MeshService"), name, mesh, output)
 
 
-def _inspect(client: Client, noun: Noun, name: str, mesh: str, output: str | None) -> None:
+def _inspect(client: ApiClient, kind: KindInfo, name: str, mesh: str, output: str | None) -> None:
     """An object, and the proxies that belong to it."""
-    wanted = Named(noun, mesh, name)
+    wanted = ObjectName(kind, mesh, name)
     (answer,) = objects.fetched(client, [wanted])
     proxies = list(client.pages(f"{wanted.path}/_resources/dataplanes"))
-    _show({"object": answer.object, "dataplanes": proxies}, _lines(noun, answer.object, proxies), output)
+    _show({"object": answer.object, "dataplanes": proxies}, _lines(kind, answer.object, proxies), output)
 
 
-def _lines(noun: Noun, value: Json, proxies: Sequence[Json]) -> Iterator[str]:
+def _lines(kind: KindInfo, value: Json, proxies: Sequence[Json]) -> Iterator[str]:
     marks = value.get("labels") or {}
     yield from tables.pairs(
         (
-            (noun.name, value["name"]),
+            (kind.name, value["name"]),
             ("Mesh", value.get("mesh", "")),
             ("KRI", value.get("kri", "")),
             *(
                 (("Target", inspection.target(value)), ("Role", inspection.role(marks)))
-                if noun.is_policy
+                if kind.is_policy
                 else ()
             ),
             *(
                 ()
-                if noun.is_active
+                if kind.is_active
                 else (("Acts", "not yet: it is stored, and no proxy follows it (KG015)"),)
             ),
         )
     )
-    if not noun.is_policy:
+    if not kind.is_policy:
         yield from inspection.section(
             "Ports", ("NAME", "PORT", "TARGET", "PROTOCOL"), inspection.ports(value)
         )

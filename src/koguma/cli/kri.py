@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from koguma.cli import nouns, options, tables
+from koguma.cli import kind_lookup, options, tables
 from koguma.cli.output import json_text
 from koguma.model import kri
 from koguma.model.kri import Kri
@@ -38,10 +38,10 @@ def parse(text: str, *, output: str | None) -> None:
 @click.option("--section", default="", help="A part of the object, such as a port.")
 def build(*, kind: str, mesh: str, zone: str, namespace: str, name: str, section: str) -> None:
     """Print the KRI that these parts make."""
-    noun = nouns.local().word(kind)
-    if not noun.short:
-        raise click.UsageError(f"{noun.name} has no short name, so its objects have no KRI")
-    print(Kri(noun.short, mesh, zone, namespace, name, section))
+    kind_info = kind_lookup.local().find(kind)
+    if not kind_info.short:
+        raise click.UsageError(f"{kind_info.name} has no short name, so its objects have no KRI")
+    print(Kri(kind_info.short, mesh, zone, namespace, name, section))
 
 
 def _is_secret(text: str) -> bool:
@@ -49,7 +49,7 @@ def _is_secret(text: str) -> bool:
 
 
 def _kri_parts(text: str) -> Iterator[tuple[str, str]]:
-    kinds = nouns.local_kinds()
+    kinds = kind_lookup.local_kinds()
     parsed = kri.parse(text, kinds.by_short)
     yield "kind", kinds.by_short[parsed.short].name
     yield "type", parsed.short

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import click
 
 from koguma.cli import kubeconfig_file, options, target, terminal
-from koguma.cli.client import Client
-from koguma.cli.failures import ExitCode, Failure, Refused, Unreachable
-from koguma.cli.kubeconfig_file import Entry
-from koguma.cli.target import HTTPS_PORT, Target
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ApiError, CommandFailure, ExitCode, ServerUnreachable
+from koguma.cli.kubeconfig_file import KubeconfigEntry
+from koguma.cli.target import HTTPS_PORT, ServerTarget
 from koguma.identity import files
 from koguma.model import forms
 from koguma.model.redacted import Redacted
@@ -56,7 +56,7 @@ Examples:
 @click.option("--ca-cert", metavar="FILE", help="CA (PEM) to write, where it is not that of --ca-file.")
 @options.connected
 def command(  # noqa: PLR0913 - click hands over each option by itself
-    client: Client,
+    client: ApiClient,
     *,
     name: str,
     mesh: str,
@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 - click hands over each option by itself
     _check(found, mesh if namespace is None else None)
     assert found.token is not None
     space = forms.reserved_namespace(mesh) if namespace is None else namespace
-    entry = Entry(name, found.address, _ca_data(found.ca_file), found.token, space)
+    entry = KubeconfigEntry(name, found.address, _ca_data(found.ca_file), found.token, space)
     file = _file(output, merge=merge)
     if file is None:
         _print(entry, keep_current=keep_current, reveal=output == _STDOUT or not sys.stdout.isatty())
@@ -97,44 +97,44 @@ def _file(output: str | None, *, merge: bool) -> Path | None:
     return None if output == _STDOUT else Path(output).expanduser()
 
 
-def _print(entry: Entry, *, keep_current: bool, reveal: bool) -> None:
+def _print(entry: KubeconfigEntry, *, keep_current: bool, reveal: bool) -> None:
     shown = entry if reveal else entry._replace(token=Redacted(kubeconfig_file.MASK))
     print(kubeconfig_file.text(kubeconfig_file.content({}, shown, keep_current=keep_current)), end="")
     if not reveal:
-        terminal.complain("the token is masked; -o FILE and --merge write it, -o - shows it")
+        terminal.print_stderr("the token is masked; -o FILE and --merge write it, -o - shows it")
 
 
-def _found(client: Client, ca_cert: str) -> Target:
+def _found(client: ApiClient, ca_cert: str) -> ServerTarget:
     """The https port with what vouches for it and a token, as far as they can be found from here."""
     known = client.target
     told = {} if known.is_https else _settings(client)
     address = known.address if known.is_https else _https_address(known.host, told.get("apiTlsPort"))
     home = _data_dir(known, told) if target.is_loopback(known.host) else None
     ca_file = ca_cert or known.ca_file or _own_ca(home, told)
-    return Target(address, known.origin, known.token or _admin_token(home), ca_file)
+    return ServerTarget(address, known.origin, known.token or _admin_token(home), ca_file)
 
 
-def _settings(client: Client) -> Mapping[str, Json]:
+def _settings(client: ApiClient) -> Mapping[str, Json]:
     try:
         return client.get("/config").object
-    except Refused as refused:
-        raise Failure(
-            f"the control plane does not tell its https port: {refused.message}",
+    except ApiError as error:
+        raise CommandFailure(
+            f"the control plane does not tell its https port: {error.message}",
             (f" - name the port: --address https://{client.target.host}:{HTTPS_PORT}",),
-            refused.code,
+            error.code,
         ) from None
 
 
 def _https_address(host: str, port: Json) -> str:
     if not isinstance(port, int) or not port:
-        raise Failure(
+        raise CommandFailure(
             "the control plane names no https port, and kubectl sends tokens over https only",
             (f" - name the port: --address https://HOST:{HTTPS_PORT}",),
         )
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _data_dir(known: Target, told: Mapping[str, Json]) -> Path:
+def _data_dir(known: ServerTarget, told: Mapping[str, Json]) -> Path:
     """Where a control plane on this machine keeps its CA and the administrator's token."""
     said = Path(str(told.get("dataDir") or ""))
     is_named = Path(known.data_dir) != data_directory.default(os.environ)
@@ -152,7 +152,7 @@ def _admin_token(home: Path | None) -> Redacted:
     if file is not None and os.access(file, os.R_OK):
         return target.read_token(str(file), "the administrator's token")
     where = f", and {file} cannot be read" if file is not None else ""
-    raise Failure(
+    raise CommandFailure(
         f"a kubeconfig needs a token: none is given{where}",
         (
             " - issue one: `koguma token user --name NAME --group GROUP --valid-for 720h > FILE`",
@@ -162,27 +162,27 @@ def _admin_token(home: Path | None) -> Redacted:
     )
 
 
-def _check(found: Target, mesh: str | None) -> None:
+def _check(found: ServerTarget, mesh: str | None) -> None:
     """Try address, CA and token together, and look whether the mesh is there."""
-    with contextlib.closing(Client(found)) as client:
+    with contextlib.closing(ApiClient(found)) as client:
         try:
             client.get("/who-am-i")
             if mesh is not None:
                 client.get(f"/meshes/{quote(mesh, safe='')}")
-        except Unreachable as failure:
+        except ServerUnreachable as failure:
             failure.lines = (*failure.lines, _NAMES_HINT)
             raise
-        except Refused as refused:
-            if refused.status == _NOT_FOUND:
-                refused.lines = (
-                    *refused.lines,
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                error.lines = (
+                    *error.lines,
                     " - choose with --mesh, or name a namespace with --namespace",
                 )
-            elif mesh is None or refused.status != _FORBIDDEN:
-                refused = refused.about(f"{found.address} with the token for the kubeconfig")
+            elif mesh is None or error.status != _FORBIDDEN:
+                error = error.about(f"{found.address} with the token for the kubeconfig")
             else:
                 return  # who may not read meshes may still use what is in them
-            raise refused from None
+            raise error from None
 
 
 def _ca_data(file: str) -> str:
@@ -191,4 +191,6 @@ def _ca_data(file: str) -> str:
     try:
         return base64.b64encode(Path(file).expanduser().read_bytes()).decode()
     except OSError as error:
-        raise Failure(f"the CA file {file} cannot be read: {error.strerror}", code=ExitCode.USAGE) from None
+        raise CommandFailure(
+            f"the CA file {file} cannot be read: {error.strerror}", code=ExitCode.USAGE
+        ) from None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.redacted import Redacted
 
 Json = Any
@@ -19,7 +19,7 @@ _CURRENT: Final = "current-context"
 MASK: Final = "*****"
 
 
-class Entry(NamedTuple):
+class KubeconfigEntry(NamedTuple):
     """How to reach one control plane; without `ca_data` the system's CAs must know its certificate."""
 
     name: str
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
         }
 
 
-def content(before: Mapping[str, Json], entry: Entry, *, keep_current: bool) -> dict[str, Json]:
+def content(before: Mapping[str, Json], entry: KubeconfigEntry, *, keep_current: bool) -> dict[str, Json]:
     """The file with one entry more, or another of its name."""
     after: dict[str, Json] = {"apiVersion": "v1", "kind": "Config", **before}
     for part, made in entry.parts().items():
@@ -64,16 +64,16 @@ def default_path(environment: Mapping[str, str]) -> Path:
     return (there or listed or [Path.home() / ".kube" / "config"])[-1]
 
 
-def merge(file: Path, entry: Entry, *, keep_current: bool) -> None:
+def merge(file: Path, entry: KubeconfigEntry, *, keep_current: bool) -> None:
     """Add the entry to a file, which is made where there is none."""
     _save(file, content(_loaded(file), entry, keep_current=keep_current))
 
 
-def write(file: Path, entry: Entry, *, keep_current: bool) -> None:
+def write(file: Path, entry: KubeconfigEntry, *, keep_current: bool) -> None:
     """Make the file anew; one that holds other entries is left alone."""
     others = {one.get("name") for part in _PARTS for one in _loaded(file).get(part) or ()} - {entry.name}
     if others:
-        raise Failure(
+        raise CommandFailure(
             f"{file} also holds {', '.join(sorted(map(str, others)))}; nothing is written",
             (" - give --merge to add to it, or another file",),
         )
@@ -93,7 +93,7 @@ def _save(file: Path, value: Json) -> None:
     try:
         files.write_private(file.resolve(), text(value))  # through a link, which stays one
     except OSError as error:
-        raise Failure(f"{file} cannot be written: {error.strerror}") from None
+        raise CommandFailure(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _loaded(file: Path) -> dict[str, Json]:
@@ -130,7 +130,7 @@ def _is_list_of_objects(value: Json) -> bool:
     return isinstance(value or [], list) and all(isinstance(one, dict) for one in value or ())
 
 
-def _unusable(file: Path, why: str) -> Failure:
-    return Failure(
+def _unusable(file: Path, why: str) -> CommandFailure:
+    return CommandFailure(
         f"{file} is no kubeconfig that could be added to: {why}; nothing is written", code=ExitCode.USAGE
     )

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from koguma.cli import inputs, offline, options, terminal
-from koguma.cli.client import Client
+from koguma.cli.client import ApiClient
 from koguma.cli.failures import ExitCode
-from koguma.cli.offline import Loaded
+from koguma.cli.offline import LoadedFiles
 from koguma.core import problems
 from koguma.core.problems import INVALID, NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE, Problem
 from koguma.model.documents import Document
@@ -22,7 +22,7 @@ _COLOURS: Final = {"warning": "yellow", "error": "red"}
 _PAGE: Final = "docs/lint.md"
 
 
-class Finding(NamedTuple):
+class LintFinding(NamedTuple):
     """A problem and where it stands; `others` are places of the other objects that it is about."""
 
     source: str
@@ -80,11 +80,11 @@ def command(
     found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
     _show(found, n_objects, output)
     if not live and any(one.code in (NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE) for one in found):
-        terminal.complain("objects that only the server has are known with --live")
+        terminal.print_stderr("objects that only the server has are known with --live")
     return ExitCode.REFUSED if found else ExitCode.FINE
 
 
-def _live(client: Client, files: Sequence[str], given: Place) -> tuple[Loaded, int]:
+def _live(client: ApiClient, files: Sequence[str], given: Place) -> tuple[LoadedFiles, int]:
     """The files on top of what the server holds; without files, what it holds itself."""
     place = offline.place_of(client, given)
     if not files:
@@ -94,7 +94,7 @@ def _live(client: Client, files: Sequence[str], given: Place) -> tuple[Loaded, i
     return offline.load(read, place, list(offline.served(client))), len(read)
 
 
-def findings(loaded: Loaded) -> list[Finding]:
+def findings(loaded: LoadedFiles) -> list[LintFinding]:
     """All that is wrong or odd about the objects of the files, by place."""
     found = [_invalid(wrong.document, wrong.violation) for wrong in loaded.wrong]
     odd = {problems.warning(key, text): None for key, text in loaded.warned}
@@ -107,24 +107,24 @@ def findings(loaded: Loaded) -> list[Finding]:
     return sorted(found)
 
 
-def _invalid(document: Document, violation: Violation) -> Finding:
+def _invalid(document: Document, violation: Violation) -> LintFinding:
     line, column = document.place(violation.field)
-    return Finding(document.source, line, column, "error", INVALID, violation.field, violation.message)
+    return LintFinding(document.source, line, column, "error", INVALID, violation.field, violation.message)
 
 
-def _finding(problem: Problem, loaded: Loaded) -> Finding:
+def _finding(problem: Problem, loaded: LoadedFiles) -> LintFinding:
     """The finding at the first object of the problem that stands in a file."""
     first, *rest = (key for key in problem.objects if key in loaded.documents)
     field = problem.path if first == problem.objects[0] else ""
     document = loaded.documents[first]
     line, column = document.place(field)
     others = tuple(f"{inputs.place(loaded.documents[key])}: {key}" for key in rest)
-    return Finding(
+    return LintFinding(
         document.source, line, column, problem.severity, problem.code, field, problem.message, others
     )
 
 
-def _show(found: Sequence[Finding], n_objects: int, output: str | None) -> None:
+def _show(found: Sequence[LintFinding], n_objects: int, output: str | None) -> None:
     if output == "json":
         from koguma.cli.output import json_text  # noqa: PLC0415 - people do not read JSON
 
@@ -132,10 +132,10 @@ def _show(found: Sequence[Finding], n_objects: int, output: str | None) -> None:
         return
     for line in lines(found):
         print(line)
-    terminal.complain(_summary(found, n_objects))
+    terminal.print_stderr(_summary(found, n_objects))
 
 
-def lines(found: Iterable[Finding]) -> Iterator[str]:
+def lines(found: Iterable[LintFinding]) -> Iterator[str]:
     """Findings for people, and for editors that jump to places."""
     for one in found:
         word = terminal.paint(one.severity, _COLOURS[one.severity])
@@ -144,7 +144,7 @@ def lines(found: Iterable[Finding]) -> Iterator[str]:
         yield from (f"  {other}" for other in one.others)
 
 
-def _summary(found: Sequence[Finding], n_objects: int) -> str:
+def _summary(found: Sequence[LintFinding], n_objects: int) -> str:
     objects = f"{n_objects} {'object' if n_objects == 1 else 'objects'}"
     if not found:
         return f"{objects}, nothing found"
@@ -152,7 +152,7 @@ def _summary(found: Sequence[Finding], n_objects: int) -> str:
     return f"{objects}, errors: {errors}, warnings: {len(found) - errors}; {_PAGE} explains the codes"
 
 
-def _json(one: Finding) -> Json:
+def _json(one: LintFinding) -> Json:
     return {
         "file": one.source,
         "line": one.line,

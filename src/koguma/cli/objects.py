@@ -6,31 +6,31 @@ from urllib.parse import quote
 
 import click
 
-from koguma.cli import misnomers, nouns
-from koguma.cli.client import Answer, Client, Json
-from koguma.cli.failures import Refused
-from koguma.cli.nouns import Noun, Nouns
+from koguma.cli import kind_lookup, usage_hints
+from koguma.cli.client import ApiClient, ApiResponse, Json
+from koguma.cli.failures import ApiError
+from koguma.cli.kind_lookup import KindIndex, KindInfo
 
 _KRI_PREFIX = "kri_"
 
 
-class Named(NamedTuple):
+class ObjectName(NamedTuple):
     """One object by the name in its path."""
 
-    noun: Noun
+    kind: KindInfo
     mesh: str
     name: str
 
     @property
     def path(self) -> str:
         """Where it is."""
-        return self.noun.path(self.mesh, self.name)
+        return self.kind.path(self.mesh, self.name)
 
     def __str__(self) -> str:
-        return shown(self.noun.name, self.name, self.mesh if self.noun.is_mesh_scoped else "")
+        return shown(self.kind.name, self.name, self.mesh if self.kind.is_mesh_scoped else "")
 
 
-class Identified(NamedTuple):
+class ObjectKri(NamedTuple):
     """One object by its KRI."""
 
     kri: str
@@ -44,7 +44,7 @@ class Identified(NamedTuple):
         return self.kri
 
 
-Reference = Named | Identified
+ObjectReference = ObjectName | ObjectKri
 
 
 def shown(kind: str, name: str, mesh: str = "") -> str:
@@ -57,14 +57,14 @@ def is_kri(word: str) -> bool:
     return word.startswith(_KRI_PREFIX)
 
 
-class Words(NamedTuple):
+class ObjectSelection(NamedTuple):
     """What a command line names: whole kinds to list have no references."""
 
-    noun: Noun | None
-    references: tuple[Reference, ...]
+    kind: KindInfo | None
+    references: tuple[ObjectReference, ...]
 
 
-def read(client: Client, words: Sequence[str], mesh: str) -> Words:
+def read(client: ApiClient, words: Sequence[str], mesh: str) -> ObjectSelection:
     """What the words mean: `KIND`, `KIND NAME...`, `KIND/NAME...` or `KRI...`."""
     if not words:
         raise click.UsageError("name a kind or a KRI; `koguma kinds` lists the kinds")
@@ -72,43 +72,43 @@ def read(client: Client, words: Sequence[str], mesh: str) -> Words:
     if any(map(is_kri, words)):
         if not all(map(is_kri, words)):
             raise click.UsageError("a KRI stands alone or among KRIs")
-        return Words(None, tuple(map(Identified, words)))
-    known = nouns.served(client)
+        return ObjectSelection(None, tuple(map(ObjectKri, words)))
+    known = kind_lookup.from_server(client)
     if any("/" in word for word in words):
-        return Words(None, tuple(_slashed(known, word, mesh) for word in words))
-    noun = known.word(words[0])
-    return Words(noun, tuple(Named(noun, mesh, name) for name in words[1:]))
+        return ObjectSelection(None, tuple(_slashed(known, word, mesh) for word in words))
+    kind = known.find(words[0])
+    return ObjectSelection(kind, tuple(ObjectName(kind, mesh, name) for name in words[1:]))
 
 
 def _refuse_files(words: Sequence[str]) -> None:
-    files = [word for word in words if misnomers.is_file(word)]
+    files = [word for word in words if usage_hints.is_file(word)]
     if not files:
         return
     ctx = click.get_current_context(silent=True)
     if ctx is not None and any(param.name == "files" for param in ctx.command.params):
-        raise click.UsageError(misnomers.file_advice(ctx.command_path, files))
+        raise click.UsageError(usage_hints.file_advice(ctx.command_path, files))
     raise click.UsageError(
         f"{files[0]} is a file, and a stored object is meant here;"
         f" `koguma diff -f {files[0]}` compares the file with what is stored"
     )
 
 
-def _slashed(known: Nouns, word: str, mesh: str) -> Named:
+def _slashed(known: KindIndex, word: str, mesh: str) -> ObjectName:
     kind, slash, name = word.partition("/")
     if not slash or not name:
         raise click.UsageError(f'"{word}" must be KIND/NAME, as the other words are')
-    return Named(known.word(kind), mesh, name)
+    return ObjectName(known.find(kind), mesh, name)
 
 
-def fetched(client: Client, references: Sequence[Reference]) -> Iterator[Answer]:
+def fetched(client: ApiClient, references: Sequence[ObjectReference]) -> Iterator[ApiResponse]:
     """Each object, with its ETag."""
     for reference in references:
         try:
             yield client.get(reference.path)
-        except Refused as refused:
-            raise refused.about(str(reference)) from None
+        except ApiError as error:
+            raise error.about(str(reference)) from None
 
 
-def named(known: Nouns, value: Json) -> Named:
+def named(known: KindIndex, value: Json) -> ObjectName:
     """The reference of an object that was read."""
-    return Named(known.word(value["type"]), value.get("mesh") or "", value["name"])
+    return ObjectName(known.find(value["type"]), value.get("mesh") or "", value["name"])

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from koguma.cli import inputs, nouns, objects, terminal
-from koguma.cli.client import Client
-from koguma.cli.failures import Failure, Refused
+from koguma.cli import inputs, kind_lookup, objects, terminal
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ApiError, CommandFailure
 from koguma.core import admission, defaults, identity, loading, services, world
 from koguma.core.incremental import Db
 from koguma.model import documents, forms, kri, labels
@@ -33,27 +33,27 @@ _BUILTIN: Final = "koguma.policies:POLICIES"
 _WORLD: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
 
 
-class Wrong(NamedTuple):
+class FileViolation(NamedTuple):
     """Something in a file that would not be stored, and why."""
 
     document: Document
     violation: Violation
 
 
-class Warned(NamedTuple):
+class FileWarning(NamedTuple):
     """Something that would be stored, and what its writer would hear."""
 
     key: Key
     text: str
 
 
-class Loaded(NamedTuple):
+class LoadedFiles(NamedTuple):
     """The engine, where the objects of the files stand, and what is to be said about them."""
 
     db: Db
     documents: dict[Key, Document]
-    wrong: tuple[Wrong, ...]
-    warned: tuple[Warned, ...]
+    wrong: tuple[FileViolation, ...]
+    warned: tuple[FileWarning, ...]
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -68,26 +68,26 @@ def known_kinds() -> Kinds:
     from importlib import metadata  # noqa: PLC0415 - only here
 
     if all(entry.value == _BUILTIN for entry in metadata.entry_points(group=_GROUP)):
-        return nouns.local_kinds()
+        return kind_lookup.local_kinds()
     from koguma import kinds, plugins  # noqa: PLC0415 - only where there are any
 
-    return plugins.load(kinds.KINDS, plugins.installed(), terminal.complain).kinds
+    return plugins.load(kinds.KINDS, plugins.installed(), terminal.print_stderr).kinds
 
 
-def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = ()) -> Loaded:
+def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = ()) -> LoadedFiles:
     """The objects of files, on top of those that lie beneath."""
     files = _Files(known_kinds(), place, beneath)
     for document in read:
         files.add(document)
     written = [*files.there.values(), *files.companions()]
     db = loading.load(files.kinds, place, written)
-    loaded = Loaded(db, files.documents, tuple(files.wrong), tuple(files.warned))
+    loaded = LoadedFiles(db, files.documents, tuple(files.wrong), tuple(files.warned))
     for mesh in loaded.meshes:
         loading.take(db, _made_of_proxies(db, mesh, files))
     return loaded
 
 
-def load_stored(values: Iterable[Json], place: Place) -> Loaded:
+def load_stored(values: Iterable[Json], place: Place) -> LoadedFiles:
     """The objects that a server holds, as plain documents; their places are those in `koguma get -o yaml`.
 
     They are not admitted again, since some were never this program's to write: those that came from another
@@ -96,8 +96,8 @@ def load_stored(values: Iterable[Json], place: Place) -> Loaded:
     kinds = known_kinds()
     resources: list[Resource] = []
     read: dict[Key, Document] = {}
-    wrong: list[Wrong] = []
-    warned: list[Warned] = []
+    wrong: list[FileViolation] = []
+    warned: list[FileWarning] = []
     for value in values:
         resource = _resource(value, kinds)
         if resource is None:
@@ -109,10 +109,12 @@ def load_stored(values: Iterable[Json], place: Place) -> Loaded:
         kind = kinds[resource.kind]
         about = About(place=place, name=resource.name, mesh=resource.mesh, namespace=resource.namespace)
         found = tuple(kind.violations(resource.spec, about))
-        wrong += (Wrong(document, violation) for violation in found)
+        wrong += (FileViolation(document, violation) for violation in found)
         if not found:
-            warned += (Warned(resource.key, text) for text in admission.remarks(kind, resource.spec, about))
-    return Loaded(loading.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
+            warned += (
+                FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, about)
+            )
+    return LoadedFiles(loading.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
 
 
 @functools.cache
@@ -134,8 +136,8 @@ class _Files:
         self.place = place
         self.there = {resource.key: resource for resource in beneath}
         self.documents: dict[Key, Document] = {}
-        self.wrong: list[Wrong] = []
-        self.warned: list[Warned] = []
+        self.wrong: list[FileViolation] = []
+        self.warned: list[FileWarning] = []
         self._old_meshes = {key for key in self.there if key.kind == "Mesh"}
         self._by_name = {(key.kind, key.mesh, one.core_name): key for key, one in self.there.items()}
 
@@ -147,15 +149,15 @@ class _Files:
             made = admission.admitted(draft, self._stored(draft), self.place, patch_checks=checks)
         except (Invalid, BadRequest) as error:
             found = error.violations or (Violation("", error.detail),)
-            self.wrong += (Wrong(document, violation) for violation in found)
+            self.wrong += (FileViolation(document, violation) for violation in found)
             return
         key = made.resource.key
         if key in self.documents:
             other = f"is the same object as the one at {inputs.place(self.documents[key])}"
-            self.wrong.append(Wrong(document, Violation("", other, "duplicate")))
+            self.wrong.append(FileViolation(document, Violation("", other, "duplicate")))
             return
         self.there[key], self.documents[key] = made.resource, document
-        self.warned += (Warned(key, text) for text in made.warnings)
+        self.warned += (FileWarning(key, text) for text in made.warnings)
 
     def _stored(self, draft: Draft) -> Resource | None:
         wanted = identity.of(draft, self.place)
@@ -187,13 +189,13 @@ def _made_of_proxies(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
                 yield resource
 
 
-def sound(loaded: Loaded) -> Loaded:
+def sound(loaded: LoadedFiles) -> LoadedFiles:
     """The same, if all objects could be stored; otherwise all that is wrong is told."""
     if loaded.wrong:
         lines = tuple(
             ": ".join(filter(None, (inputs.place(d, v.field), v.field, v.message))) for d, v in loaded.wrong
         )
-        raise Failure("the files hold objects that would be refused", lines)
+        raise CommandFailure("the files hold objects that would be refused", lines)
     return loaded
 
 
@@ -202,12 +204,12 @@ def place(*, zone: str, is_global: bool) -> Place:
     return Place(mode=Mode.GLOBAL, zone="") if is_global else Place(zone=zone)
 
 
-def place_of(client: Client, given: Place) -> Place:
+def place_of(client: ApiClient, given: Place) -> Place:
     """Which control plane the server is; what it does not tell this user is as given."""
     is_global = client.get("/").object.get("mode") == Mode.GLOBAL.value
     try:
         config = client.get("/config").object
-    except Refused:
+    except ApiError:
         config = {}
     return Place(
         mode=Mode.GLOBAL if is_global else Mode.ZONE,
@@ -217,7 +219,7 @@ def place_of(client: Client, given: Place) -> Place:
     )
 
 
-def served(client: Client) -> Iterator[Resource]:
+def served(client: ApiClient) -> Iterator[Resource]:
     """What the server holds of the kinds that the engine looks at and this program knows."""
     kinds = known_kinds()
     for value in stored(client):
@@ -226,11 +228,11 @@ def served(client: Client) -> Iterator[Resource]:
             yield found
 
 
-def stored(client: Client) -> Iterator[Json]:
+def stored(client: ApiClient) -> Iterator[Json]:
     """What the server holds of the kinds that the engine looks at, as plain documents."""
-    for noun in nouns.served(client):
-        if noun.is_policy or noun.name in _WORLD:
-            yield from client.pages(noun.path(None))
+    for kind in kind_lookup.from_server(client):
+        if kind.is_policy or kind.name in _WORLD:
+            yield from client.pages(kind.path(None))
 
 
 def _resource(value: Json, kinds: Kinds) -> Resource | None:

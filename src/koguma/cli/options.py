@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:  # `--help` does not pay for HTTP
-    from koguma.cli.client import Client
+    from koguma.cli.client import ApiClient
 
 VERBOSE: Final = "koguma.verbose"
 
@@ -40,19 +40,19 @@ _CONNECTION = (
 
 
 def connected(function: Function) -> Function:
-    """Add the options that find the server, and hand its client over as the first argument."""
+    """Add the connection options, and call the command with a client as its first argument."""
 
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
-        given = {name: kwargs.pop(name) for name in ("address", "token_file", "ca_file", "context")}
-        with contextlib.closing(client(**given)) as made:
-            return function(made, *args, **kwargs)
+        flags = {name: kwargs.pop(name) for name in ("address", "token_file", "ca_file", "context")}
+        with contextlib.closing(client(**flags)) as api_client:
+            return function(api_client, *args, **kwargs)
 
     return connection(command)
 
 
 def connection(function: Function) -> Function:
-    """Add the options that find the server."""
+    """Add the connection options."""
     for option in reversed(_CONNECTION):
         function = option(function)
     return function
@@ -63,23 +63,23 @@ def client(
     token_file: str | None = None,
     ca_file: str | None = None,
     context: str | None = None,
-) -> "Client":
+) -> "ApiClient":
     """A client of the server that these options, the environment and the contexts name."""
-    from koguma.cli.client import Client  # noqa: PLC0415 - `--help` does not pay for HTTP
-    from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
+    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.target import ConnectionOptions, resolve  # noqa: PLC0415 - the same
 
-    return Client(resolve(Given(address, token_file, ca_file, context), os.environ))
+    return ApiClient(resolve(ConnectionOptions(address, token_file, ca_file, context), os.environ))
 
 
-def opened(
-    given: Mapping[str, str | None], connect_seconds: float, answer_seconds: float | None = None
-) -> "contextlib.closing[Client]":
-    """The same for a question that is not worth waiting for."""
-    from koguma.cli.client import Client  # noqa: PLC0415 - `--help` does not pay for HTTP
-    from koguma.cli.target import Given, resolve  # noqa: PLC0415 - the same
+def impatient_client(
+    flags: Mapping[str, str | None], connect_seconds: float, answer_seconds: float | None = None
+) -> "contextlib.closing[ApiClient]":
+    """The same with its own timeouts, for a request that is not worth waiting for."""
+    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.target import ConnectionOptions, resolve  # noqa: PLC0415 - the same
 
-    target = resolve(Given(**given), os.environ)
-    return contextlib.closing(Client(target, connect_seconds, answer_seconds))
+    target = resolve(ConnectionOptions(**flags), os.environ)
+    return contextlib.closing(ApiClient(target, connect_seconds, answer_seconds))
 
 
 mesh = click.option("-m", "--mesh", default="default", show_default=True, help="Mesh of the objects.")
@@ -94,20 +94,20 @@ files = click.option(
 
 
 class ReadsFiles(click.Command):
-    """A command that takes nothing but options; files without -f are told how they are given."""
+    """A command without arguments; a file that is given without -f is answered with the right command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with the right command line for words that stand alone."""
+        """As click does, but with the right command line in the error about arguments."""
         ctx.allow_extra_args = True
         super().parse_args(ctx, args)
         if ctx.args and not ctx.resilient_parsing:
-            from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+            from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
 
-            named = [*(ctx.params.get("files") or ()), *ctx.args]
-            ctx.fail(misnomers.file_advice(ctx.command_path, named))
+            files = [*(ctx.params.get("files") or ()), *ctx.args]
+            ctx.fail(usage_hints.file_advice(ctx.command_path, files))
         return []
 
 
 def output(*choices: str) -> Callable[[Function], Function]:
-    """The option `-o` with these choices; without it a command prints for people."""
+    """The option `-o` with these choices; without it a command prints for humans."""
     return click.option("-o", "--output", type=click.Choice(choices), help="Another form than the default.")

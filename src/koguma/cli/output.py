@@ -1,4 +1,4 @@
-"""Output: objects as the YAML that our own reader reads back the same, and as JSON."""
+"""Output: objects as YAML, which our own reader reads back unchanged, and as JSON."""
 
 import json
 from collections.abc import Iterable
@@ -17,5 +17,5 @@ def yaml_stream(values: Iterable[Json]) -> str:
 
 
 def json_text(value: Json) -> str:
-    """A value as JSON for people."""
+    """A value as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)

@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec import inspect as shape
 
-from koguma.cli import nouns
+from koguma.cli import kind_lookup
 from koguma.model.kind import Kind
 
 
 def outbound(word: str = "") -> list[str]:
     """The fields of one kind, or of all."""
-    known = nouns.local_kinds()
+    known = kind_lookup.local_kinds()
     kinds = [known.word(word)] if word else [kind for kind in known if kind.policy is not None]
     return sorted({field for kind in kinds for field in _of_kind(kind)})
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koguma.cli import tables, terminal
-from koguma.cli.client import Client
-from koguma.cli.failures import Unreachable
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ServerUnreachable
 
 Json = Any
 
@@ -17,7 +17,7 @@ _LOOK_SECONDS: Final = 1.0  # proxies come and go with their processes, not with
 _PAUSES_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
-def show(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
+def show(client: ApiClient, names: Sequence[str], mesh: str | None, output: str | None) -> None:
     """Print the proxies of a mesh, or of all; with names, only those."""
     query = [("mesh", mesh)] if mesh else []
     answer = client.get("/_proxies", query).object
@@ -27,7 +27,7 @@ def show(client: Client, names: Sequence[str], mesh: str | None, output: str | N
     )
     for name in names:
         if name not in {each["name"] for each in chosen}:
-            terminal.complain(f"{name} is not connected to this control plane")
+            terminal.print_stderr(f"{name} is not connected to this control plane")
     if output == "json":
         from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for it
 
@@ -38,13 +38,13 @@ def show(client: Client, names: Sequence[str], mesh: str | None, output: str | N
 
         print(form.yaml_stream(chosen).rstrip("\n"))
         if refused:
-            terminal.complain(f"{len(refused)} more were refused; `koguma get proxies` shows them")
+            terminal.print_stderr(f"{len(refused)} more were refused; `koguma get proxies` shows them")
         return
     if output in ("name", "kri"):
         _print(_in_full("", each, output) for each in chosen)
         return
     if not chosen:
-        terminal.complain(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
+        terminal.print_stderr(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
     else:
         wide = output == "wide"
         rows = (_row(each, wide=wide) for each in chosen)
@@ -68,15 +68,15 @@ def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
         yield f"    {each['hint']}"
 
 
-def _connected(client: Client, names: Sequence[str], mesh: str | None) -> list[Json]:
-    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).part("items")
+def _connected(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
+    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).field("items")
     return [each for each in found if not names or each["name"] in names]
 
 
-def watch(client: Client, names: Sequence[str], mesh: str | None, output: str | None) -> None:
+def watch(client: ApiClient, names: Sequence[str], mesh: str | None, output: str | None) -> None:
     """Print the proxies, then each one that comes, changes or goes, until somebody stops it."""
     wide = output == "wide"
-    table = tables.Table(("EVENT", *_TITLES, *(_WIDE if wide else ())))
+    table = tables.TextTable(("EVENT", *_TITLES, *(_WIDE if wide else ())))
     before = _by_instance(_connected(client, names, mesh))
     first = [_event_row("added", each, wide=wide) for each in before.values()]
     if output in (None, "wide"):
@@ -115,13 +115,13 @@ def _by_instance(found: Sequence[Json]) -> dict[str, Json]:
     return {f"{each['kri']} {each['instance']}": each for each in found}
 
 
-def _looked_again(client: Client, names: Sequence[str], mesh: str | None) -> list[Json]:
+def _looked_again(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
     """The proxies, over passing failures: a control plane that restarts is back soon."""
     for pause in _PAUSES_SECONDS:
         try:
             return _connected(client, names, mesh)
-        except Unreachable as lost:
-            terminal.complain(f"{lost.message}; connecting again")
+        except ServerUnreachable as lost:
+            terminal.print_stderr(f"{lost.message}; connecting again")
             time.sleep(pause)
     return _connected(client, names, mesh)
 

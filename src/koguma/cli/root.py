@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from koguma import __version__
 from koguma.cli import examples, failures
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.cli.options import VERBOSE
 
 # Each command `name` is the attribute `command` of the module `koguma.cli.<name>`.
@@ -52,9 +52,9 @@ class Root(click.Group):
         command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
         examples.attach(command, cmd_name)
         if ctx.resilient_parsing:  # a shell asks what could stand here
-            from koguma.cli import suggestions  # noqa: PLC0415 - no other call pays for it
+            from koguma.cli import completers  # noqa: PLC0415 - no other call pays for it
 
-            suggestions.attach(command, cmd_name)
+            completers.attach(command, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
@@ -88,20 +88,20 @@ class Root(click.Group):
             # Whoever read our output has seen enough; the rest goes nowhere, also at the interpreter's end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
-        except Failure as failure:
+        except CommandFailure as failure:
             return _told(ctx, failure)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            found = failures.of_library(error)
+            found = failures.from_koguma_error(error)
             if found is None:
                 raise
             return _told(ctx, found)
         return code
 
 
-def _told(ctx: click.Context, failure: Failure) -> ExitCode:
-    failures.tell(failure, verbose=bool(ctx.meta.get(VERBOSE)))
+def _told(ctx: click.Context, failure: CommandFailure) -> ExitCode:
+    failures.report(failure, verbose=bool(ctx.meta.get(VERBOSE)))
     return failure.code
 
 
@@ -124,18 +124,18 @@ def root() -> None:
     """Koguma, a service-mesh control plane."""
 
 
-def _unknown_option(error: click.NoSuchOption) -> Failure:
+def _unknown_option(error: click.NoSuchOption) -> CommandFailure:
     """An option that does not exist. Click suggests what shares letters; only what is meant helps."""
-    from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+    from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
 
     ctx = error.ctx
     known = [
         name for param in (ctx.command.params if ctx else ()) for name in (*param.opts, *param.secondary_opts)
     ]
     path = ctx.command_path if ctx else "koguma"
-    advice = misnomers.option_advice(path, error.option_name, known)
+    advice = usage_hints.option_advice(path, error.option_name, known)
     message = f"No such option {error.option_name}" + (f"; {advice}" if advice else "")
-    return Failure(message, (f" - `{path} --help` says more",))
+    return CommandFailure(message, (f" - `{path} --help` says more",))
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -146,14 +146,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         error.show()
         return ExitCode.USAGE
     except click.NoSuchOption as error:
-        failures.tell(_unknown_option(error))
+        failures.report(_unknown_option(error))
         return ExitCode.USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "koguma"
-        failures.tell(Failure(error.format_message(), (f" - `{path} --help` says more",)))
+        failures.report(CommandFailure(error.format_message(), (f" - `{path} --help` says more",)))
         return ExitCode.USAGE
     except click.ClickException as error:
-        failures.tell(Failure(error.format_message()))
+        failures.report(CommandFailure(error.format_message()))
         return error.exit_code
     except click.Abort:
         return ExitCode.INTERRUPTED

@@ -13,7 +13,7 @@ _TWO_UNITS_BELOW: Final = 8  # 3d4h and 2h10m, but 12d and 15h
 _LONGEST_SECONDS: Final = 120
 
 
-class Table:
+class TextTable:
     """Prints rows under a header; rows that come later keep the widths of the first."""
 
     def __init__(self, header: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Table:
 
 def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A whole table."""
-    return Table(header).start(rows)
+    return TextTable(header).start(rows)
 
 
 def pairs(entries: Iterable[tuple[str, str]]) -> Iterator[str]:

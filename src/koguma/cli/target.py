@@ -1,13 +1,13 @@
 """Target: which server a command talks to, and with which credentials.
 
-The address: `--address`, `KOGUMA_ADDRESS`, the context, http://localhost:5681. The token: `--token-file`,
-`KOGUMA_TOKEN`, the context; the CA: `--ca-file`, `KOGUMA_CA`, the context. `--context` is a flag, so what the
-context that it names says comes before the environment. What the current context holds is for its own
-address and is not sent to another.
+The address comes from `--address`, `KOGUMA_ADDRESS`, the context, or is http://localhost:5681. The token
+comes from `--token-file`, `KOGUMA_TOKEN` or the context, the CA from `--ca-file`, `KOGUMA_CA` or the context.
+A context that is named with `--context` comes before the environment, because a flag does. The credentials of
+the current context are sent to its own address only.
 
-Without a token, and to this machine, the administrator's way in is looked for in the data directory (that of
-the context, `KOGUMA_DATA_DIR`, the default): its socket over http; over https its token, and only where its
-own CA vouches for the server, so that nobody who took the port meanwhile gets it.
+Without a token, and on this machine, the administrator's access is taken from the data directory (of the
+context, `KOGUMA_DATA_DIR`, or the default one): the socket for http; for https the token, and only where the
+control plane's own CA verifies the server, so that no other process on the port gets the token.
 """
 
 import ipaddress
@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from koguma.cli import contexts
-from koguma.cli.contexts import Context
-from koguma.cli.failures import ExitCode, Failure
+from koguma.cli.contexts import CliContext
+from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.redacted import Redacted
 from koguma.runtime import data_directory
 
@@ -27,13 +27,13 @@ DEFAULT_ADDRESS: Final = "http://localhost:5681"
 HTTPS_PORT: Final = 5682
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 _DEFAULT_ORIGIN: Final = "the default"
-# Names that identity.files gives them; that module is slow to import.
+# The names of these files in identity.files, which is slow to import.
 _OWN_CA: Final = "ca.pem"
 _ADMIN_TOKEN: Final = "admin-token"  # noqa: S105 - a file's name, not a token
 
 
-class Given(NamedTuple):
-    """What the command line says."""
+class ConnectionOptions(NamedTuple):
+    """The connection flags of a command."""
 
     address: str | None = None
     token_file: str | None = None
@@ -41,31 +41,31 @@ class Given(NamedTuple):
     context: str | None = None
 
 
-class Target(NamedTuple):
-    """Where to send requests; `origin` says where the address comes from."""
+class ServerTarget(NamedTuple):
+    """A server, and the credentials for it; `origin` says where the address comes from."""
 
     address: str
     origin: str
     token: Redacted | None = None
     ca_file: str = ""
     token_file: str = ""  # where the token comes from, if from a file
-    data_dir: str = ""  # where a control plane on this machine would keep its files, if it is one
-    socket: str = ""  # the administrator's own way to it, tried first
-    is_default: bool = False  # nobody named an address
+    data_dir: str = ""  # the data directory, where the server is on this machine
+    socket: str = ""  # the administrator's socket, which is tried first
+    is_default: bool = False  # no address was configured
 
     @property
-    def token_now(self) -> Redacted | None:
-        """The token as its file has it now: a command that runs for long outlives tokens."""
+    def current_token(self) -> Redacted | None:
+        """The token in its file now: a command that runs for long outlives tokens."""
         if not self.token_file:
             return self.token
         try:
             return read_token(self.token_file, "the token file")
-        except Failure:  # it is being written; the next request reads it again
+        except CommandFailure:  # it is being written; the next request reads it again
             return self.token
 
     @property
     def url(self) -> SplitResult:
-        """The address in its parts."""
+        """The address, parsed."""
         return urlsplit(self.address)
 
     @property
@@ -79,16 +79,16 @@ class Target(NamedTuple):
         return self.url.scheme == "https"
 
 
-def resolve(given: Given, environment: Mapping[str, str]) -> Target:
-    """The target that flags, environment and contexts make, in that order."""
-    context = _context(given, environment)
-    address, origin = _address(given, environment, context)
+def resolve(flags: ConnectionOptions, environment: Mapping[str, str]) -> ServerTarget:
+    """The target from flags, environment and contexts, in that order."""
+    context = _context(flags, environment)
+    address, origin = _address(flags, environment, context)
     checked = checked_address(address, origin)
-    if context is not None and given.context is None and context.address.rstrip("/") != checked:
+    if context is not None and flags.context is None and context.address.rstrip("/") != checked:
         context = None
-    token, token_file = _token(given, environment, context)
-    ca_file = given.ca_file or _ca_file(given, environment, context)
-    target = Target(checked, origin, token, ca_file, token_file)
+    token, token_file = _token(flags, environment, context)
+    ca_file = flags.ca_file or _ca_file(flags, environment, context)
+    target = ServerTarget(checked, origin, token, ca_file, token_file)
     check_protected(target)
     if not is_loopback(target.host):
         return target
@@ -96,13 +96,13 @@ def resolve(given: Given, environment: Mapping[str, str]) -> Target:
     return _as_owner(target._replace(data_dir=_data_dir(environment, context), is_default=is_default))
 
 
-def _data_dir(environment: Mapping[str, str], context: Context | None) -> str:
+def _data_dir(environment: Mapping[str, str], context: CliContext | None) -> str:
     named = (context.data_dir if context is not None else "") or environment.get(data_directory.VARIABLE, "")
     return named or str(data_directory.default(environment))
 
 
-def _as_owner(target: Target) -> Target:
-    """The same with the administrator's way in, where no token is given and the data directory is ours."""
+def _as_owner(target: ServerTarget) -> ServerTarget:
+    """The same with the administrator's access, where there is no token and the data directory is ours."""
     if target.token is not None:
         return target
     home = Path(target.data_dir).expanduser()
@@ -119,24 +119,26 @@ def _as_owner(target: Target) -> Target:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, so that nobody else hears."""
+    """Whether a host is this machine, so that nothing crosses the network."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _context(given: Given, environment: Mapping[str, str]) -> Context | None:
+def _context(flags: ConnectionOptions, environment: Mapping[str, str]) -> CliContext | None:
     config = contexts.load(contexts.path(environment))
-    if given.context is not None:
-        return config.named(given.context)
+    if flags.context is not None:
+        return config.named(flags.context)
     return config.named(config.current) if config.current else None
 
 
-def _address(given: Given, environment: Mapping[str, str], context: Context | None) -> tuple[str, str]:
-    if given.address:
-        return given.address, "--address"
-    if given.context is None and environment.get("KOGUMA_ADDRESS"):
+def _address(
+    flags: ConnectionOptions, environment: Mapping[str, str], context: CliContext | None
+) -> tuple[str, str]:
+    if flags.address:
+        return flags.address, "--address"
+    if flags.context is None and environment.get("KOGUMA_ADDRESS"):
         return environment["KOGUMA_ADDRESS"], "KOGUMA_ADDRESS"
     if context is not None:
         return context.address, f'context "{context.name}"'
@@ -144,14 +146,14 @@ def _address(given: Given, environment: Mapping[str, str], context: Context | No
 
 
 def checked_address(address: str, origin: str) -> str:
-    """An address that can be one, without a slash at its end."""
+    """A valid address, without a trailing slash."""
     try:
         parts = urlsplit(address)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         fits = False
     if not fits or parts.username is not None or parts.query or parts.fragment:
-        raise Failure(
+        raise CommandFailure(
             f'{origin}: "{address}" is no address of a control plane; write http://HOST:PORT or https://HOST:PORT',
             code=ExitCode.USAGE,
         )
@@ -159,22 +161,22 @@ def checked_address(address: str, origin: str) -> str:
 
 
 def _token(
-    given: Given, environment: Mapping[str, str], context: Context | None
+    flags: ConnectionOptions, environment: Mapping[str, str], context: CliContext | None
 ) -> tuple[Redacted | None, str]:
     """The token, and the file that it is from."""
-    if given.token_file:
-        return read_token(given.token_file, "--token-file"), given.token_file
+    if flags.token_file:
+        return read_token(flags.token_file, "--token-file"), flags.token_file
     variable = Redacted(environment["KOGUMA_TOKEN"].strip()) if environment.get("KOGUMA_TOKEN") else None
-    if context is not None and (given.context is not None or variable is None):
+    if context is not None and (flags.context is not None or variable is None):
         if context.token_file:
             return read_token(context.token_file, f'context "{context.name}"'), context.token_file
         return context.token or variable, ""
     return variable, ""
 
 
-def _ca_file(given: Given, environment: Mapping[str, str], context: Context | None) -> str:
+def _ca_file(flags: ConnectionOptions, environment: Mapping[str, str], context: CliContext | None) -> str:
     kept, variable = context.ca_file if context else "", environment.get("KOGUMA_CA", "")
-    return (kept or variable) if given.context is not None else (variable or kept)
+    return (kept or variable) if flags.context is not None else (variable or kept)
 
 
 def read_token(file: str, origin: str) -> Redacted:
@@ -184,18 +186,18 @@ def read_token(file: str, origin: str) -> Redacted:
             text = stream.read(_TOKEN_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is no token"
-        raise Failure(f"{origin}: {file}: {why}", code=ExitCode.USAGE) from None
+        raise CommandFailure(f"{origin}: {file}: {why}", code=ExitCode.USAGE) from None
     if not text or any(c.isspace() for c in text):
-        raise Failure(f"{origin}: {file}: must contain one token", code=ExitCode.USAGE)
+        raise CommandFailure(f"{origin}: {file}: must contain one token", code=ExitCode.USAGE)
     return Redacted(text)
 
 
-def check_protected(target: Target) -> None:
-    """Refuse to send a token where others on the network could read it."""
+def check_protected(target: ServerTarget) -> None:
+    """Refuse to send a token unencrypted over the network."""
     if target.token is None or target.is_https or is_loopback(target.host):
         return
     host = f"[{target.host}]" if ":" in target.host else target.host
-    raise Failure(
+    raise CommandFailure(
         f"the token would cross the network unprotected to {target.address}; use the https port:"
         f" --address https://{host}:{HTTPS_PORT} with --ca-file FILE (the control plane keeps ca.pem in its"
         " data directory)",

@@ -1,4 +1,4 @@
-"""The terminal: colours where a person reads, plain text everywhere else."""
+"""The terminal: colours where the output is a terminal, plain text elsewhere."""
 
 import os
 import sys
@@ -8,24 +8,24 @@ _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """Whether colours are welcome: on a terminal, unless NO_COLOR (no-color.org) says otherwise."""
+    """Whether to print colours: on a terminal, unless NO_COLOR is set (no-color.org) or TERM is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str, *, error: bool = False) -> str:
-    """The text in a colour, if the stream that it goes to shows colours."""
+    """The text in a colour, if standard output (or standard error) is coloured."""
     if not is_coloured(sys.stderr if error else sys.stdout):
         return text
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
 
 
-def complain(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """The text without control characters, so that stored data cannot steer a terminal."""
+    """The text without control characters, so that stored data cannot control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from koguma.cli import claims, options, revocations, tables, token_review
-from koguma.cli.client import Client, Json
+from koguma.cli.client import ApiClient, Json
 from koguma.cli.failures import ExitCode
 from koguma.cli.output import json_text
 from koguma.cli.token_review import Verdict
@@ -34,7 +34,7 @@ def command() -> None:
     "--valid-for", required=True, metavar="DURATION", help="How long it holds, such as 24h or 720h."
 )
 @options.connected
-def user(client: Client, *, name: str, groups: Sequence[str], valid_for: str) -> None:
+def user(client: ApiClient, *, name: str, groups: Sequence[str], valid_for: str) -> None:
     """Issue a token for a user of the API."""
     _issue(client, "user", {"name": name, "groups": list(groups), "validFor": valid_for})
 
@@ -56,7 +56,7 @@ def user(client: Client, *, name: str, groups: Sequence[str], valid_for: str) ->
 @_valid_for
 @options.connected
 def dataplane(  # noqa: PLR0913 - one for each flag
-    client: Client,
+    client: ApiClient,
     *,
     mesh: str,
     name: str | None,
@@ -77,7 +77,7 @@ def dataplane(  # noqa: PLR0913 - one for each flag
 @click.option("--scope", "scopes", multiple=True, help="ingress, egress or cp; repeatable, all by default.")
 @_valid_for
 @options.connected
-def zone(client: Client, *, zone: str | None, scopes: Sequence[str], valid_for: str | None) -> None:
+def zone(client: ApiClient, *, zone: str | None, scopes: Sequence[str], valid_for: str | None) -> None:
     """Issue a token for what a zone runs."""
     _issue(client, "zone", {"zone": zone, "scope": list(scopes), "validFor": valid_for})
 
@@ -87,7 +87,7 @@ def zone(client: Client, *, zone: str | None, scopes: Sequence[str], valid_for: 
 @click.argument("token", metavar="TOKEN|ID|-")
 @click.option("-m", "--mesh", help="Mesh of a dataplane token that is given by its id.")
 @options.connected
-def revoke(client: Client, *, purpose: str, token: str, mesh: str | None) -> None:
+def revoke(client: ApiClient, *, purpose: str, token: str, mesh: str | None) -> None:
     """Revoke a token, by itself or by its id (jti); - reads it from standard input."""
     found = revocations.meant(purpose, claims.read(token), mesh)
     done = revocations.revoke(client, found)
@@ -121,7 +121,7 @@ def inspect(token: str, *, output: str | None, **connection: str | None) -> Exit
     return ExitCode.REFUSED if verdict.valid is False else ExitCode.FINE
 
 
-def _issue(client: Client, purpose: str, body: Json) -> None:
+def _issue(client: ApiClient, purpose: str, body: Json) -> None:
     sent = {name: value for name, value in body.items() if value}
     print(client.send("POST", f"/tokens/{purpose}", body=sent).value)
 

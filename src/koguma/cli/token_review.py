@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from koguma.cli import options, target
-from koguma.cli.client import Client
-from koguma.cli.failures import Failure, Refused
+from koguma.cli.client import ApiClient
+from koguma.cli.failures import ApiError, CommandFailure
 from koguma.model.redacted import Redacted
 
 _UNAUTHENTICATED = 401
@@ -30,29 +30,29 @@ class Verdict(NamedTuple):
 def reviewed(connection: Mapping[str, str | None], token: str, purpose: str) -> Verdict:
     """What the control plane that these options name says of a token."""
     try:
-        with options.opened(connection, _CONNECT_SECONDS) as client:
+        with options.impatient_client(connection, _CONNECT_SECONDS) as client:
             asking = client.target if purpose != "user" else client.target._replace(token=Redacted(token))
             target.check_protected(asking._replace(token=Redacted(token)))
             return _of_user(asking) if purpose == "user" else _of_other(client, token)
-    except Failure as failure:
+    except CommandFailure as failure:
         return Verdict(None, failure.message)
 
 
-def _of_user(asking: target.Target) -> Verdict:
-    client = Client(asking, _CONNECT_SECONDS)
+def _of_user(asking: target.ServerTarget) -> Verdict:
+    client = ApiClient(asking, _CONNECT_SECONDS)
     try:
         found = client.get("/who-am-i").object
-    except Refused as refused:
-        if refused.status != _UNAUTHENTICATED:
+    except ApiError as error:
+        if error.status != _UNAUTHENTICATED:
             raise
-        return Verdict(valid=False, reason=refused.detail)
+        return Verdict(valid=False, reason=error.detail)
     finally:
         client.close()
     groups = ", ".join(map(str, found.get("groups") or ()))
     return Verdict(valid=True, reason=f"the control plane takes it for user {found.get('name')} in {groups}")
 
 
-def _of_other(client: Client, token: str) -> Verdict:
+def _of_other(client: ApiClient, token: str) -> Verdict:
     answer = client.send("POST", "/tokens/_review", body={"token": token})
-    valid = bool(answer.part("valid"))
+    valid = bool(answer.field("valid"))
     return Verdict(valid, str(answer.object.get("reason") or ""))

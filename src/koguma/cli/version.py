@@ -6,7 +6,7 @@ import click
 
 from koguma import __version__
 from koguma.cli import options, terminal
-from koguma.cli.failures import Failure
+from koguma.cli.failures import CommandFailure
 
 
 @click.command("version")
@@ -20,8 +20,8 @@ def command(*, client_only: bool, **given: str | None) -> None:
     try:
         with contextlib.closing(options.client(**given)) as client:
             index = client.get("/").object
-    except Failure as failure:
-        terminal.complain(f"server: {failure.message}")
+    except CommandFailure as failure:
+        terminal.print_stderr(f"server: {failure.message}")
         return
     product, based_on = str(index.get("product", "unknown")).lower(), index.get("basedOnKuma", "unknown")
     said = str(index.get("kogumaVersion") or index.get("version") or "of unknown version")

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from koguma.cli import columns, tables, terminal
-from koguma.cli.client import Client, Json, Query, refused
-from koguma.cli.failures import Failure, Refused, Unreachable
-from koguma.cli.nouns import Noun
+from koguma.cli.client import ApiClient, Json, Query, api_error
+from koguma.cli.failures import ApiError, CommandFailure, ServerUnreachable
+from koguma.cli.kind_lookup import KindInfo
 
 _TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.5
@@ -19,23 +19,27 @@ _UNAUTHENTICATED: Final = 401
 
 
 def watch(
-    client: Client, watched: tuple[Noun, frozenset[str]], mesh: str | None, query: Query, output: str | None
+    client: ApiClient,
+    watched: tuple[KindInfo, frozenset[str]],
+    mesh: str | None,
+    query: Query,
+    output: str | None,
 ) -> None:
     """Print what is there, then every change, until somebody stops it."""
-    noun, names = watched
+    kind, names = watched
     events = (
         event
-        for event in changes(client, noun.path(mesh), query)
+        for event in changes(client, kind.path(mesh), query)
         if event["type"] == "BOOKMARK" or not names or event["object"]["name"] in names
     )
     printed = (
-        _objects(events, output) if output in ("yaml", "json", "name", "kri") else _rows(noun, events, output)
+        _objects(events, output) if output in ("yaml", "json", "name", "kri") else _rows(kind, events, output)
     )
     for line in printed:
         print(line, flush=True)
 
 
-def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
+def changes(client: ApiClient, path: str, query: Query) -> Iterator[Json]:
     """Events in order; a lost connection goes on where it was, from the last revision."""
     revision: int | None = None
     failed = 0
@@ -45,13 +49,13 @@ def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
             for event in client.watch(path, (*query, *after)):
                 failed = 0
                 if event["type"] == "ERROR":
-                    raise refused(event.get("status", _GONE), event)
+                    raise api_error(event.get("status", _GONE), event)
                 # What comes before the first bookmark is the list, which has no place to go on from.
                 if revision is not None or event["type"] == "BOOKMARK":
                     revision = int(event["revision"])
                 yield event
             reason = "the server ended the watch"
-        except (Unreachable, Refused) as lost:
+        except (ServerUnreachable, ApiError) as lost:
             if revision is None or failed >= _TRIES or not _passes(lost, client):
                 raise
             reason = lost.message
@@ -59,29 +63,29 @@ def changes(client: Client, path: str, query: Query) -> Iterator[Json]:
         failed += 1
 
 
-def _passes(lost: Failure, client: Client) -> bool:
+def _passes(lost: CommandFailure, client: ApiClient) -> bool:
     """Whether trying again may help: the server is away, or on its way out or in, or a token ended.
 
     A token in a file is read again for each attempt, and whoever renews it may be a little late.
     """
-    if not isinstance(lost, Refused):
+    if not isinstance(lost, ApiError):
         return True
     return lost.status == _UNAVAILABLE or (lost.status == _UNAUTHENTICATED and bool(client.target.token_file))
 
 
 def _wait(failed: int, reason: str) -> None:
-    terminal.complain(f"{reason}; connecting again")
+    terminal.print_stderr(f"{reason}; connecting again")
     time.sleep(_FIRST_PAUSE_SECONDS * 2**failed)
 
 
-def _rows(noun: Noun, events: Iterator[Json], output: str | None) -> Iterator[str]:
+def _rows(kind: KindInfo, events: Iterator[Json], output: str | None) -> Iterator[str]:
     def row(event: Json) -> Sequence[str]:
         # Ages are counted from now, which moves while we watch.
-        chosen = columns.columns(noun, datetime.now(UTC), wide=output == "wide")
+        chosen = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
         return (event["type"].lower(), *columns.row(chosen, event["object"]))
 
-    titles = columns.header(columns.columns(noun, datetime.now(UTC), wide=output == "wide"))
-    table = tables.Table(("EVENT", *titles))
+    titles = columns.header(columns.columns(kind, datetime.now(UTC), wide=output == "wide"))
+    table = tables.TextTable(("EVENT", *titles))
     first = []
     for event in events:
         if event["type"] == "BOOKMARK":

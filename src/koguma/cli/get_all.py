@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from koguma.cli import get, nouns, terminal
-from koguma.cli.client import Client, Json, Query
-from koguma.cli.failures import ExitCode, Refused
-from koguma.cli.nouns import Noun
+from koguma.cli import get, kind_lookup, terminal
+from koguma.cli.client import ApiClient, Json, Query
+from koguma.cli.failures import ApiError, ExitCode
+from koguma.cli.kind_lookup import KindInfo
 
 _LEFT_OUT: Final = ("Secret", "Insight", "Config")
 
 
-def show(client: Client, mesh: str | None, query: Query, output: str | None) -> None:
+def show(client: ApiClient, mesh: str | None, query: Query, output: str | None) -> None:
     """Print the objects of one mesh, or of all and those that are in none."""
     listed = list(_listed(client, mesh, query))
     if output == "json":
@@ -25,29 +25,29 @@ def show(client: Client, mesh: str | None, query: Query, output: str | None) -> 
     elif output in ("yaml", "name", "kri"):
         _print(get.in_full(list(chain.from_iterable(found for _, found in listed)), output))
     else:
-        for index, (noun, found) in enumerate(listed):
-            _print([*([""] if index else []), f"{noun.name}:", *get.lines(noun, found, output)])
+        for index, (kind, found) in enumerate(listed):
+            _print([*([""] if index else []), f"{kind.name}:", *get.lines(kind, found, output)])
     if not listed and output != "json":
         place = "" if mesh is None else f" in mesh {mesh}"
-        terminal.complain(f"nothing is stored{place}, beside secrets and what is computed")
+        terminal.print_stderr(f"nothing is stored{place}, beside secrets and what is computed")
 
 
-def _listed(client: Client, mesh: str | None, query: Query) -> Iterator[tuple[Noun, Sequence[Json]]]:
+def _listed(client: ApiClient, mesh: str | None, query: Query) -> Iterator[tuple[KindInfo, Sequence[Json]]]:
     denied = []
-    for noun in nouns.served(client):
-        if noun.name.endswith(_LEFT_OUT) or (mesh is not None and not noun.is_mesh_scoped):
+    for kind in kind_lookup.from_server(client):
+        if kind.name.endswith(_LEFT_OUT) or (mesh is not None and not kind.is_mesh_scoped):
             continue
         try:
-            found = list(client.pages(noun.path(mesh), query))
-        except Refused as refused:
-            if refused.code is not ExitCode.DENIED:
+            found = list(client.pages(kind.path(mesh), query))
+        except ApiError as error:
+            if error.code is not ExitCode.DENIED:
                 raise
-            denied.append(noun.plural)
+            denied.append(kind.plural)
             continue
         if found:
-            yield noun, found
+            yield kind, found
     if denied:
-        terminal.complain(f"you may not list {', '.join(denied)}")
+        terminal.print_stderr(f"you may not list {', '.join(denied)}")
 
 
 def _print(text: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ import click
 
 from koguma.cli import output, terminal
 from koguma.cli.client import Json
-from koguma.cli.failures import Failure
+from koguma.cli.failures import CommandFailure
 from koguma.model import documents, labels
 from koguma.model.documents import BadDocument, Document
 
@@ -62,10 +62,10 @@ def editor(environment: Mapping[str, str]) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise Failure(f"the editor `{text}` is no command: {error}") from None
+        raise CommandFailure(f"the editor `{text}` is no command: {error}") from None
 
 
-class Sheet:
+class EditFile:
     """The file of one object, while it is entered."""
 
     def __init__(self, title: str, value: Json) -> None:
@@ -87,10 +87,10 @@ class Sheet:
     ) -> None:
         if error is None or not self._is_worth_keeping():
             self._file.unlink(missing_ok=True)
-        elif isinstance(error, Failure):
+        elif isinstance(error, CommandFailure):
             error.lines = (*error.lines, f" - your text is kept in {self._file}")
         else:
-            terminal.complain(f"your text is kept in {self._file}")
+            terminal.print_stderr(f"your text is kept in {self._file}")
 
     def open(self, command: Sequence[str]) -> bool:
         """Let the editor work on it; says whether there is a text to write now."""
@@ -101,7 +101,7 @@ class Sheet:
         if text != self._shown:
             return True
         if self._refused:
-            raise Failure("the text was left as it was refused; nothing is written")
+            raise CommandFailure("the text was left as it was refused; nothing is written")
         return False
 
     def document(self) -> Document:
@@ -133,10 +133,10 @@ class Sheet:
         try:
             return self._file.read_bytes().decode("utf-8", "replace")
         except OSError as error:
-            raise Failure(f"{self._file} cannot be read any more: {error.strerror}") from None
+            raise CommandFailure(f"{self._file} cannot be read any more: {error.strerror}") from None
 
     def _is_worth_keeping(self) -> bool:
-        with contextlib.suppress(Failure):
+        with contextlib.suppress(CommandFailure):
             body = _body(self._text())
             return bool(body.strip()) and body != self._first
         return False
@@ -167,12 +167,12 @@ def _edited(command: Sequence[str]) -> None:
         try:
             ended = subprocess.run(command, check=False)  # noqa: S603 - the person's own editor
         except OSError as error:
-            raise Failure(
+            raise CommandFailure(
                 f"cannot start the editor `{shown}`: {error.strerror}",
                 (" - name another with KOGUMA_EDITOR, VISUAL or EDITOR",),
             ) from None
     if ended.returncode:
-        raise Failure(f"the editor `{shown}` ended with {ended.returncode}; nothing is written")
+        raise CommandFailure(f"the editor `{shown}` ended with {ended.returncode}; nothing is written")
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from koguma.cli import inputs, nouns
-from koguma.cli.failures import Failure
+from koguma.cli import inputs, kind_lookup
+from koguma.cli.failures import CommandFailure
 from koguma.core import identity
 from koguma.model import forms
 from koguma.model.documents import Document
@@ -17,7 +17,7 @@ Identity = tuple[str, str, tuple[str, ...]]  # kind, mesh, names under which it 
 
 def drafts(read: Sequence[Document]) -> list[Draft]:
     """The objects, in either form; all that is wrong with their outer shape is told at once."""
-    kinds = nouns.local_kinds()
+    kinds = kind_lookup.local_kinds()
     made: list[Draft] = []
     problems: list[str] = []
     for document in read:
@@ -28,7 +28,7 @@ def drafts(read: Sequence[Document]) -> list[Draft]:
                 parts = inputs.place(document, violation.field), violation.field, violation.message
                 problems.append(": ".join(filter(None, parts)))
     if problems:
-        raise Failure("the files name no objects that could be stored", tuple(problems))
+        raise CommandFailure("the files name no objects that could be stored", tuple(problems))
     return made
 
 

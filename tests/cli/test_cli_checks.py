@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from koguma import __version__
-from koguma.cli import check, findings
-from koguma.cli.client import Client
-from koguma.cli.findings import ERROR, OK, WARNING, Finding
-from koguma.cli.target import Target
+from koguma.cli import check, checks
+from koguma.cli.checks import ERROR, OK, WARNING, CheckResult
+from koguma.cli.client import ApiClient
+from koguma.cli.target import ServerTarget
 from koguma.model.redacted import Redacted
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -19,10 +19,10 @@ CONFIG = {"store": "sqlite:////d/koguma.db", "apiHost": "127.0.0.1", "localhostI
 DENIED = {"status": 403, "title": "Access Denied", "detail": "no access rule allows it"}
 
 
-def found(fake, token=None) -> dict[str, list[Finding]]:
-    client = Client(Target(fake.address, "a test", token))
-    by_name: dict[str, list[Finding]] = {}
-    for finding in findings.all_findings(client, NOW):
+def found(fake, token=None) -> dict[str, list[CheckResult]]:
+    client = ApiClient(ServerTarget(fake.address, "a test", token))
+    by_name: dict[str, list[CheckResult]] = {}
+    for finding in checks.all_checks(client, NOW):
         by_name.setdefault(finding.name, []).append(finding)
     return by_name
 
@@ -49,8 +49,8 @@ def test_a_healthy_server_is_fine_in_every_line(fake):
 
 
 def test_a_server_that_is_not_there_ends_the_check():
-    client = Client(Target("http://127.0.0.1:1", "a test"))
-    (only,) = findings.all_findings(client, NOW)
+    client = ApiClient(ServerTarget("http://127.0.0.1:1", "a test"))
+    (only,) = checks.all_checks(client, NOW)
     assert (only.name, only.status) == ("reachable", ERROR)
     assert "koguma cp run" in only.hint
 
@@ -115,7 +115,7 @@ def test_a_store_that_forgets_is_told(fake):
 
 def test_the_servers_own_findings_are_passed_on(fake):
     healthy(fake, checks=[{"name": "store", "status": "error", "message": "is down", "hint": "start it"}])
-    assert found(fake)["server: store"] == [Finding("server: store", ERROR, "is down", "start it")]
+    assert found(fake)["server: store"] == [CheckResult("server: store", ERROR, "is down", "start it")]
 
 
 def token(expires: datetime) -> Redacted:
@@ -132,8 +132,8 @@ def test_a_token_that_ends_is_told_before_it_does(fake, days, status):
 
 
 def test_a_hint_is_printed_where_something_is_not_fine():
-    assert list(check.lines(Finding("a", WARNING, "odd", "do this"))) == ["! a: odd", "    do this"]
-    assert list(check.lines(Finding("a", OK, "good", "do this"))) == ["✓ a: good"]
+    assert list(check.lines(CheckResult("a", WARNING, "odd", "do this"))) == ["! a: odd", "    do this"]
+    assert list(check.lines(CheckResult("a", OK, "good", "do this"))) == ["✓ a: good"]
 
 
 def test_the_exit_code_says_whether_something_is_wrong(fake, koguma):

@@ -10,14 +10,14 @@ from urllib.parse import quote
 
 import click
 
-from koguma.cli.failures import ExitCode, Refused
+from koguma.cli.failures import ApiError, ExitCode
 
 if TYPE_CHECKING:  # most commands only need the words
-    from koguma.cli.client import Client, Json
+    from koguma.cli.client import ApiClient, Json
     from koguma.model.kind import Kinds
 
 
-class Noun(NamedTuple):
+class KindInfo(NamedTuple):
     """One kind, as far as addressing its objects goes."""
 
     name: str
@@ -43,17 +43,17 @@ class Noun(NamedTuple):
         return f"{self.name.lower()}/{name}"
 
 
-class Nouns:
+class KindIndex:
     """All kinds, found by any of their words."""
 
-    def __init__(self, nouns: Iterable[Noun]) -> None:
-        self._nouns = tuple(nouns)
-        self._by_word = {word: noun for noun in self._nouns for word in noun.words}
+    def __init__(self, kinds: Iterable[KindInfo]) -> None:
+        self._kinds = tuple(kinds)
+        self._by_word = {word: kind for kind in self._kinds for word in kind.words}
 
-    def __iter__(self) -> Iterator[Noun]:
-        return iter(self._nouns)
+    def __iter__(self) -> Iterator[KindInfo]:
+        return iter(self._kinds)
 
-    def word(self, word: str) -> Noun:
+    def find(self, word: str) -> KindInfo:
         """The kind that a person means; wrong usage where there is none."""
         found = self._by_word.get(word.lower())
         if found is None:
@@ -61,29 +61,29 @@ class Nouns:
         return found
 
     def _near(self, word: str) -> str:
-        from koguma.cli import misnomers  # noqa: PLC0415 - only for the mistake
+        from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
         from koguma.model.nearest import nearest  # noqa: PLC0415 - the same
 
-        advice = misnomers.kind_advice(word)
+        advice = usage_hints.kind_advice(word)
         if advice:
             return f": {advice}"
         near = nearest(word, self._by_word)
         return f'; did you mean "{self._by_word[near].name}"?' if near else "; `koguma kinds` lists them"
 
 
-def served(client: "Client") -> Nouns:
+def from_server(client: "ApiClient") -> KindIndex:
     """The kinds of the server; our own where it does not tell this user."""
     try:
-        listed = client.get("/_resources").part("resources")
-    except Refused as refused:
-        if refused.code is not ExitCode.DENIED:
+        listed = client.get("/_resources").field("resources")
+    except ApiError as error:
+        if error.code is not ExitCode.DENIED:
             raise
         return local()
-    return Nouns(_served(entry) for entry in listed)
+    return KindIndex(_kind_info(entry) for entry in listed)
 
 
-def _served(entry: "Json") -> Noun:
-    return Noun(
+def _kind_info(entry: "Json") -> KindInfo:
+    return KindInfo(
         entry["name"],
         entry["path"],
         entry.get("shortName") or "",
@@ -94,10 +94,10 @@ def _served(entry: "Json") -> Noun:
     )
 
 
-def local() -> Nouns:
+def local() -> KindIndex:
     """The kinds that this program knows."""
-    return Nouns(
-        Noun(
+    return KindIndex(
+        KindInfo(
             kind.name,
             kind.plural,
             kind.short,

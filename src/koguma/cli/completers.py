@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.shell_completion import CompletionItem
 
-from koguma.cli import nouns, options
+from koguma.cli import kind_lookup, options
 
 if TYPE_CHECKING:  # a shell waits for this: HTTP and the kinds are imported where they are needed
-    from koguma.cli.client import Client
-    from koguma.cli.nouns import Noun, Nouns
+    from koguma.cli.client import ApiClient
+    from koguma.cli.kind_lookup import KindIndex, KindInfo
 
 _PATIENCE_SECONDS: Final = 1.0
 _OFFERED_MAX: Final = 500
@@ -81,17 +81,17 @@ def meshes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 
 def kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     """The longest word of each kind, which says most."""
-    return sorted(noun.plural for noun in _kinds(ctx))
+    return sorted(kind.plural for kind in _kinds(ctx))
 
 
 def policy_kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     """The kinds that are policies, by name."""
-    return sorted(noun.name for noun in _kinds(ctx) if noun.is_policy)
+    return sorted(kind.name for kind in _kinds(ctx) if kind.is_policy)
 
 
 def policy_plurals(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     """The kinds that are policies, by their longest word."""
-    return sorted(noun.plural for noun in _kinds(ctx) if noun.is_policy)
+    return sorted(kind.plural for kind in _kinds(ctx) if kind.is_policy)
 
 
 def objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
@@ -151,27 +151,27 @@ def fields(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     return policy_fields.outbound(str(ctx.params.get("kind") or ""))
 
 
-def _client(ctx: click.Context) -> "contextlib.closing[Client]":
+def _client(ctx: click.Context) -> "contextlib.closing[ApiClient]":
     """The server that the options so far name, for a moment."""
     given = {name: ctx.params.get(name) for name in _CONNECTION}
-    return options.opened(given, _PATIENCE_SECONDS, _PATIENCE_SECONDS)
+    return options.impatient_client(given, _PATIENCE_SECONDS, _PATIENCE_SECONDS)
 
 
-def _kinds(ctx: click.Context) -> "Nouns":
+def _kinds(ctx: click.Context) -> "KindIndex":
     """The server's kinds; our own where it does not answer."""
     try:
         with _client(ctx) as client:
-            return nouns.served(client)
+            return kind_lookup.from_server(client)
     except Exception:  # noqa: BLE001 - whatever keeps the server from answering, there are our own
-        return nouns.local()
+        return kind_lookup.local()
 
 
 def _named(ctx: click.Context, kind: str) -> list[str]:
     """The names of a kind's objects, in the mesh that the options so far name."""
     with _client(ctx) as client:
-        noun: Noun = nouns.served(client).word(kind)
+        kind_info: KindInfo = kind_lookup.from_server(client).find(kind)
         mesh = None if ctx.params.get("all_meshes") else str(ctx.params.get("mesh") or "default")
-        return _first_page(client, noun.path(mesh))
+        return _first_page(client, kind_info.path(mesh))
 
 
 def _names(ctx: click.Context, path: str) -> list[str]:
@@ -179,21 +179,21 @@ def _names(ctx: click.Context, path: str) -> list[str]:
         return _first_page(client, path)
 
 
-def _first_page(client: "Client", path: str) -> list[str]:
-    items = client.get(path, [("size", str(_OFFERED_MAX))]).part("items")
+def _first_page(client: "ApiClient", path: str) -> list[str]:
+    items = client.get(path, [("size", str(_OFFERED_MAX))]).field("items")
     return sorted({str(item["name"]) for item in items})
 
 
 def _outbounds(ctx: click.Context) -> Iterator[tuple[str, str]]:
     """Name and port of what a proxy calls."""
-    from koguma.cli.explanation import Served  # noqa: PLC0415 - only here
+    from koguma.cli.explanation import ServerInspect  # noqa: PLC0415 - only here
     from koguma.model import kri  # noqa: PLC0415 - the same
 
     # While an option has no value yet, click leaves arguments where they are, among those that nobody took.
     name = str(ctx.params.get("name") or next(iter(ctx.args), ""))
     with _client(ctx) as client:
         mesh = str(ctx.params.get("mesh") or "default")
-        for outbound in Served(client, mesh, name).layout()["outbounds"]:
+        for outbound in ServerInspect(client, mesh, name).layout()["outbounds"]:
             if outbound["kri"]:
                 own = kri.parse(outbound["kri"])
                 yield own.name, own.section
