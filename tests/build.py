@@ -155,16 +155,16 @@ def resource(
     """The object of a document as a store of a zone has it; nothing is checked or added but its origin."""
     inline = {name: value for name, value in written.items() if name not in _META_FIELDS}
     name = written["name"]
-    place: dict[str, Any] = {"zone": zone} if written["type"] != "Mesh" else {}
+    is_mesh = written["type"] == "Mesh"
     return Resource(
         kind=written["type"],
         mesh=written.get("mesh", ""),
         namespace=namespace,
         name=name,
         core_name=fields.pop("core_name", f"{name}.{namespace}" if namespace else name),
-        labels={"kuma.io/origin": "zone", **written.get("labels", {})},
+        zone="" if is_mesh else zone,
+        labels={**({} if is_mesh else {"kuma.io/origin": "zone"}), **written.get("labels", {})},
         spec=inline.get("spec", inline),
         status=written.get("status"),
-        **place,
         **fields,
     )

@@ -21,9 +21,18 @@ from koguma.runtime import settings
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
 from koguma.store.memory import MemoryLog
 from koguma.store.store import Store
-from tests.core.destinations import ALL, HERE, dataplane, external, generator, mesh, service, stored
+from tests.core.destinations import (
+    ALL,
+    HERE,
+    stored,
+    stored_dataplane,
+    stored_external,
+    stored_generator,
+    stored_mesh,
+    stored_service,
+)
 
-SVC = generator("local", "{{ .DisplayName }}.svc.mesh.local")
+SVC = stored_generator("local", "{{ .DisplayName }}.svc.mesh.local")
 
 
 class Clock:
@@ -108,7 +117,7 @@ async def planes(number):
     """Control planes on one store, with the mesh `shop`."""
     log = MemoryLog(shared=number > 1)
     made = [await Plane(log).open() for _ in range(number)]
-    await made[0].write(mesh())
+    await made[0].write(stored_mesh())
     try:
         yield made
     finally:
@@ -140,7 +149,7 @@ async def eventually(question, expected):
 
 
 async def test_the_history_says_who_wrote_a_status_and_why(plane):
-    web = service("web")
+    web = stored_service("web")
     await plane.write(web, SVC)
     await plane.keeper.settle(["shop"])
     change, first = await plane.store.history(web.key)
@@ -150,7 +159,13 @@ async def test_the_history_says_who_wrote_a_status_and_why(plane):
 
 
 async def test_a_settled_mesh_makes_no_revisions(plane):
-    await plane.write(service("web"), service("far", zone="west"), external("db"), SVC, dataplane("w", "web"))
+    await plane.write(
+        stored_service("web"),
+        stored_service("far", zone="west"),
+        stored_external("db"),
+        SVC,
+        stored_dataplane("w", "web"),
+    )
     assert await plane.revisions(plane.keeper.settle(["shop"])) == 3
     plane.clock.now += 10 * PACE
     assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
@@ -158,7 +173,7 @@ async def test_a_settled_mesh_makes_no_revisions(plane):
 
 
 async def test_many_services_are_written_in_few_batches(plane):
-    await plane.write(*(service(f"s{number}") for number in range(300)))
+    await plane.write(*(stored_service(f"s{number}") for number in range(300)))
     before = plane.store.batches
     assert await plane.revisions(plane.keeper.settle(["shop"])) == 300
     assert plane.store.batches - before == 2
@@ -170,13 +185,13 @@ async def test_a_mesh_that_is_not_there_is_no_trouble(plane):
 
 async def test_a_global_control_plane_writes_no_status():
     one = await Plane(place=Place(mode=Mode.GLOBAL, zone="")).open()
-    await one.write(mesh(), service("web"))
+    await one.write(stored_mesh(), stored_service("web"))
     assert await one.revisions(one.keeper.settle(["shop"])) == 0
     await one.store.close()
 
 
 def test_users_cannot_write_a_status():
-    kind, web = ALL["MeshService"], service("web", "241.0.0.1")
+    kind, web = ALL["MeshService"], stored_service("web", "241.0.0.1")
     document = {
         "type": "MeshService",
         "mesh": "shop",
@@ -201,23 +216,25 @@ MTLS = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin
     ],
 )
 async def test_no_service_is_ready_in_the_moment_when_mtls_comes_on(plane, before, after, told):
-    web = msgspec.structs.replace(service("web", "241.0.0.1"), status={"tls": {"status": "Ready"}, "x": 1})
-    await plane.write(mesh(**before), web, service("new"))
-    changed = mesh(**after)
+    web = msgspec.structs.replace(
+        stored_service("web", "241.0.0.1"), status={"tls": {"status": "Ready"}, "x": 1}
+    )
+    await plane.write(stored_mesh(**before), web, stored_service("new"))
+    changed = stored_mesh(**after)
     puts = await transactions.new_meshes(plane.context, [changed])
     await plane.store.write(Transaction((Put(changed), *puts), "somebody"))
     assert plane.status(web) == {"tls": {"status": told}, "x": 1}
     assert plane.store.state.get(web.key).spec == web.spec
-    assert plane.status(service("new")) is None
+    assert plane.status(stored_service("new")) is None
 
 
 # Addresses.
 
 
 async def test_an_address_outlives_a_restart():
-    log, api, web = MemoryLog(), service("api"), service("web")
+    log, api, web = MemoryLog(), stored_service("api"), stored_service("web")
     first = await Plane(log).open()
-    await first.write(mesh(), web)
+    await first.write(stored_mesh(), web)
     await first.keeper.settle(["shop"])
     await first.write(api)
     await first.keeper.settle(["shop"])
@@ -229,7 +246,7 @@ async def test_an_address_outlives_a_restart():
 
 
 async def test_a_freed_address_is_not_given_to_the_next_service(plane):
-    web, api, new = service("web"), service("api"), service("new")
+    web, api, new = stored_service("web"), stored_service("api"), stored_service("new")
     async with running(plane.keeper):
         await plane.write(web)
         await eventually(lambda: plane.address(web), ["241.0.0.1"])
@@ -242,7 +259,7 @@ async def test_a_freed_address_is_not_given_to_the_next_service(plane):
 
 async def test_a_control_plane_does_not_reuse_what_another_gave_and_somebody_freed():
     async with planes(2) as (one, other), running(other.keeper):
-        web, new = service("web"), service("new")
+        web, new = stored_service("web"), stored_service("new")
         await other.keeper.settle(["shop"])
         await one.write(web)
         await one.keeper.settle(["shop"])
@@ -253,7 +270,7 @@ async def test_a_control_plane_does_not_reuse_what_another_gave_and_somebody_fre
 
 
 async def test_a_service_that_comes_back_has_a_new_address(plane):
-    web = service("web")
+    web = stored_service("web")
     await plane.write(web)
     await plane.keeper.settle(["shop"])
     await plane.delete(web)
@@ -264,7 +281,7 @@ async def test_a_service_that_comes_back_has_a_new_address(plane):
 
 async def test_a_range_that_is_used_up_is_told_and_others_go_on(plane):
     keeper = plane.new_keeper(ranges=vips.ranges("241.0.0.0/30"))
-    there = [service(f"s{number}") for number in range(3)]
+    there = [stored_service(f"s{number}") for number in range(3)]
     await plane.write(*there)
     await keeper.settle(["shop"])
     assert [problem.about for problem in keeper.problems] == [there[2].key]
@@ -280,8 +297,8 @@ async def test_a_range_that_is_used_up_is_told_and_others_go_on(plane):
 @pytest.mark.parametrize("place", ["shop", "other"])
 async def test_one_address_given_twice_at_the_same_moment_is_mended(place):
     async with planes(2) as (one, other):
-        old, young = service("old"), service("a-young-one", mesh=place)
-        await one.write(mesh("other"), old)
+        old, young = stored_service("old"), stored_service("a-young-one", mesh=place)
+        await one.write(stored_mesh("other"), old)
         one.clock.now += timedelta(seconds=5)
         await one.write(young)
         await eventually(lambda: other.store.state.revision, one.store.state.revision)
@@ -298,7 +315,7 @@ async def test_one_address_given_twice_at_the_same_moment_is_mended(place):
 
 async def test_control_planes_that_mend_at_once_agree():
     async with planes(3) as (one, other, third), running(one.keeper, other.keeper, third.keeper):
-        there = [service(f"s{number}", "241.0.0.7") for number in range(20)]
+        there = [stored_service(f"s{number}", "241.0.0.7") for number in range(20)]
         await one.write(*there)
 
         def addresses():
@@ -312,7 +329,7 @@ async def test_control_planes_that_mend_at_once_agree():
 
 async def test_a_control_plane_that_is_behind_overwrites_nothing():
     async with planes(1) as (one,):
-        web = service("web")
+        web = stored_service("web")
         await one.write(web)
         old = list(one.store.state.all())
         await one.keeper.settle(["shop"])
@@ -328,7 +345,7 @@ async def test_a_control_plane_that_is_behind_overwrites_nothing():
 
 
 async def test_control_planes_that_count_differently_do_not_quarrel():
-    web, proxies = service("web"), [dataplane(f"w{number}", "web") for number in range(3)]
+    web, proxies = stored_service("web"), [stored_dataplane(f"w{number}", "web") for number in range(3)]
     async with planes(2) as (one, other):
         await one.write(web, *proxies)
         one.connected = {proxy.key for proxy in proxies}
@@ -359,9 +376,13 @@ async def quiet(plane):
 
 
 async def test_changes_are_noticed_and_a_generator_concerns_every_mesh(plane):
-    web, there, proxy = service("web"), service("web", mesh="other"), dataplane("w", "web")
+    web, there, proxy = (
+        stored_service("web"),
+        stored_service("web", mesh="other"),
+        stored_dataplane("w", "web"),
+    )
     async with running(plane.keeper):
-        await plane.write(mesh("other"), web, there)
+        await plane.write(stored_mesh("other"), web, there)
         await eventually(lambda: [plane.address(one) for one in (there, web)], [["241.0.0.1"], ["241.0.0.2"]])
         await plane.write(SVC)
         await eventually(lambda: ["addresses" in plane.status(one) for one in (web, there)], [True, True])
@@ -371,7 +392,7 @@ async def test_changes_are_noticed_and_a_generator_concerns_every_mesh(plane):
 
 
 async def test_a_poke_counts_the_proxies(plane):
-    web, proxy = service("web"), dataplane("w", "web")
+    web, proxy = stored_service("web"), stored_dataplane("w", "web")
     async with running(plane.keeper):
         await plane.write(web, proxy)
         await eventually(lambda: plane.status(web) and plane.status(web)["dataplaneProxies"]["total"], 1)
@@ -386,9 +407,11 @@ async def test_the_proxies_of_a_workload_are_counted(plane):
     backend = stored("Workload", "backend", {})
     elsewhere = stored("Workload", "backend", {}, zone="west", core_name="backend-west")
     of_backend = {"labels": {"kuma.io/workload": "backend"}}
-    proxies = [stored("Dataplane", f"web-{n}", dataplane("x", "web").spec, **of_backend) for n in range(3)]
-    plane.connected = {proxies[0].key, proxies[1].key, dataplane("other", "web").key}
-    await plane.write(backend, elsewhere, *proxies, dataplane("other", "web"))
+    proxies = [
+        stored("Dataplane", f"web-{n}", stored_dataplane("x", "web").spec, **of_backend) for n in range(3)
+    ]
+    plane.connected = {proxies[0].key, proxies[1].key, stored_dataplane("other", "web").key}
+    await plane.write(backend, elsewhere, *proxies, stored_dataplane("other", "web"))
     await plane.keeper.settle(["shop"])
     assert plane.status(backend) == {"dataplaneProxies": {"connected": 2, "healthy": 3, "total": 3}}
     assert plane.status(elsewhere) is None
@@ -396,7 +419,7 @@ async def test_the_proxies_of_a_workload_are_counted(plane):
 
 
 async def test_proxies_are_counted_at_a_pace_and_the_last_count_is_not_lost(plane):
-    web, proxies = service("web"), [dataplane(f"w{number}", "web") for number in range(5)]
+    web, proxies = stored_service("web"), [stored_dataplane(f"w{number}", "web") for number in range(5)]
     await plane.write(web, *proxies)
     await plane.keeper.settle(["shop"])
     plane.clock.now += PACE
@@ -411,7 +434,7 @@ async def test_proxies_are_counted_at_a_pace_and_the_last_count_is_not_lost(plan
 
 
 async def test_a_count_that_waits_is_written_when_its_time_comes(plane):
-    web, proxy = service("web"), dataplane("w", "web")
+    web, proxy = stored_service("web"), stored_dataplane("w", "web")
     await plane.write(web, proxy)
     async with running(plane.keeper):
         await eventually(lambda: bool(plane.status(web)), expected=True)
@@ -425,16 +448,16 @@ async def test_a_count_that_waits_is_written_when_its_time_comes(plane):
 
 
 async def test_an_address_or_a_name_does_not_wait_for_the_next_count(plane):
-    web = service("web")
+    web = stored_service("web")
     await plane.write(web)
     await plane.keeper.settle(["shop"])
-    await plane.write(SVC, dataplane("w", "web"))
+    await plane.write(SVC, stored_dataplane("w", "web"))
     await plane.keeper.settle(["shop"])
     assert "addresses" in plane.status(web)
 
 
 async def test_a_store_that_is_away_is_waited_for(plane):
-    await plane.write(service("web"))
+    await plane.write(stored_service("web"))
     await plane.store.close()
     plane.keeper.poke("shop")
     await plane.keeper.settle(["shop"])
@@ -442,10 +465,10 @@ async def test_a_store_that_is_away_is_waited_for(plane):
 
 
 async def test_what_is_known_of_a_mesh_goes_with_it(plane):
-    await plane.write(service("web"), external("a", "x.ext"), external("b", "x.ext"))
+    await plane.write(stored_service("web"), stored_external("a", "x.ext"), stored_external("b", "x.ext"))
     await plane.keeper.settle(["shop"])
     assert [problem.rule for problem in plane.keeper.problems] == ["hostname"]
-    gone = Transaction((DeleteMesh("shop"), Delete(mesh().key)), "somebody")
+    gone = Transaction((DeleteMesh("shop"), Delete(stored_mesh().key)), "somebody")
     await plane.store.write(gone)
     await plane.keeper.settle(["shop"])
     assert plane.keeper.problems == []

@@ -11,16 +11,12 @@ from koguma.model.kind import Kinds
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Key
 from koguma.policies import POLICIES
+from tests.build import timeout
 
 ALL = Kinds((*KINDS, *POLICIES))
 ZONE = Place(zone="east")
 GLOBAL = Place(mode=Mode.GLOBAL, zone="")
 FEDERATED = Place(zone="east", federated=True)
-
-
-def timeout(**fields):
-    spec = {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "5s"}}]}
-    return {"type": "MeshTimeout", "name": "slow", "mesh": "default", "spec": spec, **fields}
 
 
 def in_namespace(namespace, *targets, name="slow"):

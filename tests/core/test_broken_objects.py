@@ -26,6 +26,7 @@ from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 from koguma.xds.contract import Offer, ProxyStatus
 from koguma.xds.protocol.session import DeltaSession
+from tests import build
 from tests.xds.simulated_envoy import Envoy
 
 MESH = """
@@ -105,8 +106,7 @@ def taken(found: Snapshot) -> tuple[Envoy, ProxyStatus]:
 
 
 def external(said: dict[str, Any]) -> Resource:
-    document = {"type": "MeshExternalService", "mesh": "default", "name": "bad"}
-    return stored({**document, "spec": {"match": VIRTUAL, **said}})
+    return stored(build.external_service("bad", **{"match": VIRTUAL, **said}))
 
 
 @pytest.mark.parametrize("how", UNBUILT)

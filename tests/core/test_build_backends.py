@@ -9,14 +9,12 @@ from koguma.core.build import backends
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.envoy.routes import Backend
 from koguma.model.resource import Key
+from tests import build
 
 
 def service(name: str, *ports: tuple[str, int, str], zone: str = "east", **more: Any) -> Any:
-    listed = [{"name": port, "port": number, "appProtocol": protocol} for port, number, protocol in ports]
-    spec = {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": listed}
-    return stored(
-        {"type": "MeshService", "mesh": "default", "name": name, "spec": spec, "x-zone": zone, **more}
-    )
+    listed = [build.port(number, protocol, name=port) for port, number, protocol in ports]
+    return stored(build.mesh_service(name, *listed, **{"x-zone": zone, **more}))
 
 
 def key(name: str, zone: str = "east", kind: str = "MeshService") -> Key:

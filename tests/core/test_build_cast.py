@@ -10,6 +10,7 @@ from koguma.core.build import cast, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import CLUSTER, XdsResource, version_of
+from tests import build
 
 NAMES = ["web", "api", "db"]
 NODE_METADATA = {name: NodeMetadata(("feature-embedded-dns",), f"/run/{name}", 9901) for name in NAMES}
@@ -18,15 +19,13 @@ LIKE_A_MARK = "\ue00000\ue001"
 
 def mesh(*policies: dict[str, Any]) -> Db:
     """Three proxies that differ in their texts only."""
-    documents = [{"type": "Mesh", "name": "default"}, *map(dataplane, range(len(NAMES))), *policies]
+    documents = [build.mesh(), *map(proxy_document, range(len(NAMES))), *policies]
     return database(map(stored, documents), NODE_METADATA)
 
 
-def dataplane(number: int) -> dict[str, Any]:
-    tags = {"kuma.io/service": NAMES[number], "kuma.io/protocol": "http"}
-    inbound = {"name": "main", "port": 80, "tags": tags}
-    networking = {"address": f"127.0.1.{number}", "inbound": [inbound]}
-    return {"type": "Dataplane", "mesh": "default", "name": NAMES[number], "networking": networking}
+def proxy_document(number: int) -> dict[str, Any]:
+    inbound = build.inbound(NAMES[number], 80, name="main")
+    return build.dataplane(NAMES[number], address=f"127.0.1.{number}", inbound=[inbound])
 
 
 def logging(line: str) -> dict[str, Any]:

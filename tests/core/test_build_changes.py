@@ -13,60 +13,44 @@ from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import Id, Snapshot
 from koguma.model.resource import Resource
+from tests import build
 
 LINK = NodeMetadata(("feature-bind-outbounds", "feature-embedded-dns"), "/w", 9901)
 SERVICES = ("a", "b", "c")
 
 
 def service(name: str, number: int = 1, **more: Any) -> Resource:
-    ports = [{"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"}]
-    spec = {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": ports}
     status = {"vips": [{"ip": f"241.0.0.{number}"}], "tls": {"status": "Ready"}, **more}
-    labels = {"app": name}
-    return stored(
-        {"type": "MeshService", "mesh": "default", "name": name, "labels": labels, "spec": spec}
-        | {"status": status}
-    )
+    port = build.port(name="http", targetPort=8080)
+    return stored(build.mesh_service(name, port, labels={"app": name}, status=status))
 
 
 def multi_zone(name: str, app: str) -> Resource:
-    ports = [{"name": "http", "port": 80, "appProtocol": "http"}]
-    spec = {"selector": {"meshService": {"matchLabels": {"app": app}}}, "ports": ports}
-    status = {"vips": [{"ip": "243.0.0.1"}]}
-    return stored(
-        {"type": "MeshMultiZoneService", "mesh": "default", "name": name, "spec": spec}
-        | {"status": status, "x-zone": ""}
-    )
+    fields = {"status": {"vips": [{"ip": "243.0.0.1"}]}, "x-zone": ""}
+    return stored(build.multi_zone_service(name, build.port(name="http"), labels={"app": app}, **fields))
 
 
-def dataplane(name: str, service: str, at: str, **inbound: Any) -> Resource:
-    tags = {"kuma.io/service": service, "kuma.io/protocol": "http"}
-    networking = {"address": at, "inbound": [{"name": "main", "port": 8080, "tags": tags, **inbound}]}
-    return stored({"type": "Dataplane", "mesh": "default", "name": name, "networking": networking})
+def proxy_at(at: str, name: str, service: str, **inbound: Any) -> Resource:
+    inbounds = [build.inbound(service, 8080, name="main", **inbound)]
+    return stored(build.dataplane(name, address=at, inbound=inbounds))
 
 
 def timeout(policy: str, seconds: int, **ref: str) -> Resource:
     conf = {"connectionTimeout": f"{seconds}s", "http": {"requestTimeout": f"{seconds}s"}}
-    spec = {"to": [{"targetRef": ref or {"kind": "Mesh"}, "default": conf}]}
-    return stored({"type": "MeshTimeout", "mesh": "default", "name": policy, "spec": spec})
+    return stored(build.policy("MeshTimeout", policy, (ref or build.ANY, conf)))
 
 
 def route(value: str) -> Resource:
-    headers = {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": [{"name": "x-v"}]}}
-    headers["responseHeaderModifier"]["set"][0]["value"] = value
-    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"filters": [headers]}}
-    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": "a"}, "rules": [rule]}]}
-    return stored({"type": "MeshHTTPRoute", "mesh": "default", "name": "r", "spec": spec})
+    rule = build.http_rule(filters=[build.response_header("x-v", value)])
+    return stored(build.http_route("r", rule, to="a"))
 
 
 def mesh(mode: str = "STRICT") -> Resource:
-    backends = [{"name": "ca", "type": "builtin", "mode": mode}]
-    return stored({"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca", "backends": backends}})
+    return stored(build.mesh(mtls=build.builtin_mtls(mode=mode)))
 
 
 def generator() -> Resource:
-    spec = {"selector": {"meshService": {"matchLabels": {}}}, "template": "{{ .DisplayName }}.mesh"}
-    return stored({"type": "HostnameGenerator", "name": "all", "spec": spec})
+    return stored(build.hostname_generator("all", "{{ .DisplayName }}.mesh"))
 
 
 def running(n_each: int = 2) -> Db:
@@ -74,7 +58,7 @@ def running(n_each: int = 2) -> Db:
     there = [mesh(), generator(), timeout("t", 5), route("1"), multi_zone("m", "a")]
     there += [service(name, number) for number, name in enumerate(SERVICES, start=1)]
     for number, name in enumerate(SERVICES):
-        there += [dataplane(f"{name}-{i}", name, f"10.0.{number}.{i + 1}") for i in range(n_each)]
+        there += [proxy_at(f"10.0.{number}.{i + 1}", f"{name}-{i}", name) for i in range(n_each)]
     db = database(there)
     for key in proxies(db):
         connect(db, key)
@@ -119,9 +103,9 @@ OF_A = {("endpoints", "kri_msvc_default_east__a_http"), ("endpoints", "kri_mzsvc
 @pytest.mark.parametrize(
     "moved",
     [
-        dataplane("a-0", "a", "10.9.9.9"),
-        dataplane("a-0", "a", "10.0.0.1", state="NotReady"),
-        dataplane("a-0", "a", "10.0.0.1", address="10.0.0.77"),
+        proxy_at("10.9.9.9", "a-0", "a"),
+        proxy_at("10.0.0.1", "a-0", "a", state="NotReady"),
+        proxy_at("10.0.0.1", "a-0", "a", address="10.0.0.77"),
     ],
 )
 def test_a_moved_endpoint_touches_the_endpoints_of_its_services_and_nothing_else(moved: Resource):
@@ -136,7 +120,7 @@ def test_a_moved_endpoint_touches_the_endpoints_of_its_services_and_nothing_else
 
 def test_a_proxy_that_comes_or_goes_touches_endpoints_only():
     db = running()
-    new = dataplane("a-9", "a", "10.0.0.99")
+    new = proxy_at("10.0.0.99", "a-9", "a")
     assert after(db, new) == dict.fromkeys(ALL, OF_A)
     assert not ran(db, "outbound_listeners.listener")
     assert after(db, gone=[new]) == dict.fromkeys(ALL, OF_A)
@@ -180,7 +164,7 @@ def test_an_object_that_nobody_reads_runs_nothing():
 
 def test_a_proxy_like_others_shares_what_it_calls_with_them():
     db = running()
-    twin = dataplane("b-9", "b", "10.0.1.99")
+    twin = proxy_at("10.0.1.99", "b-9", "b")
     pipeline.take(db, [twin])
     watching(db).changed()
     db.reset_counts()

@@ -17,6 +17,7 @@ from koguma.core.incremental import Db
 from koguma.envoy.snapshot import CLUSTER, TYPES, Snapshot
 from koguma.model import documents
 from koguma.model.resource import Resource
+from tests import build
 
 CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("patch_cases").glob("*.yaml")))
 LINK = NodeMetadata(("feature-bind-outbounds",))
@@ -55,23 +56,18 @@ def test_a_proxy_gets_what_its_case_says(case):
 
 
 def service(name: str, seconds: int = 0) -> Resource:
-    ports = [{"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"}]
-    spec = {"selector": {"dataplaneTags": {"kuma.io/service": name}}, "ports": ports}
     status = {"vips": [{"ip": f"241.0.0.{NAMES.index(name) + 1}"}]}
-    document = {"type": "MeshService", "mesh": "default", "name": name, "spec": spec, "status": status}
-    return stored(document)
+    return stored(build.mesh_service(name, build.port(name="http", targetPort=8080), status=status))
 
 
-def dataplane(name: str, address: str = "10.0.0.1") -> Resource:
-    tags = {"kuma.io/service": name[0], "kuma.io/protocol": "http"}
-    networking = {"address": address, "inbound": [{"name": "main", "port": 8080, "tags": tags}]}
-    return stored({"type": "Dataplane", "mesh": "default", "name": name, "networking": networking})
+def proxy_document(name: str, address: str = "10.0.0.1") -> Resource:
+    inbounds = [build.inbound(name[0], 8080, name="main")]
+    return stored(build.dataplane(name, address=address, inbound=inbounds))
 
 
 def timeout(service: str, limit: str) -> Resource:
     conf = {"connectionTimeout": limit, "http": {"requestTimeout": limit}}
-    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": service}, "default": conf}]}
-    return stored({"type": "MeshTimeout", "mesh": "default", "name": "limit", "spec": spec})
+    return stored(build.policy("MeshTimeout", "limit", (build.service_ref(service), conf)))
 
 
 def patch(name: str, *changes: Any, **top: Any) -> Resource:
@@ -94,7 +90,7 @@ FOR_A = {"targetRef": {"kind": "Dataplane", "name": "a-1"}}
 def running(*more: Resource) -> Db:
     """Three services, two proxies of each; all of them call all of them."""
     there = [stored({"type": "Mesh", "name": "default"}), *map(service, NAMES), *more]
-    there += [dataplane(f"{name}-{number}", f"10.0.0.{number}") for name in NAMES for number in (1, 2)]
+    there += [proxy_document(f"{name}-{number}", f"10.0.0.{number}") for name in NAMES for number in (1, 2)]
     db = database(there)
     for key in proxies(db):
         db.set(network.NODE_METADATA, key, LINK)
@@ -149,7 +145,7 @@ def test_proxies_that_share_a_bundle_share_the_patched_one():
 
 def test_an_endpoint_that_moves_patches_nothing_again():
     db = running(patch("p", BUFFER, HEADER))
-    assert len(told(db, dataplane("b-1", "10.0.0.77"))) == 6
+    assert len(told(db, proxy_document("b-1", "10.0.0.77"))) == 6
     assert ran(db)["patches._outcome"] == 1  # the listener of the one that moved, on its new address
 
 
@@ -224,7 +220,9 @@ def some_change(random: Random) -> Resource:
         [
             *[patch(random.choice(["p", "q", "r"]), *random.sample(changes, random.randint(1, 3)), **top)]
             * 4,
-            dataplane(f"{random.choice(NAMES)}-{random.randint(1, 3)}", f"10.0.0.{random.randint(1, 5)}"),
+            proxy_document(
+                f"{random.choice(NAMES)}-{random.randint(1, 3)}", f"10.0.0.{random.randint(1, 5)}"
+            ),
             service(random.choice(NAMES)),
             timeout(random.choice(NAMES), f"{random.randint(1, 3)}s"),
         ]
@@ -237,7 +235,9 @@ def test_after_any_history_everything_is_as_after_a_fresh_start(seed):
     db = running()
     there = {each.key: each for each in (stored({"type": "Mesh", "name": "default"}), *map(service, NAMES))}
     there |= {
-        each.key: each for name in NAMES for each in (dataplane(f"{name}-{n}", f"10.0.0.{n}") for n in (1, 2))
+        each.key: each
+        for name in NAMES
+        for each in (proxy_document(f"{name}-{n}", f"10.0.0.{n}") for n in (1, 2))
     }
     for _ in range(15):
         changed = some_change(random)

@@ -5,7 +5,15 @@ import pytest
 
 from koguma.core import defaults, hostnames, pipeline, statuses
 from koguma.model.place import Mode, Place
-from tests.core.destinations import database, external, generator, internal, multi_zone, service, stored
+from tests.core.destinations import (
+    database,
+    internal_vip,
+    stored,
+    stored_external,
+    stored_generator,
+    stored_multi_zone,
+    stored_service,
+)
 
 SVC = "{{ .DisplayName }}.svc.mesh.local"
 
@@ -28,8 +36,8 @@ def names(db, *resources):
 
 
 def test_a_name_is_reported_with_who_gave_it():
-    web = service("web")
-    db = database(web, generator("local", SVC))
+    web = stored_service("web")
+    db = database(web, stored_generator("local", SVC))
     assert hostnames.reported(hostnames.of(db, web.key)) == {
         "addresses": [
             {
@@ -58,8 +66,8 @@ def test_a_name_is_reported_with_who_gave_it():
     ],
 )
 def test_a_template_knows_the_service(template, expected):
-    web = service("web", namespace="ns", labels={"team": "blue"})
-    assert names(database(web, generator("g", template)), web) == [[expected]]
+    web = stored_service("web", namespace="ns", labels={"team": "blue"})
+    assert names(database(web, stored_generator("g", template)), web) == [[expected]]
 
 
 @pytest.mark.parametrize(
@@ -74,39 +82,41 @@ def test_a_template_knows_the_service(template, expected):
     ],
 )
 def test_a_generator_selects_by_labels(matches, is_selected):
-    web = service("web", labels={"team": "blue"})
-    assert names(database(web, generator("g", SVC, matches=matches)), web) == [
+    web = stored_service("web", labels={"team": "blue"})
+    assert names(database(web, stored_generator("g", SVC, matches=matches)), web) == [
         ["web.svc.mesh.local"] if is_selected else []
     ]
 
 
 def test_a_generator_is_for_one_kind():
-    there = service("a"), external("b"), multi_zone("c")
+    there = stored_service("a"), stored_external("b"), stored_multi_zone("c")
     db = database(
         *there,
-        generator("ms", "{{ .DisplayName }}.ms", "meshService"),
-        generator("mes", "{{ .DisplayName }}.mes", "meshExternalService"),
-        generator("mmzs", "{{ .DisplayName }}.mmzs", "meshMultiZoneService"),
+        stored_generator("ms", "{{ .DisplayName }}.ms", "meshService"),
+        stored_generator("mes", "{{ .DisplayName }}.mes", "meshExternalService"),
+        stored_generator("mmzs", "{{ .DisplayName }}.mmzs", "meshMultiZoneService"),
     )
     assert names(db, *there) == [["a.ms"], ["b.mes"], ["c.mmzs"]]
 
 
 def test_all_generators_that_select_a_service_give_a_name_in_the_order_of_their_own():
-    web = service("web")
-    db = database(web, generator("b", "{{ .Name }}.b", origin="global"), generator("c", "{{ .Name }}.a"))
+    web = stored_service("web")
+    db = database(
+        web, stored_generator("b", "{{ .Name }}.b", origin="global"), stored_generator("c", "{{ .Name }}.a")
+    )
     assert names(db, web) == [["web.b", "web.a"]]
 
 
 def test_two_generators_may_give_a_service_one_name():
-    web = service("web", status={"vips": [{"ip": "241.0.0.1"}]})
-    db = database(web, generator("a", SVC), generator("b", SVC))
+    web = stored_service("web", status={"vips": [{"ip": "241.0.0.1"}]})
+    db = database(web, stored_generator("a", SVC), stored_generator("b", SVC))
     assert names(db, web) == [["web.svc.mesh.local"] * 2]
     assert hostnames.records(db, (web.key,)) == (("web.svc.mesh.local", ("241.0.0.1",)),)
 
 
 def test_a_generator_with_an_extension_is_left_to_the_plugin():
-    web = service("web")
-    db = database(web, generator("g", SVC, spec={"extension": {"type": "Lookup"}}))
+    web = stored_service("web")
+    db = database(web, stored_generator("g", SVC, spec={"extension": {"type": "Lookup"}}))
     assert told(db, web) == ([], {})
 
 
@@ -126,8 +136,8 @@ def test_a_generator_with_an_extension_is_left_to_the_plugin():
     ],
 )
 def test_what_gives_no_name_is_told_on_the_service(template, reason, message):
-    web = service("web")
-    db = database(web, generator("g", template), generator("good", SVC))
+    web = stored_service("web")
+    db = database(web, stored_generator("g", template), stored_generator("good", SVC))
     found, generators = told(db, web)
     assert found == ["web.svc.mesh.local"]
     assert generators["g"][0] == reason
@@ -139,15 +149,15 @@ def collision(kind, name):
 
 
 def test_of_two_services_of_one_name_the_older_has_it():
-    old, young = service("b", created=1), service("a", created=2)
-    db = database(old, young, generator("g", "same.x"))
+    old, young = stored_service("b", created=1), stored_service("a", created=2)
+    db = database(old, young, stored_generator("g", "same.x"))
     assert names(db, old, young) == [["same.x"], []]
     assert told(db, young)[1] == {"g": collision("MeshService", "b")}
 
 
 def test_of_two_services_of_one_age_the_first_has_it():
-    one, other = service("a"), service("b")
-    assert names(database(one, other, generator("g", "same.x")), one, other) == [["same.x"], []]
+    one, other = stored_service("a"), stored_service("b")
+    assert names(database(one, other, stored_generator("g", "same.x")), one, other) == [["same.x"], []]
 
 
 def only(resource):
@@ -166,11 +176,11 @@ WINS = [
 @pytest.mark.parametrize(("first", "second"), [each[1:] for each in WINS], ids=[each[0] for each in WINS])
 @pytest.mark.parametrize("kinds", [("meshService", "meshService"), ("meshService", "meshExternalService")])
 def test_a_name_goes_to_the_better_generator(first, second, kinds):
-    one, other = service("winner", created=9), service("loser", created=1)
+    one, other = stored_service("winner", created=9), stored_service("loser", created=1)
     if kinds[1] == "meshExternalService":
-        other = external("loser", created=1)
+        other = stored_external("loser", created=1)
     made = [
-        generator(**{"name": name, **how}, template="same.x", selects=kind, matches=only(chosen))
+        stored_generator(**{"name": name, **how}, template="same.x", selects=kind, matches=only(chosen))
         for name, how, kind, chosen in (("z", first, kinds[0], one), ("y", second, kinds[1], other))
     ]
     db = database(one, other, *made)
@@ -180,17 +190,19 @@ def test_a_name_goes_to_the_better_generator(first, second, kinds):
 
 
 def test_a_name_belongs_to_one_service_of_each_mesh():
-    here, there = service("web"), service("web", mesh="other")
-    assert names(database(here, there, generator("g", SVC)), here, there) == [["web.svc.mesh.local"]] * 2
+    here, there = stored_service("web"), stored_service("web", mesh="other")
+    assert (
+        names(database(here, there, stored_generator("g", SVC)), here, there) == [["web.svc.mesh.local"]] * 2
+    )
 
 
 def test_the_default_templates_of_zone_and_global_collide_and_the_zone_wins():
     own, synced = (
-        external("db"),
-        external("db", zone="", labels={"kuma.io/origin": "global"}, core_name="db-x"),
+        stored_external("db"),
+        stored_external("db", zone="", labels={"kuma.io/origin": "global"}, core_name="db-x"),
     )
     made = [
-        generator(
+        stored_generator(
             each["name"],
             each["spec"]["template"],
             "meshExternalService",
@@ -211,10 +223,10 @@ def test_the_default_templates_of_zone_and_global_collide_and_the_zone_wins():
 
 
 def test_a_name_that_is_written_out_goes_before_generated_ones():
-    web = service("web", "241.0.0.1")
+    web = stored_service("web", "241.0.0.1")
     status = {"vips": [{"ip": "242.0.0.1", "hostname": "Web.svc.mesh.local."}]}
-    own = external("own", "Web.svc.mesh.local.", created=9, status=status)
-    db = database(web, own, generator("g", SVC), generator("e", SVC, "meshExternalService"))
+    own = stored_external("own", "Web.svc.mesh.local.", created=9, status=status)
+    db = database(web, own, stored_generator("g", SVC), stored_generator("e", SVC, "meshExternalService"))
     assert told(db, web) == ([], {"g": collision("MeshExternalService", "own")})
     assert told(db, own) == ([], {})  # its names stand beside its addresses, and no generator adds one
     assert hostnames.records(db, (own.key, web.key)) == (("web.svc.mesh.local", ("242.0.0.1",)),)
@@ -222,7 +234,7 @@ def test_a_name_that_is_written_out_goes_before_generated_ones():
 
 def test_each_name_leads_to_its_own_address():
     vips = [{"ip": "242.0.0.1", "hostname": "a.ext"}, {"ip": "242.0.0.2", "hostname": "b.ext"}]
-    one = external("db", "b.ext", "a.ext", status={"vips": vips})
+    one = stored_external("db", "b.ext", "a.ext", status={"vips": vips})
     assert hostnames.records(database(one), (one.key,)) == (
         ("a.ext", ("242.0.0.1",)),
         ("b.ext", ("242.0.0.2",)),
@@ -231,23 +243,27 @@ def test_each_name_leads_to_its_own_address():
 
 def test_what_cannot_be_a_name_has_no_record():
     vips = [{"ip": "242.0.0.1", "hostname": "*.ext"}]
-    one = external("db", "*.ext", status={"vips": vips})
+    one = stored_external("db", "*.ext", status={"vips": vips})
     db = database(one)
     assert hostnames.records(db, (one.key,)) == ()
     assert [claim.reason for claim in hostnames.of(db, one.key)] == ["InvalidHostname"]
 
 
 def test_domains_that_exist_are_no_names_of_ours():
-    one = stored("MeshExternalService", "db", {"match": [internal("example.com", kind="Domain")]})
-    assert told(database(one, generator("g", SVC, "meshExternalService")), one) == ([], {})
+    one = stored("MeshExternalService", "db", {"match": [internal_vip("example.com", kind="Domain")]})
+    assert told(database(one, stored_generator("g", SVC, "meshExternalService")), one) == ([], {})
 
 
 # Records.
 
 
 def test_records_are_of_the_destinations_that_are_asked_for_sorted():
-    web, api, new = service("web", "241.0.0.2"), service("api", "241.0.0.1"), service("new")
-    db = database(web, api, new, generator("g", SVC), generator("h", "x-{{ .Name }}"))
+    web, api, new = (
+        stored_service("web", "241.0.0.2"),
+        stored_service("api", "241.0.0.1"),
+        stored_service("new"),
+    )
+    db = database(web, api, new, stored_generator("g", SVC), stored_generator("h", "x-{{ .Name }}"))
     assert hostnames.records(db, (web.key, api.key, new.key)) == (
         ("api.svc.mesh.local", ("241.0.0.1",)),
         ("web.svc.mesh.local", ("241.0.0.2",)),
@@ -262,7 +278,7 @@ def test_records_are_of_the_destinations_that_are_asked_for_sorted():
 
 @pytest.mark.parametrize("mode", [None, "Disabled", "Everywhere", "ReachableBackends"])
 def test_a_service_of_a_tag_has_the_name_of_the_tag(mode):
-    web = service("web", "241.0.0.2")
+    web = stored_service("web", "241.0.0.2")
     db = database(web, mode=mode)
     assert hostnames.records(db, (web.key,)) == (("web.mesh", ("241.0.0.2",)),)
     assert hostnames.has_legacy_name(db, web.key)
@@ -270,7 +286,7 @@ def test_a_service_of_a_tag_has_the_name_of_the_tag(mode):
 
 
 def test_in_mode_exclusive_tags_have_no_names():
-    web = service("web", "241.0.0.2")
+    web = stored_service("web", "241.0.0.2")
     db = database(web, mode="Exclusive")
     assert hostnames.records(db, (web.key,)) == ()
     assert not hostnames.has_legacy_name(db, web.key)
@@ -298,9 +314,9 @@ def test_underscores_in_a_service_tag_are_dots_in_its_name():
 
 
 def test_the_name_of_a_tag_gives_way_to_all_others_and_nobody_is_told():
-    web, other = service("web", "241.0.0.2"), service("other", "241.0.0.3", created=9)
+    web, other = stored_service("web", "241.0.0.2"), stored_service("other", "241.0.0.3", created=9)
     db = database(
-        web, other, generator("g", "web.mesh", matches={"kuma.io/display-name": "other"}), mode=None
+        web, other, stored_generator("g", "web.mesh", matches={"kuma.io/display-name": "other"}), mode=None
     )
     assert hostnames.records(db, (web.key, other.key)) == (
         ("other.mesh", ("241.0.0.3",)),
@@ -310,7 +326,7 @@ def test_the_name_of_a_tag_gives_way_to_all_others_and_nobody_is_told():
 
 
 def test_of_two_services_of_a_tag_that_of_this_zone_has_the_name():
-    far, near = service("web", "241.0.0.2", zone="west"), service("web", "241.0.0.3", created=9)
+    far, near = stored_service("web", "241.0.0.2", zone="west"), stored_service("web", "241.0.0.3", created=9)
     db = database(far, near, mode=None)
     assert hostnames.records(db, (far.key, near.key)) == (("web.mesh", ("241.0.0.3",)),)
 
@@ -319,8 +335,8 @@ def test_of_two_services_of_a_tag_that_of_this_zone_has_the_name():
 
 
 def test_a_changed_status_makes_no_name_again():
-    web, api = service("web", "241.0.0.2"), service("api", "241.0.0.1")
-    db = database(web, api, generator("g", SVC))
+    web, api = stored_service("web", "241.0.0.2"), stored_service("api", "241.0.0.1")
+    db = database(web, api, stored_generator("g", SVC))
     db.watch(hostnames.records, (web.key, api.key))
     db.reset_counts()
     counted = msgspec.structs.replace(
@@ -334,21 +350,21 @@ def test_a_changed_status_makes_no_name_again():
 
 
 def test_a_mesh_does_not_ask_about_another():
-    web, there = service("web"), service("web", mesh="other")
-    db = database(web, there, generator("g", SVC))
+    web, there = stored_service("web"), stored_service("web", mesh="other")
+    db = database(web, there, stored_generator("g", SVC))
     db.watch(hostnames.of_mesh, "shop")
     db.watch(hostnames.of_mesh, "other")
     db.reset_counts()
-    pipeline.take(db, [service("new", mesh="other")])
+    pipeline.take(db, [stored_service("new", mesh="other")])
     assert [asked.args for asked in db.changed()] == [("other",)]
     assert db.runs["hostnames.of_mesh"] == db.runs["hostnames.claims"] == 1
 
 
 def test_a_generator_for_one_kind_asks_nothing_about_another():
-    web, db_ = service("web"), external("db")
-    db = database(web, db_, generator("g", SVC))
+    web, db_ = stored_service("web"), stored_external("db")
+    db = database(web, db_, stored_generator("g", SVC))
     db.watch(hostnames.of_mesh, "shop")
     db.reset_counts()
-    pipeline.take(db, [generator("e", SVC, "meshExternalService")])
+    pipeline.take(db, [stored_generator("e", SVC, "meshExternalService")])
     assert len(db.changed()) == 1
     assert db.runs["hostnames.claims"] == 1

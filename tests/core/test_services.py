@@ -15,6 +15,7 @@ from koguma.model import forms
 from koguma.model.kind import Kinds
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Resource
+from tests import build
 
 HERE = Place(zone="east")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -22,26 +23,20 @@ MANAGED = {"kuma.io/managed-by": "meshservice-generator"}
 STARTED = "kuma.io/deletion-grace-period-started-at"
 
 
-def mesh(mode=None):
+def stored_mesh(mode=None):
     spec = {} if mode is None else {"meshServices": {"mode": mode} if mode else {}}
-    return Resource(kind="Mesh", name="shop", core_name="shop", spec=spec)
+    return build.resource(build.mesh("shop", **spec))
 
 
-def dataplane(name, *inbounds, workload="", zone="east", namespace="", gateway=None):
+def stored_dataplane(name, *inbounds, workload="", zone="east", namespace="", gateway=None):
     """Inbounds are written `service:port/protocol@name`; service, protocol and name may be left out."""
-    networking = {"address": "10.0.0.1", "inbound": [inbound(text) for text in inbounds]}
-    if gateway:
-        networking["gateway"] = gateway
-    return Resource(
-        kind="Dataplane",
-        mesh="shop",
-        zone=zone,
-        namespace=namespace,
-        name=name,
-        core_name=name,
-        labels={"kuma.io/origin": "zone", **({"kuma.io/workload": workload} if workload else {})},
-        spec={"networking": networking},
-    )
+    networking = {
+        "inbound": [inbound(text) for text in inbounds],
+        **({"gateway": gateway} if gateway else {}),
+    }
+    labels = {"kuma.io/workload": workload} if workload else None
+    document = build.dataplane(name, mesh="shop", labels=labels, **networking)
+    return build.resource(document, zone=zone, namespace=namespace, core_name=name)
 
 
 def inbound(text):
@@ -55,11 +50,11 @@ def inbound(text):
     return made if service or not protocol else {**made, "protocol": protocol}
 
 
-def service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", revision=1, **more):
+def stored_service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", revision=1, **more):
     """A stored MeshService; ports are written `port/protocol@name>target`."""
-    spec = {"selector": {"dataplaneTags": {by: name}}, "ports": [port(text) for text in ports]}
+    selector = {"dataplaneTags": {by: name}}
     if by == "kuma.io/workload":
-        spec["selector"] = {"dataplaneLabels": {"matchLabels": {by: name}}}
+        selector = {"dataplaneLabels": {"matchLabels": {by: name}}}
     core_name = f"{name}.{namespace}" if namespace else name
     place = {"zone": "east", "namespace": namespace, **more.pop("place", {})}
     return Resource(
@@ -68,7 +63,7 @@ def service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace="", re
         name=name,
         core_name=more.pop("core_name", core_name),
         labels=labels,
-        spec={**spec, **more},
+        spec={"selector": selector, "ports": [port(text) for text in ports], **more},
         revision=revision,
         **place,
     )
@@ -88,7 +83,7 @@ def port(text):
 
 
 def database(*resources, place=HERE, mode=None):
-    return pipeline.load(Kinds(KINDS), place, [mesh(mode), *resources])
+    return pipeline.load(Kinds(KINDS), place, [stored_mesh(mode), *resources])
 
 
 def step(*resources, now=NOW, mode=None, **grace):
@@ -129,110 +124,119 @@ def summary(stored):
 # What there is, what is made of it, and the rules of the problems that are told.
 GENERATED = {
     "a service for each tag": (
-        [dataplane("web-1", "web:80/http", "admin:90")],
+        [stored_dataplane("web-1", "web:80/http", "admin:90")],
         {"web": ["80/http@80"], "admin": ["90/tcp@90"]},
         [],
     ),
     "the union of what its Dataplanes serve": (
-        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:80/http@main", "web:81/grpc@rpc")],
+        [
+            stored_dataplane("web-1", "web:80/http@main"),
+            stored_dataplane("web-2", "web:80/http@main", "web:81/grpc@rpc"),
+        ],
         {"web": ["80/http@main", "81/grpc@rpc"]},
         [],
     ),
     "a workload's name where there are no tags": (
-        [dataplane("web-1", "80/http", "81", workload="web")],
+        [stored_dataplane("web-1", "80/http", "81", workload="web")],
         {"web": ["80/http@80", "81/tcp@81"]},
         [],
     ),
     "tags before the workload's name": (
-        [dataplane("web-1", "web:80", "81", workload="other")],
+        [stored_dataplane("web-1", "web:80", "81", workload="other")],
         {"web": ["80/tcp@80"]},
         [],
     ),
-    "nothing of a Dataplane without either": ([dataplane("web-1", "80")], {}, []),
+    "nothing of a Dataplane without either": ([stored_dataplane("web-1", "80")], {}, []),
     "nothing of a gateway, which serves no inbound": (
-        [dataplane("edge", gateway={"tags": {"kuma.io/service": "edge"}}, workload="edge")],
+        [stored_dataplane("edge", gateway={"tags": {"kuma.io/service": "edge"}}, workload="edge")],
         {},
         [],
     ),
-    "nothing of another zone's Dataplane": ([dataplane("web-1", "web:80", zone="west")], {}, []),
+    "nothing of another zone's Dataplane": ([stored_dataplane("web-1", "web:80", zone="west")], {}, []),
     "the first in key order where ports contradict": (
         [
-            dataplane("web-1", "web:80/http"),
-            dataplane("web-0", "web:80/grpc"),
-            dataplane("web-2", "web:80/http"),
+            stored_dataplane("web-1", "web:80/http"),
+            stored_dataplane("web-0", "web:80/grpc"),
+            stored_dataplane("web-2", "web:80/http"),
         ],
         {"web": ["80/grpc@80"]},
         ["port"],
     ),
     "one port where two have one name": (
-        [dataplane("web-1", "web:80@main"), dataplane("web-2", "web:81@main")],
+        [stored_dataplane("web-1", "web:80@main"), stored_dataplane("web-2", "web:81@main")],
         {"web": ["80/tcp@main>main"]},
         [],
     ),
     "one port where two of one name have different protocols, and the other is told": (
-        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:81/grpc@main")],
+        [stored_dataplane("web-1", "web:80/http@main"), stored_dataplane("web-2", "web:81/grpc@main")],
         {"web": ["80/http@main"]},
         ["port"],
     ),
     "several ports of several names under different numbers": (
         [
-            dataplane("web-1", "web:80/http@main", "web:90/http@admin"),
-            dataplane("web-2", "web:81/http@main", "web:91/http@admin"),
+            stored_dataplane("web-1", "web:80/http@main", "web:90/http@admin"),
+            stored_dataplane("web-2", "web:81/http@main", "web:91/http@admin"),
         ],
         {"web": ["80/http@main>main", "90/http@admin>admin"]},
         [],
     ),
     "one port of instances that have one inbound each, whatever its number": (
-        [dataplane("web-1", "web:10080/http"), dataplane("web-2", "web:10081/http")],
+        [stored_dataplane("web-1", "web:10080/http"), stored_dataplane("web-2", "web:10081/http")],
         {"web": ["10080/http@10080>http"]},
         [],
     ),
     "one port for each protocol of which instances have one inbound": (
-        [dataplane("web-1", "web:80/http", "web:90"), dataplane("web-2", "web:81/http", "web:91")],
+        [
+            stored_dataplane("web-1", "web:80/http", "web:90"),
+            stored_dataplane("web-2", "web:81/http", "web:91"),
+        ],
         {"web": ["80/http@80>http", "90/tcp@90>tcp"]},
         [],
     ),
     "one port of a named inbound and one without a name": (
-        [dataplane("web-1", "web:80/http@main"), dataplane("web-2", "web:81/http")],
+        [stored_dataplane("web-1", "web:80/http@main"), stored_dataplane("web-2", "web:81/http")],
         {"web": ["80/http@main>http"]},
         [],
     ),
     "one port of instances of a workload": (
-        [dataplane("web-1", "80/http", workload="web"), dataplane("web-2", "81/http", workload="web")],
+        [
+            stored_dataplane("web-1", "80/http", workload="web"),
+            stored_dataplane("web-2", "81/http", workload="web"),
+        ],
         {"web": ["80/http@80>http"]},
         [],
     ),
     "a port for each number where an instance has several of a protocol": (
-        [dataplane("web-1", "web:80/http", "web:81/http"), dataplane("web-2", "web:82/http")],
+        [stored_dataplane("web-1", "web:80/http", "web:81/http"), stored_dataplane("web-2", "web:82/http")],
         {"web": ["80/http@80", "81/http@81", "82/http@82"]},
         [],
     ),
     "the number where an instance has several, and one port with those that have one": (
         [
-            dataplane("web-1", "web:80/http"),
-            dataplane("web-2", "web:81/http"),
-            dataplane("web-3", "web:80/http", "web:83/http"),
+            stored_dataplane("web-1", "web:80/http"),
+            stored_dataplane("web-2", "web:81/http"),
+            stored_dataplane("web-3", "web:80/http", "web:83/http"),
         ],
         {"web": ["80/http@80>http", "83/http@83"]},
         [],
     ),
     "a port for each protocol that instances have at different numbers": (
-        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/tcp")],
+        [stored_dataplane("web-1", "web:80/http"), stored_dataplane("web-2", "web:81/tcp")],
         {"web": ["80/http@80", "81/tcp@81"]},
         [],
     ),
     "the first in key order where one is named by a tag and one by a label": (
-        [dataplane("web-1", "80/http", workload="web"), dataplane("web-2", "web:81")],
+        [stored_dataplane("web-1", "80/http", workload="web"), stored_dataplane("web-2", "web:81")],
         {"web": ["80/http@80"]},
         ["selector"],
     ),
     "nothing of a name that cannot be a host's": (
-        [dataplane("web-1", "web_default_svc_80:80", "ok:81")],
+        [stored_dataplane("web-1", "web_default_svc_80:80", "ok:81")],
         {"ok": ["81/tcp@81"]},
         ["name"],
     ),
     "a service in the namespace of its Dataplanes": (
-        [dataplane("web-1", "web:80", namespace="a"), dataplane("web-1", "web:81")],
+        [stored_dataplane("web-1", "web:80", namespace="a"), stored_dataplane("web-1", "web:81")],
         {"web.a": ["80/tcp@80"], "web": ["81/tcp@81"]},
         [],
     ),
@@ -260,11 +264,14 @@ def test_of_dataplanes_is_made(case):
     ],
 )
 def test_only_disabled_switches_generation_off(mode, expected):
-    assert bool(step(dataplane("web-1", "web:80"), mode=mode).changes) is expected
+    assert bool(step(stored_dataplane("web-1", "web:80"), mode=mode).changes) is expected
 
 
 def test_a_generated_service_selects_by_what_named_it_and_says_who_made_it():
-    made = step(dataplane("web-1", "web:80/http"), dataplane("api-1", "81", workload="api", namespace="team"))
+    made = step(
+        stored_dataplane("web-1", "web:80/http"),
+        stored_dataplane("api-1", "81", workload="api", namespace="team"),
+    )
     by_tag, by_label = sorted(after([], made), key=lambda s: s.name, reverse=True)
     assert by_tag.spec == {
         "selector": {"dataplaneTags": {"kuma.io/service": "web"}},
@@ -287,58 +294,58 @@ def test_a_generated_service_selects_by_what_named_it_and_says_who_made_it():
 # What is stored, which Dataplanes there are, and what is stored then.
 KEPT = {
     "a port stays while one Dataplane agrees": (
-        [service("web", "80/grpc")],
-        [dataplane("web-0", "web:80/http"), dataplane("web-1", "web:80/grpc")],
+        [stored_service("web", "80/grpc")],
+        [stored_dataplane("web-0", "web:80/http"), stored_dataplane("web-1", "web:80/grpc")],
         {"web": ["80/grpc@80"]},
     ),
     "a port changes when none agrees any more": (
-        [service("web", "80/grpc")],
-        [dataplane("web-0", "web:80/http"), dataplane("web-1", "web:80/http2")],
+        [stored_service("web", "80/grpc")],
+        [stored_dataplane("web-0", "web:80/http"), stored_dataplane("web-1", "web:80/http2")],
         {"web": ["80/http@80"]},
     ),
     "a port that nobody serves goes, and a new one comes": (
-        [service("web", "80", "81")],
-        [dataplane("web-0", "web:81", "web:82")],
+        [stored_service("web", "80", "81")],
+        [stored_dataplane("web-0", "web:81", "web:82")],
         {"web": ["81/tcp@81", "82/tcp@82"]},
     ),
     "a port with several numbers keeps its own when the instance that had it goes": (
-        [service("web", "10080/http>http")],
-        [dataplane("web-2", "web:10081/http")],
+        [stored_service("web", "10080/http>http")],
+        [stored_dataplane("web-2", "web:10081/http")],
         {"web": ["10080/http@10080>http"]},
     ),
     "a port with several numbers stays as it is when they agree for a while": (
-        [service("web", "10080/http>http")],
-        [dataplane("web-1", "web:10080/http")],
+        [stored_service("web", "10080/http>http")],
+        [stored_dataplane("web-1", "web:10080/http")],
         {"web": ["10080/http@10080>http"]},
     ),
     "a port of one name keeps its number when the instance that had it goes": (
-        [service("web", "80/http@main>main")],
-        [dataplane("web-2", "web:81/http@main")],
+        [stored_service("web", "80/http@main>main")],
+        [stored_dataplane("web-2", "web:81/http@main")],
         {"web": ["80/http@main>main"]},
     ),
     "a word that fits nobody any more goes with its port": (
-        [service("web", "80/http@main>main")],
-        [dataplane("web-2", "web:81/http")],
+        [stored_service("web", "80/http@main>main")],
+        [stored_dataplane("web-2", "web:81/http")],
         {"web": ["81/http@81"]},
     ),
     "two ports that both are served are not made one": (
-        [service("web", "80/http", "81/http")],
-        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/http")],
+        [stored_service("web", "80/http", "81/http")],
+        [stored_dataplane("web-1", "web:80/http"), stored_dataplane("web-2", "web:81/http")],
         {"web": ["80/http@80", "81/http@81"]},
     ),
     "another instance with another number joins the port that is stored": (
-        [service("web", "81/http")],
-        [dataplane("web-1", "web:80/http"), dataplane("web-2", "web:81/http")],
+        [stored_service("web", "81/http")],
+        [stored_dataplane("web-1", "web:80/http"), stored_dataplane("web-2", "web:81/http")],
         {"web": ["81/http@81>http"]},
     ),
     "the selector stays while one Dataplane is named so": (
-        [service("web", "81", by="kuma.io/workload")],
-        [dataplane("web-0", "web:80"), dataplane("web-1", "81", workload="web")],
+        [stored_service("web", "81", by="kuma.io/workload")],
+        [stored_dataplane("web-0", "web:80"), stored_dataplane("web-1", "81", workload="web")],
         {"web": ["81/tcp@81"]},
     ),
     "the selector changes when none is named so any more": (
-        [service("web", "80", by="kuma.io/workload")],
-        [dataplane("web-0", "web:80")],
+        [stored_service("web", "80", by="kuma.io/workload")],
+        [stored_dataplane("web-0", "web:80")],
         {"web": ["80/tcp@80"]},
     ),
 }
@@ -352,10 +359,10 @@ def test_what_is_stored_has_a_say(case):
 
 def test_what_others_keep_in_a_generated_service_stays():
     own = {**MANAGED, "team": "shop"}
-    stored = service(
+    stored = stored_service(
         "web", "80", labels=own, state="Available", identities=[{"type": "SpiffeID", "value": "x"}]
     )
-    (change,) = step(stored, dataplane("web-1", "web:81")).changes
+    (change,) = step(stored, stored_dataplane("web-1", "web:81")).changes
     assert change.resource.labels == own
     assert change.resource.spec["state"] == "Available"
     assert change.resource.spec["identities"] == stored.spec["identities"]
@@ -363,8 +370,8 @@ def test_what_others_keep_in_a_generated_service_stays():
 
 
 def test_a_hand_made_service_wins_and_is_never_touched():
-    stored = service("web", "8000", labels={})
-    made = step(stored, dataplane("web-1", "web:80"))
+    stored = stored_service("web", "8000", labels={})
+    made = step(stored, stored_dataplane("web-1", "web:80"))
     assert made.changes == ()
     assert [(p.about, p.rule) for p in made.problems] == [(stored.key, services.HAND_MADE)]
     assert step(stored).changes == ()
@@ -372,8 +379,8 @@ def test_a_hand_made_service_wins_and_is_never_touched():
 
 
 def test_a_core_name_that_is_taken_is_a_problem():
-    stored = service("web.a", "80", labels={})
-    made = step(stored, dataplane("web-1", "web:80", namespace="a"))
+    stored = stored_service("web.a", "80", labels={})
+    made = step(stored, stored_dataplane("web-1", "web:80", namespace="a"))
     assert made.changes == ()
     (problem,) = made.problems
     assert problem.rule == "core-name"
@@ -381,13 +388,13 @@ def test_a_core_name_that_is_taken_is_a_problem():
 
 
 def test_another_zones_services_are_not_ours_to_delete():
-    foreign = service("web", "80", core_name="web-xyz", place={"zone": "west"})
+    foreign = stored_service("web", "80", core_name="web-xyz", place={"zone": "west"})
     assert step(foreign).changes == ()
     assert step(foreign, mode="Disabled").changes == ()
 
 
 def test_a_service_without_dataplanes_goes_after_the_grace_period():
-    stored = [service("web", "80")]
+    stored = [stored_service("web", "80")]
     begun = step(*stored)
     stored = after(stored, begun)
     assert stored[0].labels == {STARTED: "2026-03-01T12:00:00Z", **MANAGED}
@@ -402,35 +409,35 @@ def test_a_service_without_dataplanes_goes_after_the_grace_period():
 
 
 def test_a_service_whose_dataplane_comes_back_stays():
-    stored = [service("web", "80", labels={STARTED: "2026-03-01T11:30:00Z", **MANAGED})]
-    (change,) = step(*stored, dataplane("web-1", "web:80")).changes
+    stored = [stored_service("web", "80", labels={STARTED: "2026-03-01T11:30:00Z", **MANAGED})]
+    (change,) = step(*stored, stored_dataplane("web-1", "web:80")).changes
     assert change.resource.labels == MANAGED
     assert change.resource.spec == stored[0].spec
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-03-01T11:00:00", "9999-12-31T23:59:59Z"])
 def test_a_beginning_that_cannot_be_read_is_no_beginning(text):
-    stored = service("web", "80", labels={STARTED: text, **MANAGED})
+    stored = stored_service("web", "80", labels={STARTED: text, **MANAGED})
     (change,) = step(stored).changes
     assert change.resource.labels[STARTED] == "2026-03-01T12:00:00Z"
 
 
 def test_switching_off_deletes_the_generated_ones_at_once():
-    generated, by_hand = service("web", "80"), service("api", "80", labels={})
-    made = step(generated, by_hand, dataplane("web-1", "web:80"), mode="Disabled")
+    generated, by_hand = stored_service("web", "80"), stored_service("api", "80", labels={})
+    made = step(generated, by_hand, stored_dataplane("web-1", "web:80"), mode="Disabled")
     assert made.changes == (Remove(generated),)
 
 
 def test_global_generates_nothing():
-    db = database(dataplane("web-1", "web:80", zone=""), place=Place(mode=Mode.GLOBAL, zone=""))
+    db = database(stored_dataplane("web-1", "web:80", zone=""), place=Place(mode=Mode.GLOBAL, zone=""))
     assert services.wanted(db, "shop") == services.Wanted("shop", "", is_on=False)
 
 
 def test_one_more_of_the_same_changes_no_answer():
-    db = database(dataplane("web-1", "web:80"), dataplane("web-2", "web:80"))
+    db = database(stored_dataplane("web-1", "web:80"), stored_dataplane("web-2", "web:80"))
     before = services.wanted(db, "shop")
     db.reset_counts()
-    pipeline.take(db, [dataplane("web-3", "web:80")])
+    pipeline.take(db, [stored_dataplane("web-3", "web:80")])
     assert services.wanted(db, "shop") == before
     assert db.runs == {"services.wanted": 1, "services.offers": 1, "world.proxy": 1}
 
@@ -445,7 +452,7 @@ INBOUNDS = st.builds(
 )
 DATAPLANES = st.lists(
     st.builds(
-        lambda name, inbounds, workload, namespace: dataplane(
+        lambda name, inbounds, workload, namespace: stored_dataplane(
             name,
             *(inbounds if not workload else [text.partition(":")[2] for text in inbounds]),
             workload=workload,
@@ -461,7 +468,7 @@ DATAPLANES = st.lists(
 )
 STORED = st.lists(
     st.builds(
-        lambda name, ports, labels, by, namespace: service(
+        lambda name, ports, labels, by, namespace: stored_service(
             name, *ports, labels=labels, by=by, namespace=namespace
         ),
         st.sampled_from(["web", "api", "old"]),

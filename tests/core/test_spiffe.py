@@ -7,7 +7,8 @@ from koguma.core.world import Inbound, Proxy, Reach, pairs
 from koguma.kinds import KINDS
 from koguma.model.kind import Kinds
 from koguma.model.place import Place
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Key
+from tests import build
 
 WEB = Key("Dataplane", "shop", "east", "", "web-1")
 SERVICE, WORKLOAD = "kuma.io/service", "kuma.io/workload"
@@ -75,23 +76,22 @@ def test_what_only_a_label_says_is_no_tag():
     assert spiffe.uris("shop", found) == ("spiffe://shop/web", "kuma://kuma.io/zone/east")
 
 
-def dataplane(*tags, address="10.0.0.1"):
-    inbound = [{"port": port, "tags": own} for port, own in enumerate(tags, 80)]
-    spec = {"networking": {"address": address, "inbound": inbound}}
-    return Resource(kind="Dataplane", mesh="shop", zone="east", name="web-1", core_name="web-1", spec=spec)
+def web(*services, address="10.0.0.1"):
+    inbounds = [build.inbound(service, port, protocol="") for port, service in enumerate(services, 80)]
+    return build.resource(build.dataplane(address=address, mesh="shop", inbound=inbounds))
 
 
 def test_the_identity_changes_with_the_tags_alone():
-    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [dataplane({SERVICE: "web"})])
+    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [web("web")])
     db.watch(spiffe.identity, WEB)
     assert spiffe.identity(db, WEB) == (
         "spiffe://shop/web",
         "kuma://kuma.io/service/web",
         "kuma://kuma.io/zone/east",
     )
-    pipeline.take(db, [dataplane({SERVICE: "web"}, address="10.0.0.2")])
+    pipeline.take(db, [web("web", address="10.0.0.2")])
     assert db.changed() == []
-    pipeline.take(db, [dataplane({SERVICE: "web"}, {SERVICE: "admin"})])
+    pipeline.take(db, [web("web", "admin")])
     assert [asked.question for asked in db.changed()] == [spiffe.identity]
     assert spiffe.identity(db, WEB)[:2] == ("spiffe://shop/admin", "spiffe://shop/web")
 

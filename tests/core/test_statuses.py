@@ -12,18 +12,18 @@ from tests.core import port_confs
 from tests.core.destinations import (
     ALL,
     database,
-    dataplane,
-    external,
-    generator,
-    internal,
-    mesh,
-    multi_zone,
-    service,
+    internal_vip,
     stored,
+    stored_dataplane,
+    stored_external,
+    stored_generator,
+    stored_mesh,
+    stored_multi_zone,
+    stored_service,
 )
 
-MTLS = mesh(mtls={"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]})
-SVC = generator("local", "{{ .DisplayName }}.svc.mesh.local")
+MTLS = stored_mesh(mtls={"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]})
+SVC = stored_generator("local", "{{ .DisplayName }}.svc.mesh.local")
 NONE = Proxies()
 
 
@@ -52,11 +52,11 @@ def reported(resource, *others, seen=NONE, place=None):
 
 def test_a_mesh_service_reports_all_that_is_known():
     there = [
-        dataplane("web-1", "web"),
-        dataplane("web-2", "web", state="NotReady"),
-        dataplane("api-1", "api"),
+        stored_dataplane("web-1", "web"),
+        stored_dataplane("web-2", "web", state="NotReady"),
+        stored_dataplane("api-1", "api"),
     ]
-    assert reported(service("web"), MTLS, SVC, *there, seen=proxies(there, there)) == {
+    assert reported(stored_service("web"), MTLS, SVC, *there, seen=proxies(there, there)) == {
         "vips": [{"ip": "241.0.0.1"}],
         "addresses": [
             {
@@ -77,7 +77,7 @@ def test_a_mesh_service_reports_all_that_is_known():
 
 
 def test_a_mesh_service_without_anything_has_an_address_and_zeros():
-    assert reported(service("web")) == {
+    assert reported(stored_service("web")) == {
         "vips": [{"ip": "241.0.0.1"}],
         "tls": {"status": "NotReady"},
         "dataplaneProxies": {"connected": 0, "healthy": 0, "total": 0},
@@ -85,13 +85,13 @@ def test_a_mesh_service_without_anything_has_an_address_and_zeros():
 
 
 def test_of_another_zones_service_only_how_it_is_called_from_here_is_told():
-    there = dataplane("web-1", "web", zone="west")
-    far = service("web", zone="west", labels={"kuma.io/origin": "global"})
+    there = stored_dataplane("web-1", "web", zone="west")
+    far = stored_service("web", zone="west", labels={"kuma.io/origin": "global"})
     assert reported(far, MTLS, there, seen=proxies([there], [there])) == {"vips": [{"ip": "241.0.0.1"}]}
 
 
 def test_a_mesh_external_service_reports_each_name_with_its_address():
-    assert reported(external("db", "a.ext", "b.ext")) == {
+    assert reported(stored_external("db", "a.ext", "b.ext")) == {
         "vips": [
             {"ip": "242.0.0.1", "type": "Kuma", "hostname": "a.ext"},
             {"ip": "242.0.0.2", "type": "Kuma", "hostname": "b.ext"},
@@ -100,25 +100,25 @@ def test_a_mesh_external_service_reports_each_name_with_its_address():
 
 
 def test_a_mesh_external_service_of_the_released_shape_reports_its_one_address_twice():
-    named = generator("e", "{{ .DisplayName }}.ext", "meshExternalService")
-    status = reported(external("db"), named)
+    named = stored_generator("e", "{{ .DisplayName }}.ext", "meshExternalService")
+    status = reported(stored_external("db"), named)
     assert (status["vip"], status["vips"]) == ({"ip": "242.0.0.1"}, [{"ip": "242.0.0.1", "type": "Kuma"}])
     assert [each["hostname"] for each in status["addresses"]] == ["db.ext"]
 
 
 def test_a_mesh_external_service_without_virtual_addresses_reports_nothing():
-    match = [internal("example.com", kind="Domain")]
+    match = [internal_vip("example.com", kind="Domain")]
     assert reported(stored("MeshExternalService", "db", {"match": match})) is None
 
 
 def test_a_multi_zone_service_reports_the_services_of_its_own_mesh():
     there = [
-        service("web", namespace="ns"),
-        service("web", zone="west", core_name="web-x"),
-        service("web", mesh="other"),
-        service("api"),
+        stored_service("web", namespace="ns"),
+        stored_service("web", zone="west", core_name="web-x"),
+        stored_service("web", mesh="other"),
+        stored_service("api"),
     ]
-    assert reported(multi_zone("web"), *there) == {
+    assert reported(stored_multi_zone("web"), *there) == {
         "vips": [{"ip": "243.0.0.1"}],
         "meshServices": [
             {"name": "web", "namespace": "ns", "zone": "east", "mesh": "shop"},
@@ -136,7 +136,7 @@ def test_a_multi_zone_service_reports_the_services_of_its_own_mesh():
 
 
 def test_a_multi_zone_service_without_services_says_so():
-    assert reported(multi_zone("web"))["conditions"] == [
+    assert reported(stored_multi_zone("web"))["conditions"] == [
         {
             "type": "MeshServicesMatched",
             "status": "False",
@@ -160,17 +160,17 @@ def test_a_multi_zone_service_without_services_says_so():
     ],
 )
 def test_a_proxy_is_healthy_when_its_inbounds_are_ready(inbound, is_healthy):
-    counts = reported(service("web"), dataplane("web-1", "web", **inbound))["dataplaneProxies"]
+    counts = reported(stored_service("web"), stored_dataplane("web-1", "web", **inbound))["dataplaneProxies"]
     assert counts == {"connected": 0, "healthy": int(is_healthy), "total": 1}
 
 
 def test_only_inbounds_of_the_service_count():
-    both = dataplane("both", "web")
+    both = stored_dataplane("both", "web")
     both.spec["networking"]["inbound"].append(
         {"port": 9, "tags": {"kuma.io/service": "api"}, "state": "NotReady"}
     )
-    assert reported(service("web"), both)["dataplaneProxies"]["healthy"] == 1
-    assert reported(service("api"), both)["dataplaneProxies"]["healthy"] == 0
+    assert reported(stored_service("web"), both)["dataplaneProxies"]["healthy"] == 1
+    assert reported(stored_service("api"), both)["dataplaneProxies"]["healthy"] == 0
 
 
 # TLS.
@@ -188,15 +188,15 @@ def test_only_inbounds_of_the_service_count():
     ],
 )
 def test_tls_is_ready_once_all_proxies_have_certificates_and_stays_so(before, certified, mtls, expected):
-    there = [dataplane("web-1", "web"), dataplane("web-2", "web")]
-    web = service("web", status={"tls": {"status": before}})
+    there = [stored_dataplane("web-1", "web"), stored_dataplane("web-2", "web")]
+    web = stored_service("web", status={"tls": {"status": before}})
     seen = proxies(certified=[there[number - 1] for number in certified])
     status = reported(web, *([MTLS] if mtls else []), *there, seen=seen)
     assert status["tls"] == {"status": expected}
 
 
 def test_a_service_without_proxies_is_not_ready():
-    assert reported(service("web"), MTLS)["tls"] == {"status": "NotReady"}
+    assert reported(stored_service("web"), MTLS)["tls"] == {"status": "NotReady"}
 
 
 # The step.
@@ -204,13 +204,13 @@ def test_a_service_without_proxies_is_not_ready():
 
 def test_what_is_written_is_not_written_again():
     resources = [
-        service("web"),
-        service("far", zone="west"),
-        external("db"),
-        external("own", "a.ext"),
-        multi_zone("all"),
-        stored("MeshExternalService", "none", {"match": [internal("x.com", kind="Domain")]}),
-        dataplane("web-1", "web"),
+        stored_service("web"),
+        stored_service("far", zone="west"),
+        stored_external("db"),
+        stored_external("own", "a.ext"),
+        stored_multi_zone("all"),
+        stored("MeshExternalService", "none", {"match": [internal_vip("x.com", kind="Domain")]}),
+        stored_dataplane("web-1", "web"),
         SVC,
     ]
     db = database(*resources)
@@ -221,21 +221,25 @@ def test_what_is_written_is_not_written_again():
 
 
 def test_parts_of_a_status_that_are_not_ours_are_kept():
-    web = service("web", status={"later": {"a": 1}, "conditions": [{"type": "Old"}]})
+    web = stored_service("web", status={"later": {"a": 1}, "conditions": [{"type": "Old"}]})
     status = reported(web)
     assert status["later"] == {"a": 1}
     assert "conditions" not in status
 
 
 def test_a_spec_is_never_touched():
-    web = service("web", revision=7)
+    web = stored_service("web", revision=7)
     web.spec["state"] = "Unavailable"
-    (change,) = step(database(web, dataplane("web-1", "web"))).changes
+    (change,) = step(database(web, stored_dataplane("web-1", "web"))).changes
     assert (change.spec, change.revision) == (web.spec, 7)
 
 
 def test_a_name_that_is_taken_or_illegal_is_a_problem_of_who_wrote_it():
-    first, second, third = external("a", "x.ext"), external("b", "x.ext", created=1), external("c", "*.ext")
+    first, second, third = (
+        stored_external("a", "x.ext"),
+        stored_external("b", "x.ext", created=1),
+        stored_external("c", "*.ext"),
+    )
     problems = step(database(first, second, third)).problems
     assert [(problem.about.name, problem.rule) for problem in problems] == [
         ("b", "hostname"),
@@ -255,7 +259,7 @@ def test_a_name_that_is_taken_or_illegal_is_a_problem_of_who_wrote_it():
     ],
 )
 def test_a_recount_is_a_change_of_nothing_but_numbers(before, after, is_recount):
-    one, other = service("web", status=before), service("web", status=after)
+    one, other = stored_service("web", status=before), stored_service("web", status=after)
     assert statuses.is_recount(msgspec.structs.replace(one, status=before), other) is is_recount
 
 
@@ -266,9 +270,9 @@ def test_a_new_count_of_proxies_matches_nothing_again():
     timeout = stored(
         "MeshTimeout", "slow", {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "5s"}}]}
     )
-    proxy, caller = dataplane("web-1", "web"), dataplane("api-1", "api")
-    web = service("web", "241.0.0.1")
-    db = database(web, service("api"), proxy, caller, timeout, SVC)
+    proxy, caller = stored_dataplane("web-1", "web"), stored_dataplane("api-1", "api")
+    web = stored_service("web", "241.0.0.1")
+    db = database(web, stored_service("api"), proxy, caller, timeout, SVC)
     for one in (proxy, caller):
         db.watch(port_confs.of_proxy, one.key)
     db.watch(endpoints.of_service, web.key, "80")
@@ -283,17 +287,17 @@ def test_a_new_count_of_proxies_matches_nothing_again():
 
 
 def test_one_proxy_that_falls_ill_asks_about_its_own_service_only():
-    services = [service(f"s{number}") for number in range(10)]
-    db = database(*services, *(dataplane(f"d{number}", f"s{number}") for number in range(10)))
+    services = [stored_service(f"s{number}") for number in range(10)]
+    db = database(*services, *(stored_dataplane(f"d{number}", f"s{number}") for number in range(10)))
     for one in services:
         db.watch(statuses.facts, one.key)
     db.reset_counts()
-    pipeline.take(db, [dataplane("d3", "s3", state="NotReady")])
+    pipeline.take(db, [stored_dataplane("d3", "s3", state="NotReady")])
     assert [asked.args for asked in db.changed()] == [(services[3].key,)]
     assert db.runs["statuses.facts"] == 1
 
 
 def test_the_zone_decides_whose_proxies_are_counted():
-    web, proxy = service("web"), dataplane("web-1", "web")
+    web, proxy = stored_service("web"), stored_dataplane("web-1", "web")
     assert "dataplaneProxies" in reported(web, proxy, place=Place(zone="east"))
     assert "dataplaneProxies" not in reported(web, proxy, place=Place(zone="west"))

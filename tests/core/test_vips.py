@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from koguma.core import pipeline, vips
 from koguma.model.resource import Key
-from tests.core.destinations import database, external, internal, multi_zone, service, stored
+from tests.core.destinations import (
+    database,
+    internal_vip,
+    stored,
+    stored_external,
+    stored_multi_zone,
+    stored_service,
+)
 
 SMALL = vips.ranges("241.0.0.0/29", "242.0.0.0/29", "243.0.0.0/29")  # six usable addresses each
 
@@ -27,7 +34,7 @@ def given_to(*resources, **more):
 
 
 def test_each_kind_begins_at_the_first_usable_address_of_its_own_range():
-    assert given_to(service("web"), external("mongo"), multi_zone("api")) == {
+    assert given_to(stored_service("web"), stored_external("mongo"), stored_multi_zone("api")) == {
         "web": ["241.0.0.1"],
         "mongo": ["242.0.0.1"],
         "api": ["243.0.0.1"],
@@ -35,50 +42,52 @@ def test_each_kind_begins_at_the_first_usable_address_of_its_own_range():
 
 
 def test_older_objects_come_first():
-    found = given_to(service("a", created=3), service("b", created=1), service("c", created=1))
+    found = given_to(
+        stored_service("a", created=3), stored_service("b", created=1), stored_service("c", created=1)
+    )
     assert found == {"b": ["241.0.0.1"], "c": ["241.0.0.2"], "a": ["241.0.0.3"]}
 
 
 def test_an_address_stays_with_its_object():
-    found = given_to(service("new"), service("old", "241.0.0.9", created=5))
+    found = given_to(stored_service("new"), stored_service("old", "241.0.0.9", created=5))
     assert found == {"old": ["241.0.0.9"], "new": ["241.0.0.10"]}
 
 
 def test_addresses_of_other_meshes_are_taken():
-    here, there = service("web"), service("web", "241.0.0.1", mesh="other")
+    here, there = stored_service("web"), stored_service("web", "241.0.0.1", mesh="other")
     made = step(database(here, there), here, marks={"MeshService": 0})
     assert made.given[here.key] == (("", "241.0.0.2"),)
 
 
 def test_a_freed_address_is_not_given_again_while_others_were_never_used():
-    freed = service("old", "241.0.0.5")
+    freed = stored_service("old", "241.0.0.5")
     marks = vips.seen(vips.first_marks(database(), vips.DEFAULT), vips.DEFAULT, freed)
-    new = service("new")
+    new = stored_service("new")
     assert step(database(new), new, marks=marks).given[new.key] == (("", "241.0.0.6"),)
 
 
 def test_seeing_an_older_address_moves_no_mark_back():
     marks = {"MeshService": 7}
-    assert vips.seen(marks, vips.DEFAULT, service("old", "241.0.0.5")) == {"MeshService": 7}
-    assert vips.seen(marks, vips.DEFAULT, service("foreign", "10.0.0.1")) == {"MeshService": 7}
+    assert vips.seen(marks, vips.DEFAULT, stored_service("old", "241.0.0.5")) == {"MeshService": 7}
+    assert vips.seen(marks, vips.DEFAULT, stored_service("foreign", "10.0.0.1")) == {"MeshService": 7}
     assert vips.seen(marks, vips.DEFAULT, stored("Mesh", "m", {})) == {"MeshService": 7}
 
 
 def test_after_the_end_of_a_range_the_lowest_free_address_follows():
-    there = [service("low", "241.0.0.1"), service("high", "241.0.0.6")]
-    new = [service("x", created=1), service("y", created=2)]
+    there = [stored_service("low", "241.0.0.1"), stored_service("high", "241.0.0.6")]
+    new = [stored_service("x", created=1), stored_service("y", created=2)]
     found = given_to(*there, *new, ranges=SMALL)
     assert (found["x"], found["y"]) == (["241.0.0.2"], ["241.0.0.3"])
 
 
 def test_round_the_end_of_a_range_a_just_freed_address_comes_last():
-    marks = vips.seen({"MeshService": 6}, SMALL, service("freed", "241.0.0.2"))
-    new = service("new")
+    marks = vips.seen({"MeshService": 6}, SMALL, stored_service("freed", "241.0.0.2"))
+    new = stored_service("new")
     assert step(database(new), new, ranges=SMALL, marks=marks).given[new.key] == (("", "241.0.0.3"),)
 
 
 def test_a_range_that_is_used_up_is_a_problem_that_names_the_setting():
-    there = [service(f"s{number}", created=number) for number in range(7)]
+    there = [stored_service(f"s{number}", created=number) for number in range(7)]
     made = step(database(*there), *there, ranges=SMALL)
     assert made.given[there[6].key] == ()
     (problem,) = made.problems
@@ -90,40 +99,44 @@ def test_a_range_that_is_used_up_is_a_problem_that_names_the_setting():
 
 
 def test_another_range_gives_new_addresses():
-    assert given_to(service("web", "241.0.0.9"), ranges=vips.ranges("10.1.0.0/16")) == {"web": ["10.1.0.1"]}
+    assert given_to(stored_service("web", "241.0.0.9"), ranges=vips.ranges("10.1.0.0/16")) == {
+        "web": ["10.1.0.1"]
+    }
 
 
 def test_a_range_may_be_of_ipv6():
-    assert given_to(service("web"), ranges=vips.ranges("fd00::/64")) == {"web": ["fd00::1"]}
+    assert given_to(stored_service("web"), ranges=vips.ranges("fd00::/64")) == {"web": ["fd00::1"]}
 
 
 # MeshExternalServices.
 
 
 def test_each_host_name_of_a_match_has_an_address_of_its_own():
-    one = external("db", "a.ext", "b.ext")
+    one = stored_external("db", "a.ext", "b.ext")
     assert step(database(one), one).given[one.key] == (("a.ext", "242.0.0.1"), ("b.ext", "242.0.0.2"))
 
 
 def test_one_host_name_on_several_ports_has_one_address():
-    one = stored("MeshExternalService", "db", {"match": [internal("a.ext", 80), internal("a.ext", 443)]})
+    one = stored(
+        "MeshExternalService", "db", {"match": [internal_vip("a.ext", 80), internal_vip("a.ext", 443)]}
+    )
     assert step(database(one), one).given[one.key] == (("a.ext", "242.0.0.1"),)
 
 
 def test_matches_of_what_exists_need_no_address():
-    match = [internal("example.com", kind="Domain"), internal("10.0.0.0/8", kind="CIDR")]
+    match = [internal_vip("example.com", kind="Domain"), internal_vip("10.0.0.0/8", kind="CIDR")]
     one = stored("MeshExternalService", "db", {"match": match})
     assert step(database(one), one).given[one.key] == ()
 
 
 def test_a_host_name_keeps_its_address_when_others_come_and_go():
     status = {"vips": [{"ip": "242.0.0.1", "hostname": "a.ext"}, {"ip": "242.0.0.2", "hostname": "b.ext"}]}
-    one = external("db", "c.ext", "b.ext", status=status)
+    one = stored_external("db", "c.ext", "b.ext", status=status)
     assert step(database(one), one).given[one.key] == (("c.ext", "242.0.0.3"), ("b.ext", "242.0.0.2"))
 
 
 def test_the_address_in_the_place_that_kuma_released_is_read_too():
-    one = external("db", status={"vip": {"ip": "242.0.0.8"}})
+    one = stored_external("db", status={"vip": {"ip": "242.0.0.8"}})
     assert step(database(one), one).given[one.key] == (("", "242.0.0.8"),)
 
 
@@ -136,7 +149,7 @@ def test_a_status_of_any_shape_can_be_read(status):
 
 # Two control planes at the same moment.
 
-WEB, API = service("web", "241.0.0.1"), service("api", "241.0.0.1", created=1)
+WEB, API = stored_service("web", "241.0.0.1"), stored_service("api", "241.0.0.1", created=1)
 
 
 def test_of_two_objects_with_one_address_the_older_keeps_it():
@@ -157,7 +170,7 @@ def test_nobody_listens_twice_on_an_address_while_this_is_mended():
 
 
 def test_who_keeps_an_address_says_in_which_mesh_another_has_to_give_it_up():
-    there = service("api", "241.0.0.1", mesh="other", created=1)
+    there = stored_service("api", "241.0.0.1", mesh="other", created=1)
     db = database(WEB, there)
     assert step(db, WEB).elsewhere == {"other"}
     assert step(db, there).elsewhere == frozenset()
@@ -165,7 +178,9 @@ def test_who_keeps_an_address_says_in_which_mesh_another_has_to_give_it_up():
 
 
 def test_an_object_that_says_an_address_twice_has_it_once():
-    one = external("db", "a.ext", "b.ext", status={"vips": [{"ip": "242.0.0.1", "hostname": "a.ext"}] * 2})
+    one = stored_external(
+        "db", "a.ext", "b.ext", status={"vips": [{"ip": "242.0.0.1", "hostname": "a.ext"}] * 2}
+    )
     assert step(database(one), one).given[one.key] == (("a.ext", "242.0.0.1"), ("b.ext", "242.0.0.2"))
 
 
@@ -182,7 +197,7 @@ ADDRESSES = [f"241.0.0.{number}" for number in range(8)]
 )
 def test_one_step_leads_to_distinct_addresses_and_then_changes_nothing(held, ages, mark):
     there = [
-        service(f"s{number}", *filter(None, [address]), created=age)
+        stored_service(f"s{number}", *filter(None, [address]), created=age)
         for number, (address, age) in enumerate(zip(held, ages, strict=False))
     ]
     first = step(database(*there), *there, ranges=SMALL, marks={"MeshService": mark})
@@ -206,7 +221,7 @@ def test_one_step_leads_to_distinct_addresses_and_then_changes_nothing(held, age
 
 
 def test_a_changed_status_elsewhere_asks_nothing_again():
-    others = [service(f"s{number}", f"241.0.1.{number}") for number in range(20)]
+    others = [stored_service(f"s{number}", f"241.0.1.{number}") for number in range(20)]
     db = database(WEB, *others)
     for one in (WEB, *others):
         db.watch(vips.of, one.key)

@@ -2,7 +2,7 @@
 
 import pytest
 from building import proxies, proxy
-from test_build_changes import LINK, dataplane, running, timeout
+from test_build_changes import LINK, proxy_at, running, timeout
 
 from koguma.core import pipeline
 from koguma.core.build import network, snapshot
@@ -71,7 +71,7 @@ def test_a_proxy_that_is_gone_gets_nothing_and_comes_again(mesh):
     pipeline.take(db, [], [key])
     assert key in watching.changed()
     assert watching.of(key) is None
-    pipeline.take(db, [dataplane("a-0", "a", "10.0.0.1")])
+    pipeline.take(db, [proxy_at("10.0.0.1", "a-0", "a")])
     assert key in watching.changed()
     assert is_as_asked(db, watching, key)
 
@@ -102,13 +102,13 @@ def test_a_question_that_raises_is_told_to_those_it_concerns_and_to_nobody_else(
 
     monkeypatch.setattr(snapshot.patches, "over", fails)
     keys = [proxy(db, "a-0"), proxy(db, "a-1")]
-    pipeline.take(db, [timeout("t", 6), dataplane("a-0", "a", "10.9.9.9")])
+    pipeline.take(db, [timeout("t", 6), proxy_at("10.9.9.9", "a-0", "a")])
     assert names(watching.changed()) == ["a-0", "a-1"]
     for key in keys[: 1 if half == "own" else 2]:
         with pytest.raises(ValueError, match="a mistake of ours"):
             watching.of(key)
     assert half == "shared" or is_as_asked(db, watching, keys[1])
     monkeypatch.setattr(snapshot.patches, "over", works)
-    pipeline.take(db, [timeout("t", 7), dataplane("a-0", "a", "10.9.9.8")])
+    pipeline.take(db, [timeout("t", 7), proxy_at("10.9.9.8", "a-0", "a")])
     assert names(watching.changed()) == ["a-0", "a-1"]
     assert is_as_asked(db, watching, *keys)

@@ -4,9 +4,9 @@ from koguma.core import pipeline, workloads
 from koguma.core.services import Create, Remove
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Key
-from tests.core.destinations import database, dataplane, stored
+from tests.core.destinations import database, stored, stored_dataplane
 
-SPEC = dataplane("x", "web").spec
+SPEC = stored_dataplane("x", "web").spec
 
 
 def proxy(name, workload="", **more):
