@@ -35,7 +35,7 @@ def warnings(value, kinds: Kinds = KINDS) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "policy", list(defaults.mesh_policies("shop", {})), ids=lambda policy: policy["name"]
+    "policy", list(defaults.mesh_policies(KINDS, "shop", {})), ids=lambda policy: policy["name"]
 )
 def test_a_policy_that_comes_with_a_mesh_warns_of_nothing(policy):
     assert warnings(dict(policy)) == ()
@@ -43,7 +43,8 @@ def test_a_policy_that_comes_with_a_mesh_warns_of_nothing(policy):
 
 def test_what_comes_with_a_mesh_is_not_linted_until_somebody_changes_it():
     values = [
-        {**policy, "kri": f"kri_mt_shop___{policy['name']}_"} for policy in defaults.mesh_policies("shop", {})
+        {**policy, "kri": f"kri_mt_shop___{policy['name']}_"}
+        for policy in defaults.mesh_policies(KINDS, "shop", {})
     ]
     timeouts = [value for value in values if value["type"] == "MeshTimeout"]
     assert lint.findings(offline.load_stored(timeouts, Place(zone="default"))) == []

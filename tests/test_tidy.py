@@ -168,6 +168,27 @@ def test_nothing_is_left_over_and_no_machine_is_named():
     assert found == []
 
 
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The texts of a module that are no docstrings, each with its line."""
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.lineno, node.value
+
+
+def test_the_core_names_no_policy(trees):
+    """What the core needs to know of a policy stands in its record; `model/target_ref` names the routes."""
+    policy = re.compile(r"\b(" + "|".join(kind.name for kind in POLICIES) + r")\b")
+    core = {file: tree for file, tree in trees.items() if SOURCE / "core" in file.parents}
+    named = [
+        f"{in_house(file)}:{line}: {text}"
+        for file, tree in core.items()
+        for line, text in texts(tree)
+        if policy.search(text)
+    ]
+    assert named == []
+
+
 def links(page: Path) -> Iterator[str]:
     """Where a page leads within the house; what stands in code is no link."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -202,7 +202,7 @@ def test_a_system_kind_stays_in_the_system_namespace():
 
 @pytest.mark.parametrize("place", [ZONE, GLOBAL])
 def test_all_default_objects_are_admitted_without_a_word(place):
-    documents = [*defaults.mesh_policies("demo", {}), *defaults.hostname_generators(place)]
+    documents = [*defaults.mesh_policies(POLICIES, "demo", {}), *defaults.hostname_generators(place)]
     assert len(documents) == 4 + (2 if place is ZONE else 5)
     for document in documents:
         made = admit(document, place)
@@ -210,9 +210,10 @@ def test_all_default_objects_are_admitted_without_a_word(place):
 
 
 def test_a_mesh_can_skip_default_policies():
-    assert list(defaults.mesh_policies("demo", {"skipCreatingInitialPolicies": ["*"]})) == []
+    assert list(defaults.mesh_policies(POLICIES, "demo", {"skipCreatingInitialPolicies": ["*"]})) == []
     left = {
-        d["type"] for d in defaults.mesh_policies("demo", {"skipCreatingInitialPolicies": ["MeshTimeout"]})
+        d["type"]
+        for d in defaults.mesh_policies(POLICIES, "demo", {"skipCreatingInitialPolicies": ["MeshTimeout"]})
     }
     assert left == {"MeshCircuitBreaker", "MeshRetry"}
 

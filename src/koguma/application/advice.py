@@ -85,7 +85,7 @@ class Departure(msgspec.Struct, frozen=True):
 
 async def departure(context: Context, resources: Sequence[Resource]) -> Departure:
     """What has to be known before objects are deleted, to tell afterwards what their absence does."""
-    asked = [each for each in resources if each.kind in (*mentions.KINDS, permissions.KIND)]
+    asked = [each for each in resources if each.kind in mentions.KINDS or _is_permission(context, each.key)]
     if not asked:
         return Departure(tuple(resources), {}, frozenset())
     db = await context.database()
@@ -94,9 +94,14 @@ async def departure(context: Context, resources: Sequence[Resource]) -> Departur
     for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in mentions.KINDS}):
         for key, mention in mentions.of(db, mesh, kind, keys):
             found.setdefault(key, []).append(mention)
-    meshes = {key.mesh for key in keys if key.kind == permissions.KIND}
+    meshes = {key.mesh for key in keys if _is_permission(context, key)}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
     return Departure(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
+
+
+def _is_permission(context: Context, key: Key) -> bool:
+    policy = context.kinds[key.kind].policy
+    return policy is not None and policy.lets_in is not None
 
 
 async def told_of(context: Context, left: Departure, tried: Tried = None) -> list[tuple[str, ...]]:

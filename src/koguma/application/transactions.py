@@ -112,7 +112,7 @@ async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
         return []
     data = await asyncio.to_thread(context.signing_key)  # tens of milliseconds of arithmetic
     secret = {"type": "Secret", "mesh": mesh.name, "name": DATAPLANE.key_name(1, mesh.name), "data": data}
-    documents = (secret, *defaults.mesh_policies(mesh.name, mesh.spec))
+    documents = (secret, *defaults.mesh_policies(context.kinds, mesh.name, mesh.spec))
     return [Put(made_here(context, document), None) for document in documents]
 
 

@@ -168,7 +168,7 @@ class _Files:
         """What comes with the new meshes, less what the files say themselves."""
         for key in self.documents:
             if key.kind == "Mesh" and key not in self._old_meshes:
-                made = map(self.made, defaults.mesh_policies(key.name, self.there[key].spec))
+                made = map(self.made, defaults.mesh_policies(self.kinds, key.name, self.there[key].spec))
                 yield from (resource for resource in made if resource.key not in self.there)
 
     def made(self, document: Json) -> Resource:

@@ -253,7 +253,7 @@ def remarks(kind: Kind, written: Json, about: About) -> Iterator[str]:
     The policies that come with a mesh are written as Kuma 2.13 writes them, with fields that it deprecates.
     Whoever did not write them need not hear that.
     """
-    if not defaults.is_untouched(kind.name, about.mesh, about.name, written):
+    if not defaults.is_untouched(kind, about.mesh, about.name, written):
         yield from kind.warn(kind.read(kind.clean(written)), about)
 
 

@@ -1,128 +1,27 @@
 """Defaults: the objects that come with a new mesh, and with a new control plane, as Kuma 2.13 makes them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
 
+from koguma.model.kind import Kind
 from koguma.model.place import Place
 from koguma.model.schema import Json
 
-_MESH_REF: Final[Json] = {"kind": "Mesh"}
-_HTTP_RETRY: Final[Json] = {
-    "numRetries": 5,
-    "perTryTimeout": "16s",
-    "backOff": {"baseInterval": "25ms", "maxInterval": "250ms"},
-}
 
-# Name prefix, kind, spec: stored as `<prefix>-<mesh>`.
-_POLICIES: Final[tuple[tuple[str, str, Json], ...]] = (
-    (
-        "mesh-timeout-all",
-        "MeshTimeout",
-        {
-            "targetRef": {"kind": "Mesh", "proxyTypes": ["Sidecar"]},
-            "from": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {
-                        "connectionTimeout": "10s",
-                        "idleTimeout": "2h0m0s",
-                        "http": {
-                            "requestTimeout": "0s",
-                            "streamIdleTimeout": "1h0m0s",
-                            "maxStreamDuration": "0s",
-                        },
-                    },
-                }
-            ],
-            "to": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {
-                        "connectionTimeout": "5s",
-                        "idleTimeout": "1h0m0s",
-                        "http": {"requestTimeout": "15s", "streamIdleTimeout": "30m0s"},
-                    },
-                }
-            ],
-        },
-    ),
-    (
-        "mesh-gateways-timeout-all",
-        "MeshTimeout",
-        {
-            "targetRef": {"kind": "Mesh", "proxyTypes": ["Gateway"]},
-            "from": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {
-                        "idleTimeout": "5m0s",
-                        "http": {"streamIdleTimeout": "5s", "requestHeadersTimeout": "500ms"},
-                    },
-                }
-            ],
-            "to": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {"idleTimeout": "1h0m0s", "http": {"streamIdleTimeout": "5s"}},
-                }
-            ],
-        },
-    ),
-    (
-        "mesh-circuit-breaker-all",
-        "MeshCircuitBreaker",
-        {
-            "targetRef": _MESH_REF,
-            "to": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {
-                        "connectionLimits": {
-                            "maxConnections": 1024,
-                            "maxPendingRequests": 1024,
-                            "maxRequests": 1024,
-                            "maxRetries": 3,
-                        }
-                    },
-                }
-            ],
-        },
-    ),
-    (
-        "mesh-retry-all",
-        "MeshRetry",
-        {
-            "targetRef": _MESH_REF,
-            "to": [
-                {
-                    "targetRef": _MESH_REF,
-                    "default": {
-                        "tcp": {"maxConnectAttempt": 5},
-                        "http": _HTTP_RETRY,
-                        "grpc": _HTTP_RETRY,
-                    },
-                }
-            ],
-        },
-    ),
-)
-
-
-def is_untouched(kind: str, mesh: str, name: str, spec: Json) -> bool:
+def is_untouched(kind: Kind, mesh: str, name: str, spec: Json) -> bool:
     """Whether a policy is one that came with its mesh and that nobody changed."""
-    return any(
-        kind == own and name == f"{prefix}-{mesh}" and spec == policy for prefix, own, policy in _POLICIES
-    )
+    known = kind.policy.mesh_defaults if kind.policy else ()
+    return any(name == f"{each.prefix}-{mesh}" and spec == each.spec for each in known)
 
 
-def mesh_policies(mesh: str, spec: Json) -> Iterator[Mapping[str, Json]]:
+def mesh_policies(kinds: Iterable[Kind], mesh: str, spec: Json) -> Iterator[Mapping[str, Json]]:
     """The policies of a new mesh, as plain documents, less those that it asks to skip."""
     skipped = set(spec.get("skipCreatingInitialPolicies") or ())
     if "*" in skipped:
         return
-    for prefix, kind, policy in _POLICIES:
-        if kind not in skipped:
-            yield {"type": kind, "mesh": mesh, "name": f"{prefix}-{mesh}", "spec": policy}
+    found = [(kind.policy.phase, kind.name, kind.policy) for kind in kinds if kind.policy is not None]
+    for _, kind, policy in sorted(found, key=lambda each: each[:2]):
+        for each in policy.mesh_defaults if kind not in skipped else ():
+            yield {"type": kind, "mesh": mesh, "name": f"{each.prefix}-{mesh}", "spec": each.spec}
 
 
 def _generator(name: str, selects: str, wanted: Mapping[str, str], template: str) -> Mapping[str, Json]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koguma.core import items, match, order
+from koguma.core import items, match, order, world
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, Policies
@@ -49,8 +49,9 @@ def entries(db: Db, policies: Policies) -> tuple[InboundRule, ...]:
 
 
 def _inbound_entries(db: Db, policy: Key) -> Iterator[InboundRule]:
-    if policy.kind == "MeshGatewayHTTPRoute":
-        return  # its `rules` are routes
+    record = world.kind_of(db, policy.kind).policy
+    if record is not None and record.rules_are_routes:
+        return
     spec = items.clean_spec(db, policy)
     for index, entry in enumerate(spec.get("from") or ()):
         yield InboundRule(_from_client(entry.get("targetRef") or {}), ItemId(policy, "from", index))

@@ -68,6 +68,13 @@ POLICY = Sync(
 )
 
 
+class DefaultPolicy(msgspec.Struct, frozen=True):
+    """A policy that comes with each new mesh, under the name `<prefix>-<mesh>`."""
+
+    prefix: str
+    spec: Json
+
+
 class Policy(msgspec.Struct, frozen=True):
     """What a policy is made of: which lists it has, when it acts, and what it does to an Envoy."""
 
@@ -78,6 +85,10 @@ class Policy(msgspec.Struct, frozen=True):
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
     overlays: Overlays = Overlays()  # what it does to an Envoy
     read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
+    rules_are_routes: bool = False  # its `rules` say where requests go, and nothing about calls that arrive
+    mesh_defaults: tuple[DefaultPolicy, ...] = ()
+    # Whether a clean spec lets anybody call. A mesh with mTLS and no such policy is reported (KG016).
+    lets_in: Callable[[Json], bool] | None = None
 
     @property
     def acts(self) -> bool:

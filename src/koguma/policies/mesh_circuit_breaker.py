@@ -32,7 +32,7 @@ import msgspec
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, About, DefaultPolicy, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
@@ -321,6 +321,23 @@ def _renamed(said: Json, names: dict[str, str]) -> Data:
     return {name: said[field] for field, name in names.items() if said.get(field) is not None}
 
 
+_LIMITS_DEFAULT: Final = {
+    "maxConnections": 1024,
+    "maxPendingRequests": 1024,
+    "maxRequests": 1024,
+    "maxRetries": 3,
+}
+_DEFAULTS: Final = (
+    DefaultPolicy(
+        "mesh-circuit-breaker-all",
+        {
+            "targetRef": {"kind": "Mesh"},
+            "to": [{"targetRef": {"kind": "Mesh"}, "default": {"connectionLimits": _LIMITS_DEFAULT}}],
+        },
+    ),
+)
+
+
 KIND = Kind(
     name="MeshCircuitBreaker",
     plural="meshcircuitbreakers",
@@ -336,6 +353,7 @@ KIND = Kind(
         has_rules=True,
         from_as_rules=True,
         overlays=Overlays(outbound=outbound, inbound=inbound),
+        mesh_defaults=_DEFAULTS,
     ),
     clean=spelling.refs,
     v1=spelling.RULES,

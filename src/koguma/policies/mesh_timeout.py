@@ -28,7 +28,7 @@ from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, About, DefaultPolicy, Kind, Policy
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
@@ -305,6 +305,36 @@ def _caller_filter() -> Data:
     )
 
 
+def _default(prefix: str, proxy_type: str, inbound_conf: Json, outbound_conf: Json) -> DefaultPolicy:
+    spec = {
+        "targetRef": {"kind": "Mesh", "proxyTypes": [proxy_type]},
+        "from": [{"targetRef": {"kind": "Mesh"}, "default": inbound_conf}],
+        "to": [{"targetRef": {"kind": "Mesh"}, "default": outbound_conf}],
+    }
+    return DefaultPolicy(prefix, spec)
+
+
+_HTTP: Final = {"requestTimeout": "0s", "streamIdleTimeout": "1h0m0s", "maxStreamDuration": "0s"}
+_DEFAULTS: Final = (
+    _default(
+        "mesh-timeout-all",
+        "Sidecar",
+        {"connectionTimeout": "10s", "idleTimeout": "2h0m0s", "http": _HTTP},
+        {
+            "connectionTimeout": "5s",
+            "idleTimeout": "1h0m0s",
+            "http": {"requestTimeout": "15s", "streamIdleTimeout": "30m0s"},
+        },
+    ),
+    _default(
+        "mesh-gateways-timeout-all",
+        "Gateway",
+        {"idleTimeout": "5m0s", "http": {"streamIdleTimeout": "5s", "requestHeadersTimeout": "500ms"}},
+        {"idleTimeout": "1h0m0s", "http": {"streamIdleTimeout": "5s"}},
+    ),
+)
+
+
 KIND = Kind(
     name="MeshTimeout",
     plural="meshtimeouts",
@@ -320,6 +350,7 @@ KIND = Kind(
         has_rules=True,
         from_as_rules=True,
         overlays=Overlays(outbound=outbound, inbound=inbound),
+        mesh_defaults=_DEFAULTS,
     ),
     clean=spelling.refs,
     v1=spelling.RULES_BESIDE_TO,

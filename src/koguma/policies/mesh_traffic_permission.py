@@ -163,6 +163,18 @@ def _name(ruled: Ruled) -> str:
     return ruled.kri or str(ruled.origin)
 
 
+_LETS_IN: Final = ("Allow", "AllowWithShadowDeny")
+
+
+def lets_in(spec: Json) -> bool:
+    """Whether a spec allows anybody to call."""
+    actions = ((each.get("default") or {}).get("action") for each in spec.get("from") or ())
+    if any(action in _LETS_IN for action in actions):
+        return True
+    confs = [each.get("default") or {} for each in spec.get("rules") or ()]
+    return any(conf.get("allow") or conf.get("allowWithShadowDeny") for conf in confs)
+
+
 _V1: Final = CleanShape(
     keeps=(
         Older(
@@ -180,7 +192,13 @@ KIND = Kind(
     spec=MeshTrafficPermissionSpec,
     columns=columns.INBOUND,
     sync=POLICY,
-    policy=Policy(phase=Phase.PERMISSIONS, has_from=True, has_rules=True, overlays=Overlays(inbound=inbound)),
+    policy=Policy(
+        phase=Phase.PERMISSIONS,
+        has_from=True,
+        has_rules=True,
+        overlays=Overlays(inbound=inbound),
+        lets_in=lets_in,
+    ),
     clean=spelling.refs,
     v1=_V1,
     validate=validate,

@@ -117,7 +117,7 @@ def _http_route(entry: ItemId, where: str, ports: Sequence[world.Port]) -> Itera
         return
     message = (
         f"{entry.policy} changes nothing on {where}: {_spoken_words(ports)}; set appProtocol to http,"
-        " http2 or grpc, or write a MeshTCPRoute"
+        f" http2 or grpc, or write a {target_ref.TCP_ROUTE}"
     )
     yield Problem(WRONG_PROTOCOL, message, (entry.policy,), path=f"{entry.path}.targetRef")
 
@@ -175,7 +175,8 @@ def _selected_inbounds(db: Db, selector: match.Selector) -> Iterator[world.Inbou
 def never_matched(db: Db, policy: Key) -> Iterator[Problem]:
     """Rules of a route whose requests all go to earlier rules of the same list."""
     spec = items.clean_spec(db, policy)
-    if policy.kind == "MeshGatewayHTTPRoute":
+    record = world.kind_of(db, policy.kind).policy
+    if record is not None and record.rules_are_routes:
         yield from _never_matched(policy, spec.get("rules") or (), "spec.rules")
     elif policy.kind == target_ref.HTTP_ROUTE:
         for index, entry in enumerate(spec.get("to") or ()):

@@ -4,10 +4,9 @@ Without mTLS permissions do not act. With it a call that nothing allows is denie
 there is a permission stops all traffic, and so does deleting the last permission.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
 
-from koguma.core import world
+from koguma.core import match, world
 from koguma.core.build import tls
 from koguma.core.incremental import Db
 from koguma.core.items import clean_spec
@@ -15,39 +14,50 @@ from koguma.core.oddities.problem import NO_PERMISSION, Problem
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
-KIND: Final = "MeshTrafficPermission"
-_LETS_IN: Final = ("Allow", "AllowWithShadowDeny")
-
 
 def none_allows(db: Db, mesh: str) -> Iterator[Problem]:
     """A mesh with mTLS in which no permission lets anybody in."""
-    if tls.mtls(db, mesh) is None or allowing(db, mesh):
+    if tls.mtls(db, mesh) is None or not kinds(db) or allowing(db, mesh):
         return
-    there = world.BY_KIND.keys(db, (KIND, mesh))
-    which = f"each {KIND} in it only denies" if there else f"there is no {KIND} in it"
+    kind = " or ".join(kinds(db))
+    there = _there(db, mesh)
+    which = f"each {kind} in it only denies" if there else f"there is no {kind} in it"
     message = (
-        f'mesh "{mesh}" has mTLS, and {which}, so every call between its proxies is denied; write a {KIND}'
+        f'mesh "{mesh}" has mTLS, and {which}, so every call between its proxies is denied; write a {kind}'
         " that allows somebody"
     )
-    objects = (Key("Mesh", "", "", "", mesh), *sorted(there))
+    objects = (Key("Mesh", "", "", "", mesh), *there)
     yield Problem(NO_PERMISSION, message, objects, path="mtls.enabledBackend")
+
+
+def kinds(db: Db) -> tuple[str, ...]:
+    """The kinds whose policies decide who may call, in the order of their phases."""
+    return tuple(kind for kind in match.policy_kinds(db) if _hook(db, kind) is not None)
+
+
+def _hook(db: Db, kind: str) -> Callable[[Json], bool] | None:
+    policy = world.kind_of(db, kind).policy
+    return policy.lets_in if policy else None
 
 
 def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
     """The same, where a permission is asked about."""
-    if policy.kind == KIND:
+    if _hook(db, policy.kind) is not None:
         yield from none_allows(db, policy.mesh)
 
 
 def allowing(db: Db, mesh: str) -> tuple[Key, ...]:
     """The permissions of a mesh that let somebody in, wherever they act."""
-    keys = world.BY_KIND.keys(db, (KIND, mesh))
-    return tuple(sorted(key for key in keys if _allows(clean_spec(db, key))))
+    return tuple(key for key in _there(db, mesh) if _allows(db, key))
 
 
-def _allows(spec: Json) -> bool:
-    decided = ((each.get("default") or {}).get("action") for each in spec.get("from") or ())
-    if any(action in _LETS_IN for action in decided):
-        return True
-    confs = [each.get("default") or {} for each in spec.get("rules") or ()]
-    return any(conf.get("allow") or conf.get("allowWithShadowDeny") for conf in confs)
+def _there(db: Db, mesh: str) -> tuple[Key, ...]:
+    return tuple(sorted(key for kind in kinds(db) for key in world.BY_KIND.keys(db, (kind, mesh))))
+
+
+def _allows(db: Db, key: Key) -> bool:
+    hook = _hook(db, key.kind)
+    try:
+        return hook is not None and hook(clean_spec(db, key))
+    except Exception:  # noqa: BLE001 - a policy of another package may raise anything
+        return False

@@ -29,7 +29,7 @@ from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
 from koguma.model import columns, duration, target_ref
-from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
+from koguma.model.kind import POLICY, About, CleanShape, DefaultPolicy, Kind, Older, Policy
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
@@ -288,6 +288,20 @@ def warn(spec: MeshRetrySpec, _about: About) -> Iterator[str]:
 _V1: Final = CleanShape(lacks=(Older("spec.to[].default.http.retryOn[]", "write 5xx", value="5XX"),))
 
 
+_HTTP_DEFAULT: Final = {
+    "numRetries": 5,
+    "perTryTimeout": "16s",
+    "backOff": {"baseInterval": "25ms", "maxInterval": "250ms"},
+}
+_CONF_DEFAULT: Final = {"tcp": {"maxConnectAttempt": 5}, "http": _HTTP_DEFAULT, "grpc": _HTTP_DEFAULT}
+_DEFAULTS: Final = (
+    DefaultPolicy(
+        "mesh-retry-all",
+        {"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": _CONF_DEFAULT}]},
+    ),
+)
+
+
 KIND = Kind(
     name="MeshRetry",
     plural="meshretries",
@@ -297,7 +311,12 @@ KIND = Kind(
     spec=MeshRetrySpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(phase=Phase.RETRIES, has_to=True, overlays=Overlays(outbound=overlay.outbound)),
+    policy=Policy(
+        phase=Phase.RETRIES,
+        has_to=True,
+        overlays=Overlays(outbound=overlay.outbound),
+        mesh_defaults=_DEFAULTS,
+    ),
     clean=clean,
     v1=_V1,
     validate=validate,
