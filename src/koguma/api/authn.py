@@ -28,7 +28,7 @@ from koguma.access.user import (
     User,
 )
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
-from koguma.model.short_keys import kept_if_short
+from koguma.model.short_keys import is_short, kept_if_short
 
 # What proxies add to requests that they pass on; nginx adds nothing unless told to, so this is no proof that
 # there was none, and `localhost_is_admin` is off unless the operator knows.
@@ -106,6 +106,8 @@ def is_loopback(address: str) -> bool:
 
 @kept_if_short(maxsize=1024)
 def _is_own_host(host: str) -> bool:
+    if not is_short(host):  # urlsplit would keep it; no name of this machine is that long
+        return False
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
