@@ -248,7 +248,7 @@ TASK_STARTERS = (
     "dp/",
     "xds/pace.py",
     "store/notices.py",
-    "reconcile/status_keeper.py",
+    "reconcile/following.py",
 )
 FORKS = ("fork", "forkpty", "preexec_fn", "multiprocessing")
 # asyncio itself starts processes with vfork; only a control plane runs on uvloop.

@@ -16,14 +16,14 @@ from koguma.access.authorizer import WRITE_VERBS
 from koguma.api import plain
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import Objects
-from koguma.application import advice, transactions
+from koguma.application import advice, compare_and_swap, transactions
 from koguma.application.context import Context
 from koguma.application.transactions import SecretName
 from koguma.application.write_access import WriteAccess
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms, names
-from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotAllowed
+from koguma.model.errors import BadRequest, Invalid, KogumaError, NotAllowed
 from koguma.model.forms import Draft
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -32,7 +32,6 @@ from koguma.store.contract import Change, Op, Operation
 
 SET_LABEL: Final = "koguma.io/set"
 OBJECTS_MAX: Final = 10_000
-_TRIES: Final = 50
 _ACTIONS: Final = {
     Op.CREATE: "created",
     Op.UPDATE: "configured",
@@ -62,23 +61,26 @@ class Apply:
         unknown_fields = plain.field_validation(call)
         wanted = _wanted(await call.documents())
         drafts = self._drafts(wanted)
-        for _ in range(_TRIES):
+        made: Sequence[Admitted] = ()
+        pruned: Sequence[Resource] = ()
+
+        async def attempt() -> web.StreamResponse:
+            nonlocal made, pruned
             made, operations, pruned = await self._plan(call, drafts, wanted, unknown_fields)
             left = await advice.departure(self._context, pruned)
-            try:
-                changes = await self._objects.commit(call, operations)
-            except (AlreadyExists, Conflict):
-                moved = self._moved(drafts, made) or self._any_moved(pruned)
-                if any(draft.revision is not None for draft in drafts) or not moved:
-                    raise
-                continue
+            changes = await self._objects.commit(call, operations)
             is_dry = plain.dry_run(call)
             tried = changes if is_dry else None
             warnings = await advice.told(self._context, made, tried)
             warnings += await advice.told_of(self._context, left, tried)
             results = self._results([*(one.resource for one in made), *pruned], warnings, changes)
             return self._answer(results, changes, is_dry=is_dry)
-        raise Conflict("the objects are being written by others all the time; try again")
+
+        def may_retry() -> bool:
+            has_precondition = any(draft.revision is not None for draft in drafts)
+            return not has_precondition and (self._moved(drafts, made) or self._any_moved(pruned))
+
+        return await compare_and_swap.retried(attempt, "one of the objects", may_retry)
 
     def _moved(self, drafts: Sequence[Draft], made: Sequence[Admitted]) -> bool:
         """Whether somebody wrote one of the objects since we looked: then it is worth another try."""

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from koguma.access.user import ANONYMOUS, User
 from koguma.api.call import JSON, Call, answer
-from koguma.application import transactions
+from koguma.application import compare_and_swap, transactions
 from koguma.application.context import Context, mesh_key
 from koguma.core import admission
 from koguma.core.build import network
@@ -36,7 +36,6 @@ from koguma.identity.claims import DataplaneClaims
 from koguma.model import forms, labels
 from koguma.model.errors import (
     BadRequest,
-    Conflict,
     Invalid,
     KogumaError,
     NotAllowed,
@@ -53,7 +52,6 @@ BODY_BYTES_MAX: Final = 256 * 1024
 BODY_BYTES_MAX_UNKNOWN: Final = 32 * 1024  # of somebody whose token does not hold
 BODY_SECONDS_MAX: Final = 10.0
 
-_TRIES: Final = 10
 _SAID_MAX: Final = 2000  # characters of an answer that stand in the log
 _AT_ONCE_BYTES: Final = 4 * 1024  # YAML of this length is read within some milliseconds
 _HOST_MAX: Final = 300
@@ -295,7 +293,8 @@ class ProxiesDoor:
     async def _remove(self, call: Call, claims: DataplaneClaims, asked: Farewell) -> None:
         """Delete a Dataplane that its proxy registered; one that somebody wrote stays."""
         context = self._context
-        for _ in range(_TRIES):
+
+        async def attempt() -> None:
             found = context.state.named("Dataplane", asked.mesh, asked.name)
             if found is None:
                 return
@@ -305,14 +304,10 @@ class ProxiesDoor:
             if asked.instance and found.labels.get(labels.INSTANCE, asked.instance) != asked.instance:
                 return  # a later run of the proxy has taken over
             operations = tuple(transactions.delete(context, found, found.revision))
-            try:
+            with contextlib.suppress(NotFound):
                 await context.store.write(Transaction(operations, call.user.name, "the proxy has stopped"))
-            except Conflict:
-                continue  # written in between; look again
-            except NotFound:
-                return
-            return
-        raise Conflict(f'Dataplane "{asked.name}" is being written by others all the time; try again')
+
+        await compare_and_swap.retried(attempt, f'Dataplane "{asked.name}"')
 
 
 async def _beside(size: int, read: Callable[..., _Read], *given: Any) -> _Read:

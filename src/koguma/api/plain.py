@@ -9,13 +9,13 @@ from aiohttp import web
 from koguma.api import lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.shown import Shown
-from koguma.application import advice, inline_secrets, transactions
+from koguma.application import advice, compare_and_swap, inline_secrets, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.model import forms
 from koguma.model.documents import BadDocument
-from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotAllowed, PreconditionFailed
+from koguma.model.errors import BadRequest, Invalid, NotAllowed, PreconditionFailed
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
@@ -23,7 +23,6 @@ from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Delete, Op, Operation, Transaction
 
-_TRIES: Final = 50
 _FORMATS: Final = {"universal": Form.PLAIN, "k8s": Form.KUBERNETES, "kubernetes": Form.KUBERNETES}
 _PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "status")
 
@@ -96,15 +95,18 @@ class Objects:
         if kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
         draft = self._draft(await _document(call, kind), kind, mesh, name)
-        for _ in range(_TRIES):
+        before: Resource | None = None
+
+        async def attempt() -> web.StreamResponse:
+            nonlocal before
             before = transactions.stored(context, draft)
-            try:
-                return await self._write(call, draft, before)
-            except (AlreadyExists, Conflict):
-                # Without a precondition the writer wants this, whatever came between.
-                if draft.revision is not None or transactions.stored(context, draft) == before:
-                    raise
-        raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
+            return await self._write(call, draft, before)
+
+        def may_retry() -> bool:
+            # Without a precondition the writer wants this, whatever came between.
+            return draft.revision is None and transactions.stored(context, draft) != before
+
+        return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
 
     async def patch(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Change parts of one object: a merge patch or a JSON patch on its plain form."""
@@ -115,16 +117,15 @@ class Objects:
             context.check_mesh(call.user, mesh)
         context.find(call.user, kind, mesh, name)
         change = await _document(call, kind)
-        for _ in range(_TRIES):
+
+        async def attempt() -> web.StreamResponse:
             before = context.find(call.user, kind, mesh, name)
             seen = forms.plain(inline_secrets.visible(context, call.user, before), kind)
             base = {name: part for name, part in seen.items() if name not in _PLAIN_COMPUTED}
             draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
-            try:
-                return await self._write(call, draft, before, "patch")
-            except Conflict:
-                continue
-        raise Conflict(f'{kind.name} "{name}" is being written by others all the time; try again')
+            return await self._write(call, draft, before, "patch")
+
+        return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"')
 
     async def delete(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Remove one object."""

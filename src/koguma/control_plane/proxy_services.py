@@ -36,7 +36,7 @@ from koguma.model.redacted import Redacted
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.proof.prover import Prover
-from koguma.reconcile.status_keeper import StatusKeeper
+from koguma.reconcile.statuses import StatusWriter
 from koguma.runtime.checks import Check
 from koguma.runtime.settings import Settings
 from koguma.xds.server import XdsServer
@@ -83,7 +83,7 @@ class ProxySide:
             settings.mesh_external_service_cidr,
             settings.mesh_multi_zone_service_cidr,
         )
-        self._statuses = StatusKeeper(context, clock, self._connected, self._certificates.certified, ranges)
+        self._statuses = StatusWriter(context, clock, self._connected, self._certificates.certified, ranges)
         self._xds: XdsServer | None = None
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,7 +95,7 @@ class ProxySide:
 
     async def start(self, identity: ServerIdentity, tls: ssl.SSLContext) -> None:
         """Load Envoy's schema, and listen."""
-        self._run("status keeper", self._statuses.run)
+        self._run("status writer", self._statuses.run)
         try:
             binary = schema.find_envoy()
             known = await asyncio.to_thread(schema.load, binary)
@@ -111,7 +111,7 @@ class ProxySide:
             self._certificates,
             encoder,
             self._clock,
-            self._statuses.poke,
+            self._statuses.recount,
         )
         self._run("proxies", self.fleet.rounds.run)
         self._run("quarantine", self.fleet.quarantine.run)

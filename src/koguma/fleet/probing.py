@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from koguma.access.user import SYSTEM
+from koguma.application import compare_and_swap
 from koguma.application.context import Context, mesh_key
 from koguma.core.build import endpoints
 from koguma.core.build.network import NodeMetadata
@@ -23,7 +24,7 @@ from koguma.fleet.gate import ProxyAdmission, ProxyGate
 from koguma.fleet.node_metadata import node_metadata_of
 from koguma.identity import dataplane_auth
 from koguma.kinds import service_probe
-from koguma.model.errors import Conflict, Gone, NotFound, Unavailable
+from koguma.model.errors import Gone, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Put, Transaction
 from koguma.store.waiting import log_waiting
@@ -33,7 +34,6 @@ ARRIVAL_SECONDS: Final = 10.0  # that a proxy is waited for whose Dataplane come
 CHANGE_SECONDS: Final = 1.0  # between two changes of one proxy, however fast it reports
 REASON: Final = "service probe"
 
-_ATTEMPTS: Final = 5
 _KINDS: Final = frozenset({"Dataplane"})
 
 _log = structlog.get_logger("koguma.probing")
@@ -109,7 +109,7 @@ class ProbedDataplane:
 
     async def report(self, healthy: Mapping[str, bool]) -> None:
         """Store what a report changes; where the store is away the next report does."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(compare_and_swap.ATTEMPTS):
             now = self._context.state.get(self._key)
             if now is None:
                 return  # it has gone
@@ -118,9 +118,9 @@ class ProbedDataplane:
                 return
             put = Put(msgspec.structs.replace(now, spec=spec), now.revision)
             try:
-                await self._context.store.write(Transaction((put,), SYSTEM, REASON))
-            except (Conflict, NotFound):
-                continue  # somebody else wrote it in between; look again
+                transaction = Transaction((put,), SYSTEM, REASON)
+                if not await compare_and_swap.written_if_first(self._context.store, transaction):
+                    continue
             except Unavailable as error:
                 log_waiting(_log, "a report waits for the store", error, proxy=str(self._key))
                 return

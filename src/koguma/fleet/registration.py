@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from koguma.access.user import SYSTEM, User
-from koguma.application import transactions
+from koguma.application import compare_and_swap, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
@@ -24,7 +24,7 @@ from koguma.fleet import bootstrap_request
 from koguma.fleet.gate import PROXY, ProxyGate, is_registered
 from koguma.identity.claims import DataplaneClaims
 from koguma.model import documents, forms, labels
-from koguma.model.errors import BadRequest, Conflict, Invalid, NotFound, Unavailable
+from koguma.model.errors import BadRequest, Invalid, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, cut
@@ -39,7 +39,6 @@ CLAIMS_AT_ONCE: Final = 200
 CLAIM_PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 5.0
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
-_ATTEMPTS: Final = 5
 _NAME_MAX: Final = 253  # characters of a name that stand in a message
 _ALIKE_MAX: Final = 1024
 _WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
@@ -106,27 +105,32 @@ class Registration:
 
     async def register(self, plan: Plan) -> Resource:
         """Store the Dataplane as it is now; nothing is written where nothing differs."""
+
+        def plan_again() -> bool:
+            nonlocal plan
+            plan = self.plan(plan.given, plan.claims)
+            return True
+
+        return await compare_and_swap.retried(
+            lambda: self._register(plan), f'Dataplane "{plan.resource.core_name}"', plan_again
+        )
+
+    async def _register(self, plan: Plan) -> Resource:
         here = self._context.about.instance_id
-        for _ in range(_ATTEMPTS):
-            if plan.is_operators:
-                return plan.resource
-            before, wanted = plan.before, _connected(plan.resource, here)
-            if before is not None and _equal(before, wanted):
-                return before
-            if before is not None and _equal(_connected(before, here), wanted):
-                self._claim(before)
-                return _connected(before, here)
-            written = tuple(
-                msgspec.structs.replace(each, resource=wanted) if isinstance(each, Put) else each
-                for each in plan.operations
-            )
-            try:
-                await self._context.store.write(Transaction(written, SYSTEM, "proxy connected"))
-            except Conflict:
-                plan = self.plan(plan.given, plan.claims)  # somebody else wrote it in between; look again
-                continue
-            return self._context.state.get(wanted.key) or wanted
-        raise Conflict(f"{plan.resource.key} changes too often to be registered")
+        if plan.is_operators:
+            return plan.resource
+        before, dataplane = plan.before, _connected(plan.resource, here)
+        if before is not None and _equal(before, dataplane):
+            return before
+        if before is not None and _equal(_connected(before, here), dataplane):
+            self._claim(before)
+            return _connected(before, here)
+        operations = tuple(
+            msgspec.structs.replace(each, resource=dataplane) if isinstance(each, Put) else each
+            for each in plan.operations
+        )
+        await self._context.store.write(Transaction(operations, SYSTEM, "proxy connected"))
+        return self._context.state.get(dataplane.key) or dataplane
 
     def _claim(self, resource: Resource) -> None:
         """Note that a known proxy has come to us. When thousands do, that is written with others, later."""
@@ -152,9 +156,9 @@ class Registration:
             claims = dict(islice(self._claims.items(), CLAIMS_AT_ONCE))
             puts = [put for key, seen in claims.items() if (put := self._claimed(key, seen)) is not None]
             try:
-                await self._context.store.write(Transaction(tuple(puts), SYSTEM, "proxies connected"))
-            except (Conflict, NotFound):
-                continue  # one of them changed in between; look again
+                transaction = Transaction(tuple(puts), SYSTEM, "proxies connected")
+                if not await compare_and_swap.written_if_first(self._context.store, transaction):
+                    continue  # one of them changed in between; look again
             except Unavailable as error:
                 log_waiting(_log, "proxies' claims wait for the store", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -178,17 +182,15 @@ class Registration:
 
     async def ready(self, resource: Resource) -> None:
         """Note that a proxy has taken its configuration, so that others may call it."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(compare_and_swap.ATTEMPTS):
             now = self._context.state.get(resource.key)
             if now is None or self.is_ready(resource):
                 return
             annotations = _annotated(now, labels.READY, ready_mark(now))
             put = Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
-            try:
-                await self._context.store.write(Transaction((put,), SYSTEM, "proxy ready"))
-            except (Conflict, NotFound):
-                continue
-            return
+            transaction = Transaction((put,), SYSTEM, "proxy ready")
+            if await compare_and_swap.written_if_first(self._context.store, transaction):
+                return
 
     async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
         """Remove it after a while, unless it has connected again, here or elsewhere."""
@@ -214,12 +216,10 @@ class Registration:
         owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
         if now.annotations.get(CONNECTED_TO) != owner:
             return
-        try:
-            deletion = tuple(transactions.delete(self._context, now, now.revision))
-            await self._context.store.write(Transaction(deletion, SYSTEM, "proxy disconnected"))
-        except (Conflict, NotFound):
-            return  # it connected again, or is gone already
-        _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
+        deletion = tuple(transactions.delete(self._context, now, now.revision))
+        transaction = Transaction(deletion, SYSTEM, "proxy disconnected")
+        if await compare_and_swap.written_if_first(self._context.store, transaction):
+            _log.info("proxy deregistered", proxy=now.core_name, mesh=now.mesh)
 
 
 def _connected(resource: Resource, instance: str) -> Resource:

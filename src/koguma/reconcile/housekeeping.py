@@ -4,7 +4,6 @@ Every control plane does this and none leads: each step is written over the revi
 so whoever comes first has done it for all, and the others look again.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
 
@@ -12,7 +11,7 @@ import msgspec
 import structlog
 
 from koguma.access.user import SYSTEM
-from koguma.application import kube_admission, namespaces
+from koguma.application import compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.application.namespaces import NAMESPACE
 from koguma.core.identity import DEFAULT_NAMESPACE
@@ -21,19 +20,17 @@ from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its co
 from koguma.kube.owners import FOREGROUND, Disown, Owners, Release, Remove, Step
 from koguma.model import forms
 from koguma.model.errors import (
-    AlreadyExists,
     Conflict,
     Forbidden,
-    Gone,
     Invalid,
     KogumaError,
-    NotFound,
     Unavailable,
 )
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
+from koguma.reconcile.following import follow
 from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
-from koguma.store.waiting import log_waiting
+from koguma.store.feed import Subscription
 
 RETRY_SECONDS: Final = 1.0
 _REASON: Final = "housekeeping"
@@ -53,20 +50,16 @@ class Housekeeper:
 
     async def run(self) -> None:
         """Look at everything, and then at what changes."""
-        store = self._context.store
+        await follow(self._context.store, None, self._follow, _log, RETRY_SECONDS)
+
+    async def _follow(self, watch: Subscription) -> None:
+        self._owners = self._known(self._context.state.all())
+        await self._fill()
+        self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}
         while True:
-            news = store.watch(None, store.state.revision)
-            self._owners = self._known(store.state.all())
-            try:
-                await self._fill()
-                self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}
-                while True:
-                    await self._settle()
-                    for change in await news.next_batch(RETRY_SECONDS if self._retries else None):
-                        await self._note(change)
-            except (Gone, Unavailable) as error:
-                log_waiting(_log, "everything is looked at again", error)
-                await asyncio.sleep(RETRY_SECONDS)
+            await self._settle()
+            for change in await watch.next_batch(RETRY_SECONDS if self._retries else None):
+                await self._note(change)
 
     def _known(self, resources: Iterable[Resource] = ()) -> Owners:
         return Owners(resources, self._namespace_of, self._is_hidden)
@@ -199,9 +192,8 @@ class Housekeeper:
     async def _write(self, operations: Sequence[Operation]) -> bool:
         """Whether it is done; somebody else may have been first, or something holds it."""
         try:
-            await self._context.store.write(Transaction(tuple(operations), SYSTEM, _REASON))
-        except (AlreadyExists, Conflict, NotFound):
-            return False
+            transaction = Transaction(tuple(operations), SYSTEM, _REASON)
+            return await compare_and_swap.written_if_first(self._context.store, transaction)
         except Invalid as error:
             _log.warning("an object cannot be removed", reason=str(error))
             return False
@@ -210,4 +202,3 @@ class Housekeeper:
                 raise
             _log.warning("housekeeping waits", reason=error.detail)
             return False
-        return True

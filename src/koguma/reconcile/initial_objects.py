@@ -1,7 +1,6 @@
 """First start: the objects that a new store begins with, written once, by whoever gets there first."""
 
 import base64
-import contextlib
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,14 +10,14 @@ import msgspec
 
 from koguma.access.token_keys import TokenKeys
 from koguma.access.user import SYSTEM
-from koguma.application import namespaces, transactions
+from koguma.application import compare_and_swap, namespaces, transactions
 from koguma.application.context import Context
 from koguma.core import defaults, identity
 from koguma.identity import files, tokens
 from koguma.identity.claims import USER, ZONE
 from koguma.kube import rbac_defaults
 from koguma.kube.kinds import NATIVE_KINDS
-from koguma.model.errors import AlreadyExists, Conflict, Unauthenticated
+from koguma.model.errors import Unauthenticated
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -69,8 +68,8 @@ async def fill_kubernetes(context: Context) -> None:
     wanted += [_native(document) for document in documents]
     operations = [operation for resource in wanted for operation in _brought(context, resource)]
     if operations:
-        with contextlib.suppress(Conflict):  # another control plane on the same store was faster
-            await context.store.write(Transaction(tuple(operations), SYSTEM, "start"))
+        transaction = Transaction(tuple(operations), SYSTEM, "start")
+        await compare_and_swap.written_if_first(context.store, transaction)
 
 
 def _brought(context: Context, wanted: Resource) -> Iterator[Operation]:
@@ -101,10 +100,8 @@ def _native(document: Json) -> Resource:
 
 
 async def _write_once(context: Context, objects: list[Resource], reason: str) -> None:
-    try:
-        await context.store.write(Transaction(tuple(Put(o, 0) for o in objects), SYSTEM, reason))
-    except (AlreadyExists, Conflict):
-        return  # another control plane on the same store was faster
+    transaction = Transaction(tuple(Put(resource, 0) for resource in objects), SYSTEM, reason)
+    await compare_and_swap.written_if_first(context.store, transaction)
 
 
 def _documents(context: Context, settings: Settings) -> Iterator[Json]:

@@ -14,14 +14,13 @@ from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
 from koguma.api.kube.reading import Reading
 from koguma.api.kube.target import Target, check, check_writable
-from koguma.application import advice, kube_admission, namespaces
+from koguma.application import advice, compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.kube import owners
 from koguma.model.errors import Conflict, NotFound
 from koguma.model.resource import Resource
 from koguma.store.contract import Change, Delete, Op, Operation, Transaction, Unreadable
 
-_TRIES: Final = 50
 _FINALIZERS: Final = {"Foreground": owners.FOREGROUND, "Orphan": owners.ORPHAN}
 
 
@@ -75,17 +74,22 @@ class Deleting:
 
         Also what the caller should hear about it.
         """
-        for _ in range(_TRIES):
-            found = self._finder.find(target.endpoint, target.where, target.name)
+        found: Resource | Unreadable | None = None
+
+        def stored() -> Resource | Unreadable | None:
+            return self._finder.find(target.endpoint, target.where, target.name)
+
+        async def attempt() -> tuple[Change, tuple[str, ...]]:
+            nonlocal found
+            found = stored()
             if found is None:
                 raise NotFound
             if isinstance(found, Resource):
                 _check_preconditions(found, asked)
-            try:
-                return await self._delete(call, found, asked)
-            except Conflict:
-                continue
-        raise Conflict(f'{target.endpoint.qualified} "{target.name}" is being written by others all the time')
+            return await self._delete(call, found, asked)
+
+        what = f'{target.endpoint.qualified} "{target.name}"'
+        return await compare_and_swap.retried(attempt, what, lambda: stored() != found)
 
     async def _delete(
         self, call: Call, found: Resource | Unreadable, asked: DeleteOptions

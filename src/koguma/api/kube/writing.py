@@ -17,7 +17,7 @@ from koguma.api.kube.making import Making
 from koguma.api.kube.request import Request
 from koguma.api.kube.status import RefusedAt
 from koguma.api.kube.target import Target, check, check_writable
-from koguma.application import advice, transactions
+from koguma.application import advice, compare_and_swap, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import Made
 from koguma.core.admission import Admitted
@@ -32,7 +32,6 @@ from koguma.model.schema import Json, json_type
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Op, Transaction, Unreadable
 
-_TRIES: Final = 50
 _NAME_TRIES: Final = 8
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED: Final = 5
@@ -135,17 +134,20 @@ class Writing:
     async def _written(self, request: Request, make: Callable[[Stored], Made]) -> web.StreamResponse:
         """Write what is made of what is stored, and make it again where somebody was faster."""
         told = request.repeated()
-        for _ in range(_TRIES):
+        before: Stored = None
+
+        async def attempt() -> web.StreamResponse:
+            nonlocal before
             before = self._stored(request.target)
-            try:
-                made = make(before)
-                made = msgspec.structs.replace(made, warnings=(*told, *made.warnings))
-                return await self._answered(request, made, before)
-            except (AlreadyExists, Conflict):
-                if _revision(self._stored(request.target)) == _revision(before):
-                    raise
+            made = make(before)
+            made = msgspec.structs.replace(made, warnings=(*told, *made.warnings))
+            return await self._answered(request, made, before)
+
+        def may_retry() -> bool:
+            return _revision(self._stored(request.target)) != _revision(before)
+
         what = f'{request.endpoint.qualified} "{request.target.name}"'
-        raise Conflict(f"{what} is being written by others all the time")
+        return await compare_and_swap.retried(attempt, what, may_retry)
 
     def _stored(self, target: Target) -> Stored:
         return self._finder.find(target.endpoint, target.where, target.name)

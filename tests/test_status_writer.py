@@ -16,7 +16,7 @@ from koguma.core import admission, pipeline, vips
 from koguma.model import forms
 from koguma.model.errors import Invalid
 from koguma.model.place import Mode, Place
-from koguma.reconcile.status_keeper import PACE, StatusKeeper
+from koguma.reconcile.statuses import COUNT_INTERVAL, StatusWriter
 from koguma.runtime import settings
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
 from koguma.store.memory import MemoryLog
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Plane:
-    """What a keeper needs of a control plane, on a log that others may share."""
+    """What a writer needs of a control plane, on a log that others may share."""
 
     def __init__(self, log=None, place=HERE):
         self.clock = Clock()
@@ -65,23 +65,23 @@ class Plane:
             signing_key=lambda: "",
             database=LiveEngine(self.store, ALL, self.place).database,
         )
-        self.keeper = self.new_keeper()
+        self.writer = self.new_writer()
         return self
 
-    def new_keeper(self, context=None, ranges=vips.DEFAULT):
-        return StatusKeeper(
+    def new_writer(self, context=None, ranges=vips.DEFAULT):
+        return StatusWriter(
             context or self.context, self.clock, lambda: frozenset(self.connected), frozenset, ranges
         )
 
     def blind_to(self, *resources):
-        """A keeper that does not know yet what somebody else wrote a moment ago."""
+        """A writer that does not know yet what somebody else wrote a moment ago."""
         hidden = {resource.key for resource in resources}
 
         async def behind():
             seen = [each for each in self.store.state.all() if each.key not in hidden]
             return pipeline.load(ALL, self.place, seen)
 
-        return self.new_keeper(msgspec.structs.replace(self.context, database=behind))
+        return self.new_writer(msgspec.structs.replace(self.context, database=behind))
 
     async def write(self, *resources):
         for one in resources:
@@ -126,8 +126,8 @@ async def planes(number):
 
 
 @contextlib.asynccontextmanager
-async def running(*keepers):
-    tasks = [asyncio.create_task(keeper.run()) for keeper in keepers]
+async def running(*writers):
+    tasks = [asyncio.create_task(writer.run()) for writer in writers]
     try:
         yield
     finally:
@@ -151,7 +151,7 @@ async def eventually(question, expected):
 async def test_the_history_says_who_wrote_a_status_and_why(plane):
     web = stored_service("web")
     await plane.write(web, SVC)
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     change, first = await plane.store.history(web.key)
     assert (change.author, change.reason, first.author) == (SYSTEM, "status", "somebody")
     assert change.resource.status["vips"] == [{"ip": "241.0.0.1"}]
@@ -166,27 +166,27 @@ async def test_a_settled_mesh_makes_no_revisions(plane):
         SVC,
         stored_dataplane("w", "web"),
     )
-    assert await plane.revisions(plane.keeper.settle(["shop"])) == 3
-    plane.clock.now += 10 * PACE
-    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
-    assert await plane.revisions(plane.new_keeper().settle(["shop"])) == 0
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 3
+    plane.clock.now += 10 * COUNT_INTERVAL
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 0
+    assert await plane.revisions(plane.new_writer().settle(["shop"])) == 0
 
 
 async def test_many_services_are_written_in_few_batches(plane):
     await plane.write(*(stored_service(f"s{number}") for number in range(300)))
     before = plane.store.batches
-    assert await plane.revisions(plane.keeper.settle(["shop"])) == 300
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 300
     assert plane.store.batches - before == 2
 
 
 async def test_a_mesh_that_is_not_there_is_no_trouble(plane):
-    assert await plane.revisions(plane.keeper.settle(["nowhere", ""])) == 0
+    assert await plane.revisions(plane.writer.settle(["nowhere", ""])) == 0
 
 
 async def test_a_global_control_plane_writes_no_status():
     one = await Plane(place=Place(mode=Mode.GLOBAL, zone="")).open()
     await one.write(stored_mesh(), stored_service("web"))
-    assert await one.revisions(one.keeper.settle(["shop"])) == 0
+    assert await one.revisions(one.writer.settle(["shop"])) == 0
     await one.store.close()
 
 
@@ -212,7 +212,7 @@ MTLS = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin
     [
         ({}, {"mtls": MTLS}, "NotReady"),  # callers must not take the status of then for one of now
         ({"mtls": MTLS}, {"mtls": MTLS}, "Ready"),
-        ({"mtls": MTLS}, {}, "Ready"),  # the keeper tells
+        ({"mtls": MTLS}, {}, "Ready"),  # the writer tells
     ],
 )
 async def test_no_service_is_ready_in_the_moment_when_mtls_comes_on(plane, before, after, told):
@@ -235,19 +235,19 @@ async def test_an_address_outlives_a_restart():
     log, api, web = MemoryLog(), stored_service("api"), stored_service("web")
     first = await Plane(log).open()
     await first.write(stored_mesh(), web)
-    await first.keeper.settle(["shop"])
+    await first.writer.settle(["shop"])
     await first.write(api)
-    await first.keeper.settle(["shop"])
+    await first.writer.settle(["shop"])
     await first.store.close()
     second = await Plane(log).open()
-    assert await second.revisions(second.keeper.settle(["shop"])) == 0
+    assert await second.revisions(second.writer.settle(["shop"])) == 0
     assert [second.address(one) for one in (web, api)] == [["241.0.0.1"], ["241.0.0.2"]]
     await second.store.close()
 
 
 async def test_a_freed_address_is_not_given_to_the_next_service(plane):
     web, api, new = stored_service("web"), stored_service("api"), stored_service("new")
-    async with running(plane.keeper):
+    async with running(plane.writer):
         await plane.write(web)
         await eventually(lambda: plane.address(web), ["241.0.0.1"])
         await plane.write(api)
@@ -258,11 +258,11 @@ async def test_a_freed_address_is_not_given_to_the_next_service(plane):
 
 
 async def test_a_control_plane_does_not_reuse_what_another_gave_and_somebody_freed():
-    async with planes(2) as (one, other), running(other.keeper):
+    async with planes(2) as (one, other), running(other.writer):
         web, new = stored_service("web"), stored_service("new")
-        await other.keeper.settle(["shop"])
+        await other.writer.settle(["shop"])
         await one.write(web)
-        await one.keeper.settle(["shop"])
+        await one.writer.settle(["shop"])
         assert one.address(web) == ["241.0.0.1"]
         await one.delete(web)
         await one.write(new)
@@ -272,22 +272,22 @@ async def test_a_control_plane_does_not_reuse_what_another_gave_and_somebody_fre
 async def test_a_service_that_comes_back_has_a_new_address(plane):
     web = stored_service("web")
     await plane.write(web)
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     await plane.delete(web)
     await plane.write(web)
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     assert plane.address(web) == ["241.0.0.2"]
 
 
 async def test_a_range_that_is_used_up_is_told_and_others_go_on(plane):
-    keeper = plane.new_keeper(ranges=vips.ranges("241.0.0.0/30"))
+    writer = plane.new_writer(ranges=vips.ranges("241.0.0.0/30"))
     there = [stored_service(f"s{number}") for number in range(3)]
     await plane.write(*there)
-    await keeper.settle(["shop"])
-    assert [problem.about for problem in keeper.problems] == [there[2].key]
+    await writer.settle(["shop"])
+    assert [problem.about for problem in writer.problems] == [there[2].key]
     await plane.delete(there[0])
-    await keeper.settle(["shop"])
-    assert keeper.problems == []
+    await writer.settle(["shop"])
+    assert writer.problems == []
     assert [plane.address(one) for one in there[1:]] == [["241.0.0.2"], ["241.0.0.1"]]
 
 
@@ -307,14 +307,14 @@ async def test_one_address_given_twice_at_the_same_moment_is_mended(place):
         await eventually(lambda: one.store.state.revision, other.store.state.revision)
         assert one.address(old) == one.address(young) == ["241.0.0.1"]
 
-        await one.keeper.settle(["shop"])  # also where the mesh of the younger one was not touched
+        await one.writer.settle(["shop"])  # also where the mesh of the younger one was not touched
         assert [one.address(old), one.address(young)] == [["241.0.0.1"], ["241.0.0.2"]]
         await eventually(lambda: other.store.state.revision, one.store.state.revision)
-        assert await other.revisions(other.keeper.settle(["shop", "other"])) == 0
+        assert await other.revisions(other.writer.settle(["shop", "other"])) == 0
 
 
 async def test_control_planes_that_mend_at_once_agree():
-    async with planes(3) as (one, other, third), running(one.keeper, other.keeper, third.keeper):
+    async with planes(3) as (one, other, third), running(one.writer, other.writer, third.writer):
         there = [stored_service(f"s{number}", "241.0.0.7") for number in range(20)]
         await one.write(*there)
 
@@ -332,12 +332,12 @@ async def test_a_control_plane_that_is_behind_overwrites_nothing():
         web = stored_service("web")
         await one.write(web)
         old = list(one.store.state.all())
-        await one.keeper.settle(["shop"])
+        await one.writer.settle(["shop"])
 
         async def behind():
             return pipeline.load(ALL, HERE, old)
 
-        late = one.new_keeper(
+        late = one.new_writer(
             msgspec.structs.replace(one.context, database=behind), vips.ranges("10.0.0.0/8")
         )
         assert await one.revisions(late.settle(["shop"])) == 0
@@ -349,7 +349,7 @@ async def test_control_planes_that_count_differently_do_not_quarrel():
     async with planes(2) as (one, other):
         await one.write(web, *proxies)
         one.connected = {proxy.key for proxy in proxies}
-        async with running(one.keeper, other.keeper):
+        async with running(one.writer, other.writer):
             await eventually(lambda: bool(one.status(web)), expected=True)
             for _ in range(3):
                 look_again(one, other)
@@ -360,8 +360,8 @@ async def test_control_planes_that_count_differently_do_not_quarrel():
 
 def look_again(*planes):
     for each in planes:
-        each.clock.now += 2 * PACE
-        each.keeper.poke("shop")
+        each.clock.now += 2 * COUNT_INTERVAL
+        each.writer.recount("shop")
 
 
 async def quiet(plane):
@@ -381,25 +381,25 @@ async def test_changes_are_noticed_and_a_generator_concerns_every_mesh(plane):
         stored_service("web", mesh="other"),
         stored_dataplane("w", "web"),
     )
-    async with running(plane.keeper):
+    async with running(plane.writer):
         await plane.write(stored_mesh("other"), web, there)
         await eventually(lambda: [plane.address(one) for one in (there, web)], [["241.0.0.1"], ["241.0.0.2"]])
         await plane.write(SVC)
         await eventually(lambda: ["addresses" in plane.status(one) for one in (web, there)], [True, True])
-        plane.clock.now += 2 * PACE
+        plane.clock.now += 2 * COUNT_INTERVAL
         await plane.write(proxy)
         await eventually(lambda: plane.status(web)["dataplaneProxies"]["total"], 1)
 
 
 async def test_a_poke_counts_the_proxies(plane):
     web, proxy = stored_service("web"), stored_dataplane("w", "web")
-    async with running(plane.keeper):
+    async with running(plane.writer):
         await plane.write(web, proxy)
         await eventually(lambda: plane.status(web) and plane.status(web)["dataplaneProxies"]["total"], 1)
-        await asyncio.sleep(0.2)  # now the keeper waits for news, and none will come
-        plane.clock.now += 2 * PACE
+        await asyncio.sleep(0.2)  # now the writer waits for news, and none will come
+        plane.clock.now += 2 * COUNT_INTERVAL
         plane.connected = {proxy.key}
-        plane.keeper.poke("shop")
+        plane.writer.recount("shop")
         await eventually(lambda: plane.count(web), 1)
 
 
@@ -412,67 +412,67 @@ async def test_the_proxies_of_a_workload_are_counted(plane):
     ]
     plane.connected = {proxies[0].key, proxies[1].key, stored_dataplane("other", "web").key}
     await plane.write(backend, elsewhere, *proxies, stored_dataplane("other", "web"))
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     assert plane.status(backend) == {"dataplaneProxies": {"connected": 2, "healthy": 3, "total": 3}}
     assert plane.status(elsewhere) is None
-    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 0
 
 
 async def test_proxies_are_counted_at_a_pace_and_the_last_count_is_not_lost(plane):
     web, proxies = stored_service("web"), [stored_dataplane(f"w{number}", "web") for number in range(5)]
     await plane.write(web, *proxies)
-    await plane.keeper.settle(["shop"])
-    plane.clock.now += PACE
+    await plane.writer.settle(["shop"])
+    plane.clock.now += COUNT_INTERVAL
     counted = []
     for proxy in proxies:
         plane.connected.add(proxy.key)
-        await plane.keeper.settle(["shop"])
+        await plane.writer.settle(["shop"])
         counted.append(plane.count(web))
-        plane.clock.now += PACE / 4
+        plane.clock.now += COUNT_INTERVAL / 4
     assert counted == [1, 1, 1, 1, 5]
-    assert await plane.revisions(plane.keeper.settle(["shop"])) == 0
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 0
 
 
 async def test_a_count_that_waits_is_written_when_its_time_comes(plane):
     web, proxy = stored_service("web"), stored_dataplane("w", "web")
     await plane.write(web, proxy)
-    async with running(plane.keeper):
+    async with running(plane.writer):
         await eventually(lambda: bool(plane.status(web)), expected=True)
         plane.connected = {proxy.key}
-        plane.keeper.poke("shop")
+        plane.writer.recount("shop")
         await asyncio.sleep(0.1)
         assert plane.count(web) == 0
-        plane.clock.now += PACE
-        plane.keeper.poke("elsewhere")  # as time itself would, the clock being ours
+        plane.clock.now += COUNT_INTERVAL
+        plane.writer.recount("elsewhere")  # as time itself would, the clock being ours
         await eventually(lambda: plane.count(web), 1)
 
 
 async def test_an_address_or_a_name_does_not_wait_for_the_next_count(plane):
     web = stored_service("web")
     await plane.write(web)
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     await plane.write(SVC, stored_dataplane("w", "web"))
-    await plane.keeper.settle(["shop"])
+    await plane.writer.settle(["shop"])
     assert "addresses" in plane.status(web)
 
 
 async def test_a_store_that_is_away_is_waited_for(plane):
     await plane.write(stored_service("web"))
     await plane.store.close()
-    plane.keeper.poke("shop")
-    await plane.keeper.settle(["shop"])
-    assert plane.keeper._due_at == {"shop": plane.clock.now + timedelta(seconds=5)}
+    plane.writer.recount("shop")
+    await plane.writer.settle(["shop"])
+    assert plane.writer._loop._due_at == {"shop": plane.clock.now + timedelta(seconds=5)}
 
 
 async def test_what_is_known_of_a_mesh_goes_with_it(plane):
     await plane.write(stored_service("web"), stored_external("a", "x.ext"), stored_external("b", "x.ext"))
-    await plane.keeper.settle(["shop"])
-    assert [problem.rule for problem in plane.keeper.problems] == ["hostname"]
+    await plane.writer.settle(["shop"])
+    assert [problem.rule for problem in plane.writer.problems] == ["hostname"]
     gone = Transaction((DeleteMesh("shop"), Delete(stored_mesh().key)), "somebody")
     await plane.store.write(gone)
-    await plane.keeper.settle(["shop"])
-    assert plane.keeper.problems == []
-    memory = (plane.keeper._told, plane.keeper._looked_at, plane.keeper._due_at)
+    await plane.writer.settle(["shop"])
+    assert plane.writer.problems == []
+    memory = (plane.writer._written, plane.writer._looked_at, plane.writer._loop._due_at)
     assert memory == ({}, {}, {})
 
 
