@@ -4,8 +4,8 @@
 
 2,000 proxies in at least 200 classes, 500 services, 1,000 policies; the same with a quarter of the proxies,
 so that the cost of a change can be compared. Every proxy is connected and watched as in the control plane
-(`Watching`): what is measured is the path from stored objects to the snapshot that each Envoy gets. Times are
-CPU time; counts of what ran stand beside them.
+(`SnapshotWatcher`): what is measured is the path from stored objects to the snapshot that each Envoy gets.
+Times are CPU time; counts of what ran stand beside them.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import msgspec
 from koguma.core import admission, pipeline, rules
 from koguma.core.build import encoding, network
 from koguma.core.build.network import NodeMetadata
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.main import all_kinds
@@ -122,7 +122,7 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
         yield stored
 
 
-def connect(watching: Watching, proxy: Key) -> None:
+def connect(watching: SnapshotWatcher, proxy: Key) -> None:
     """Let a proxy connect, and watch what it gets."""
     watching.db.set(network.NODE_METADATA, proxy, NODE)
     watching.add(proxy)
@@ -139,7 +139,7 @@ def measured(
     started = time.process_time()
     db = pipeline.load(kinds, PLACE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
-    watching = Watching(db)
+    watching = SnapshotWatcher(db)
     for key in proxies:
         connect(watching, key)
     watching.changed()
@@ -169,7 +169,7 @@ def measured(
     return figures
 
 
-def _matched(kinds: Kinds, watching: Watching, rounds: int = 9) -> dict[str, Any]:
+def _matched(kinds: Kinds, watching: SnapshotWatcher, rounds: int = 9) -> dict[str, Any]:
     """A new proxy unlike all others: which policies select it."""
     db, times = watching.db, []
     for turn in range(rounds):
@@ -190,7 +190,11 @@ def _secret(kinds: Kinds, turn: int) -> Resource:
 
 
 def _change(
-    watching: Watching, written: Callable[[int], list[Resource]], rounds: int = 9, *, connects: bool = False
+    watching: SnapshotWatcher,
+    written: Callable[[int], list[Resource]],
+    rounds: int = 9,
+    *,
+    connects: bool = False,
 ) -> dict[str, Any]:
     db, times, changed, ran = watching.db, [], 0, 0
     for turn in range(rounds):

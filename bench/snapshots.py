@@ -21,7 +21,7 @@ from bench.compile import mesh as callable_mesh
 from koguma.core import pipeline, rules
 from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import NodeMetadata
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -46,7 +46,7 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
     yield admitted(kinds, {"type": "HostnameGenerator", "name": "all", "spec": names})
 
 
-def connect(db: Db, watching: Watching, key: Key) -> None:
+def connect(db: Db, watching: SnapshotWatcher, key: Key) -> None:
     """Let a proxy come."""
     node = NodeMetadata(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
     db.set(network.NODE_METADATA, key, node)
@@ -62,7 +62,7 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     before, started = rss_mb(), time.process_time()
     db = pipeline.load(kinds, PLACE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
-    watching = Watching(db)
+    watching = SnapshotWatcher(db)
     for key in proxies:
         connect(db, watching, key)
     watching.changed()
@@ -135,7 +135,7 @@ def _everywhere(seconds: int) -> dict[str, Any]:
 class _Timed:
     """Changes, and what follows from each until every offer is known."""
 
-    def __init__(self, db: Db, watching: Watching, proxies: list[Key], full: float) -> None:
+    def __init__(self, db: Db, watching: SnapshotWatcher, proxies: list[Key], full: float) -> None:
         self._db = db
         self._watching = watching
         self._full = full

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.runtime import background, logs
 from koguma.runtime.background import Background
 from tests.build import timeout
@@ -119,7 +119,7 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
         line = connect(plane, dataplane("web-1", service="web"), name="web-1")
         plane.run(next_offer(line))
         assert "koguma_push_rounds_failed_total 0.0" in plane("GET", "/metrics").body.decode()
-        works = Watching.changed
+        works = SnapshotWatcher.changed
         failures = iter([ValueError("too many values to unpack")])
 
         def fails(watching):
@@ -127,7 +127,7 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
                 raise error
             return works(watching)
 
-        monkeypatch.setattr(Watching, "changed", fails)
+        monkeypatch.setattr(SnapshotWatcher, "changed", fails)
         assert plane("PUT", "/meshes/default/meshtimeouts/t", timeout("t")).status == 201
         plane.run(next_offer(line))
         metrics = plane("GET", "/metrics").body.decode()

@@ -16,7 +16,7 @@ import msgspec
 from koguma.core import admission, pipeline, world
 from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import NodeMetadata
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
@@ -73,9 +73,9 @@ def proxy(db: Db, name: str) -> Key:
 
 
 @lru_cache(maxsize=2)
-def watching(db: Db) -> Watching:
+def watching(db: Db) -> SnapshotWatcher:
     """Who is connected to a database; the same for all who ask in one test."""
-    return Watching(db)
+    return SnapshotWatcher(db)
 
 
 def of(db: Db, name: str) -> Snapshot:

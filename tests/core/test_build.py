@@ -14,7 +14,7 @@ from building import CASES, Case, at, bodies, decoded, objects, of, plain, proxi
 
 from koguma.core import pipeline
 from koguma.core.build import snapshot
-from koguma.core.build.shape import NOWHERE
+from koguma.core.build.skeletons import NOWHERE
 from koguma.envoy.snapshot import TYPES
 from koguma.model import documents
 

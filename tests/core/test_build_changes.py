@@ -152,7 +152,7 @@ def test_an_edited_route_touches_its_own_routes_and_no_listener_or_cluster():
 def test_news_of_proxies_in_a_status_touch_nothing():
     db = running()
     assert after(db, service("a", 1, dataplaneProxies={"connected": 2, "healthy": 2, "total": 2})) == {}
-    assert not ran(db, "snapshot.", "outbound.resources")
+    assert not ran(db, "snapshot.", "outbound_spec.", "outbound.resources")
 
 
 def test_an_object_that_nobody_reads_runs_nothing():
@@ -169,7 +169,16 @@ def test_a_proxy_like_others_shares_what_it_calls_with_them():
     watching(db).changed()
     db.reset_counts()
     connect(db, twin.key)
-    assert not ran(db, "outbound.", "clusters.", "overlays.outbound", "match.matched")
+    assert not ran(
+        db,
+        "outbound.",
+        "outbound_listeners.",
+        "outbound_clusters.",
+        "outbound_rules.",
+        "clusters.",
+        "overlays.outbound",
+        "match.matched",
+    )
     first, second = (snapshot.of(db, key) for key in (twin.key, proxy(db, "a-0")))
     assert first.bundles[0] is second.bundles[0]
 
@@ -201,4 +210,4 @@ def test_a_label_that_nobody_asks_for_touches_nothing():
     db = running()
     known = world.RESOURCES.get(db, timeout("t", 5).key)
     assert after(db, msgspec.structs.replace(known, labels={**known.labels, "note": "x"})) == {}
-    assert not ran(db, "snapshot.", "overlays.")
+    assert not ran(db, "snapshot.", "outbound_spec.", "overlays.")

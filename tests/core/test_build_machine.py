@@ -188,9 +188,9 @@ def test_an_answer_out_of_a_machine_is_built_only_where_both_allow_it(body: str)
 
 def test_most_proxies_share_what_they_call_also_before_they_have_come() -> None:
     assert bootstrap.LOG_DIRECTORIES == network.LOG_DIRECTORIES
-    assert bootstrap.Setup(workdir="/x").log_directories == network.LOG_DIRECTORIES
+    assert bootstrap.BootstrapParameters(workdir="/x").log_directories == network.LOG_DIRECTORIES
     db = database(objects(MESH + to("/var/log/koguma/a")), {"web-1": OWN})
-    likely = network.machine(db, network.likely_node_metadata(network.net(db, proxy(db, "web-1"))))
+    likely = network.machine(db, network.likely_node_metadata(network.networking(db, proxy(db, "web-1"))))
     assert likely == network.machine(db, OWN)
 
 

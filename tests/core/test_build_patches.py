@@ -115,7 +115,7 @@ def test_without_patches_nothing_is_asked_and_bundles_are_the_same_objects():
     assert set(ran(db)) <= {"patches.entries"}
     key = proxy(db, "a-1")
     mine = rules.class_of(db, key)
-    own = inbound.everything(db, key)
+    own = inbound.resources(db, key)
     assert patches.over(db, mine, [(patches.INBOUND, own)])[0] is own
     assert snapshot.of(db, key).bundles[1] is own
     assert snapshot.touching(db, key) == {}
@@ -125,7 +125,7 @@ def test_a_bundle_in_which_no_patch_means_anything_is_the_same_object():
     db = running(patch("p", BUFFER))
     key = proxy(db, "a-1")
     found = patches.entries(db, rules.class_of(db, key))
-    own = inbound.everything(db, key)
+    own = inbound.resources(db, key)
     assert patches.applied(db, found, own, patches.INBOUND) is own
     assert patches.touching(db, found, own, patches.INBOUND) == {}
     assert snapshot.of(db, key).bundles[1] is own

@@ -21,7 +21,7 @@ from koguma.core import pipeline, problems
 from koguma.core.answers import CycleError
 from koguma.core.build import network, snapshot
 from koguma.core.build.network import NodeMetadata
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Index, Input
 from koguma.model.resource import Key, Resource
@@ -268,7 +268,7 @@ class Fleet:
     def __init__(self, *, is_advised: bool = False) -> None:
         self.is_advised = is_advised
         self.db = building.database(())
-        self.watching = Watching(self.db)
+        self.watching = SnapshotWatcher(self.db)
         self.rows: dict[Key, Resource] = {}
         self.nodes: dict[Key, NodeMetadata] = {}
         self.told: dict[Key, object] = {}

@@ -57,10 +57,10 @@ def test_each_stage_answers_for_the_next() -> None:
 
 def test_a_changed_object_reaches_the_snapshot() -> None:
     db = loaded()
-    watching = pipeline.Watching(db)
-    watching.add(WEB)
+    watcher = pipeline.SnapshotWatcher(db)
+    watcher.add(WEB)
     (edited,) = objects(MESH.replace("7s", "8s").rpartition("---\n")[2])
     pipeline.take(db, [edited])
-    assert watching.changed() == [WEB]
-    cluster = watching.of(WEB).get(("cluster", "kri_msvc_default_east__backend_80"))
+    assert watcher.changed() == [WEB]
+    cluster = watcher.of(WEB).get(("cluster", "kri_msvc_default_east__backend_80"))
     assert decoded(cluster)["connect_timeout"] == "8s"

@@ -54,9 +54,9 @@ def test_the_request_says_what_policies_may_do_on_the_machine():
     assert "feature-proxy-data-sources" in made["features"]
     read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
     said = bootstrap_request.metadata(read, {}, None)
-    link = node_metadata.node_metadata_of(said)
-    assert link.log_directories == ("/srv/logs",)
-    assert link.gives_data
+    node = node_metadata.node_metadata_of(said)
+    assert node.log_directories == ("/srv/logs",)
+    assert node.allows_data_sources
 
 
 def test_a_proxy_of_a_stored_dataplane_does_not_register_one():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koguma.core.build import shape
+from koguma.core.build import skeletons
 from koguma.envoy import by_caller, filters
 from koguma.model.overlay import Ruled, Where
 from koguma.model.resource import Key
@@ -130,7 +130,7 @@ def listeners(name: str, overlay: Any, called: Called, ca: Pair) -> Iterator[Any
         "forward_client_cert_details": "SANITIZE_SET",
         "set_current_client_cert_details": {"uri": True},
     }
-    chain = shape.chain({"hcm": hcm, "http_filters": shape.http_filters("http")}, places)
+    chain = skeletons.chain({"hcm": hcm, "http_filters": skeletons.http_filters("http")}, places)
     inspector = {"name": "inspector", "typed_config": {"@type": INSPECTOR}}
     secured = real_envoy.listener(f"{name} secured", called.secured, *chain, **mutual(ca))
     yield {**secured, "listener_filters": [inspector]}

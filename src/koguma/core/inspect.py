@@ -61,7 +61,7 @@ def layout(db: Db, key: Key) -> Json:
 
 def _state(db: Db, key: Key, section: str) -> dict[str, Json]:
     """That an inbound takes no calls; nothing where it does, as Kuma's answer has it."""
-    net = network.net(db, key)
+    net = network.networking(db, key)
     is_ready = net is None or all(each.is_ready for each in net.inbounds if each.section == section)
     return {} if is_ready else {"state": "NotReady"}
 

@@ -1,6 +1,6 @@
 """Pipeline: from stored objects to what each Envoy gets, stage by stage. Start reading here.
 
-    stored objects -> loading -> world -> match -> rules -> build -> snapshot -> watching -> the fleet
+    stored objects -> loading -> world -> match -> rules -> build -> snapshot -> watcher -> the fleet
                                                      |
                                                      +-> inspect, rules_view: what people are shown
 
@@ -12,7 +12,7 @@ until something that it read has changed.
 from typing import Final
 
 from koguma.core import inbound, inspect, items, loading, match, problems, rules, rules_view, world
-from koguma.core.build import clusters, internals, outbound, overlays, watching
+from koguma.core.build import clusters, internals, outbound, overlays, snapshot_watcher
 from koguma.core.build import inbound as build_inbound
 from koguma.core.build import snapshot as snapshots
 
@@ -42,14 +42,14 @@ route_rules: Final = items.route_rules  # the rules of MeshHTTPRoutes, merged
 policy_overlays: Final = overlays.outbound
 outbound_resources: Final = outbound.resources  # listeners, routes and clusters of a class
 endpoints: Final = clusters.assignments
-inbound_resources: Final = build_inbound.everything
-internal_resources: Final = internals.everything  # readiness, DNS, passthrough, admin
+inbound_resources: Final = build_inbound.resources
+internal_resources: Final = internals.resources  # readiness, DNS, passthrough, admin
 
 # Snapshot: everything that one Envoy gets but secrets.
 shared_snapshot: Final = snapshots.shared  # the half that proxies share
 own_snapshot: Final = snapshots.own  # the half of one proxy
 snapshot: Final = snapshots.of
-Watching: Final = watching.Watching  # which proxies get another snapshot after a change
+SnapshotWatcher: Final = snapshot_watcher.SnapshotWatcher  # which proxies get another snapshot after a change
 
 # For people: the same rules and confs, with who set each field; and what is odd in a mesh.
 layout: Final = inspect.layout

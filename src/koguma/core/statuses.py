@@ -117,14 +117,14 @@ def _n_healthy(db: Db, found: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
 @question
 def inbound_sections(db: Db, dataplane: Key) -> tuple[str, ...]:
     """All inbounds of a proxy, ready or not."""
-    found = network.net(db, dataplane)
+    found = network.networking(db, dataplane)
     return tuple(each.section for each in found.inbounds) if found else ()
 
 
 @question
 def ready(db: Db, dataplane: Key) -> tuple[str, ...]:
     """The inbounds of a proxy that are ready for calls."""
-    found = network.net(db, dataplane)
+    found = network.networking(db, dataplane)
     return tuple(each.section for each in found.inbounds if each.is_ready) if found else ()
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koguma.core import spiffe
-from koguma.core.build import encoding, network
+from koguma.core.build import encoding, network, outbound_spec
 from koguma.core.build import snapshot as compiled
-from koguma.core.build.watching import Watching
+from koguma.core.build.outbound_spec import OutboundSpec
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Id, Snapshot
@@ -56,27 +57,27 @@ class SnapshotCompiler:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._inputs: dict[Key, ProxyInputs] = {}
-        self._watching: Watching | None = None
+        self._watcher: SnapshotWatcher | None = None
 
     def compile(self, db: Db, request: CompileRequest) -> CompileResult:
         """What changed for whom, and what those get who join."""
-        watching, is_new = self._watching_in(db)
+        watcher, is_new = self._watcher_of(db)
         self._inputs.update(request.joining)
         for key in request.leaving:
             self._inputs.pop(key, None)
-            watching.remove(key)
+            watcher.remove(key)
             db.remove(network.NODE_METADATA, key)
         joining = list(self._inputs if is_new else request.joining)
         for key in joining:
             db.set(network.NODE_METADATA, key, self._inputs[key].node)
-        changed = watching.changed() if request.with_changes else ()
+        changed = watcher.changed() if request.with_changes else ()
         for key in joining:
-            watching.add(key)
-        return {key: self._compiled(db, watching, key) for key in dict.fromkeys((*changed, *joining))}
+            watcher.add(key)
+        return {key: self._compiled(db, watcher, key) for key in dict.fromkeys((*changed, *joining))}
 
-    def _compiled(self, db: Db, watching: Watching, key: Key) -> CompiledProxy | CompileError:
+    def _compiled(self, db: Db, watcher: SnapshotWatcher, key: Key) -> CompiledProxy | CompileError:
         try:
-            return CompiledProxy(watching.of(key), self._spiffe_ids(db, key))
+            return CompiledProxy(watcher.of(key), self._spiffe_ids(db, key))
         except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
             return CompileError(error)
 
@@ -87,24 +88,24 @@ class SnapshotCompiler:
         spiffe_ids = spiffe.identity(db, key)
         return spiffe_ids if tags is None else spiffe.vouched(spiffe_ids, tags)
 
-    def prepare(self, db: Db, proxies: Iterable[Key], places: set[compiled.Place]) -> None:
-        """Compile what known proxies will share, before they connect; `places` are those already done."""
-        self._watching_in(db)
+    def prepare(self, db: Db, proxies: Iterable[Key], specs: set[OutboundSpec]) -> None:
+        """Compile what known proxies will share, before they connect; `specs` are those already done."""
+        self._watcher_of(db)
         for key in proxies:
             with contextlib.suppress(Exception):  # the proxy that needs it asks again and gets the error
-                place = compiled.likely_place(db, key)
-                if place is not None and place not in places:
-                    places.add(place)
-                    compiled.shared(db, place)
+                spec = outbound_spec.likely(db, key)
+                if spec is not None and spec not in specs:
+                    specs.add(spec)
+                    compiled.shared(db, spec)
 
     def suspects(self, db: Db, proxies: Iterable[Key]) -> dict[Key, Mapping[Id, Iterable[str]]]:
         """The policies that changed each resource of some proxies, as those that may have caused a NACK."""
         return {key: compiled.touching(db, key) for key in proxies}
 
-    def _watching_in(self, db: Db) -> tuple[Watching, bool]:
-        """What is watched in a database, and whether that is new: then nobody is watched in it yet."""
-        if self._watching is not None and self._watching.db is db:
-            return self._watching, False
+    def _watcher_of(self, db: Db) -> tuple[SnapshotWatcher, bool]:
+        """The watcher of a database, and whether it is new: then it watches nobody yet."""
+        if self._watcher is not None and self._watcher.db is db:
+            return self._watcher, False
         db.set(encoding.ENCODER, "envoy", self._encoder)
-        self._watching = Watching(db)
-        return self._watching, True
+        self._watcher = SnapshotWatcher(db)
+        return self._watcher, True

@@ -16,7 +16,7 @@ import structlog
 
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
-from koguma.core.build import snapshot as compiled
+from koguma.core.build.outbound_spec import OutboundSpec
 from koguma.envoy.snapshot import Failure
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.compiler import (
@@ -107,9 +107,9 @@ class PushRounds:
         loop = asyncio.get_running_loop()
         end = loop.time() + PREPARED_SECONDS_MAX
         known = iter([dataplane.key for dataplane in self._context.state.listed("Dataplane")])
-        places: set[compiled.Place] = set()
+        specs: set[OutboundSpec] = set()
         while (batch := list(islice(known, JOINS_PER_ROUND))) and loop.time() < end:
-            await self._engine.beside(partial(self._compiler.prepare, proxies=batch, places=places))
+            await self._engine.beside(partial(self._compiler.prepare, proxies=batch, specs=specs))
 
     async def run(self) -> None:
         """Run rounds until cancelled."""

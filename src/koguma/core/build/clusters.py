@@ -24,7 +24,7 @@ from koguma.model.resource import Key
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-class Caller(msgspec.Struct, frozen=True, cache_hash=True):
+class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     """What decides, beside policies, how a proxy calls others."""
 
     mesh: str
@@ -48,18 +48,18 @@ class Caller(msgspec.Struct, frozen=True, cache_hash=True):
         )
 
 
-class ClusterOf(msgspec.Struct, frozen=True):
+class ClusterSpec(msgspec.Struct, frozen=True):
     """A destination's port as some proxies call it."""
 
     destination: Key
     section: str
     said: PolicyOverlays
-    caller: Caller
+    caller: ClientContext
     subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
 
 
 @question
-def cluster(db: Db, of: ClusterOf) -> tuple[XdsResource | Failure, ...]:
+def cluster(db: Db, of: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     """The cluster of a port, and what it needs or lacks."""
     name = encoding.kri(db, of.destination, of.section)
     port = world.port(db, of.destination, of.section)
@@ -78,7 +78,7 @@ def cluster(db: Db, of: ClusterOf) -> tuple[XdsResource | Failure, ...]:
     return piece, *of.said.failures
 
 
-def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: Caller) -> PolicyOverlays:
+def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: ClientContext) -> PolicyOverlays:
     """What policies mean for the cluster of a port."""
     port, name = world.port(db, destination, section), encoding.kri(db, destination, section)
     if port is None or not name:
@@ -86,7 +86,7 @@ def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: Call
     return overlays.outbound(db, said, caller.where(port.protocol, name)).cluster
 
 
-class Assigned(NamedTuple):
+class LoadAssignmentSpec(NamedTuple):
     """A port whose endpoints somebody needs, and the entries that say which come first."""
 
     destination: Key
@@ -94,21 +94,21 @@ class Assigned(NamedTuple):
     entries: ByKind = ()
 
 
-def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[Assigned, ...]:
+def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[LoadAssignmentSpec, ...]:
     """The port itself, if its endpoints come apart from its cluster."""
     if destination.kind == "MeshExternalService" or not encoding.kri(db, destination, section):
         return ()
-    return (Assigned(destination, section, hooks.on_endpoints(db, entries)),)
+    return (LoadAssignmentSpec(destination, section, hooks.on_endpoints(db, entries)),)
 
 
 @question
-def assignments(db: Db, of: Group[Group[Assigned]], zone: str, affinity: Pairs) -> Bundle:
+def assignments(db: Db, of: Group[Group[LoadAssignmentSpec]], zone: str, affinity: Pairs) -> Bundle:
     """The endpoints of some ports; apart from all else, so that a moved proxy touches nothing but these."""
     return encoding.bundled(assignment(db, one, zone, affinity) for part in of for one in part)
 
 
 @question
-def assignment(db: Db, of: Assigned, zone: str, affinity: Pairs) -> XdsResource | Failure:
+def assignment(db: Db, of: LoadAssignmentSpec, zone: str, affinity: Pairs) -> XdsResource | Failure:
     """The endpoints of a port as clients of one zone see them."""
     name = encoding.kri(db, of.destination, of.section)
     # What a hook cannot read is shown with the cluster.
@@ -152,7 +152,7 @@ def _with_localities(parts: lay.Parts) -> lay.Parts:
     return {**parts, "cluster": {**cluster, "common_lb_config": balancing}}
 
 
-def _transport(db: Db, of: ClusterOf) -> Data | None:
+def _transport(db: Db, of: ClusterSpec) -> Data | None:
     how = tls.mtls(db, of.caller.mesh)
     if how is None or (how.is_permissive and not _is_ready(db, of.destination)):
         return None
@@ -181,7 +181,7 @@ def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Dat
     return cluster
 
 
-def _external(db: Db, of: ClusterOf, name: str) -> tuple[XdsResource | Failure, ...]:
+def _external(db: Db, of: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
     found = external.of(db, of.destination, of.section)
     if found is None or found.problem:
         text = found.problem if found else "it has no such port"

@@ -13,7 +13,7 @@ import msgspec
 
 from koguma.core import spiffe, world
 from koguma.core.build import network
-from koguma.core.build.network import InboundNet
+from koguma.core.build.network import InboundNetworking
 from koguma.core.incremental import Db, question
 from koguma.core.world import Pairs, pairs
 from koguma.model import tags
@@ -116,8 +116,8 @@ def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
 
 
 def _meant(
-    inbounds: Iterable[InboundNet], sections: Collection[str], target: int | str | None, number: int
-) -> Sequence[InboundNet]:
+    inbounds: Iterable[InboundNetworking], sections: Collection[str], target: int | str | None, number: int
+) -> Sequence[InboundNetworking]:
     """The inbounds of a proxy to which a port leads: by number, by name, or by protocol.
 
     A word that is nobody's name may be a protocol. Then it means the only inbound that speaks it, whatever
@@ -132,12 +132,12 @@ def _meant(
 
 
 @question
-def _inbounds(db: Db, key: Key) -> tuple[InboundNet, ...]:
-    where = network.net(db, key)
+def _inbounds(db: Db, key: Key) -> tuple[InboundNetworking, ...]:
+    where = network.networking(db, key)
     return where.inbounds if where else ()
 
 
-def _endpoint(key: Key, inbound: InboundNet) -> Endpoint | None:
+def _endpoint(key: Key, inbound: InboundNetworking) -> Endpoint | None:
     if not is_ip(inbound.reached_at):
         return None
     # Every inbound has its zone as a tag, as in Kuma, where the control plane writes it there.

@@ -1,4 +1,4 @@
-"""Inbound: what a proxy does with calls that arrive: a listener, its service's cluster, and who may call.
+"""InboundSpec: what a proxy does with calls that arrive: a listener, its service's cluster, and who may call.
 
 Who may call an HTTP port comes apart from the listener, so that a denial acts on open connections too.
 Limits and faults come apart from it as well, with the routes or, on a port without requests, by themselves:
@@ -13,8 +13,7 @@ import msgspec
 
 from koguma.core import match, world
 from koguma.core.build import (
-    added,
-    cast,
+    added_resources,
     clusters,
     encoding,
     endpoints,
@@ -22,10 +21,11 @@ from koguma.core.build import (
     logs,
     network,
     overlays,
-    shape,
+    resource_template,
+    skeletons,
     tls,
 )
-from koguma.core.build.network import InboundNet, Net
+from koguma.core.build.network import InboundNetworking, Networking
 from koguma.core.incremental import Db, question
 from koguma.envoy import by_caller, filters, names, proto_json, rbac, snapshot
 from koguma.envoy import routes as envoy_routes
@@ -68,11 +68,11 @@ def _respelled(header: str) -> Iterator[str]:
 _OTHER_IDENTITIES = tuple(_respelled(_IDENTITY))
 
 
-class Inbound(msgspec.Struct, frozen=True):
+class InboundSpec(msgspec.Struct, frozen=True):
     """One inbound, with all that its Envoy parts are made of."""
 
     proxy: Key
-    where: InboundNet
+    where: InboundNetworking
     name: str
     is_transparent: bool
     source: str = ""  # the address that the service is called from, where that matters
@@ -84,21 +84,21 @@ class Inbound(msgspec.Struct, frozen=True):
 
 
 @question
-def everything(db: Db, proxy: Key) -> Bundle:
+def resources(db: Db, proxy: Key) -> Bundle:
     """All that a proxy gets in order to be called."""
-    net, seen = network.net(db, proxy), match.traits(db, proxy)
+    net, seen = network.networking(db, proxy), match.traits(db, proxy)
     if net is None or seen is None:
         return encoding.bundled(())
     net = net.with_redirection_of(network.node_metadata(db, proxy))
     return encoding.bundled(each for one in _inbounds(db, proxy, net) for each in _one(db, one, seen))
 
 
-def _inbounds(db: Db, proxy: Key, net: Net) -> Iterator[Inbound]:
+def _inbounds(db: Db, proxy: Key, net: Networking) -> Iterator[InboundSpec]:
     is_transparent = bool(net.redirect_inbound)
     for where in net.inbounds:
         name = encoding.kri(db, proxy, where.section)
         source = _source(where.service_address) if is_transparent else ""
-        yield Inbound(proxy, where, name, is_transparent, source)
+        yield InboundSpec(proxy, where, name, is_transparent, source)
 
 
 def _source(service_address: str) -> str:
@@ -107,7 +107,7 @@ def _source(service_address: str) -> str:
     return _SOURCE_OF_TRANSPARENT[6 if ":" in service_address else 4]
 
 
-def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[XdsResource | Failure]:
+def _one(db: Db, of: InboundSpec, seen: match.Traits) -> Iterator[XdsResource | Failure]:
     problem = _problem(of)
     if problem is not None:
         yield problem
@@ -115,11 +115,11 @@ def _one(db: Db, of: Inbound, seen: match.Traits) -> Iterator[XdsResource | Fail
     where = _told(db, of)
     said = overlays.inbound_of(db, seen, of.where.section, where)
     yield from said.failures
-    yield from added.clusters(db, lay.over_parts({}, said.overlays), str(of.proxy))
-    yield from _from_cast(db, of, where, said) or _pieces(db, of, said)
+    yield from added_resources.clusters(db, lay.over_parts({}, said.overlays), str(of.proxy))
+    yield from _from_template(db, of, where, said) or _built(db, of, said)
 
 
-def _pieces(db: Db, of: Inbound, said: overlays.PolicyOverlays) -> Iterator[XdsResource | Failure]:
+def _built(db: Db, of: InboundSpec, said: overlays.PolicyOverlays) -> Iterator[XdsResource | Failure]:
     parts = logs.with_logs(lay.over_parts(_skeleton(of), said.overlays))
     yield encoding.own(db, snapshot.CLUSTER, of.name, _cluster(of, parts), origin=str(of.proxy))
     if of.is_http:
@@ -129,19 +129,19 @@ def _pieces(db: Db, of: Inbound, said: overlays.PolicyOverlays) -> Iterator[XdsR
     yield from _listener(db, of, parts)
 
 
-def _from_cast(
-    db: Db, of: Inbound, where: Where, said: overlays.PolicyOverlays
+def _from_template(
+    db: Db, of: InboundSpec, where: Where, said: overlays.PolicyOverlays
 ) -> tuple[XdsResource, ...] | None:
     """The same out of a cast; None where it is not worth one, or cannot be."""
     texts = of.name, of.where.address, of.where.service_address, *(value for _, value in of.where.tags)
-    marked = cast.marks(texts)
+    marked = resource_template.placeholders(texts)
     try:
         written = _written.encode(said.overlays)
     except (TypeError, ValueError, OverflowError):  # the encoder knows better what is wrong with it
         return None
-    if marked is None or cast.has_marks(written) or _is_own(where, written):
+    if marked is None or resource_template.has_placeholders(written) or _is_own(where, written):
         return None
-    found = _cast(db, _with_texts(of, marked), written)
+    found = _templates(db, _with_texts(of, marked), written)
     return found.filled(texts) if found else None
 
 
@@ -152,14 +152,16 @@ def _is_own(where: Where, written: bytes) -> bool:
 
 
 @question
-def _cast(db: Db, of: Inbound, written: bytes) -> cast.Cast | None:
+def _templates(db: Db, of: InboundSpec, written: bytes) -> resource_template.ResourceTemplates | None:
     """What all proxies have for an inbound of this shape about which policies say the same."""
     said = overlays.PolicyOverlays(tuple(msgspec.json.decode(written)))
     n_texts = 3 + len(of.where.tags)
-    return cast.made(encoding.encoder(db), lambda texts: _pieces(db, _with_texts(of, texts), said), n_texts)
+    return resource_template.checked(
+        encoding.encoder(db), lambda texts: _built(db, _with_texts(of, texts), said), n_texts
+    )
 
 
-def _with_texts(of: Inbound, texts: cast.Texts) -> Inbound:
+def _with_texts(of: InboundSpec, texts: resource_template.Texts) -> InboundSpec:
     """An inbound that has nothing of its proxy but these texts."""
     name, address, service_address, *values = texts
     where = msgspec.structs.replace(
@@ -175,7 +177,7 @@ def _with_texts(of: Inbound, texts: cast.Texts) -> Inbound:
     return msgspec.structs.replace(of, proxy=nobody, where=where, name=name)
 
 
-def _told(db: Db, of: Inbound) -> Where:
+def _told(db: Db, of: InboundSpec) -> Where:
     """What is told to policies about an inbound."""
     own, key = dict(of.where.tags), of.proxy
     service = own.get(tags.SERVICE) or network.own_service(db, key)
@@ -193,7 +195,7 @@ def _told(db: Db, of: Inbound) -> Where:
     )
 
 
-def _problem(of: Inbound) -> Failure | None:
+def _problem(of: InboundSpec) -> Failure | None:
     """Why there can be nothing of an inbound."""
     if not of.name:
         return encoding.nameless(snapshot.LISTENER, of.proxy)
@@ -204,7 +206,7 @@ def _problem(of: Inbound) -> Failure | None:
     return None
 
 
-def _skeleton(of: Inbound) -> lay.Parts:
+def _skeleton(of: InboundSpec) -> lay.Parts:
     cluster: Data = {
         "name": of.name,
         "type": "STATIC",
@@ -217,10 +219,10 @@ def _skeleton(of: Inbound) -> lay.Parts:
     if of.source:
         cluster["upstream_bind_config"] = {"source_address": {"address": of.source, "port_value": 0}}
     if not of.is_http:
-        return {"cluster": cluster, "tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
+        return {"cluster": cluster, "tcp": skeletons.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)}
     options = _HTTP1 if of.where.protocol == "http" else _HTTP2
     hcm = {
-        **shape.hcm(of.name),
+        **skeletons.hcm(of.name),
         "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT],
         # Without any MeshTimeout Kuma's own limits hold; Envoy's would close idle callers after an hour.
         "common_http_protocol_options": {"idle_timeout": _IDLE},
@@ -233,15 +235,15 @@ def _skeleton(of: Inbound) -> lay.Parts:
         "cluster": cluster,
         "http_options": {**options, "common_http_protocol_options": {"idle_timeout": _IDLE}},
         "hcm": hcm,
-        "http_filters": shape.http_filters(of.where.protocol),
+        "http_filters": skeletons.http_filters(of.where.protocol),
     }
 
 
-def _service(where: InboundNet) -> Data:
+def _service(where: InboundNetworking) -> Data:
     return proto_json.address(where.service_address, where.service_port)
 
 
-def _cluster(of: Inbound, parts: lay.Parts) -> Data:
+def _cluster(of: InboundSpec, parts: lay.Parts) -> Data:
     cluster: Data = dict(parts["cluster"])
     if of.is_http:
         options = proto_json.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
@@ -249,7 +251,7 @@ def _cluster(of: Inbound, parts: lay.Parts) -> Data:
     return cluster
 
 
-def _route_configuration(of: Inbound, said: overlays.PolicyOverlays) -> Data:
+def _route_configuration(of: InboundSpec, said: overlays.PolicyOverlays) -> Data:
     split = envoy_routes.Split((envoy_routes.Backend(of.name, 1),), 0)
     made = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
     routes = [_with_overlays(route, said) for route in made]
@@ -283,12 +285,14 @@ def _with_overlays(route: Data, said: overlays.PolicyOverlays) -> Data:
     return route
 
 
-def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[XdsResource | Failure]:
+def _listener(db: Db, of: InboundSpec, parts: lay.Parts) -> Iterator[XdsResource | Failure]:
     where = of.where
     tags = dict(where.tags) or {"kuma.io/unified-name": of.name}
     addresses = ((where.address, where.port),)
-    data = shape.listener(of.name, addresses, "INBOUND", tags, shape.Binding(is_bound=not of.is_transparent))
-    needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name), *added.needed(parts)]
+    data = skeletons.listener(
+        of.name, addresses, "INBOUND", tags, skeletons.ListenerBinding(is_bound=not of.is_transparent)
+    )
+    needs: list[snapshot.Id] = [(snapshot.CLUSTER, of.name), *added_resources.needed(parts)]
     if of.is_http:
         needs.append((snapshot.ROUTES, of.name))
     else:
@@ -296,7 +300,7 @@ def _listener(db: Db, of: Inbound, parts: lay.Parts) -> Iterator[XdsResource | F
         yield _limit(db, of, parts)
     how = tls.mtls(db, of.proxy.mesh)
     if how is None:
-        chains = [{"filters": shape.chain(_plain(parts), _apart(of, parts))}]
+        chains = [{"filters": skeletons.chain(_plain(parts), _apart(of, parts))}]
     else:
         said = (parts.get("inbound") or {}).get("mode")
         is_permissive = said == "Permissive" if said else how.is_permissive
@@ -317,7 +321,7 @@ def _plain(parts: lay.Parts) -> lay.Parts:
     return {**parts, "network_filters": network_filters}
 
 
-def _chains(of: Inbound, parts: lay.Parts, *, is_permissive: bool) -> Iterator[Data]:
+def _chains(of: InboundSpec, parts: lay.Parts, *, is_permissive: bool) -> Iterator[Data]:
     mesh = of.proxy.mesh
     context = lay.laid(tls.downstream(mesh), parts.get("tls") or {})
     secured = {
@@ -330,32 +334,32 @@ def _chains(of: Inbound, parts: lay.Parts, *, is_permissive: bool) -> Iterator[D
         return
     yield {
         "filter_chain_match": {"transport_protocol": "raw_buffer"},
-        "filters": shape.chain(_plain(parts), _apart(of, parts)),
+        "filters": skeletons.chain(_plain(parts), _apart(of, parts)),
     }
-    own_tls = shape.chain({"tcp": shape.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)})
+    own_tls = skeletons.chain({"tcp": skeletons.tcp_proxy(of.name, {"cluster": of.name}, _IDLE)})
     if not of.is_http:
-        own_tls = shape.chain(_plain(parts), _apart(of, parts))  # bytes are bytes
+        own_tls = skeletons.chain(_plain(parts), _apart(of, parts))  # bytes are bytes
     yield {"filter_chain_match": {"transport_protocol": "tls"}, "filters": own_tls}
     of_mesh = {"transport_protocol": "tls", "application_protocols": [tls.ALPN]}
     yield {"filter_chain_match": of_mesh, **secured}
 
 
-def _secured(of: Inbound, parts: lay.Parts) -> list[Data]:
+def _secured(of: InboundSpec, parts: lay.Parts) -> list[Data]:
     if not of.is_http:
         given = {filters.NETWORK_RBAC: rbac.deny_all_network(of.name), **(parts.get("network_filters") or {})}
         logs = [*(parts["tcp"].get("access_log") or ()), rbac.denied_connection_log()]
         secured = {**parts, "tcp": {**parts["tcp"], "access_log": logs}, "network_filters": given}
-        return shape.chain(secured, _apart(of, parts))
+        return skeletons.chain(secured, _apart(of, parts))
     logs = [*(parts["hcm"].get("access_log") or ()), rbac.denied_log()]
     hcm = {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}
     own = {
         "name": names.permission(of.where.section),
         "config_discovery": {"config_source": proto_json.ADS, "type_urls": [_RBAC_TYPE]},
     }
-    return shape.chain({**parts, "hcm": hcm}, {filters.RBAC: own, **_apart(of, parts)})
+    return skeletons.chain({**parts, "hcm": hcm}, {filters.RBAC: own, **_apart(of, parts)})
 
 
-def _apart(of: Inbound, parts: lay.Parts) -> Data:
+def _apart(of: InboundSpec, parts: lay.Parts) -> Data:
     """The filters whose configuration comes apart from the listener, which always has them."""
     if of.is_http:
         wanted = {*filters.PLACES, *(parts.get("on_routes") or {})}
@@ -369,7 +373,7 @@ def _apart(of: Inbound, parts: lay.Parts) -> Data:
     }
 
 
-def _limit(db: Db, of: Inbound, parts: lay.Parts) -> XdsResource | Failure:
+def _limit(db: Db, of: InboundSpec, parts: lay.Parts) -> XdsResource | Failure:
     """How many connections are taken; any number where no policy says so."""
     given: Json = (parts.get("extensions") or {}).get(filters.NETWORK_LOCAL_RATELIMIT)
     unlimited = proto_json.typed(
@@ -384,7 +388,7 @@ def _limit(db: Db, of: Inbound, parts: lay.Parts) -> XdsResource | Failure:
     )
 
 
-def _permission(db: Db, of: Inbound, parts: lay.Parts) -> XdsResource | Failure:
+def _permission(db: Db, of: InboundSpec, parts: lay.Parts) -> XdsResource | Failure:
     given: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
     name = names.permission(of.where.section)
     data = {"name": name, "typed_config": given}

@@ -9,18 +9,18 @@ import msgspec
 
 from koguma.core import rules, world
 from koguma.core.build import (
-    added,
-    cast,
+    added_resources,
     encoding,
     endpoints,
     lay,
     network,
     overlays,
     passthrough,
-    shape,
+    resource_template,
+    skeletons,
     tls,
 )
-from koguma.core.build.network import Net, NodeMetadata
+from koguma.core.build.network import Networking, NodeMetadata
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import ProxyClass
@@ -69,9 +69,13 @@ class _Side(msgspec.Struct, frozen=True):
 
 
 @question
-def everything(db: Db, proxy: Key, records: Records) -> Bundle:
+def resources(db: Db, proxy: Key, records: Records) -> Bundle:
     """What a proxy has for itself."""
-    net, node, mine = network.net(db, proxy), network.node_metadata(db, proxy), rules.class_of(db, proxy)
+    net, node, mine = (
+        network.networking(db, proxy),
+        network.node_metadata(db, proxy),
+        rules.class_of(db, proxy),
+    )
     if net is None or mine is None:
         return encoding.bundled(())
     net = net.with_redirection_of(node)
@@ -84,9 +88,9 @@ def everything(db: Db, proxy: Key, records: Records) -> Bundle:
     return encoding.bundled(
         (
             *_beside(db, net, node, records, parts.get("settings") or {}),
-            *passthrough.pieces(db, proxy, net, node),
-            *added.clusters(db, parts, origin),
-            *added.listeners(db, parts, origin),
+            *passthrough.resources(db, proxy, net, node),
+            *added_resources.clusters(db, parts, origin),
+            *added_resources.listeners(db, parts, origin),
             *said.failures,
         )
     )
@@ -98,7 +102,7 @@ def _is_ruled(db: Db, mine: ProxyClass) -> bool:
     return bool(rules.whole_proxy(db, mine))
 
 
-def _told(db: Db, proxy: Key, net: Net, node: NodeMetadata) -> Where:
+def _told(db: Db, proxy: Key, net: Networking, node: NodeMetadata) -> Where:
     """What is told to policies about the proxy itself."""
     return Where(
         "",
@@ -122,7 +126,7 @@ def _kuma_dp(db: Db, proxy: Key, node: NodeMetadata) -> KumaDp | None:
 
 
 def _beside(
-    db: Db, net: Net, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
+    db: Db, net: Networking, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
 ) -> Iterator[XdsResource | Failure]:
     """What there is for whoever is beside Envoy: whether it is ready, names of the mesh, and settings."""
     port = (net.admin_port or node.admin_port) if node.workdir else 0
@@ -140,7 +144,7 @@ def _beside(
         has_admin_port=bool(port) and not node.is_own_agent,
         readiness_port=0 if not port or node.has_readiness_socket else node.readiness_port,
     )
-    made: tuple[XdsResource | Failure, ...] = _from_cast(db, of) or tuple(_pieces(db, of))
+    made: tuple[XdsResource | Failure, ...] = _from_template(db, of) or tuple(_built(db, of))
     yield from made[:-1] if is_told else made
     uses_names = bool(net.redirect_outbound) or node.binds_outbounds
     if node.dns_port and uses_names and not (node.has_own_dns and node.workdir):
@@ -152,26 +156,28 @@ def _beside(
         yield _told_of_names(db, records) if not settings else _told_all(db, node, records, settings)
 
 
-def _from_cast(db: Db, of: _Side) -> tuple[XdsResource, ...] | None:
+def _from_template(db: Db, of: _Side) -> tuple[XdsResource, ...] | None:
     """The pieces of a proxy out of a cast; None where there is none."""
     texts = of.workdir, of.address
-    marked = cast.marks(texts)
-    found = _cast(db, msgspec.structs.replace(of, workdir=marked[0], address=marked[1])) if marked else None
+    marked = resource_template.placeholders(texts)
+    found = (
+        _templates(db, msgspec.structs.replace(of, workdir=marked[0], address=marked[1])) if marked else None
+    )
     return found.filled(texts) if found else None
 
 
 @question
-def _cast(db: Db, of: _Side) -> cast.Cast | None:
+def _templates(db: Db, of: _Side) -> resource_template.ResourceTemplates | None:
     """What proxies have that differ in their addresses only."""
 
-    def make(texts: cast.Texts) -> Iterator[XdsResource | Failure]:
+    def make(texts: resource_template.Texts) -> Iterator[XdsResource | Failure]:
         workdir, address = texts
-        return _pieces(db, msgspec.structs.replace(of, workdir=workdir, address=address))
+        return _built(db, msgspec.structs.replace(of, workdir=workdir, address=address))
 
-    return cast.made(encoding.encoder(db), make, 2)
+    return resource_template.checked(encoding.encoder(db), make, 2)
 
 
-def _pieces(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
+def _built(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
     if of.port:
         yield from _admin(db, of)
     if of.is_told:
@@ -203,7 +209,7 @@ def _admin_listener(name: str, address: str, port: int, config: Data) -> Data:
         "name": name,
         "stat_prefix": name,
         "address": proto_json.address(address, port),
-        **shape.EXCLUSIVE,
+        **skeletons.EXCLUSIVE,
         "filter_chains": [{"filters": _answering(name, route_config=config)}],
     }
 
@@ -246,7 +252,7 @@ def _cluster_at(name: str, address: Data) -> Data:
 def _answering(name: str, **routes: Data) -> list[Data]:
     """The filters of a listener for whoever is beside the proxy."""
     hcm = {"stat_prefix": name, "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT], **routes}
-    return shape.chain({"hcm": hcm, "http_filters": shape.http_filters("http")})
+    return skeletons.chain({"hcm": hcm, "http_filters": skeletons.http_filters("http")})
 
 
 def _route_configuration(name: str, routes: list[Data]) -> Data:
@@ -293,7 +299,7 @@ def _dynamic_config(of: _Side) -> Data:
         "name": name,
         "stat_prefix": name,
         "address": proto_json.pipe(f"{of.workdir}/{CONFIG_SOCKET}"),
-        "filter_chains": [{"filters": _answering(name, rds=shape.rds(name))}],
+        "filter_chains": [{"filters": _answering(name, rds=skeletons.rds(name))}],
     }
 
 

@@ -1,7 +1,7 @@
-"""Network: where a proxy and its service listen, read from a Dataplane.
+"""Network: where a proxy and its service listen, and what the proxy's agent can do.
 
-Apart from `world.proxy`, which rules are made from, so that a proxy that moves changes endpoints and its own
-listeners, and nothing else.
+Read from the Dataplane's `networking` and from the metadata of its xDS node. It is apart from `world.proxy`,
+from which rules are made, so that a proxy with a new address changes endpoints and its own listeners only.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ _KUMA_PIPE = "feature-tcp-accesslog-via-named-pipe"
 _KUMA_PATH_LENGTH_MAX = 98  # of a socket, without its ending
 _READINESS_SOCKET = "feature-readiness-unix-socket"
 _DATA_SOURCES = "feature-proxy-data-sources"
-# What `koguma dp run` allows by default: most proxies say the same, and share what they call.
+# What `koguma dp run` allows by default; with it, most proxies share their outbound part.
 LOG_DIRECTORIES = ("/var/log/koguma",)
 
 
@@ -46,13 +46,15 @@ class NodeMetadata(msgspec.Struct, frozen=True):
     admin_port: int = 0
     dns_port: int = 0
     has_ipv6: bool = False
-    readiness_port: int = 0  # where Kuma's agent says whether it is ready, if not on a socket
-    redirect_inbound: int = 0  # ports that the kernel redirects to, where the agent was told and not we
+    readiness_port: int = 0  # where Kuma's agent reports whether it is ready, if not on a socket
+    redirect_inbound: int = 0  # ports that the kernel redirects to, where only the agent was configured
     redirect_outbound: int = 0
     ip_family: str = ""
-    metrics_certificate: str = ""  # files of Kuma's agent, for who scrapes
+    metrics_certificate: str = ""  # files of Kuma's agent with which it serves metrics
     metrics_key: str = ""
-    log_directories: tuple[str, ...] | None = None  # where Envoy may write files; None where it does not say
+    log_directories: tuple[str, ...] | None = (
+        None  # where Envoy may write files; None where the agent does not say
+    )
 
     @property
     def is_own_agent(self) -> bool:
@@ -61,26 +63,26 @@ class NodeMetadata(msgspec.Struct, frozen=True):
 
     @property
     def has_readiness_socket(self) -> bool:
-        """Whether the agent says on a unix socket whether it is ready."""
+        """Whether the agent reports on a unix socket whether it is ready."""
         return _READINESS_SOCKET in self.features or not self.readiness_port
 
     @property
     def binds_outbounds(self) -> bool:
-        """Whether its Envoy listens on the virtual addresses themselves."""
+        """Whether its Envoy binds the virtual addresses itself."""
         return _BINDS_OUTBOUNDS in self.features
 
     @property
-    def gives_data(self) -> bool:
-        """Whether policies may read its machine's files and environment; Kuma's agent cannot say no."""
+    def allows_data_sources(self) -> bool:
+        """Whether policies may read its machine's files and environment; Kuma's agent cannot refuse it."""
         return _DATA_SOURCES in self.features or not self.is_own_agent
 
     @property
     def has_own_dns(self) -> bool:
-        """Whether the agent beside Envoy answers for names of the mesh."""
+        """Whether the agent is a DNS server for the names of the mesh."""
         return "feature-embedded-dns" in self.features
 
     def log_pipe(self, mesh: str, core_name: str) -> str:
-        """Where the agent beside Envoy reads lines that it sends on; empty where it does not."""
+        """The socket on which the agent takes access log lines to forward; empty where it takes none."""
         if _OWN_PIPE in self.features:
             return access_logs.PIPE
         if _KUMA_PIPE in self.features and self.workdir:
@@ -88,24 +90,24 @@ class NodeMetadata(msgspec.Struct, frozen=True):
         return ""
 
     def kuma_metrics_socket(self, mesh: str, core_name: str) -> str:
-        """Where Kuma's agent gives metrics; ours does so elsewhere."""
+        """The socket on which Kuma's agent serves metrics; Koguma's agent does so elsewhere."""
         return self._kuma_socket(f"kuma-mh-{core_name}-{mesh}")
 
     def _kuma_socket(self, name: str) -> str:
-        """The path of a socket as Kuma makes it: cut, so that it fits."""
+        """The path of a socket as Kuma makes it: cut to the length of a socket address."""
         return f"{self.workdir}/{name}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
 
 
 NODE_METADATA: Input[Key, NodeMetadata] = Input("node metadata")
 
 
-class InboundNet(msgspec.Struct, frozen=True):
-    """A port that a proxy serves, with its addresses."""
+class InboundNetworking(msgspec.Struct, frozen=True):
+    """An inbound of a Dataplane, with its addresses."""
 
     section: str
     name: str
     address: str  # where Envoy listens
-    reached_at: str  # where others call it
+    reached_at: str  # where others call it: the advertised address, if any
     port: int
     service_address: str
     service_port: int
@@ -114,8 +116,11 @@ class InboundNet(msgspec.Struct, frozen=True):
     is_ready: bool
 
 
-class OutboundNet(msgspec.Struct, frozen=True):
-    """A local address on which a service is called; with tags, only those of its endpoints that have them."""
+class OutboundNetworking(msgspec.Struct, frozen=True):
+    """An outbound of a Dataplane: a local address on which a destination is called.
+
+    With tags, only endpoints that have these are called.
+    """
 
     address: str
     port: int
@@ -123,19 +128,19 @@ class OutboundNet(msgspec.Struct, frozen=True):
     tags: Pairs = ()
 
 
-class Net(msgspec.Struct, frozen=True):
-    """A proxy's addresses."""
+class Networking(msgspec.Struct, frozen=True):
+    """The `networking` of a Dataplane."""
 
     address: str
-    inbounds: tuple[InboundNet, ...]
-    outbounds: tuple[OutboundNet, ...]
+    inbounds: tuple[InboundNetworking, ...]
+    outbounds: tuple[OutboundNetworking, ...]
     admin_port: int = 0
     redirect_inbound: int = 0
     redirect_outbound: int = 0
     ip_family: str = ""
 
-    def with_redirection_of(self, node: NodeMetadata) -> "Net":
-        """The same with the ports that the agent redirects to, where the Dataplane says none itself."""
+    def with_redirection_of(self, node: NodeMetadata) -> "Networking":
+        """The same with the redirection that the agent reports, where the Dataplane itself has none."""
         if self.redirect_inbound or self.redirect_outbound:
             return self
         if not node.redirect_inbound and not node.redirect_outbound:
@@ -149,16 +154,16 @@ class Net(msgspec.Struct, frozen=True):
 
 
 @question
-def net(db: Db, proxy: Key) -> Net | None:
-    """The addresses of a proxy."""
+def networking(db: Db, proxy: Key) -> Networking | None:
+    """The networking of a proxy; None where there is no such Dataplane."""
     resource = world.RESOURCES.get(db, proxy)
     if resource is None:
         return None
     networking = resource.spec.get("networking") or {}
     proxying = networking.get("transparentProxying") or {}
-    return Net(
+    return Networking(
         address=networking.get("address") or LOOPBACK,
-        inbounds=tuple(_inbounds(networking, waits=_waits(resource))),
+        inbounds=tuple(_inbounds(networking, is_starting=_is_starting(resource))),
         outbounds=tuple(_outbounds(networking)),
         admin_port=(networking.get("admin") or {}).get("port") or 0,
         redirect_inbound=proxying.get("redirectPortInbound") or 0,
@@ -172,52 +177,53 @@ def node_metadata(db: Db, proxy: Key) -> NodeMetadata:
     return NODE_METADATA.get(db, proxy) or NodeMetadata()
 
 
-def likely_node_metadata(net: "Net") -> NodeMetadata:
-    """What a proxy most likely says of itself, as far as others share what follows from it.
+def likely_node_metadata(networking: "Networking") -> NodeMetadata:
+    """The node metadata that a proxy will most likely have, as far as it decides what proxies share.
 
-    It has the agent of this project, which binds the addresses of what is called where the Dataplane names
-    nothing.
+    It is that of Koguma's agent, which binds virtual addresses where the Dataplane lists no outbounds.
     """
-    features = (_OWN_PIPE,) if net.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS)
+    features = (_OWN_PIPE,) if networking.outbounds else (_OWN_PIPE, _BINDS_OUTBOUNDS)
     return NodeMetadata(features, log_directories=LOG_DIRECTORIES)
 
 
-def machine(db: Db, of: NodeMetadata) -> MachineAccess:
-    """What policies may do on the machine of a proxy: what it allows, and the control plane as well."""
-    may_read = world.place(db).allow_proxy_data_sources and of.gives_data
-    return MachineAccess(of.log_directories, may_read)
+def machine(db: Db, node: NodeMetadata) -> MachineAccess:
+    """What policies may do on the machine of a proxy: what both the proxy and the control plane allow."""
+    may_read = world.place(db).allow_proxy_data_sources and node.allows_data_sources
+    return MachineAccess(node.log_directories, may_read)
 
 
-def log_pipe(db: Db, proxy: Key, of: NodeMetadata) -> str:
-    """Where the agent beside a proxy's Envoy reads lines that it sends on; empty where it does not."""
-    known = world.proxy(db, proxy)
-    return of.log_pipe(proxy.mesh, known.core_name) if known else ""
+def log_pipe(db: Db, key: Key, node: NodeMetadata) -> str:
+    """The socket on which a proxy's agent takes access log lines to forward; empty where it takes none."""
+    proxy = world.proxy(db, key)
+    return node.log_pipe(key.mesh, proxy.core_name) if proxy else ""
 
 
-def own_service(db: Db, proxy: Key) -> str:
-    """The service by which a proxy is known: of its first port, or else what its certificate says."""
-    known = world.proxy(db, proxy)
-    if known is None:
+def own_service(db: Db, key: Key) -> str:
+    """The service by which a proxy is known: that of its first tags, or else of its certificate."""
+    proxy = world.proxy(db, key)
+    if proxy is None:
         return ""
-    of_ports = (
-        dict(own).get(tags.SERVICE) for own in (*(each.tags for each in known.inbounds), known.gateway_tags)
-    )
-    return next(filter(None, of_ports), None) or spiffe.services(known)[0]
+    tag_sets = (*(inbound.tags for inbound in proxy.inbounds), proxy.gateway_tags)
+    services = (dict(tag_set).get(tags.SERVICE) for tag_set in tag_sets)
+    return next(filter(None, services), None) or spiffe.services(proxy)[0]
 
 
 def ready_mark(resource: Resource) -> str:
-    """What stands in a Dataplane's annotation once the proxy that brought it can be called."""
+    """The annotation of a registered Dataplane once its proxy has its configuration and can be called."""
     return resource.labels.get(labels.INSTANCE) or "yes"
 
 
-def _waits(resource: Resource) -> bool:
-    """Whether a proxy brought its Dataplane and has not taken its configuration: nobody listens there yet."""
+def _is_starting(resource: Resource) -> bool:
+    """Whether a proxy registered its Dataplane and has not acknowledged its configuration yet.
+
+    Until then its Envoy has no listeners.
+    """
     if labels.REGISTERED_BY not in resource.labels:
         return False
     return resource.annotations.get(labels.READY) != ready_mark(resource)
 
 
-def _inbounds(networking: Json, *, waits: bool) -> Iterator[InboundNet]:
+def _inbounds(networking: Json, *, is_starting: bool) -> Iterator[InboundNetworking]:
     own_address = networking.get("address") or LOOPBACK
     advertised = networking.get("advertisedAddress")
     for inbound in networking.get("inbound") or ():
@@ -226,7 +232,7 @@ def _inbounds(networking: Json, *, waits: bool) -> Iterator[InboundNet]:
         port, name, own = inbound.get("port") or 0, inbound.get("name") or "", inbound.get("tags") or {}
         address = inbound.get("address") or own_address
         health = inbound.get("health") or {}
-        yield InboundNet(
+        yield InboundNetworking(
             section=name or str(port),
             name=name,
             address=address,
@@ -236,23 +242,25 @@ def _inbounds(networking: Json, *, waits: bool) -> Iterator[InboundNet]:
             service_port=inbound.get("servicePort") or port,
             protocol=inbound.get("protocol") or own.get(tags.PROTOCOL) or "tcp",
             tags=pairs(own),
-            is_ready=not waits
+            is_ready=not is_starting
             and inbound.get("state") in (None, "Ready")
             and health.get("ready") is not False,
         )
 
 
-def _outbounds(networking: Json) -> Iterator[OutboundNet]:
+def _outbounds(networking: Json) -> Iterator[OutboundNetworking]:
     for outbound in networking.get("outbound") or ():
         wanted = world.wanted_outbound(outbound)
         if wanted is not None:
             own = {} if outbound.get("backendRef") else outbound.get("tags") or {}
             subset = pairs({name: value for name, value in own.items() if name != tags.SERVICE})
-            yield OutboundNet(outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted, subset)
+            yield OutboundNetworking(
+                outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted, subset
+            )
 
 
-def _tagged(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
-    """Everything by which a service may select this proxy."""
+def _tags(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
+    """Everything by which a service may select this proxy: its labels and its inbounds' tags."""
     if key.kind != "Dataplane":
         return
     found = dict.fromkeys(resource.labels.items())
@@ -264,11 +272,11 @@ def _tagged(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
         yield key.mesh, name, value
 
 
-BY_TAG = Index(world.RESOURCES, _tagged)
+BY_TAG = Index(world.RESOURCES, _tags)
 
 
-class CalledAt(NamedTuple):
-    """Where an inbound is called, and by whom: `mesh` is empty where the address is one for all meshes."""
+class InboundAddress(NamedTuple):
+    """Where an inbound is called; `mesh` is empty where the address is the same one for all meshes."""
 
     zone: str
     mesh: str
@@ -276,14 +284,14 @@ class CalledAt(NamedTuple):
     port: int
 
 
-def called_at(proxy: Key, inbound: InboundNet) -> CalledAt:
-    """Where an inbound is called. Each zone has a network of its own, and each machine a loopback.
+def inbound_address(proxy: Key, inbound: InboundNetworking) -> InboundAddress:
+    """Where an inbound is called. Each zone has a network of its own, and each machine a loopback address.
 
-    Meshes that have nothing to do with each other may have machines of their own; who calls a loopback
-    address is on the same machine and in the same mesh.
+    Whoever calls a loopback address is on the same machine and in the same mesh; proxies of other meshes may
+    have the same address on machines of their own.
     """
     mesh = proxy.mesh if _is_loopback(inbound.reached_at) else ""
-    return CalledAt(proxy.zone, mesh, inbound.reached_at, inbound.port)
+    return InboundAddress(proxy.zone, mesh, inbound.reached_at, inbound.port)
 
 
 @lru_cache(maxsize=4096)
@@ -294,13 +302,13 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _called_at(key: Key, resource: Resource) -> Iterator[CalledAt]:
+def _ready_addresses(key: Key, resource: Resource) -> Iterator[InboundAddress]:
     """Where a Dataplane's ready inbounds are called."""
     networking = resource.spec.get("networking") if isinstance(resource.spec, dict) else None
     if key.kind == "Dataplane" and isinstance(networking, dict):
-        for inbound in _inbounds(networking, waits=_waits(resource)):
+        for inbound in _inbounds(networking, is_starting=_is_starting(resource)):
             if inbound.is_ready:
-                yield called_at(key, inbound)
+                yield inbound_address(key, inbound)
 
 
-BY_CALLED_AT = Index(world.RESOURCES, _called_at)
+BY_INBOUND_ADDRESS = Index(world.RESOURCES, _ready_addresses)

@@ -11,11 +11,11 @@ from itertools import chain
 import msgspec
 
 from koguma.core.build import outbound_clusters, outbound_listeners, outbound_rules, outbound_shards
-from koguma.core.build.clusters import Assigned, Caller
+from koguma.core.build.clusters import ClientContext, LoadAssignmentSpec
 from koguma.core.build.outbound_clusters import Required
 from koguma.core.build.outbound_listeners import ListenerShard, OutboundPort
 from koguma.core.build.outbound_rules import ShardRules
-from koguma.core.build.shape import Binding
+from koguma.core.build.skeletons import ListenerBinding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.rules import ProxyClass
@@ -29,12 +29,16 @@ class Outbounds(msgspec.Struct, frozen=True):
     """What proxies of a class get in order to call others; endpoints are built apart, for the ports named."""
 
     bundle: Bundle
-    assigned: Group[Group[Assigned]]
+    assigned: Group[Group[LoadAssignmentSpec]]
 
 
 @question
 def resources(
-    db: Db, proxy_class: ProxyClass, ports: Group[OutboundPort], caller: Caller, binding: Binding
+    db: Db,
+    proxy_class: ProxyClass,
+    ports: Group[OutboundPort],
+    caller: ClientContext,
+    binding: ListenerBinding,
 ) -> Outbounds:
     """What proxies of a class call; one value for all proxies with equal arguments.
 
@@ -53,7 +57,10 @@ def resources(
 
 @question
 def _joined_listeners(
-    db: Db, batch: Group[tuple[ShardRules, Group[OutboundPort]]], caller: Caller, binding: Binding
+    db: Db,
+    batch: Group[tuple[ShardRules, Group[OutboundPort]]],
+    caller: ClientContext,
+    binding: ListenerBinding,
 ) -> ListenerShard:
     shards = [outbound_listeners.listeners(db, rules, ports, caller, binding) for rules, ports in batch]
     required = tuple(chain.from_iterable(shard.required for shard in shards))
@@ -61,7 +68,9 @@ def _joined_listeners(
 
 
 @question
-def _joined_clusters(db: Db, batch: Group[tuple[ShardRules, Group[Required]]], caller: Caller) -> Outbounds:
+def _joined_clusters(
+    db: Db, batch: Group[tuple[ShardRules, Group[Required]]], caller: ClientContext
+) -> Outbounds:
     shards = [outbound_clusters.clusters(db, rules, required, caller) for rules, required in batch]
     bundle = outbound_shards.joined(tuple(shard.bundle for shard in shards))
     return Outbounds(bundle, Group(shard.assigned for shard in shards))

@@ -7,7 +7,7 @@ import msgspec
 
 from koguma.core.build import clusters as one_cluster
 from koguma.core.build import encoding, overlays
-from koguma.core.build.clusters import Assigned, Caller, ClusterOf
+from koguma.core.build.clusters import ClientContext, ClusterSpec, LoadAssignmentSpec
 from koguma.core.build.outbound_rules import ShardRules
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -33,19 +33,19 @@ class ClusterShard(msgspec.Struct, frozen=True):
     """The clusters of some ports, and the ports whose endpoints these need."""
 
     bundle: Bundle
-    assigned: Group[Assigned]
+    assigned: Group[LoadAssignmentSpec]
 
 
 @question
-def clusters(db: Db, rules: ShardRules, required: Group[Required], caller: Caller) -> ClusterShard:
+def clusters(db: Db, rules: ShardRules, required: Group[Required], caller: ClientContext) -> ClusterShard:
     """The clusters of some ports."""
     built: list[XdsResource | Failure] = []
-    assigned: list[Assigned] = []
+    assigned: list[LoadAssignmentSpec] = []
     for (destination, section), subsets in sorted(_subsets(required).items()):
         entries = (*rules.of(destination, section).entries, *rules.whole)
         confs = overlays.merged_confs(db, entries, caller.mesh)
         policy_overlays = one_cluster.laid(db, destination, section, confs, caller)
-        built += one_cluster.cluster(db, ClusterOf(destination, section, policy_overlays, caller, subsets))
+        built += one_cluster.cluster(db, ClusterSpec(destination, section, policy_overlays, caller, subsets))
         assigned += one_cluster.assigned(db, destination, section, entries)
     return ClusterShard(encoding.bundled(built), Group(assigned))
 

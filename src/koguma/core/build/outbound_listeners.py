@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.core import items, rules, world
 from koguma.core.build import (
-    added,
+    added_resources,
     backends,
     encoding,
     lay,
@@ -19,14 +19,14 @@ from koguma.core.build import (
     outbound_routes,
     outbound_shards,
     overlays,
-    shape,
+    skeletons,
 )
 from koguma.core.build.backends import BackendPort, OriginalDestination
-from koguma.core.build.clusters import Caller
+from koguma.core.build.clusters import ClientContext
 from koguma.core.build.outbound_clusters import Required, RequiredCluster
 from koguma.core.build.outbound_rules import ShardRules
 from koguma.core.build.overlays import PolicyOverlays
-from koguma.core.build.shape import Binding
+from koguma.core.build.skeletons import ListenerBinding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
@@ -95,7 +95,11 @@ class ListenerShard(msgspec.Struct, frozen=True):
 
 @question
 def listeners(
-    db: Db, shard_rules: ShardRules, ports: Group[OutboundPort], caller: Caller, binding: Binding
+    db: Db,
+    shard_rules: ShardRules,
+    ports: Group[OutboundPort],
+    caller: ClientContext,
+    binding: ListenerBinding,
 ) -> ListenerShard:
     """The listeners of some ports, with their routes."""
     built: list[XdsResource | Failure] = []
@@ -113,7 +117,9 @@ def listeners(
     return ListenerShard(encoding.bundled(built), by_shard)
 
 
-def _listener_spec(db: Db, port: PortRules, whole: ByKind, caller: Caller, subset: Pairs) -> ListenerSpec:
+def _listener_spec(
+    db: Db, port: PortRules, whole: ByKind, caller: ClientContext, subset: Pairs
+) -> ListenerSpec:
     """A listener's spec; `whole` are entries about whole proxies that act on outbound traffic."""
     protocol = rules.protocol(db, port)
     where = caller.where(protocol, encoding.kri(db, port.destination, port.section))
@@ -141,7 +147,7 @@ def _overlays(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
 
 
 @question
-def listener(db: Db, spec: ListenerSpec, addresses: Addresses, binding: Binding) -> OutboundListener:
+def listener(db: Db, spec: ListenerSpec, addresses: Addresses, binding: ListenerBinding) -> OutboundListener:
     """The listener of a port on local addresses, with its routes."""
     # The filter chain is no question of its own: most ports are called on one set of addresses only.
     filter_chain = _filter_chain(db, spec)
@@ -149,18 +155,18 @@ def listener(db: Db, spec: ListenerSpec, addresses: Addresses, binding: Binding)
 
 
 def _with_listener(
-    db: Db, spec: ListenerSpec, addresses: Addresses, filter_chain: _FilterChain, binding: Binding
+    db: Db, spec: ListenerSpec, addresses: Addresses, filter_chain: _FilterChain, binding: ListenerBinding
 ) -> tuple[XdsResource | Failure, ...]:
     name = _name(db, spec)
     parts = filter_chain.parts
     if not parts:
         return filter_chain.resources
-    data = shape.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binding)
-    data["filter_chains"] = [{"filters": shape.chain(parts)}]
+    data = skeletons.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binding)
+    data["filter_chains"] = [{"filters": skeletons.chain(parts)}]
     needs = _cluster_ids(db, filter_chain.backends) if "tcp" in parts else ((snapshot.ROUTES, name),)
-    needs = (*needs, *added.needed(parts))
+    needs = (*needs, *added_resources.needed(parts))
     resource = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(spec.destination))
-    return *added.clusters(db, parts), *filter_chain.resources, resource
+    return *added_resources.clusters(db, parts), *filter_chain.resources, resource
 
 
 def _name(db: Db, spec: ListenerSpec) -> str:
@@ -189,7 +195,7 @@ def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
     split, backend_ports = backends.split(db, conf.get("backendRefs"), origin, original)
     policy_overlays = dict(spec.route_overlays).get(origin, spec.overlays)
-    skeleton = {"tcp": shape.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
+    skeleton = {"tcp": skeletons.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
     parts = logs.with_logs(lay.over_parts(skeleton, policy_overlays.overlays))
     return _FilterChain(parts, policy_overlays.failures, backend_ports)
 
@@ -204,7 +210,7 @@ def _tcp_target(split: envoy_routes.Split) -> Data:
         ({"name": backend.cluster, **_tcp_subset(backend)}, backend.weight) for backend in split.backends
     ]
     if split.unresolved or not shares:
-        shares.append(({"name": shape.NOWHERE}, split.unresolved or 1))
+        shares.append(({"name": skeletons.NOWHERE}, split.unresolved or 1))
     if len(shares) == 1:
         only = dict(shares[0][0])
         return {"cluster": only.pop("name"), **only}
@@ -219,7 +225,7 @@ def _tcp_subset(backend: envoy_routes.Backend) -> Data:
 
 def _http_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     route_overlays = dict(spec.route_overlays)
-    skeleton = {"hcm": shape.hcm(name), "http_filters": shape.http_filters(spec.protocol)}
+    skeleton = {"hcm": skeletons.hcm(name), "http_filters": skeletons.http_filters(spec.protocol)}
     by_route_name = {encoding.kri(db, key, ""): overlays for key, overlays in route_overlays.items()}
     parts = logs.with_logs(lay.over_parts(skeleton, spec.overlays.overlays), by_route_name)
     original = OriginalDestination(spec.destination, spec.section, subset=spec.subset)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from koguma.core import match, world
-from koguma.core.build import encoding, network, overlays, shape, tls
-from koguma.core.build.network import Net, NodeMetadata
+from koguma.core.build import encoding, network, overlays, skeletons, tls
+from koguma.core.build.network import Networking, NodeMetadata
 from koguma.core.incremental import Db, question
 from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.proto_json import Data
@@ -26,7 +26,7 @@ _ORIGINAL_DST: Final = proto_json.extension(
 )
 
 
-def pieces(db: Db, proxy: Key, net: Net, node: NodeMetadata) -> Iterator[XdsResource | Failure]:
+def resources(db: Db, proxy: Key, net: Networking, node: NodeMetadata) -> Iterator[XdsResource | Failure]:
     """The listeners that the kernel redirects to, with their clusters."""
     families = (4, 6) if node.has_ipv6 and net.ip_family != "IPv4" else (4,)
     inbound, outbound = net.redirect_inbound, net.redirect_outbound
@@ -60,7 +60,7 @@ def passes_in(db: Db, mesh: str) -> bool:
 @question
 def guarded(db: Db, proxy: Key) -> tuple[int, ...]:
     """Ports that only proxies of the mesh may call although the mesh is permissive, by whatever address."""
-    net, seen = network.net(db, proxy), match.traits(db, proxy)
+    net, seen = network.networking(db, proxy), match.traits(db, proxy)
     if net is None or seen is None or tls.mtls(db, proxy.mesh) is None:
         return ()
     found = set()
@@ -79,13 +79,13 @@ def _one(
     name = names.passthrough(direction, family)
     if closed is not None:
         yield encoding.encoded(db, snapshot.CLUSTER, name, _cluster(name, direction, family))
-    chains = [_chain(name, shape.NOWHERE, each) for each in sorted(closed or ()) if each]
-    chains.append(_chain(name, shape.NOWHERE if closed is None else name))
+    chains = [_chain(name, skeletons.NOWHERE, each) for each in sorted(closed or ()) if each]
+    chains.append(_chain(name, skeletons.NOWHERE if closed is None else name))
     data = {
         "name": name,
         "stat_prefix": name,
         "address": proto_json.address(_EVERYWHERE[family], port),
-        **shape.EXCLUSIVE,
+        **skeletons.EXCLUSIVE,
         "use_original_dst": True,
         "listener_filters": [_ORIGINAL_DST],
         "traffic_direction": direction.upper(),
@@ -109,7 +109,7 @@ def _cluster(name: str, direction: str, family: int) -> Data:
 
 
 def _chain(name: str, cluster: str, port: int = 0) -> Data:
-    filters = shape.chain({"tcp": shape.tcp_proxy(name, {"cluster": cluster}, _IDLE)})
+    filters = skeletons.chain({"tcp": skeletons.tcp_proxy(name, {"cluster": cluster}, _IDLE)})
     return (
         {"filter_chain_match": {"destination_port": port}, "filters": filters}
         if port

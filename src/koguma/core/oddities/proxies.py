@@ -12,7 +12,7 @@ from typing import Final
 
 from koguma.core import services, world
 from koguma.core.build import endpoints, network
-from koguma.core.build.network import CalledAt, InboundNet
+from koguma.core.build.network import InboundAddress, InboundNetworking
 from koguma.core.incremental import Db
 from koguma.core.oddities.problem import OUTBOUND_TO_NOWHERE, SAME_ADDRESS, Problem
 from koguma.core.world import Pairs, Wanted, pairs
@@ -26,15 +26,15 @@ _PAIR: Final = 2
 
 def same_address(db: Db, proxy: Key) -> Iterator[Problem]:
     """Ready inbounds of a Dataplane that are called by an address and port of another Dataplane too."""
-    net = network.net(db, proxy)
-    places = [network.called_at(proxy, each) for each in net.inbounds if each.is_ready] if net else []
+    net = network.networking(db, proxy)
+    places = [network.inbound_address(proxy, each) for each in net.inbounds if each.is_ready] if net else []
     for place in dict.fromkeys(places):
-        there = network.BY_CALLED_AT.keys(db, place)
+        there = network.BY_INBOUND_ADDRESS.keys(db, place)
         if len(there) > 1:
             yield _same_address(db, place, [key for key in there if key.mesh == proxy.mesh], len(there))
 
 
-def _same_address(db: Db, place: CalledAt, own: list[Key], n_all: int) -> Problem:
+def _same_address(db: Db, place: InboundAddress, own: list[Key], n_all: int) -> Problem:
     """The problem as the Dataplanes of one mesh see it; who is in other meshes is not told to everybody."""
     named = [str(key) for key in own[:_NAMED_MAX]]
     left = len(own) - len(named)
@@ -51,7 +51,7 @@ def _same_address(db: Db, place: CalledAt, own: list[Key], n_all: int) -> Proble
     return Problem(SAME_ADDRESS, message, tuple(own), "error", _inbound_path(db, own[0], place))
 
 
-def _inbound_path(db: Db, proxy: Key, place: CalledAt) -> str:
+def _inbound_path(db: Db, proxy: Key, place: InboundAddress) -> str:
     """Where the inbound stands in its Dataplane; those that are ignored count too."""
     resource = world.RESOURCES.get(db, proxy)
     written = ((resource.spec.get("networking") or {}).get("inbound") or ()) if resource else ()
@@ -152,11 +152,11 @@ def _serving(db: Db, mesh: str, service: str) -> list[Pairs]:
     ]
 
 
-def _inbounds(db: Db, proxy: Key) -> tuple[InboundNet, ...]:
-    net = network.net(db, proxy)
+def _inbounds(db: Db, proxy: Key) -> tuple[InboundNetworking, ...]:
+    net = network.networking(db, proxy)
     return net.inbounds if net else ()
 
 
-def _tags_of(proxy: Key, inbound: InboundNet) -> Pairs:
+def _tags_of(proxy: Key, inbound: InboundNetworking) -> Pairs:
     """An endpoint's tags, by which outbounds choose: the inbound's own, and its zone."""
     return pairs({**dict(inbound.tags), **({tags.ZONE: proxy.zone} if proxy.zone else {})})

@@ -1,8 +1,8 @@
-"""Added: whole resources that policies bring beside what is there, such as the cluster of a log collector."""
+"""Added resources: whole clusters and listeners that policies add, such as the cluster of a log collector."""
 
 from collections.abc import Iterator, Mapping
 
-from koguma.core.build import encoding, shape
+from koguma.core.build import encoding, skeletons
 from koguma.core.build.lay import Parts
 from koguma.core.incremental import Db
 from koguma.envoy import snapshot
@@ -11,22 +11,22 @@ from koguma.model.schema import Json
 
 
 def clusters(db: Db, parts: Parts, origin: str = "") -> Iterator[XdsResource | Failure]:
-    """The clusters that policies add; by one name everybody means the same one."""
+    """The clusters that policies add; equal names have equal content (`model.overlay`)."""
     for name, data in (parts.get("clusters") or {}).items():
-        made = {**data, "name": name}
-        yield encoding.encoded(db, snapshot.CLUSTER, name, made, secrets(made), origin)
+        cluster = {**data, "name": name}
+        yield encoding.encoded(db, snapshot.CLUSTER, name, cluster, secrets(cluster), origin)
 
 
 def listeners(db: Db, parts: Parts, origin: str = "") -> Iterator[XdsResource | Failure]:
     """The listeners that policies add."""
     for name, data in (parts.get("listeners") or {}).items():
-        made = {**shape.EXCLUSIVE, **data, "name": name}
-        needs = (*needed(parts), *secrets(made))
-        yield encoding.encoded(db, snapshot.LISTENER, name, made, needs, origin)
+        listener = {**skeletons.EXCLUSIVE, **data, "name": name}
+        needs = (*needed(parts), *secrets(listener))
+        yield encoding.encoded(db, snapshot.LISTENER, name, listener, needs, origin)
 
 
 def needed(parts: Parts) -> tuple[Id, ...]:
-    """What has to be there before a listener with these parts: the clusters that came with them."""
+    """What a listener with these parts needs before it: the clusters that policies added with them."""
     return tuple((snapshot.CLUSTER, name) for name in sorted(parts.get("clusters") or ()))
 
 

@@ -1,4 +1,4 @@
-"""Watching: who gets something else, where what is shared is looked at once for all who share it."""
+"""SnapshotWatcher: who gets something else, where what is shared is looked at once for all who share it."""
 
 import pytest
 from building import proxies, proxy
@@ -6,14 +6,14 @@ from test_build_changes import LINK, proxy_at, running, timeout
 
 from koguma.core import pipeline
 from koguma.core.build import network, snapshot
-from koguma.core.build.watching import Watching
+from koguma.core.build.snapshot_watcher import SnapshotWatcher
 
 
 @pytest.fixture
 def mesh():
     """Three services, two proxies each, of which those of `a` are watched."""
     db = running()
-    watching = Watching(db)
+    watching = SnapshotWatcher(db)
     for name in ("a-0", "a-1"):
         watching.add(proxy(db, name))
     return db, watching
@@ -78,7 +78,7 @@ def test_a_proxy_that_is_gone_gets_nothing_and_comes_again(mesh):
 
 def test_nothing_is_kept_for_those_who_left():
     db = running()
-    watching, keys = Watching(db), proxies(db)
+    watching, keys = SnapshotWatcher(db), proxies(db)
     for key in keys:
         watching.add(key)
     for key in keys:
@@ -86,7 +86,7 @@ def test_nothing_is_kept_for_those_who_left():
         watching.remove(key)
     pipeline.take(db, [timeout("t", 6)])
     assert watching.changed() == []
-    assert not any((watching._found, watching._places, watching._mixed))
+    assert not any((watching._watched, watching._sharing, watching._mixed))
 
 
 @pytest.mark.parametrize("half", ["own", "shared"])

@@ -32,7 +32,7 @@ EXCLUSIVE: Final[Data] = {"enable_reuse_port": False}
 NOWHERE: Final = "_kuma_no_destination"
 
 
-class Binding(msgspec.Struct, frozen=True):
+class ListenerBinding(msgspec.Struct, frozen=True):
     """Whether Envoy binds a listener's addresses itself, and whether other processes may bind them too.
 
     Envoy refuses a change of `is_shared` while it has the listener, so it follows from what stays the same
@@ -86,7 +86,7 @@ def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
 
 
 def listener(
-    name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, binding: Binding
+    name: str, addresses: Iterable[tuple[str, int]], direction: str, tags: Json, binding: ListenerBinding
 ) -> Data:
     """A listener without filter chains; of several addresses the first is the listener's own."""
     first, *more = [proto_json.address(ip, port) for ip, port in addresses]
