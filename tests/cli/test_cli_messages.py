@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import build
+
 TAB = "type: MeshTimeout\nname: quick\nmesh: default\nspec:\n\tto: []\n"
 USE_SPACES = "a tab stands here, and YAML forbids tabs for indentation: use spaces"
 GET_HELP = " - `koguma get --help` says more"
@@ -78,7 +80,7 @@ def test_words_lead_to_the_next_step(koguma, case):
 
 
 def policy(kind: str, spec: Any) -> str:
-    return json.dumps({"type": kind, "name": "a", "mesh": "default", "spec": spec})
+    return json.dumps(build.document(kind, "a", spec=spec))
 
 
 @pytest.mark.parametrize(

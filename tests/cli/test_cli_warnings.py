@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import build
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KubeClient
@@ -95,8 +96,7 @@ def test_a_dry_run_of_one_object_says_all_that_its_write_says(plane, code):
 
 
 def service(name: str, **fields: Any) -> dict[str, Any]:
-    spec = {"selector": {"dataplaneTags": {"app": name}}, "ports": [{"port": 80, "appProtocol": "http"}]}
-    return {"type": "MeshService", "mesh": "default", "name": name, "spec": spec, **fields}
+    return build.mesh_service(name, selector={"dataplaneTags": {"app": name}}, **fields)
 
 
 def to(kind: str, name: str, policy: str) -> dict[str, Any]:
@@ -107,10 +107,8 @@ def to(kind: str, name: str, policy: str) -> dict[str, Any]:
 
 
 def route(name: str, *backends: str) -> dict[str, Any]:
-    refs = [{"kind": "MeshService", "name": each, "port": 80} for each in backends]
-    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"backendRefs": refs}}
-    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": backends[0]}, "rules": [rule]}]}
-    return {"type": "MeshHTTPRoute", "mesh": "default", "name": name, "spec": spec}
+    refs = [build.service_ref(backend, port=80) for backend in backends]
+    return build.http_route(name, build.http_rule(backends=refs), to=backends[0])
 
 
 PERMISSION = {

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests import build
+
 pytestmark = pytest.mark.slow
 
 COUNT = itertools.count(1)
@@ -104,9 +106,8 @@ def shop(cli, mesh):
 
 
 def timeout(mesh: str, name: str, limit: str, service: str = ""):
-    to = {"kind": "MeshService", "name": service} if service else {"kind": "Mesh"}
-    entry = {"targetRef": to, "default": {"connectionTimeout": limit}}
-    return {"type": "MeshTimeout", "name": name, "mesh": mesh, "spec": {"to": [entry]}}
+    to = build.service_ref(service) if service else build.ANY
+    return build.policy("MeshTimeout", name, (to, {"connectionTimeout": limit}), mesh=mesh)
 
 
 def test_the_founding_documents_disjoint_example_is_warned_about_once_when_it_is_applied(cli, mesh, tmp_path):
