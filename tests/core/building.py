@@ -163,4 +163,4 @@ def case(path: Path) -> Case:
     return Case(path, above, nodes, expected)
 
 
-CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("build_cases").glob("*.yaml")))
+CASES = tuple(case(path) for path in sorted((Path(__file__).parent / "cases" / "build").glob("*.yaml")))

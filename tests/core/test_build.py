@@ -1,4 +1,4 @@
-"""What Envoys get: each file in `build_cases` is a case, objects above, what comes out for a proxy below.
+"""What Envoys get: each file in `cases/build` is a case, objects above, what comes out for a proxy below.
 
 Below stand the names of all that the proxy gets and, by type and name, what is to be found at some paths of a
 piece; nothing (null) where a path must not be there. `KOGUMA_GOLDEN=rewrite` writes what is there now.

@@ -1,4 +1,4 @@
-"""A real Envoy takes what every case of `build_cases` gives it: nothing is refused, all listeners listen."""
+"""A real Envoy takes what every case of `cases/build` gives it: nothing is refused, all listeners listen."""
 
 import asyncio
 import json

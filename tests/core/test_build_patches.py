@@ -1,4 +1,4 @@
-"""MeshProxyPatches on what Envoys get: each file in `patch_cases` is a case, as in `build_cases`.
+"""MeshProxyPatches on what Envoys get: each file in `cases/patches` is a case, as in `cases/build`.
 
 Beside pieces a case says which policies changed what (`touched`), and what could not be done (`failures`).
 """
@@ -19,7 +19,7 @@ from koguma.model import documents
 from koguma.model.resource import Resource
 from tests import build
 
-CASES = tuple(case(path) for path in sorted(Path(__file__).with_name("patch_cases").glob("*.yaml")))
+CASES = tuple(case(path) for path in sorted((Path(__file__).parent / "cases" / "patches").glob("*.yaml")))
 LINK = NodeMetadata(("feature-bind-outbounds",))
 NAMES = ("a", "b", "c")
 

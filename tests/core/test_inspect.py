@@ -25,7 +25,7 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 KINDS: Kinds = all_kinds()
-CASES = sorted(Path(__file__).with_name("inspected").glob("*.yaml"))
+CASES = sorted((Path(__file__).parent / "cases" / "inspect").glob("*.yaml"))
 
 
 def load(*objects: Json) -> Db:

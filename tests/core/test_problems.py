@@ -18,7 +18,7 @@ from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 
 ALL_KINDS = Kinds((*KINDS, *POLICIES))
-CASES = sorted((Path(__file__).parent / "problems").glob("*.yaml"))
+CASES = sorted((Path(__file__).parent / "cases" / "problems").glob("*.yaml"))
 DASHES = "-" * 40 + "\n"
 MESH = "default"
 TIED = """

@@ -16,7 +16,8 @@ from tests.core import port_confs
 
 KINDS: Kinds = all_kinds()
 PLACE = Place()
-CASES = sorted(Path(__file__).with_name("cases").glob("*.yaml"))
+FOLDER = Path(__file__).parent / "cases" / "rules"
+CASES = sorted(FOLDER.glob("*.yaml"))
 
 
 def admitted(document) -> Resource:
@@ -207,7 +208,7 @@ def at(value, path):
 
 
 def mesh_of(n_proxies):
-    text = (Path(__file__).with_name("cases") / "seed_002_universal.yaml").read_text().split("\n---- ")[0]
+    text = (FOLDER / "seed_002_universal.yaml").read_text().split("\n---- ")[0]
     proxies = [
         {
             "type": "Dataplane",
