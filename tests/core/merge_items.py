@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 from koguma.core import order
 from koguma.core.merge import Item
 from koguma.core.order import Rank, Tier
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.model.resource import Key
 
 Json = Any
@@ -22,7 +22,7 @@ ORDINARY = Rank(
     top_section=False,
     origin="zone",
     gateway_tags=0,
-    role=Role.SYSTEM,
+    role=PolicyRole.SYSTEM,
     to_kind="MeshService",
     to_section=False,
     display_name="same",
@@ -52,7 +52,7 @@ ranks = st.builds(
     top_section=st.booleans(),
     origin=st.sampled_from(["", "global", "zone"]),
     gateway_tags=st.integers(0, 3),
-    role=st.sampled_from(Role),
+    role=st.sampled_from(PolicyRole),
     to_kind=st.sampled_from(KINDS),
     to_section=st.booleans(),
     display_name=st.sampled_from(["a", "ab", "b", "é", ""]),

@@ -238,4 +238,4 @@ def test_every_new_proxy_is_synced_whatever_single_object_is_broken(admitted: bo
         else:
             assert taken(found)[1].state == "synced"
     problems.of_mesh(db, "default")
-    services.wanted(db, "default")
+    services.desired(db, "default")

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from koguma.core.graph import FEW, Memo, Node
+from koguma.core.graph import FEW, GraphNode, Memo
 
 
 def memos(number: int) -> list[Memo]:
@@ -13,7 +13,7 @@ def memos(number: int) -> list[Memo]:
 
 @pytest.mark.parametrize("number", [1, 2, 3, FEW, FEW + 1, 3 * FEW])
 def test_readers_stand_in_order_of_arrival_while_others_leave(number):
-    node, readers = Node({}, "x"), memos(number)
+    node, readers = GraphNode({}, "x"), memos(number)
     for reader in readers:
         node.gain(reader)
     for leaving in Random(number).sample(readers, k=number):
@@ -25,7 +25,7 @@ def test_readers_stand_in_order_of_arrival_while_others_leave(number):
 
 @pytest.mark.parametrize("number", [2, FEW, 3 * FEW])
 def test_who_comes_back_stands_last(number):
-    node, (first, *others) = Node({}, "x"), memos(number)
+    node, (first, *others) = GraphNode({}, "x"), memos(number)
     for reader in (first, *others):
         node.gain(reader)
     node.lose(first)

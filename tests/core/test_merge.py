@@ -11,7 +11,7 @@ from merge_items import at, confs, item, ranked_items, steps, written
 from koguma.core import merge
 from koguma.core.merge import Origin
 from koguma.core.order import Tier
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 
 # Each line: configurations in ascending precedence, and what they make together.
 MERGES = {
@@ -71,8 +71,8 @@ def test_a_merged_configuration_can_be_merged_on_without_changing_its_parts():
 
 def test_a_mesh_wide_a_producers_and_a_consumers_policy_each_leave_what_they_alone_set():
     on_mesh = item("one", {"request": "10s", "idle": "1h"}, to_kind="Mesh")
-    of_producer = item("two", {"request": "5s"}, role=Role.PRODUCER)
-    of_consumer = item("three", {"idle": "5m"}, role=Role.CONSUMER, to_kind="Mesh")
+    of_producer = item("two", {"request": "5s"}, role=PolicyRole.PRODUCER)
+    of_consumer = item("three", {"idle": "5m"}, role=PolicyRole.CONSUMER, to_kind="Mesh")
     for_backend = merge_items.ascending([of_consumer, of_producer, on_mesh])
     assert [each.source.name for each in for_backend] == ["one", "two", "three"]
     assert merge.merged(for_backend) == {"request": "5s", "idle": "5m"}
@@ -90,7 +90,7 @@ def on_route(name, conf, **rank):
 # The founding document's example, once by namespaces and once by tags. On Universal its result shows the
 # values of the first form, although the policies beside it repeat the old ones; the result is meant.
 OVERRIDES = {
-    "by role": ({"role": Role.PRODUCER}, {"role": Role.CONSUMER}),
+    "by role": ({"role": PolicyRole.PRODUCER}, {"role": PolicyRole.CONSUMER}),
     "by top-level targetRef": ({"top_kind": "Mesh"}, {"top_kind": "MeshSubset"}),
 }
 
@@ -156,10 +156,10 @@ def losers(found, path):
 def test_losers_come_most_important_first_with_what_they_wanted_and_why_not():
     items = merge_items.ascending(
         [
-            item("c", {"a": 1}, role=Role.PRODUCER, to_kind="Mesh"),
-            item("b", {"a": 2}, role=Role.PRODUCER),
-            item("other", {"b": 2}, role=Role.CONSUMER),
-            item("a", {"a": 3}, role=Role.CONSUMER),
+            item("c", {"a": 1}, role=PolicyRole.PRODUCER, to_kind="Mesh"),
+            item("b", {"a": 2}, role=PolicyRole.PRODUCER),
+            item("other", {"b": 2}, role=PolicyRole.CONSUMER),
+            item("a", {"a": 3}, role=PolicyRole.CONSUMER),
         ]
     )
     found = merge.traced(items)

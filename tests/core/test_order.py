@@ -9,7 +9,7 @@ from merge_items import rank, ranks
 
 from koguma.core import order
 from koguma.core.order import Tier
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 
 DATAPLANE = {"top_kind": "Dataplane"}
 GATEWAY = {"top_kind": "MeshGateway"}
@@ -35,7 +35,10 @@ LADDERS = {
     "inbound": [{**DATAPLANE, "top_section": False}, {**DATAPLANE, "top_section": True}],
     "origin": [{"origin": "global"}, {"origin": ""}, {"origin": "zone"}],
     "gateway tags": [{**GATEWAY, "gateway_tags": n} for n in range(3)],
-    "role": [{"role": role} for role in (Role.SYSTEM, Role.PRODUCER, Role.CONSUMER, Role.WORKLOAD_OWNER)],
+    "role": [
+        {"role": role}
+        for role in (PolicyRole.SYSTEM, PolicyRole.PRODUCER, PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER)
+    ],
     "kind in to": [
         {"to_kind": kind}
         for kind in (
@@ -83,13 +86,13 @@ def test_a_consumer_on_a_route_wins_then_a_producer_there_then_a_consumer_and_a_
     keys = [
         order.key(rank(tier=tier, role=role, to_kind=kind))
         for tier, kind in ((Tier.SERVICE, "MeshService"), (Tier.ROUTE, "MeshHTTPRoute"))
-        for role in (Role.PRODUCER, Role.CONSUMER)
+        for role in (PolicyRole.PRODUCER, PolicyRole.CONSUMER)
     ]
     assert all(weak < strong for weak, strong in itertools.pairwise(keys))
 
 
 def test_the_older_way_to_target_a_route_loses_to_the_newer_one_from_a_weaker_policy():
-    older = rank(tier=Tier.OLD_ROUTE, top_kind="MeshHTTPRoute", role=Role.CONSUMER)
+    older = rank(tier=Tier.OLD_ROUTE, top_kind="MeshHTTPRoute", role=PolicyRole.CONSUMER)
     assert order.key(older) < order.key(rank(tier=Tier.ROUTE, to_kind="MeshHTTPRoute", origin="global"))
 
 
@@ -99,8 +102,8 @@ def test_proxies_named_at_the_top_count_more_than_a_named_destination():
 
 
 def test_a_consumer_of_everything_counts_more_than_the_producer_of_one_service():
-    producer = rank(role=Role.PRODUCER, to_kind="MeshService")
-    assert order.key(producer) < order.key(rank(role=Role.CONSUMER, to_kind="Mesh"))
+    producer = rank(role=PolicyRole.PRODUCER, to_kind="MeshService")
+    assert order.key(producer) < order.key(rank(role=PolicyRole.CONSUMER, to_kind="Mesh"))
 
 
 REASONS = [
@@ -128,7 +131,7 @@ REASONS = [
         {**GATEWAY, "gateway_tags": 2},
         "its targetRef has 1 tag, one with 2 wins",
     ),
-    ({"role": Role.PRODUCER}, {"role": Role.CONSUMER}, "its role is producer, consumer wins"),
+    ({"role": PolicyRole.PRODUCER}, {"role": PolicyRole.CONSUMER}, "its role is producer, consumer wins"),
     ({"to_kind": "Mesh"}, {"to_kind": "MeshService"}, "its to[].targetRef is Mesh, MeshService wins"),
     ({}, {"to_section": True}, "it targets all ports, one for a single port wins"),
     (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.core import admission, pipeline, services
-from koguma.core.services import Create, Remove, Replace
+from koguma.core.services import CreateObject, DeleteObject, ReplaceObject
 from koguma.kinds import KINDS, mesh_service
 from koguma.model import forms
 from koguma.model.kind import Kinds
@@ -88,7 +88,7 @@ def database(*resources, place=HERE, mode=None):
 
 def step(*resources, now=NOW, mode=None, **grace):
     db = database(*resources, mode=mode)
-    return services.step(services.wanted(db, "shop"), services.stored(db, "shop"), now, **grace)
+    return services.plan(services.desired(db, "shop"), services.stored(db, "shop"), now, **grace)
 
 
 def after(there, made):
@@ -97,14 +97,14 @@ def after(there, made):
     revisions = itertools.count(max([0, *(r.revision for r in there)]) + 1)
     for change in made.changes:
         match change:
-            case Create(key=key, document=document):
+            case CreateObject(key=key, document=document):
                 assert key not in stored
                 draft = forms.read_plain(document, mesh_service.KIND)
                 resource = admission.admitted(draft, None, HERE).resource
                 assert resource.key == key
-            case Replace(resource=resource):
+            case ReplaceObject(resource=resource):
                 assert stored[resource.key].revision == resource.revision
-            case Remove(resource=resource):
+            case DeleteObject(resource=resource):
                 assert stored.pop(resource.key).revision == resource.revision
                 continue
         stored[resource.key] = msgspec.structs.replace(resource, revision=next(revisions))
@@ -402,10 +402,10 @@ def test_a_service_without_dataplanes_goes_after_the_grace_period():
     waiting = step(*stored, now=end - timedelta(seconds=1))
     assert (waiting.changes, waiting.due_at) == ((), end)
     over = step(*stored, now=end)
-    assert over.changes == (Remove(stored[0]),)
+    assert over.changes == (DeleteObject(stored[0]),)
     assert over.due_at is None
     short = step(*stored, now=NOW + timedelta(minutes=2), grace=timedelta(minutes=1))
-    assert short.changes == (Remove(stored[0]),)
+    assert short.changes == (DeleteObject(stored[0]),)
 
 
 def test_a_service_whose_dataplane_comes_back_stays():
@@ -425,21 +425,21 @@ def test_a_beginning_that_cannot_be_read_is_no_beginning(text):
 def test_switching_off_deletes_the_generated_ones_at_once():
     generated, by_hand = stored_service("web", "80"), stored_service("api", "80", labels={})
     made = step(generated, by_hand, stored_dataplane("web-1", "web:80"), mode="Disabled")
-    assert made.changes == (Remove(generated),)
+    assert made.changes == (DeleteObject(generated),)
 
 
 def test_global_generates_nothing():
     db = database(stored_dataplane("web-1", "web:80", zone=""), place=Place(mode=Mode.GLOBAL, zone=""))
-    assert services.wanted(db, "shop") == services.Wanted("shop", "", is_on=False)
+    assert services.desired(db, "shop") == services.DesiredServices("shop", "", is_on=False)
 
 
 def test_one_more_of_the_same_changes_no_answer():
     db = database(stored_dataplane("web-1", "web:80"), stored_dataplane("web-2", "web:80"))
-    before = services.wanted(db, "shop")
+    before = services.desired(db, "shop")
     db.reset_counts()
     pipeline.take(db, [stored_dataplane("web-3", "web:80")])
-    assert services.wanted(db, "shop") == before
-    assert db.runs == {"services.wanted": 1, "services.offers": 1, "world.proxy": 1}
+    assert services.desired(db, "shop") == before
+    assert db.runs == {"services.desired": 1, "services.offered_ports": 1, "world.proxy": 1}
 
 
 SERVICES = st.sampled_from(["web", "api", "not_a_host"])
@@ -506,7 +506,7 @@ def _is_word(port):
 
 
 def _serves(one, service):
-    return any(offer.service == service.name for offer in services.offers(database(one), one.key))
+    return any(offer.service == service.name for offer in services.offered_ports(database(one), one.key))
 
 
 def _fits(port, there, left):
@@ -516,7 +516,10 @@ def _fits(port, there, left):
     wanted = services._read_port(found)
     db = database(*left)
     offers = [
-        offer for one in left if one.namespace == key.namespace for offer in services.offers(db, one.key)
+        offer
+        for one in left
+        if one.namespace == key.namespace
+        for offer in services.offered_ports(db, one.key)
     ]
     return any(offer.service == key.name and wanted.takes(offer.port) for offer in offers)
 
@@ -530,8 +533,8 @@ def test_the_order_of_arrival_does_not_matter(dataplanes, stored, mode, random):
     db = database(mode=mode)
     for resource in arriving:
         pipeline.take(db, [resource])
-        services.wanted(db, "shop")
-    assert services.step(services.wanted(db, "shop"), services.stored(db, "shop"), NOW) == expected
+        services.desired(db, "shop")
+    assert services.plan(services.desired(db, "shop"), services.stored(db, "shop"), NOW) == expected
 
 
 @pytest.mark.property

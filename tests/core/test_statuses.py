@@ -5,7 +5,7 @@ import pytest
 
 from koguma.core import pipeline, statuses, vips
 from koguma.core.build import endpoints
-from koguma.core.statuses import Proxies
+from koguma.core.statuses import ConnectedProxies
 from koguma.model.place import Place
 from koguma.model.schema import read
 from tests.core import port_confs
@@ -24,15 +24,17 @@ from tests.core.destinations import (
 
 MTLS = stored_mesh(mtls={"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]})
 SVC = stored_generator("local", "{{ .DisplayName }}.svc.mesh.local")
-NONE = Proxies()
+NONE = ConnectedProxies()
 
 
 def proxies(connected=(), certified=()):
-    return Proxies(frozenset(each.key for each in connected), frozenset(each.key for each in certified))
+    return ConnectedProxies(
+        frozenset(each.key for each in connected), frozenset(each.key for each in certified)
+    )
 
 
 def step(db, seen=NONE):
-    return statuses.step(db, "shop", seen, vips.DEFAULT, vips.first_marks(db, vips.DEFAULT))
+    return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_marks(db, vips.DEFAULT))
 
 
 def reported(resource, *others, seen=NONE, place=None):

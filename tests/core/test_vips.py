@@ -24,7 +24,7 @@ SMALL = vips.ranges("241.0.0.0/29", "242.0.0.0/29", "243.0.0.0/29")  # six usabl
 def step(db, *resources, ranges=vips.DEFAULT, marks=None):
     """A step for these; marks as after a start, where none are given."""
     marks = vips.first_marks(db, ranges) if marks is None else dict.fromkeys(ranges, 0) | marks
-    return vips.step(db, [resource.key for resource in resources], ranges, marks)
+    return vips.plan(db, [resource.key for resource in resources], ranges, marks)
 
 
 def given_to(*resources, **more):
@@ -61,16 +61,16 @@ def test_addresses_of_other_meshes_are_taken():
 
 def test_a_freed_address_is_not_given_again_while_others_were_never_used():
     freed = stored_service("old", "241.0.0.5")
-    marks = vips.seen(vips.first_marks(database(), vips.DEFAULT), vips.DEFAULT, freed)
+    marks = vips.advanced(vips.first_marks(database(), vips.DEFAULT), vips.DEFAULT, freed)
     new = stored_service("new")
     assert step(database(new), new, marks=marks).given[new.key] == (("", "241.0.0.6"),)
 
 
 def test_seeing_an_older_address_moves_no_mark_back():
     marks = {"MeshService": 7}
-    assert vips.seen(marks, vips.DEFAULT, stored_service("old", "241.0.0.5")) == {"MeshService": 7}
-    assert vips.seen(marks, vips.DEFAULT, stored_service("foreign", "10.0.0.1")) == {"MeshService": 7}
-    assert vips.seen(marks, vips.DEFAULT, stored("Mesh", "m", {})) == {"MeshService": 7}
+    assert vips.advanced(marks, vips.DEFAULT, stored_service("old", "241.0.0.5")) == {"MeshService": 7}
+    assert vips.advanced(marks, vips.DEFAULT, stored_service("foreign", "10.0.0.1")) == {"MeshService": 7}
+    assert vips.advanced(marks, vips.DEFAULT, stored("Mesh", "m", {})) == {"MeshService": 7}
 
 
 def test_after_the_end_of_a_range_the_lowest_free_address_follows():
@@ -81,7 +81,7 @@ def test_after_the_end_of_a_range_the_lowest_free_address_follows():
 
 
 def test_round_the_end_of_a_range_a_just_freed_address_comes_last():
-    marks = vips.seen({"MeshService": 6}, SMALL, stored_service("freed", "241.0.0.2"))
+    marks = vips.advanced({"MeshService": 6}, SMALL, stored_service("freed", "241.0.0.2"))
     new = stored_service("new")
     assert step(database(new), new, ranges=SMALL, marks=marks).given[new.key] == (("", "241.0.0.3"),)
 
@@ -234,4 +234,4 @@ def test_a_changed_status_elsewhere_asks_nothing_again():
 
 def test_an_unknown_destination_has_no_address():
     nobody = Key("MeshService", "shop", "east", "", "nobody")
-    assert vips.of(database(), nobody) == vips.wanted(database(), nobody) == ()
+    assert vips.of(database(), nobody) == vips.required_names(database(), nobody) == ()

@@ -1,7 +1,7 @@
 """Which Workloads follow from Dataplanes, and the step towards them."""
 
 from koguma.core import pipeline, workloads
-from koguma.core.services import Create, Remove
+from koguma.core.services import CreateObject, DeleteObject
 from koguma.model.place import Mode, Place
 from koguma.model.resource import Key
 from tests.core.destinations import database, stored, stored_dataplane
@@ -24,7 +24,7 @@ def key(name, namespace=""):
 
 
 def step(db):
-    return workloads.step(workloads.wanted(db, "shop"), workloads.stored(db, "shop"), "east")
+    return workloads.plan(workloads.desired(db, "shop"), workloads.stored(db, "shop"), "east")
 
 
 def test_labels_name_workloads_and_annotations_where_there_is_no_label():
@@ -37,14 +37,14 @@ def test_labels_name_workloads_and_annotations_where_there_is_no_label():
         proxy("e", "foreign", zone="west"),
         proxy("f"),
     )
-    found = workloads.wanted(db, "shop")
+    found = workloads.desired(db, "shop")
     assert found.workloads == (key("backend"), key("noted"), key("spaced", "team"))
     assert [each.name for each in workloads.members(db, key("backend"))] == ["a", "b"]
-    assert workloads.wanted(database(proxy("a", "b"), place=Place(mode=Mode.GLOBAL)), "shop").workloads == ()
+    assert workloads.desired(database(proxy("a", "b"), place=Place(mode=Mode.GLOBAL)), "shop").workloads == ()
 
 
 def test_a_name_that_is_no_label_of_a_host_name_is_a_problem():
-    found = workloads.wanted(database(proxy("a", "back.end"), proxy("b", "ok")), "shop")
+    found = workloads.desired(database(proxy("a", "back.end"), proxy("b", "ok")), "shop")
     assert found.workloads == (key("ok"),)
     assert [(each.about.name, each.rule) for each in found.problems] == [("a", "workload-name")]
 
@@ -53,13 +53,13 @@ def test_what_is_missing_is_made_and_what_nobody_names_goes():
     left, foreign = generated("left"), generated("foreign", zone="west")
     db = database(proxy("a", "new", namespace="team"), left, foreign, stored("Workload", "by-hand", {}))
     create, remove = step(db)
-    assert isinstance(create, Create)
+    assert isinstance(create, CreateObject)
     assert (create.key, create.document["name"]) == (key("new", "team"), "new.team")
     assert create.document["labels"] == {
         "kuma.io/managed-by": workloads.GENERATOR,
         "k8s.kuma.io/namespace": "team",
     }
-    assert remove == Remove(left)
+    assert remove == DeleteObject(left)
 
 
 def test_a_name_that_is_taken_by_another_object_is_left_alone():
@@ -69,11 +69,11 @@ def test_a_name_that_is_taken_by_another_object_is_left_alone():
 
 def test_one_more_proxy_of_a_workload_changes_nothing_but_its_members():
     db = database(proxy("a", "backend"), generated("backend"))
-    before = workloads.wanted(db, "shop")
-    db.watch(workloads.wanted, "shop")
+    before = workloads.desired(db, "shop")
+    db.watch(workloads.desired, "shop")
     pipeline.take(db, [proxy("b", "backend")])
     assert db.changed() == []
-    assert workloads.wanted(db, "shop") == before
+    assert workloads.desired(db, "shop") == before
     assert len(workloads.members(db, key("backend"))) == 2
     pipeline.take(db, [], [proxy("a").key, proxy("b").key])
-    assert step(db) == (Remove(generated("backend")),)
+    assert step(db) == (DeleteObject(generated("backend")),)

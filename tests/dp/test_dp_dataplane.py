@@ -24,29 +24,29 @@ def inbound(**flags: Any) -> Any:
         (
             "backend:9001",
             {"port": 9001, "tags": {"kuma.io/service": "backend"}},
-            world.Wanted("MeshService", "backend"),
+            world.DestinationRef("MeshService", "backend"),
         ),
         (
             "backend:80:9001",
             {"port": 9001, "backendRef": {"kind": "MeshService", "name": "backend", "port": 80}},
-            world.Wanted("MeshService", "backend", port=80),
+            world.DestinationRef("MeshService", "backend", port=80),
         ),
         (
             "extsvc/httpbin:9002",
             {"port": 9002, "backendRef": {"kind": "MeshExternalService", "name": "httpbin"}},
-            world.Wanted("MeshExternalService", "httpbin"),
+            world.DestinationRef("MeshExternalService", "httpbin"),
         ),
         (
             "MeshMultiZoneService/cart:80:9003",
             {"port": 9003, "backendRef": {"kind": "MeshMultiZoneService", "name": "cart", "port": 80}},
-            world.Wanted("MeshMultiZoneService", "cart", port=80),
+            world.DestinationRef("MeshMultiZoneService", "cart", port=80),
         ),
     ],
 )
 def test_an_outbound_is_written_as_the_engine_reads_it(text, document, wanted):
     made = dataplane.outbound(text)
     assert made.document == document
-    assert world.wanted_outbound(made.document) == wanted
+    assert world.outbound_ref(made.document) == wanted
 
 
 @pytest.mark.parametrize(

@@ -180,12 +180,12 @@ class _Files:
 
 
 def _made_of_proxies(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
-    step = services.step(services.wanted(db, mesh), services.stored(db, mesh), datetime.now(UTC))
+    step = services.plan(services.desired(db, mesh), services.stored(db, mesh), datetime.now(UTC))
     for change in step.changes:
         match change:
-            case services.Create(document=document):
+            case services.CreateObject(document=document):
                 yield files.made(document)
-            case services.Replace(resource=resource):
+            case services.ReplaceObject(resource=resource):
                 yield resource
 
 

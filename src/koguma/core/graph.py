@@ -27,7 +27,7 @@ FEW: Final = 16  # among so many readers, one that leaves may be looked for
 HEIGHT: Final = attrgetter("height")
 
 
-class Node:
+class GraphNode:
     """What can be read. While anybody needs it, it lies in the dictionary `home`. By itself it is a cell."""
 
     __slots__ = ("_readers", "home", "key")
@@ -75,7 +75,7 @@ class Node:
             self._readers = None
 
 
-class Memo(Node):
+class Memo(GraphNode):
     """An answer and what it was made of. There are so many of them that each slot counts."""
 
     __slots__ = ("answer", "height", "n_observers", "of", "reads", "true_at")
@@ -84,7 +84,7 @@ class Memo(Node):
         super().__init__(home, key)
         self.of = of  # whose answer it is; the graph does not look at it
         self.answer: Any = NEVER
-        self.reads: tuple[Node, ...] = ()
+        self.reads: tuple[GraphNode, ...] = ()
         self.height = 0
         self.true_at = STALE  # the epoch in which it was last found true, if nothing is known against it
         self.n_observers = 0
@@ -96,10 +96,10 @@ class Graph:
     def __init__(self) -> None:
         self.level = SETTLED  # no stale memo that waits for its turn stands lower
         self.epoch = 0  # counts edits of inputs; what was found true in this one is still true
-        self.held: dict[Node, None] = {}  # needed from outside, whoever reads them
-        self.loose: dict[Node, None] = {}  # first asked from outside; `collect` looks at them
-        self.circled: dict[Node, None] = {}  # were found to need their own answer
-        self.orphans: dict[Node, None] = {}  # perhaps useless; `sweep` looks at them
+        self.held: dict[GraphNode, None] = {}  # needed from outside, whoever reads them
+        self.loose: dict[GraphNode, None] = {}  # first asked from outside; `collect` looks at them
+        self.circled: dict[GraphNode, None] = {}  # were found to need their own answer
+        self.orphans: dict[GraphNode, None] = {}  # perhaps useless; `sweep` looks at them
         self._stale: dict[int, dict[Memo, None]] = {}  # by height
         self._heights: list[int] = []  # a heap of these heights
 
@@ -107,11 +107,11 @@ class Graph:
         """Whether nothing that a memo was made of can have changed; if not, that is still to be found out."""
         return memo.true_at >= 0 and (memo.height <= self.level or memo.true_at == self.epoch)
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: GraphNode) -> bool:
         """Whether anybody would miss it."""
         return bool(node.readers) or node in self.held
 
-    def touch(self, node: Node) -> None:
+    def touch(self, node: GraphNode) -> None:
         """It is different now: its readers are stale. Their readers are not, until their turn has come."""
         for reader in node.readers:
             if reader.true_at != STALE:
@@ -158,7 +158,7 @@ class Graph:
             self._observe([memo], -1)
             self.orphans[memo] = None
 
-    def link(self, memo: Memo, reads: dict[Node, None]) -> None:
+    def link(self, memo: Memo, reads: dict[GraphNode, None]) -> None:
         """Exchange what a memo is known to have read."""
         old, memo.reads = memo.reads, tuple(reads)
         if old == memo.reads:
@@ -195,7 +195,7 @@ class Graph:
                         self._unlink(read, node)
         self._find_level()
 
-    def _observe(self, nodes: Iterable[Node], step: int) -> None:
+    def _observe(self, nodes: Iterable[GraphNode], step: int) -> None:
         """Give memos an observer more or less, and so on downwards where that makes a difference."""
         todo = [node for node in nodes if isinstance(node, Memo)]
         while todo:
@@ -214,7 +214,7 @@ class Graph:
                     reader.true_at = MAYBE
                     todo.append(reader)
 
-    def _unlink(self, node: Node, memo: Memo) -> None:
+    def _unlink(self, node: GraphNode, memo: Memo) -> None:
         node.lose(memo)
         if not node.readers:
             self.orphans[node] = None

@@ -57,7 +57,7 @@ class Generator(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class HostnameClaim(msgspec.Struct, frozen=True):
     """A name that a destination is to have; `reason` and `message` say why there is none.
 
     `generator` is empty for a name that the destination says itself; `slot` is then the word that it uses,
@@ -73,12 +73,12 @@ class Claim(msgspec.Struct, frozen=True):
     is_legacy: bool = False  # the name of a service tag, as in Kuma 2.13
 
 
-class Claims(msgspec.Struct, frozen=True):
+class DestinationClaims(msgspec.Struct, frozen=True):
     """The names that a destination is to have, if nobody else has them."""
 
     core_name: str
     since: str
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[HostnameClaim, ...] = ()
 
 
 @question
@@ -88,7 +88,7 @@ def generators(db: Db, selects: str) -> tuple[Generator, ...]:
     return tuple(sorted((each for each in found if each and each.selects == selects), key=_rank))
 
 
-def _rank(of: Generator | Claim) -> Rank:
+def _rank(of: Generator | HostnameClaim) -> Rank:
     return of.rank
 
 
@@ -119,25 +119,25 @@ def _parsed(text: str) -> tuple[Template | None, str]:
 
 
 @question
-def claims(db: Db, destination: Key) -> Claims | None:
+def claims(db: Db, destination: Key) -> DestinationClaims | None:
     """The names that a destination is to have, best first; a change of its status changes nothing here."""
     resource = world.RESOURCES.get(db, destination)
     if resource is None:
         return None
-    slots = vips.wanted(db, destination)
+    slots = vips.required_names(db, destination)
     if slots == (ITSELF,):
         found = (*_generated(db, destination, resource), *_legacy(db, destination, resource))
     else:
         found = tuple(_own(slot) for slot in slots)
-    return Claims(resource.core_name, resource.creation_time, found)
+    return DestinationClaims(resource.core_name, resource.creation_time, found)
 
 
-def _own(slot: str) -> Claim:
+def _own(slot: str) -> HostnameClaim:
     hostname = slot.lower().rstrip(".")
-    return _checked(Claim(_OWN_RANK, "", hostname, slot))
+    return _checked(HostnameClaim(_OWN_RANK, "", hostname, slot))
 
 
-def _generated(db: Db, destination: Key, resource: Resource) -> Iterator[Claim]:
+def _generated(db: Db, destination: Key, resource: Resource) -> Iterator[HostnameClaim]:
     own = dict(world.labels_of(db, destination))
     for generator in generators(db, destination.kind):
         if set(generator.labels) <= own.items():
@@ -153,7 +153,7 @@ def _tagged_service(resource: Resource) -> str:
     return (selected.get(tags.SERVICE) or "") if selected.keys() <= {tags.SERVICE, labels.NAMESPACE} else ""
 
 
-def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[Claim]:
+def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[HostnameClaim]:
     service = _tagged_service(resource)
     if not service or services.mode(db, destination.mesh) == _WITHOUT_LEGACY:
         return
@@ -161,7 +161,7 @@ def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[Claim]:
     rank = (_LEGACY_RANK + is_foreign, "", "")
     # Kuma has `a_b.mesh` and `a.b.mesh`; `_` is no character of host names, so only the second is one.
     hostname = f"{service.replace('_', '.').lower()}.{_LEGACY_DOMAIN}"
-    yield _checked(Claim(rank, "", hostname, is_legacy=True))
+    yield _checked(HostnameClaim(rank, "", hostname, is_legacy=True))
 
 
 @question
@@ -180,8 +180,8 @@ def _values(resource: Resource, own: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _made(generator: Generator, values: Mapping[str, str], own: Mapping[str, str]) -> Claim:
-    claim = Claim(generator.rank, generator.core_name)
+def _made(generator: Generator, values: Mapping[str, str], own: Mapping[str, str]) -> HostnameClaim:
+    claim = HostnameClaim(generator.rank, generator.core_name)
     if generator.template is None:
         return _refused(claim, TEMPLATE_ERROR, generator.problem)
     try:
@@ -191,7 +191,7 @@ def _made(generator: Generator, values: Mapping[str, str], own: Mapping[str, str
     return _checked(msgspec.structs.replace(claim, hostname=hostname))
 
 
-def _checked(claim: Claim) -> Claim:
+def _checked(claim: HostnameClaim) -> HostnameClaim:
     """The claim, unless its name cannot be one."""
     parts = claim.hostname.split(".")
     if names.is_subdomain(claim.hostname) and max(map(len, parts)) <= names.LABEL_LENGTH_MAX:
@@ -200,12 +200,12 @@ def _checked(claim: Claim) -> Claim:
     return _refused(claim, INVALID, f'"{claim.hostname}" {words}')
 
 
-def _refused(claim: Claim, reason: str, message: str) -> Claim:
+def _refused(claim: HostnameClaim, reason: str, message: str) -> HostnameClaim:
     return msgspec.structs.replace(claim, hostname="", reason=reason, message=message)
 
 
 @question
-def of_mesh(db: Db, mesh: str) -> Mapping[Key, tuple[Claim, ...]]:
+def of_mesh(db: Db, mesh: str) -> Mapping[Key, tuple[HostnameClaim, ...]]:
     """What became of every claim in a mesh, by destination; one that came too late says who has the name."""
     asked = {key: claims(db, key) for kind in world.DESTINATION_KINDS for key in _keys(db, kind, mesh)}
     known = {key: found for key, found in asked.items() if found is not None and found.claims}
@@ -213,7 +213,7 @@ def of_mesh(db: Db, mesh: str) -> Mapping[Key, tuple[Claim, ...]]:
         (claim.rank, found.since, key, claim) for key, found in known.items() for claim in found.claims
     ]
     holders: dict[str, Key] = {}
-    settled: dict[Key, list[Claim]] = {key: [] for key in known}
+    settled: dict[Key, list[HostnameClaim]] = {key: [] for key in known}
     for _, _, key, claim in sorted(entries, key=lambda entry: entry[:3]):
         holder = holders.setdefault(claim.hostname, key) if claim.hostname else key
         settled[key].append(claim if holder == key else _late(claim, holder, known[holder]))
@@ -224,12 +224,12 @@ def _keys(db: Db, kind: str, mesh: str) -> tuple[Key, ...]:
     return world.BY_KIND.keys(db, (kind, mesh))
 
 
-def _late(claim: Claim, holder: Key, its: Claims) -> Claim:
+def _late(claim: HostnameClaim, holder: Key, its: DestinationClaims) -> HostnameClaim:
     return _refused(claim, COLLISION, f"Hostname collision with {holder.kind}: {its.core_name}")
 
 
 @question
-def of(db: Db, destination: Key) -> tuple[Claim, ...]:
+def of(db: Db, destination: Key) -> tuple[HostnameClaim, ...]:
     """What became of the claims of a destination."""
     return of_mesh(db, destination.mesh).get(destination, ())
 
@@ -247,7 +247,7 @@ def records(db: Db, destinations: tuple[Key, ...]) -> tuple[tuple[str, tuple[str
     return tuple((name, tuple(sorted(reached))) for name, reached in sorted(found.items()))
 
 
-def reported(claims: tuple[Claim, ...]) -> dict[str, Json]:
+def reported(claims: tuple[HostnameClaim, ...]) -> dict[str, Json]:
     """What a status says of names: those that were given, and what became of each generator."""
     made = sorted((claim for claim in claims if claim.generator), key=lambda claim: claim.generator)
     return {
@@ -256,7 +256,7 @@ def reported(claims: tuple[Claim, ...]) -> dict[str, Json]:
     }
 
 
-def _address(claim: Claim) -> Json:
+def _address(claim: HostnameClaim) -> Json:
     return {
         "hostname": claim.hostname,
         "origin": _KIND,
@@ -264,7 +264,7 @@ def _address(claim: Claim) -> Json:
     }
 
 
-def _report(claim: Claim) -> Json:
+def _report(claim: HostnameClaim) -> Json:
     condition = {
         "type": GENERATED,
         "status": "True" if claim.hostname else "False",

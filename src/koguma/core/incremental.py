@@ -57,13 +57,13 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from koguma.core.answers import Circular, CycleError, Raised, same
-from koguma.core.graph import STALE, Graph, Memo, Node
-from koguma.core.inputs import Change, Input, K, Table, V
+from koguma.core.graph import STALE, Graph, GraphNode, Memo
+from koguma.core.inputs import Input, InputChange, InputTable, K, V
 
 DEPTH_MAX: Final = 100  # each takes three calls of Python and those of the question; Python allows 1000
 ONE: Final = [(inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty)]  # one, always given
 
-_Frame = dict[Node, None]  # what a question has read so far, in order
+_Frame = dict[GraphNode, None]  # what a question has read so far, in order
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -124,7 +124,7 @@ class Db:
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
-        self._tables: dict[Input[Any, Any], Table] = {}
+        self._tables: dict[Input[Any, Any], InputTable] = {}
         self._memos: dict[Question[..., Any], dict[Any, Memo]] = {}  # by key
         self._graph = Graph()
         self._watchers: dict[Memo, tuple[Watcher, ...]] = {}
@@ -144,9 +144,9 @@ class Db:
         self._put(table, key, None)
 
     @contextmanager
-    def change(self) -> Iterator[Change]:
+    def change(self) -> Iterator[InputChange]:
         """Collect edits and apply them together at the end; none of them if the block raises."""
-        change = Change()
+        change = InputChange()
         yield change
         for (table, key), row in change.edits.items():
             self._put(table, key, row)
@@ -255,20 +255,20 @@ class Db:
             answer.throw(inside=frame is not None)
         return answer  # type: ignore[no-any-return]  # what this question's function returned
 
-    def table(self, of: Input[Any, Any]) -> Table:
+    def table(self, of: Input[Any, Any]) -> InputTable:
         """The rows of an input."""
         table = self._tables.get(of)
         if table is None:
-            table = self._tables[of] = Table()
+            table = self._tables[of] = InputTable()
         return table
 
-    def record(self, cells: dict[Any, Node], key: Any) -> None:
+    def record(self, cells: dict[Any, GraphNode], key: Any) -> None:
         """Remember that the running question reads this cell."""
         frame = self._frame
         if frame is not None:
             cell = cells.get(key)
             if cell is None:
-                cell = cells[key] = Node(cells, key)
+                cell = cells[key] = GraphNode(cells, key)
             frame[cell] = None
 
     # Inside.

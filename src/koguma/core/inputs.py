@@ -17,7 +17,7 @@ that the order in which rows were written leaves no trace. Rows are frozen value
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from koguma.core.graph import Node
+from koguma.core.graph import GraphNode
 
 
 class Ordered(Hashable, Protocol):
@@ -34,10 +34,10 @@ G = TypeVar("G", bound=Hashable)
 class Reader(Protocol):
     """The engine, as far as inputs know it."""
 
-    def table(self, of: "Input[Any, Any]") -> "Table":
+    def table(self, of: "Input[Any, Any]") -> "InputTable":
         """The rows of an input."""
 
-    def record(self, cells: dict[Any, Node], key: Any) -> None:
+    def record(self, cells: dict[Any, GraphNode], key: Any) -> None:
         """Remember that the running question reads this cell."""
 
 
@@ -90,7 +90,7 @@ class Index(Generic[K, V, G]):
         return tuple((key, table.rows[key]) for key in groups.sorted_keys(group))
 
 
-class Change:
+class InputChange:
     """Edits that belong together; of several edits of one row only the last one counts."""
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ class Change:
         self.edits[table, key] = None
 
 
-class Table:
+class InputTable:
     """The rows of one input in one Db, who read which of them, and the indexes that were read."""
 
     def __init__(self) -> None:
         self.rows: dict[Any, Any] = {}
-        self.cells: dict[Any, Node] = {}
+        self.cells: dict[Any, GraphNode] = {}
         self.indexes: dict[Index[Any, Any, Any], _Groups] = {}
 
     @property
@@ -128,7 +128,7 @@ class Table:
                 groups.join(key, index.groups(key, row))
         return groups
 
-    def put(self, key: Any, row: Any) -> list[Node]:
+    def put(self, key: Any, row: Any) -> list[GraphNode]:
         """Write a row, or take it out where it is None; gives the cells that now hold something else."""
         old = self.rows.get(key)
         if old == row:
@@ -150,8 +150,8 @@ class _Groups:
     def __init__(self) -> None:
         self.members: dict[Any, set[Any]] = {}
         self.sorted: dict[Any, tuple[Any, ...]] = {}
-        self.key_cells: dict[Any, Node] = {}
-        self.item_cells: dict[Any, Node] = {}
+        self.key_cells: dict[Any, GraphNode] = {}
+        self.item_cells: dict[Any, GraphNode] = {}
 
     def sorted_keys(self, group: Any) -> tuple[Any, ...]:
         """The keys in a group; sorted once, until somebody joins or leaves."""
@@ -161,7 +161,7 @@ class _Groups:
             self.sorted[group] = tuple(sorted(self.members[group]))
         return self.sorted[group]
 
-    def move(self, key: Any, old: dict[Any, None], new: dict[Any, None]) -> Iterator[Node | None]:
+    def move(self, key: Any, old: dict[Any, None], new: dict[Any, None]) -> Iterator[GraphNode | None]:
         """Move a row between groups; gives the cells that this touches."""
         for group in old | new:
             yield self.item_cells.get(group)

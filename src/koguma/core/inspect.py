@@ -17,7 +17,7 @@ from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
 from koguma.core.meta import kri
-from koguma.core.provenance import Shown, Viewer
+from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Proxy
 from koguma.model import labels, tags, target_ref
@@ -85,7 +85,7 @@ def _origins(db: Db, entries: Entries) -> list[Json]:
     return [{"kri": kri(db, policy)} for policy in dict.fromkeys(entry.policy for entry in entries)]
 
 
-def _field_origins(shown: Shown) -> dict[str, Json]:
+def _field_origins(shown: ShownConf) -> dict[str, Json]:
     return {"fieldOrigins": shown.origins} if shown.origins is not None else {}
 
 

@@ -13,7 +13,7 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.merge import Item
 from koguma.core.order import Rank, Tier
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.core.routes import RouteRule
 from koguma.core.world import Pairs, pairs
 from koguma.model import target_ref
@@ -154,7 +154,7 @@ def _targets(db: Db, policy: Key, ref: Ref) -> Iterator[Target]:
 def _referenced(db: Db, policy: Key, ref: Ref) -> tuple[Key, ...]:
     wanted = ref.labels
     selector = match.selector(db, policy)
-    if wanted and selector is not None and selector.role is Role.PRODUCER:
+    if wanted and selector is not None and selector.role is PolicyRole.PRODUCER:
         # A producer speaks for its own namespace; equal names elsewhere are somebody else's.
         wanted = pairs({**dict(wanted), "k8s.kuma.io/namespace": policy.namespace})
     namespace = ref.namespace or policy.namespace

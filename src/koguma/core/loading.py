@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from koguma.core import world
 from koguma.core.incremental import Db
-from koguma.core.inputs import Change
+from koguma.core.inputs import InputChange
 from koguma.model.kind import Kind, Kinds
 from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
@@ -38,7 +38,7 @@ def take(db: Db, written: Iterable[Resource], deleted: Iterable[Key] = ()) -> No
             change.remove(world.UNREADABLE, key)
 
 
-def _put(change: Change, kind: Kind | None, resource: Resource) -> None:
+def _put(change: InputChange, kind: Kind | None, resource: Resource) -> None:
     problem = unreadable(kind, resource) if kind is not None else ""
     if problem:
         change.set(world.UNREADABLE, resource.key, problem)

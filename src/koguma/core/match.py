@@ -15,7 +15,7 @@ import msgspec
 
 from koguma.core import world
 from koguma.core.incremental import Db, question
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
 from koguma.model import labels, tags, target_ref
 from koguma.model.resource import Key
@@ -37,7 +37,7 @@ class Selector(msgspec.Struct, frozen=True):
     tags: Pairs = ()  # of MeshSubset, MeshService, MeshServiceSubset; of the listeners of a MeshGateway
     section: str = ""
     proxy_types: tuple[str, ...] = ()
-    role: Role = Role.SYSTEM
+    role: PolicyRole = PolicyRole.SYSTEM
     origin: str = ""
     is_shadow: bool = False
     via: Key | None = None  # the route through which a deprecated top-level reference goes
@@ -93,11 +93,11 @@ def selector(db: Db, policy: Key) -> Selector | None:
     return _of_ref(db, base, spec.get("targetRef") or {"kind": "Mesh"})
 
 
-def _role(of: Mapping[str, str]) -> Role:
+def _role(of: Mapping[str, str]) -> PolicyRole:
     try:
-        return Role(of.get(labels.ROLE, "system"))
+        return PolicyRole(of.get(labels.ROLE, "system"))
     except ValueError:
-        return Role.SYSTEM
+        return PolicyRole.SYSTEM
 
 
 def _of_ref(db: Db, base: Selector, ref: Json) -> Selector:
@@ -291,9 +291,9 @@ def selected(one: Selector, of: Traits) -> Iterable[str] | None:
 def _may_reach(one: Selector, of: Traits) -> bool:
     """Zone and namespace: a zone's policy stays in its zone, a consumer's and owner's in their namespace."""
     zone = one.policy.zone
-    if one.role is not Role.PRODUCER and of.origin == one.origin == "zone" and zone and zone != of.zone:
+    if one.role is not PolicyRole.PRODUCER and of.origin == one.origin == "zone" and zone and zone != of.zone:
         return False
-    if one.role in (Role.CONSUMER, Role.WORKLOAD_OWNER):
+    if one.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
         return one.policy.namespace != "" and one.policy.namespace == of.namespace
     return True
 

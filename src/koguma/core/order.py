@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.model import target_ref
 
 
@@ -49,7 +49,7 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
     top_section: bool
     origin: str  # "global", "zone" or empty
     gateway_tags: int
-    role: Role
+    role: PolicyRole
     to_kind: str
     to_section: bool
     display_name: str
@@ -73,7 +73,7 @@ _KINDS: Final = {
 }
 _ORIGINS: Final = {"global": 0, "": 1, "zone": 2}
 _UNKNOWN_ORIGIN: Final = _ORIGINS[""]
-_ROLES: Final = {role: number for number, role in enumerate(Role)}
+_ROLES: Final = {role: number for number, role in enumerate(PolicyRole)}
 
 
 def key(rank: Rank) -> Precedence:

@@ -26,7 +26,7 @@ _ENTRY: Final = re.compile(r"spec\.(?:to|from|rules)\[(\d+)\]")
 _APPEND: Final = "append"
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownConf(msgspec.Struct, frozen=True):
     """A configuration, who set its fields where that was asked, and what had to be left out of it."""
 
     conf: Json
@@ -38,7 +38,7 @@ class ShownRule(msgspec.Struct, frozen=True):
     """The same for one rule of a route: which requests, and what becomes of them."""
 
     rule: RouteRule
-    shown: Shown
+    shown: ShownConf
     matches_origin: Json = None  # who says which requests, where that was asked
 
     @property
@@ -65,29 +65,29 @@ class Viewer:
         self._fields = fields
         self._pages: dict[Key, Page] = {}
 
-    def conf(self, entries: Sequence[ItemId]) -> Shown:
+    def conf(self, entries: Sequence[ItemId]) -> ShownConf:
         """What entries, given in order, make together."""
         conf = items.conf(self.db, tuple(dict.fromkeys(entries)))
         if not self._fields:
-            return Shown(conf)
+            return ShownConf(conf)
         traced = merge.traced(self._items(entries))
-        return Shown(conf, self._origins(conf, traced.origins, traced.losers))
+        return ShownConf(conf, self._origins(conf, traced.origins, traced.losers))
 
-    def confs(self, kind: str, entries: Sequence[ItemId]) -> Shown:
+    def confs(self, kind: str, entries: Sequence[ItemId]) -> ShownConf:
         """The same as a list: one for each different set of hostnames of a MeshHTTPRoute, else a single one.
 
         With more than one, the paths of fields begin with the place in the list.
         """
         if kind != target_ref.HTTP_ROUTE:
             shown = self.conf(entries)
-            return Shown([shown.conf], shown.origins, shown.warnings)
+            return ShownConf([shown.conf], shown.origins, shown.warnings)
         groups = [self._route_conf(hosts, group) for hosts, group in self._by_hostnames(entries)]
         warnings = tuple(text for shown in groups for text in shown.warnings)
         origins: dict[str, Json] = {}
         for index, shown in enumerate(groups):
             prefix = f"[{index}]." if len(groups) > 1 else ""
             origins |= {f"{prefix}{path}": value for path, value in (shown.origins or {}).items()}
-        return Shown([shown.conf for shown in groups], origins if self._fields else None, warnings)
+        return ShownConf([shown.conf for shown in groups], origins if self._fields else None, warnings)
 
     def route_rules(self, entries: Sequence[ItemId]) -> tuple[ShownRule, ...]:
         """The rules that entries of MeshHTTPRoutes make together, without what must not stand together."""
@@ -106,7 +106,7 @@ class Viewer:
         for hostnames, group in groups.items():
             yield hostnames, tuple(group)
 
-    def _route_conf(self, hostnames: tuple[str, ...], entries: Entries) -> Shown:
+    def _route_conf(self, hostnames: tuple[str, ...], entries: Entries) -> ShownConf:
         found = self.route_rules(entries)
         conf: dict[str, Json] = {
             "rules": [{"matches": each.matches, "default": each.shown.conf} for each in found]
@@ -116,7 +116,7 @@ class Viewer:
         origins = dict(
             pair for index, each in enumerate(found) for pair in each.origins(item("rules", index))
         )
-        return Shown(conf, origins, tuple(text for each in found for text in each.shown.warnings))
+        return ShownConf(conf, origins, tuple(text for each in found for text in each.shown.warnings))
 
     def _traced_rule(self, traced: TracedRule) -> ShownRule:
         shown = _resolved(traced.rule).shown
@@ -125,7 +125,7 @@ class Viewer:
         matches = Origin(traced.rule.origin, child(traced.rule.sources[-1].path, "matches"))
         return ShownRule(
             traced.rule,
-            Shown(shown.conf, origins, shown.warnings),
+            ShownConf(shown.conf, origins, shown.warnings),
             {**self._place(matches, traced.rule.matches or []), "losers": []},
         )
 
@@ -162,7 +162,7 @@ class Viewer:
 
 def _resolved(rule: RouteRule) -> ShownRule:
     left, problems = routes.resolved(rule)
-    return ShownRule(rule, Shown(left.conf, None, tuple(problem.message for problem in problems)))
+    return ShownRule(rule, ShownConf(left.conf, None, tuple(problem.message for problem in problems)))
 
 
 def _root(path: str) -> str:

@@ -11,7 +11,7 @@ from koguma.model.place import Place
 from koguma.model.schema import Json
 
 
-class Role(Enum):
+class PolicyRole(Enum):
     """Ascending precedence."""
 
     SYSTEM = "system"
@@ -28,19 +28,19 @@ _PRODUCER_KINDS = ("MeshService", *target_ref.ROUTES)
 _PRODUCER_LABELS = {"kuma.io/display-name", "k8s.kuma.io/namespace"}
 
 
-def of(kind: Kind, spec: Json, namespace: str, place: Place) -> Role:
+def of(kind: Kind, spec: Json, namespace: str, place: Place) -> PolicyRole:
     """The role of a policy that fits its schema."""
     if kind.policy is None or namespace in ("", place.system_namespace):
-        return Role.SYSTEM
+        return PolicyRole.SYSTEM
     to = spec.get("to") or ()
     if to and spec.get("from"):
         raise MixedRoles("it's not allowed to mix 'to' and 'from' arrays in the same policy")
     if not to:
-        return Role.WORKLOAD_OWNER
+        return PolicyRole.WORKLOAD_OWNER
     producing = {_is_producer(entry.get("targetRef") or {}, namespace) for entry in to}
     if len(producing) > 1:
         raise MixedRoles("it's not allowed to mix producer and consumer items in the same policy")
-    return Role.PRODUCER if producing == {True} else Role.CONSUMER
+    return PolicyRole.PRODUCER if producing == {True} else PolicyRole.CONSUMER
 
 
 def _is_producer(ref: Json, namespace: str) -> bool:

@@ -54,7 +54,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
-class Problem(msgspec.Struct, frozen=True, gc=False):
+class RouteProblem(msgspec.Struct, frozen=True, gc=False):
     """Something odd that the mesh contains; `kind` is its stable code."""
 
     kind: str
@@ -171,7 +171,7 @@ REDIRECT_AND_REWRITE: Final = "route-redirect-and-rewrite"
 _ANSWERS: Final = ("RequestRedirect", "DirectResponse")
 
 
-def resolved(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
+def resolved(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, ...]]:
     """The rule without what must not stand together, and a problem for each thing left out.
 
     Two legal rules can merge into one that answers the request itself and has backends as well. The
@@ -182,7 +182,7 @@ def resolved(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
     return rule, backends + rewrites
 
 
-def _without_backends(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
+def _without_backends(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, ...]]:
     answer = next(((index, kind) for index, kind in _filter_types(rule) if kind in _ANSWERS), None)
     if answer is None or not rule.conf.get("backendRefs"):
         return rule, ()
@@ -197,11 +197,11 @@ def _without_backends(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
         {name: value for name, value in table.items() if name != "backendRefs"}
         for table in (rule.conf, rule.setters)
     )
-    problem = Problem(ANSWER_AND_BACKENDS, message, origins)
+    problem = RouteProblem(ANSWER_AND_BACKENDS, message, origins)
     return msgspec.structs.replace(rule, conf=conf, setters=setters), (problem,)
 
 
-def _without_rewrites(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
+def _without_rewrites(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, ...]]:
     # Filters are taken as a whole, so this comes from one policy, which was written before it was refused.
     types = _filter_types(rule)
     redirects = [index for index, kind in types if kind == "RequestRedirect"]
@@ -214,7 +214,7 @@ def _without_rewrites(rule: RouteRule) -> tuple[RouteRule, tuple[Problem, ...]]:
         " is not used; take one of the two away"
     )
     kept = [each for index, each in enumerate(rule.conf["filters"]) if index not in rewrites]
-    problem = Problem(REDIRECT_AND_REWRITE, message, origins)
+    problem = RouteProblem(REDIRECT_AND_REWRITE, message, origins)
     return msgspec.structs.replace(rule, conf={**rule.conf, "filters": kept}), (problem,)
 
 

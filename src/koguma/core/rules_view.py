@@ -16,7 +16,7 @@ from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.meta import meta
-from koguma.core.provenance import Shown, Viewer
+from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import ProxyClass
 from koguma.core.subset_rules import SubsetRule
 from koguma.core.world import Inbound, Pairs
@@ -91,7 +91,7 @@ def _says_something(shown: Mapping[str, Json]) -> bool:
     return any(value for name, value in shown.items() if name != "type")
 
 
-def confs(shown: Shown) -> dict[str, Json]:
+def confs(shown: ShownConf) -> dict[str, Json]:
     """A configuration, and who set its fields where that was asked."""
     return {"conf": shown.conf, **({"origins": shown.origins} if shown.origins is not None else {})}
 

@@ -1,7 +1,7 @@
-"""Services: which MeshServices follow from the Dataplanes of this zone, and the next step towards them.
+"""Services: the MeshServices that follow from the Dataplanes of this zone, and which writes lead there.
 
-`wanted` is a question: what Dataplanes offer, under the name that their tag `kuma.io/service`, or without
-such tags their label `kuma.io/workload`, gives them. `step` is a latch: it compares that with what is stored
+`desired` is a question: what Dataplanes offer, under the name that their tag `kuma.io/service`, or without
+such tags their label `kuma.io/workload`, gives them. `plan` is a latch: it compares that with what is stored
 and gives the changes to write. What is stored has a say in it: where Dataplanes contradict each other, a port
 stays as it is while any of them agrees, so that a service does not waver; and a service whose last Dataplane
 has left stays for a grace period, because a restart is no farewell.
@@ -37,7 +37,7 @@ _KIND: Final = "MeshService"
 _OFF: Final = "Disabled"
 
 
-class Port(msgspec.Struct, frozen=True):
+class InboundPort(msgspec.Struct, frozen=True):
     """A port that a Dataplane serves; `is_only` where it has no other of that protocol for the service."""
 
     name: str
@@ -60,7 +60,7 @@ class ServicePort(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.name} ({self.number}, {self.protocol})"
 
-    def takes(self, port: Port) -> bool:
+    def takes(self, port: InboundPort) -> bool:
         """Whether a Dataplane's port is served under this one."""
         if port.protocol != self.protocol:
             return False
@@ -70,22 +70,22 @@ class ServicePort(msgspec.Struct, frozen=True):
         return by_protocol or port.name == self.target
 
 
-class Offer(msgspec.Struct, frozen=True):
+class OfferedPort(msgspec.Struct, frozen=True):
     """A port of a service; `by` is the tag or label that names the service."""
 
     service: str
     by: str
-    port: Port
+    port: InboundPort
 
 
-class Source(msgspec.Struct, frozen=True):
+class PortSource(msgspec.Struct, frozen=True):
     """An offer, and the first in key order of the Dataplanes that make it."""
 
-    offer: Offer
+    offer: OfferedPort
     dataplane: Key
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class ReconcileProblem(msgspec.Struct, frozen=True, order=True):
     """Why a service is not what some Dataplane says; `rule` names the sort, so that tests need no English."""
 
     about: Key
@@ -93,40 +93,40 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     message: str
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DesiredServices(msgspec.Struct, frozen=True):
     """What the Dataplanes of a zone offer in a mesh: sources by namespace and name, in order."""
 
     mesh: str
     zone: str
     is_on: bool = True
-    services: tuple[tuple[tuple[str, str], tuple[Source, ...]], ...] = ()
-    problems: tuple[Problem, ...] = ()
+    services: tuple[tuple[tuple[str, str], tuple[PortSource, ...]], ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
 
 
 @question
-def wanted(db: Db, mesh: str) -> Wanted:
-    """What should be there. One more Dataplane that offers what others offer already changes nothing here."""
+def desired(db: Db, mesh: str) -> DesiredServices:
+    """What should be there. One more Dataplane that offers what others offer already changes nothing."""
     here = world.place(db)
     if here.is_global or mode(db, mesh) == _OFF:
-        return Wanted(mesh, here.zone, is_on=False)
-    found: dict[tuple[str, str], dict[Offer, Key]] = {}
+        return DesiredServices(mesh, here.zone, is_on=False)
+    found: dict[tuple[str, str], dict[OfferedPort, Key]] = {}
     for key in world.BY_KIND.keys(db, ("Dataplane", mesh)):
-        for offer in offers(db, key) if key.zone == here.zone else ():
+        for offer in offered_ports(db, key) if key.zone == here.zone else ():
             found.setdefault((key.namespace, offer.service), {}).setdefault(offer, key)
     legal, problems = [], []
     for place, made in sorted(found.items()):
-        sources = tuple(Source(offer, key) for offer, key in made.items())
+        sources = tuple(PortSource(offer, key) for offer, key in made.items())
         if names.is_dns1035_label(place[1]):
             legal.append((place, sources))
         else:
             problems.append(_bad_name(sources[0]))
-    return Wanted(mesh, here.zone, services=tuple(legal), problems=tuple(problems))
+    return DesiredServices(mesh, here.zone, services=tuple(legal), problems=tuple(problems))
 
 
-def _bad_name(source: Source) -> Problem:
+def _bad_name(source: PortSource) -> ReconcileProblem:
     offer = source.offer
     words = f'no MeshService is made of {offer.by} "{offer.service}"; write one by hand, or change the name'
-    return Problem(source.dataplane, "name", f"{words}: {names.DNS1035_MESSAGE}")
+    return ReconcileProblem(source.dataplane, "name", f"{words}: {names.DNS1035_MESSAGE}")
 
 
 @question
@@ -137,7 +137,7 @@ def mode(db: Db, mesh: str) -> str:
 
 
 @question
-def offers(db: Db, dataplane: Key) -> tuple[Offer, ...]:
+def offered_ports(db: Db, dataplane: Key) -> tuple[OfferedPort, ...]:
     """What one Dataplane offers: each inbound under its own service tag, or all under the workload's name."""
     proxy = world.proxy(db, dataplane)
     if proxy is None:
@@ -148,7 +148,9 @@ def offers(db: Db, dataplane: Key) -> tuple[Offer, ...]:
         by, tagged = labels.WORKLOAD, [(workload, inbound) for _, inbound in tagged]
     n_alike = Counter((service, inbound.protocol) for service, inbound in tagged)
     return tuple(
-        Offer(service, by, Port(i.section, i.port, i.protocol, n_alike[service, i.protocol] == 1))
+        OfferedPort(
+            service, by, InboundPort(i.section, i.port, i.protocol, n_alike[service, i.protocol] == 1)
+        )
         for service, i in tagged
         if service
     )
@@ -160,52 +162,54 @@ def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
 
 
 def are_alike(some: tuple[Resource, ...], others: tuple[Resource, ...]) -> bool:
-    """Whether what a step looks at is the very same in both; a status may differ, and often does."""
+    """Whether what a plan looks at is the very same in both; a status may differ, and often does."""
     return len(some) == len(others) and all(
         one is other or (one.spec is other.spec and one.labels is other.labels and one.key == other.key)
         for one, other in zip(some, others, strict=True)
     )
 
 
-class Create(msgspec.Struct, frozen=True):
+class CreateObject(msgspec.Struct, frozen=True):
     """Write a new MeshService, from its plain document."""
 
     key: Key
     document: Json
 
 
-class Replace(msgspec.Struct, frozen=True):
+class ReplaceObject(msgspec.Struct, frozen=True):
     """Write this MeshService over the one whose revision it carries."""
 
     resource: Resource
 
 
-class Remove(msgspec.Struct, frozen=True):
+class DeleteObject(msgspec.Struct, frozen=True):
     """Delete this MeshService, if it still has its revision."""
 
     resource: Resource
 
 
-Change = Create | Replace | Remove
+ServiceChange = CreateObject | ReplaceObject | DeleteObject
 
 
-class Step(msgspec.Struct, frozen=True):
+class ServicePlan(msgspec.Struct, frozen=True):
     """What to do now; what is odd; and when to look again even if nothing changes."""
 
-    changes: tuple[Change, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    changes: tuple[ServiceChange, ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
     due_at: datetime | None = None
 
 
-def step(wanted: Wanted, existing: Iterable[Resource], now: datetime, grace: timedelta = GRACE) -> Step:
-    """The way from what is stored to what is wanted; none where they agree."""
+def plan(
+    desired: DesiredServices, existing: Iterable[Resource], now: datetime, grace: timedelta = GRACE
+) -> ServicePlan:
+    """The way from what is stored to what is desired; none where they agree."""
     there = {resource.key: resource for resource in existing}
     holders = {resource.core_name: key for key, resource in there.items()}
-    changes: list[Change] = []
-    problems = list(wanted.problems)
+    changes: list[ServiceChange] = []
+    problems = list(desired.problems)
     kept: set[Key] = set()
-    for (namespace, name), sources in wanted.services:
-        key = Key(_KIND, wanted.mesh, wanted.zone, namespace, name)
+    for (namespace, name), sources in desired.services:
+        key = Key(_KIND, desired.mesh, desired.zone, namespace, name)
         kept.add(key)
         problem = _obstacle(key, there.get(key), holders, sources[0])
         if problem is not None:
@@ -214,13 +218,13 @@ def step(wanted: Wanted, existing: Iterable[Resource], now: datetime, grace: tim
         spec, odd = _spec(key, sources, there.get(key))
         problems += odd
         changes += _towards(key, spec, there.get(key))
-    left = [r for k, r in there.items() if k not in kept and k.zone == wanted.zone and is_generated(r)]
+    left = [r for k, r in there.items() if k not in kept and k.zone == desired.zone and is_generated(r)]
     ends = {resource.key: _ends_at(resource, grace) for resource in left}
     for resource in left:
-        changes += _farewell(resource, ends[resource.key], now) if wanted.is_on else [Remove(resource)]
+        changes += _farewell(resource, ends[resource.key], now) if desired.is_on else [DeleteObject(resource)]
     # One whose period begins only now is stored with its label, which is a change, and so a reason to look.
-    due = [end for end in ends.values() if end is not None and end > now] if wanted.is_on else []
-    return Step(tuple(changes), tuple(sorted(problems)), min(due, default=None))
+    due = [end for end in ends.values() if end is not None and end > now] if desired.is_on else []
+    return ServicePlan(tuple(changes), tuple(sorted(problems)), min(due, default=None))
 
 
 def is_generated(resource: Resource) -> bool:
@@ -228,23 +232,27 @@ def is_generated(resource: Resource) -> bool:
     return resource.labels.get(labels.MANAGED_BY) == GENERATOR
 
 
-def _obstacle(key: Key, found: Resource | None, holders: Mapping[str, Key], first: Source) -> Problem | None:
+def _obstacle(
+    key: Key, found: Resource | None, holders: Mapping[str, Key], first: PortSource
+) -> ReconcileProblem | None:
     """Why this service cannot be generated, if something is in the way."""
     if found is not None and not is_generated(found):
         words = f"was written by hand, and stays as it is; {first.dataplane} offers a service of this name"
-        return Problem(key, HAND_MADE, words)
+        return ReconcileProblem(key, HAND_MADE, words)
     holder = holders.get(_core_name(key), key)
     if holder == key:
         return None
     taken = f'cannot be made of {first.dataplane}: its name "{_core_name(key)}" is taken by {holder}'
-    return Problem(key, "core-name", f"{taken}; rename that one, or the service")
+    return ReconcileProblem(key, "core-name", f"{taken}; rename that one, or the service")
 
 
 def _core_name(key: Key) -> str:
     return f"{key.name}.{key.namespace}" if key.namespace else key.name
 
 
-def _spec(key: Key, sources: tuple[Source, ...], found: Resource | None) -> tuple[Json, list[Problem]]:
+def _spec(
+    key: Key, sources: tuple[PortSource, ...], found: Resource | None
+) -> tuple[Json, list[ReconcileProblem]]:
     """What a generated MeshService says, and which Dataplanes say something else."""
     written = found.spec if found else {}
     by = _selected_by(written)
@@ -272,12 +280,14 @@ def _selected_by(spec: Json) -> str:
     return labels.WORKLOAD if labels.WORKLOAD in chosen else ""
 
 
-def _other_selector(key: Key, by: str, source: Source) -> Problem:
+def _other_selector(key: Key, by: str, source: PortSource) -> ReconcileProblem:
     words = f"is no part of {key}: it names its service by {source.offer.by}, and others do by {by}"
-    return Problem(source.dataplane, "selector", words)
+    return ReconcileProblem(source.dataplane, "selector", words)
 
 
-def _ports(key: Key, sources: Sequence[Source], written: Json) -> tuple[list[ServicePort], list[Problem]]:
+def _ports(
+    key: Key, sources: Sequence[PortSource], written: Json
+) -> tuple[list[ServicePort], list[ReconcileProblem]]:
     """The union of all ports. Of two with one name or number, the stored one wins, else the first."""
     offered = [source.offer.port for source in sources]
     chosen = [_read_port(port) for port in written.get("ports") or ()]
@@ -291,11 +301,11 @@ def _ports(key: Key, sources: Sequence[Source], written: Json) -> tuple[list[Ser
         if not any(each.takes(port) for each in chosen):
             rival = min(_rivals(port, chosen), key=_place)
             words = f"has port {port}, which contradicts port {rival} of {key}; make them agree"
-            problems.append(Problem(source.dataplane, "port", words))
+            problems.append(ReconcileProblem(source.dataplane, "port", words))
     return chosen, problems
 
 
-def _chosen(offered: Sequence[Port], before: Sequence[ServicePort]) -> list[ServicePort]:
+def _chosen(offered: Sequence[InboundPort], before: Sequence[ServicePort]) -> list[ServicePort]:
     """The ports of a service of whose Dataplanes each serves some of these, in order."""
     chosen: list[ServicePort] = []
     for each in before:  # a port with a word for its target stays as long as the word means anything
@@ -313,11 +323,13 @@ def _chosen(offered: Sequence[Port], before: Sequence[ServicePort]) -> list[Serv
     return sorted(chosen, key=_place)
 
 
-def _alone(port: Port) -> ServicePort:
+def _alone(port: InboundPort) -> ServicePort:
     return ServicePort(port.name, port.number, port.protocol, port.number)
 
 
-def _united(port: Port, chosen: Iterable[ServicePort], offered: Sequence[Port]) -> ServicePort | None:
+def _united(
+    port: InboundPort, chosen: Iterable[ServicePort], offered: Sequence[InboundPort]
+) -> ServicePort | None:
     """A chosen port with the target by which it has another Dataplane's port too; None where none can."""
     for each in chosen:
         if each.protocol != port.protocol or isinstance(each.target, str):
@@ -333,7 +345,7 @@ def _place(port: ServicePort) -> tuple[int, str]:
     return port.number, port.name
 
 
-def _rivals(port: Port | ServicePort, chosen: Iterable[ServicePort]) -> Iterator[ServicePort]:
+def _rivals(port: InboundPort | ServicePort, chosen: Iterable[ServicePort]) -> Iterator[ServicePort]:
     return (each for each in chosen if each.name == port.name or each.number == port.number)
 
 
@@ -353,15 +365,15 @@ def _read_port(port: Json) -> ServicePort:
     return ServicePort(port.get("name") or str(number), number, port.get("appProtocol") or "tcp", word)
 
 
-def _towards(key: Key, spec: Json, found: Resource | None) -> Iterator[Change]:
+def _towards(key: Key, spec: Json, found: Resource | None) -> Iterator[ServiceChange]:
     if found is None:
-        yield Create(key, _document(key, spec))
+        yield CreateObject(key, _document(key, spec))
         return
     # State, identities and status are kept by others; other labels are whoever's wrote them.
     own = {name: value for name, value in found.labels.items() if name != GRACE_STARTED}
     changed = {**found.spec, **spec}
     if own != found.labels or changed != found.spec:
-        yield Replace(msgspec.structs.replace(found, labels=own, spec=changed))
+        yield ReplaceObject(msgspec.structs.replace(found, labels=own, spec=changed))
 
 
 def _document(key: Key, spec: Json) -> Json:
@@ -371,14 +383,14 @@ def _document(key: Key, spec: Json) -> Json:
     return {"type": _KIND, "mesh": key.mesh, "name": _core_name(key), "labels": own, "spec": spec}
 
 
-def _farewell(resource: Resource, ends_at: datetime | None, now: datetime) -> Iterator[Change]:
+def _farewell(resource: Resource, ends_at: datetime | None, now: datetime) -> Iterator[ServiceChange]:
     """What happens to a service without Dataplanes: first its grace period begins, then it goes."""
     if ends_at is None:
         started = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         own = sorted({**resource.labels, GRACE_STARTED: started}.items())
-        yield Replace(msgspec.structs.replace(resource, labels=dict(own)))
+        yield ReplaceObject(msgspec.structs.replace(resource, labels=dict(own)))
     elif ends_at <= now:
-        yield Remove(resource)
+        yield DeleteObject(resource)
 
 
 def _ends_at(resource: Resource, grace: timedelta) -> datetime | None:

@@ -1,6 +1,6 @@
-"""Statuses: what a zone's control plane reports on its destinations, and the next step towards it.
+"""Statuses: what a zone reports on its destinations, and which writes lead there.
 
-`facts` is a question: what follows from stored objects alone. `step` is a latch: it joins the facts with the
+`facts` is a question: what follows from stored objects alone. `plan` is a latch: it joins the facts with the
 addresses that are given (`vips`), with what only the proxies' connections tell, and with what was
 reported before, and gives the objects whose status is to change. Specs are never touched: what somebody wrote
 stays as written.
@@ -17,10 +17,10 @@ import msgspec
 
 from koguma.core import hostnames, vips, workloads, world
 from koguma.core.build import endpoints, network, tls
-from koguma.core.hostnames import Claim
+from koguma.core.hostnames import HostnameClaim
 from koguma.core.incremental import Db, question
-from koguma.core.services import Problem
-from koguma.core.vips import ITSELF, Marks, Named, Ranges
+from koguma.core.services import ReconcileProblem
+from koguma.core.vips import ITSELF, Marks, NamedAddresses, Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -43,7 +43,7 @@ _PARTS: Final = frozenset(
 )
 
 
-class Proxies(msgspec.Struct, frozen=True, dict=True):
+class ConnectedProxies(msgspec.Struct, frozen=True, dict=True):
     """What an observer of connections knows: Dataplanes that are connected, and that have a certificate."""
 
     connected: frozenset[Key] = frozenset()
@@ -54,17 +54,17 @@ class Proxies(msgspec.Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
-    def _told(self) -> dict[Key, tuple[Resource, "Facts", Named]]:
+    def _reported(self) -> dict[Key, tuple[Resource, "Facts", NamedAddresses]]:
         return {}
 
-    def is_told(self, resource: Resource, known: "Facts", given: Named) -> bool:
+    def is_reported(self, resource: Resource, known: "Facts", given: NamedAddresses) -> bool:
         """Whether an object says all this already; looked at once, since most stay as they are."""
-        told = self._told.get(resource.key)
+        told = self._reported.get(resource.key)
         if told is not None and told[0] is resource and told[1] is known and told[2] is given:
             return True
-        is_same = wanted(resource, known, given, self) == (resource.status or {})
+        is_same = desired_status(resource, known, given, self) == (resource.status or {})
         if is_same:
-            self._told[resource.key] = resource, known, given
+            self._reported[resource.key] = resource, known, given
         return is_same
 
     def n_connected(self, proxies: tuple[Key, ...]) -> int:
@@ -78,12 +78,12 @@ class Proxies(msgspec.Struct, frozen=True, dict=True):
 class Facts(msgspec.Struct, frozen=True):
     """What stored objects say about a destination; its proxies are None where another zone has them."""
 
-    names: tuple[Claim, ...] = ()
+    names: tuple[HostnameClaim, ...] = ()
     proxies: tuple[Key, ...] | None = None
     n_healthy: int = 0
     is_mtls_on: bool = False
     services: tuple[Key, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
 
 
 @question
@@ -94,7 +94,7 @@ def facts(db: Db, destination: Key) -> Facts:
     return msgspec.structs.replace(found, problems=tuple(_untold(destination, found.names)))
 
 
-def _facts(db: Db, destination: Key, names: tuple[Claim, ...]) -> Facts:
+def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:
     match destination.kind:
         case "MeshService" if destination.zone == world.place(db).zone:
             found = endpoints.selected(db, destination)
@@ -128,31 +128,35 @@ def ready(db: Db, dataplane: Key) -> tuple[str, ...]:
     return tuple(each.section for each in found.inbounds if each.is_ready) if found else ()
 
 
-class Step(msgspec.Struct, frozen=True):
-    """Objects with the status that they are to have, over the revision that each carries; see vips.Step."""
+class StatusPlan(msgspec.Struct, frozen=True):
+    """Objects with the status that they are to have, over the revision that each carries; see VipPlan."""
 
     changes: tuple[Resource, ...]
     marks: Marks
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
     elsewhere: frozenset[str] = frozenset()
 
 
-def step(db: Db, mesh: str, seen: Proxies, ranges: Ranges, marks: Marks) -> Step:
+def plan(db: Db, mesh: str, seen: ConnectedProxies, ranges: Ranges, marks: Marks) -> StatusPlan:
     """The way from what is reported in a mesh to what is to be reported; no changes where they agree."""
     keys = [key for kind in world.DESTINATION_KINDS for key in world.BY_KIND.keys(db, (kind, mesh))]
-    addresses = vips.step(db, keys, ranges, marks)
+    addresses = vips.plan(db, keys, ranges, marks)
     changes, problems = [], list(addresses.problems)
     for key, given in addresses.given.items():
         resource = world.RESOURCES.get(db, key)
         known = facts(db, key)
         problems += known.problems
-        if resource is not None and not seen.is_told(resource, known, given):
-            changes.append(msgspec.structs.replace(resource, status=wanted(resource, known, given, seen)))
+        if resource is not None and not seen.is_reported(resource, known, given):
+            changes.append(
+                msgspec.structs.replace(resource, status=desired_status(resource, known, given, seen))
+            )
     for resource in workloads.stored(db, mesh):
         known = facts(db, resource.key)
-        if known.proxies is not None and not seen.is_told(resource, known, ()):
-            changes.append(msgspec.structs.replace(resource, status=wanted(resource, known, (), seen)))
-    return Step(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
+        if known.proxies is not None and not seen.is_reported(resource, known, ()):
+            changes.append(
+                msgspec.structs.replace(resource, status=desired_status(resource, known, (), seen))
+            )
+    return StatusPlan(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
 
 
 def is_recount(before: Resource, after: Resource) -> bool:
@@ -161,7 +165,7 @@ def is_recount(before: Resource, after: Resource) -> bool:
     return bool(old.pop(COUNTS, None)) and bool(new.pop(COUNTS, None)) and old == new
 
 
-def _untold(key: Key, names: Iterable[Claim]) -> Iterator[Problem]:
+def _untold(key: Key, names: Iterable[HostnameClaim]) -> Iterator[ReconcileProblem]:
     """Names that a destination says itself and does not have; generators' are told by its status.
 
     The name of its service tag is nothing that it says: whoever is second for that has its other names.
@@ -169,10 +173,12 @@ def _untold(key: Key, names: Iterable[Claim]) -> Iterator[Problem]:
     for claim in names:
         if not claim.generator and not claim.hostname and not claim.is_legacy:
             message = f'cannot be called as "{claim.slot}": {claim.message}; choose another name'
-            yield Problem(key, "hostname", message)
+            yield ReconcileProblem(key, "hostname", message)
 
 
-def wanted(resource: Resource, known: Facts, given: Named, seen: Proxies) -> dict[str, Json]:
+def desired_status(
+    resource: Resource, known: Facts, given: NamedAddresses, seen: ConnectedProxies
+) -> dict[str, Json]:
     """The status that an object is to have."""
     before = resource.status or {}
     if resource.kind == workloads.KIND:
@@ -189,7 +195,7 @@ def wanted(resource: Resource, known: Facts, given: Named, seen: Proxies) -> dic
     return {**kept, **{name: value for name, value in found.items() if value}}
 
 
-def _addresses(resource: Resource, given: Named) -> dict[str, Json]:
+def _addresses(resource: Resource, given: NamedAddresses) -> dict[str, Json]:
     if resource.kind != "MeshExternalService":
         return {"vips": [{"ip": address} for _, address in given]}
     listed = [

@@ -1,6 +1,6 @@
 """VIPs: the virtual addresses of services, given once and kept.
 
-`step` is a latch: it looks at the addresses that objects have, and gives one to each that lacks one. What is
+`plan` is a latch: it looks at the addresses that objects have, and gives one to each that lacks one. What is
 stored decides: an address stays with its object as long as the object lives. New addresses follow upwards on
 the last one that was given (the *mark*), and begin again at the bottom only when the range is used up: an
 address that was just freed would send its old callers to a wrong service.
@@ -25,12 +25,12 @@ import msgspec
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index
-from koguma.core.services import Problem
+from koguma.core.services import ReconcileProblem
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-Named = tuple[tuple[str, str], ...]  # name and address, in order
+NamedAddresses = tuple[tuple[str, str], ...]  # name and address, in order
 Marks = Mapping[str, int]  # by kind: where in its range the last address was given
 
 ITSELF: Final = ""  # the name of an address that is for the whole object
@@ -89,7 +89,7 @@ def ranges(
 DEFAULT: Final = ranges()
 
 
-def stored(status: Json) -> Named:
+def stored(status: Json) -> NamedAddresses:
     """The addresses that a status says, each once."""
     if not isinstance(status, Mapping):
         return ()
@@ -122,7 +122,7 @@ def holder(db: Db, address: str) -> Key | None:
 
 
 @question
-def named(db: Db, destination: Key) -> Named:
+def named(db: Db, destination: Key) -> NamedAddresses:
     """The addresses that a destination rightly has, each with the name that it is for."""
     resource = world.RESOURCES.get(db, destination)
     listed = stored(resource.status) if resource else ()
@@ -136,7 +136,7 @@ def of(db: Db, destination: Key) -> tuple[str, ...]:
 
 
 @question
-def wanted(db: Db, destination: Key) -> tuple[str, ...]:
+def required_names(db: Db, destination: Key) -> tuple[str, ...]:
     """For what a destination needs addresses: for itself, or for host names, each once, in order."""
     resource = world.RESOURCES.get(db, destination)
     if resource is None:
@@ -153,7 +153,7 @@ def wanted(db: Db, destination: Key) -> tuple[str, ...]:
 class Kept(msgspec.Struct, frozen=True):
     """What an object keeps of the addresses that it has, and whether that is all that it needs."""
 
-    given: Named
+    given: NamedAddresses
     is_all: bool
     rivals: frozenset[str]  # other meshes in which somebody has one of its addresses too
 
@@ -166,20 +166,20 @@ def kept(db: Db, destination: Key, of: Range) -> Kept:
         if of.place(address) is not None:
             have.setdefault(name, address)
     rivals = {rival.mesh for address in have.values() for rival in BY_ADDRESS.keys(db, address)}
-    names = wanted(db, destination)
+    names = required_names(db, destination)
     given = tuple((name, have[name]) for name in names if name in have)
     return Kept(given, len(given) == len(names), frozenset(rivals - {destination.mesh}))
 
 
-class Step(msgspec.Struct, frozen=True):
+class VipPlan(msgspec.Struct, frozen=True):
     """All addresses that objects are to have; the new marks; what is odd; and where else there is work.
 
     `elsewhere` are other meshes with an object that has to give up an address.
     """
 
-    given: Mapping[Key, Named]
+    given: Mapping[Key, NamedAddresses]
     marks: Marks
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
     elsewhere: frozenset[str] = frozenset()
 
 
@@ -194,8 +194,8 @@ def _places(db: Db, kind: str, of: Range) -> Iterator[int]:
             yield of.place(address) or 0
 
 
-def seen(marks: Marks, ranges: Ranges, resource: Resource) -> Marks:
-    """The marks after an object was seen, perhaps for the last time: they go forward past its addresses."""
+def advanced(marks: Marks, ranges: Ranges, resource: Resource) -> Marks:
+    """The marks after an object was seen, perhaps for the last time: past its addresses."""
     of = ranges.get(resource.kind)
     if of is None:
         return marks
@@ -208,18 +208,18 @@ def seen(marks: Marks, ranges: Ranges, resource: Resource) -> Marks:
     return {**marks, resource.kind: mark}
 
 
-def step(db: Db, destinations: Iterable[Key], ranges: Ranges, marks: Marks) -> Step:
+def plan(db: Db, destinations: Iterable[Key], ranges: Ranges, marks: Marks) -> VipPlan:
     """What each of these is to have: what it has, and what it lacks, the oldest first."""
     work = _Work(db, ranges, marks)
     lacking = [key for key in destinations if not work.keep(key)]
     rows = ((key, world.RESOURCES.get(db, key)) for key in lacking)
     for _, key in sorted((row.creation_time, key) for key, row in rows if row is not None):
         work.give(key)
-    return Step(work.given, work.marks, tuple(sorted(work.problems)), frozenset(work.elsewhere))
+    return VipPlan(work.given, work.marks, tuple(sorted(work.problems)), frozenset(work.elsewhere))
 
 
 class _Work:
-    """A step that is being made."""
+    """A plan that is being made."""
 
     def __init__(self, db: Db, ranges: Ranges, marks: Marks) -> None:
         self._db = db
@@ -227,8 +227,8 @@ class _Work:
         self._new: set[str] = set()
         self._used_up: set[str] = set()
         self.marks = dict(marks)
-        self.given: dict[Key, Named] = {}
-        self.problems: list[Problem] = []
+        self.given: dict[Key, NamedAddresses] = {}
+        self.problems: list[ReconcileProblem] = []
         self.elsewhere: set[str] = set()
 
     def keep(self, key: Key) -> bool:
@@ -242,7 +242,7 @@ class _Work:
     def give(self, key: Key) -> None:
         """Note what an object is to have, with what it lacks."""
         of = self._ranges[key.kind]
-        have, names = dict(kept(self._db, key, of).given), wanted(self._db, key)
+        have, names = dict(kept(self._db, key, of).given), required_names(self._db, key)
         found = ((name, have.get(name) or self._next(key.kind, of)) for name in names)
         self.given[key] = tuple((name, address) for name, address in found if address is not None)
         if len(self.given[key]) < len(names):
@@ -262,6 +262,6 @@ class _Work:
         return None
 
 
-def _used_up(key: Key, of: Range) -> Problem:
+def _used_up(key: Key, of: Range) -> ReconcileProblem:
     words = f"has no virtual address: all of {of.network} are in use; make the setting {of.setting} larger"
-    return Problem(key, "vip", words)
+    return ReconcileProblem(key, "vip", words)

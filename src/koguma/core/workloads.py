@@ -1,4 +1,4 @@
-"""Workloads: which Workload objects follow from the Dataplanes of this zone, and the next step towards them.
+"""Workloads: which Workload objects follow from the Dataplanes of this zone, and which writes lead there.
 
 A Dataplane belongs to the workload that its label `kuma.io/workload` names, or an annotation of that name
 where it has no such label. Each workload is one object, with how many proxies it has in its status. One that
@@ -13,7 +13,7 @@ import msgspec
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index
-from koguma.core.services import Create, Problem, Remove
+from koguma.core.services import CreateObject, DeleteObject, ReconcileProblem
 from koguma.model import labels, names
 from koguma.model.resource import Key, Resource
 
@@ -21,11 +21,11 @@ GENERATOR: Final = "workload-generator"  # the value of the label kuma.io/manage
 KIND: Final = "Workload"
 
 
-class WantedWorkloads(msgspec.Struct, frozen=True):
+class DesiredWorkloads(msgspec.Struct, frozen=True):
     """The workloads that Dataplanes name, by the key that each has, in order."""
 
     workloads: tuple[Key, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReconcileProblem, ...] = ()
 
 
 def named(dataplane: Resource) -> str:
@@ -52,11 +52,11 @@ _MEMBERS_BY_WORKLOAD = Index(world.RESOURCES, _of_workload)
 
 
 @question
-def wanted(db: Db, mesh: str) -> WantedWorkloads:
+def desired(db: Db, mesh: str) -> DesiredWorkloads:
     """What should be there; one more Dataplane of a workload that is there already changes nothing here."""
     here = world.place(db)
     if here.is_global:
-        return WantedWorkloads()
+        return DesiredWorkloads()
     found: dict[Key, Key] = {}
     for key in _MEMBERS.keys(db, mesh):
         workload = _workload_of(db, key) if key.zone == here.zone else None
@@ -64,7 +64,7 @@ def wanted(db: Db, mesh: str) -> WantedWorkloads:
             found.setdefault(workload, key)
     legal = [workload for workload in sorted(found) if names.is_dns1035_label(workload.name)]
     problems = [_bad_name(key, workload) for workload, key in sorted(found.items()) if workload not in legal]
-    return WantedWorkloads(tuple(legal), tuple(problems))
+    return DesiredWorkloads(tuple(legal), tuple(problems))
 
 
 @question
@@ -73,9 +73,9 @@ def _workload_of(db: Db, dataplane: Key) -> Key | None:
     return _workload(dataplane, resource) if resource else None
 
 
-def _bad_name(dataplane: Key, workload: Key) -> Problem:
+def _bad_name(dataplane: Key, workload: Key) -> ReconcileProblem:
     words = f'no Workload is made of {labels.WORKLOAD} "{workload.name}"; change the name'
-    return Problem(dataplane, "workload-name", f"{words}: {names.DNS1035_MESSAGE}")
+    return ReconcileProblem(dataplane, "workload-name", f"{words}: {names.DNS1035_MESSAGE}")
 
 
 def members(db: Db, workload: Key) -> tuple[Key, ...]:
@@ -88,15 +88,17 @@ def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
     return tuple(resource for _, resource in world.BY_KIND.items(db, (KIND, mesh)))
 
 
-def step(wanted: WantedWorkloads, existing: Iterable[Resource], zone: str) -> tuple[Create | Remove, ...]:
-    """The way from what is stored to what is wanted; none where they agree."""
+def plan(
+    desired: DesiredWorkloads, existing: Iterable[Resource], zone: str
+) -> tuple[CreateObject | DeleteObject, ...]:
+    """The way from what is stored to what is desired; none where they agree."""
     there = {resource.key: resource for resource in existing}
     taken = {resource.core_name for resource in there.values()}
-    new = [Create(key, _document(key)) for key in wanted.workloads if key not in there]
+    new = [CreateObject(key, _document(key)) for key in desired.workloads if key not in there]
     left = [
-        Remove(resource)
+        DeleteObject(resource)
         for key, resource in there.items()
-        if key.zone == zone and is_generated(resource) and key not in wanted.workloads
+        if key.zone == zone and is_generated(resource) and key not in desired.workloads
     ]
     return (*(each for each in new if each.document["name"] not in taken), *left)
 

@@ -71,7 +71,7 @@ class Proxy(msgspec.Struct, frozen=True):
         return "Gateway" if self.is_gateway else "Sidecar"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class DestinationRef(msgspec.Struct, frozen=True):
     """A reference from a proxy to a destination; `port` 0 is any."""
 
     kind: str
@@ -84,8 +84,8 @@ class Wanted(msgspec.Struct, frozen=True):
 class Reach(msgspec.Struct, frozen=True):
     """Which destinations a proxy wants; None: all of its mesh."""
 
-    outbounds: tuple[Wanted, ...] = ()
-    backends: tuple[Wanted, ...] | None = None
+    outbounds: tuple[DestinationRef, ...] = ()
+    backends: tuple[DestinationRef, ...] | None = None
 
 
 class Port(msgspec.Struct, frozen=True):
@@ -158,25 +158,25 @@ def _inbounds(networking: Json) -> Iterator[Inbound]:
 
 def _reach(networking: Json) -> Reach:
     outbounds = tuple(
-        wanted for outbound in networking.get("outbound") or () if (wanted := wanted_outbound(outbound))
+        wanted for outbound in networking.get("outbound") or () if (wanted := outbound_ref(outbound))
     )
     proxying = networking.get("transparentProxying") or {}
     backends = proxying.get("reachableBackends")
     if backends is None:
         return Reach(outbounds)
-    return Reach(outbounds, tuple(_wanted(ref) for ref in backends.get("refs") or ()))
+    return Reach(outbounds, tuple(_destination_ref(ref) for ref in backends.get("refs") or ()))
 
 
-def wanted_outbound(outbound: Json) -> Wanted | None:
+def outbound_ref(outbound: Json) -> DestinationRef | None:
     """What an entry of a Dataplane's `outbound` refers to."""
     if outbound.get("backendRef"):
-        return _wanted(outbound["backendRef"])
+        return _destination_ref(outbound["backendRef"])
     service = (outbound.get("tags") or {}).get(tags.SERVICE)
-    return Wanted("MeshService", service) if service else None
+    return DestinationRef("MeshService", service) if service else None
 
 
-def _wanted(ref: Json) -> Wanted:
-    return Wanted(
+def _destination_ref(ref: Json) -> DestinationRef:
+    return DestinationRef(
         kind=ref.get("kind") or "",
         name=ref.get("name") or "",
         namespace=ref.get("namespace") or "",
@@ -245,7 +245,7 @@ def reached(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> tuple
 
 
 def _resolved_all(
-    db: Db, mesh: str, zone: str, namespace: str, wanted: tuple[Wanted, ...]
+    db: Db, mesh: str, zone: str, namespace: str, wanted: tuple[DestinationRef, ...]
 ) -> tuple[tuple[Key, str], ...]:
     found: dict[tuple[Key, str], None] = {}
     for one in wanted:

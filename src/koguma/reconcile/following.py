@@ -13,7 +13,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from koguma.application.context import Context
-from koguma.core.services import Problem
+from koguma.core.services import ReconcileProblem
 from koguma.model.errors import Gone, Unavailable
 from koguma.store.contract import Change
 from koguma.store.feed import Subscription
@@ -69,7 +69,7 @@ class MeshLoop:
         self._reconcile = reconcile
         self._due_at: dict[str, datetime] = {}
         self._woken = asyncio.Event()
-        self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._problems: dict[str, tuple[ReconcileProblem, ...]] = {}
 
     def meshes(self) -> set[str]:
         """All meshes."""
@@ -134,11 +134,11 @@ class MeshLoop:
         return min(max(left, 0.0), WAIT_SECONDS_MAX)
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[ReconcileProblem]:
         """What was odd when each mesh was last looked at."""
         return [problem for mesh in sorted(self._problems) for problem in self._problems[mesh]]
 
-    def note(self, mesh: str, problems: Sequence[Problem]) -> list[Problem]:
+    def note(self, mesh: str, problems: Sequence[ReconcileProblem]) -> list[ReconcileProblem]:
         """Remember what is odd about a mesh; returns what was not known yet."""
         new = sorted(set(problems) - set(self._problems.get(mesh, ())))
         self._problems[mesh] = tuple(problems)

@@ -12,7 +12,7 @@ from koguma.application import compare_and_swap, transactions
 from koguma.application.context import Context, mesh_key
 from koguma.core import services, workloads
 from koguma.core.incremental import Db
-from koguma.core.services import Problem
+from koguma.core.services import ReconcileProblem
 from koguma.model.errors import Invalid, NotFound
 from koguma.model.resource import Key, Resource
 from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
@@ -36,12 +36,12 @@ class ServiceGenerator:
         self._clock = clock
         self._grace = grace
         self._loop = MeshLoop(context, clock, "service generator", _log, self._reconcile)
-        self._service_problems: dict[str, tuple[Problem, ...]] = {}
+        self._service_problems: dict[str, tuple[ReconcileProblem, ...]] = {}
         # By mesh: what was required and stored when there was nothing to do, now or later.
-        self._settled: dict[str, tuple[services.Wanted, tuple[Resource, ...]]] = {}
+        self._settled: dict[str, tuple[services.DesiredServices, tuple[Resource, ...]]] = {}
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[ReconcileProblem]:
         """What was odd when each mesh was last looked at."""
         return self._loop.problems
 
@@ -71,60 +71,60 @@ class ServiceGenerator:
             self._loop.forget(mesh)
             return ()
         # Everything is asked before anything is written: a write lets the database change.
-        required = workloads.wanted(db, mesh)
-        changes = workloads.step(required, workloads.stored(db, mesh), self.context.place.zone)
+        required = workloads.desired(db, mesh)
+        changes = workloads.plan(required, workloads.stored(db, mesh), self.context.place.zone)
         await self._reconcile_services(db, mesh)
         workload_problems = (*required.problems, *await self._write(mesh, changes))
         self._note(mesh, (*self._service_problems.get(mesh, ()), *workload_problems))
         return ()
 
     async def _reconcile_services(self, db: Db, mesh: str) -> None:
-        required, stored = services.wanted(db, mesh), services.stored(db, mesh)
+        required, stored = services.desired(db, mesh), services.stored(db, mesh)
         settled = self._settled.pop(mesh, None)
         if settled is not None and settled[0] is required and services.are_alike(settled[1], stored):
             self._settled[mesh] = required, stored
             return
-        step = services.step(required, stored, self._clock(), self._grace)
+        step = services.plan(required, stored, self._clock(), self._grace)
         if step.due_at is not None:
             self._loop.schedule(mesh, step.due_at)
         elif not step.changes:
             self._settled[mesh] = required, stored
         self._service_problems[mesh] = (*step.problems, *await self._write(mesh, step.changes))
 
-    async def _write(self, mesh: str, changes: Iterable[services.Change]) -> list[Problem]:
+    async def _write(self, mesh: str, changes: Iterable[services.ServiceChange]) -> list[ReconcileProblem]:
         """Write changes; returns those that can never be written as they are."""
-        refused: list[Problem] = []
+        refused: list[ReconcileProblem] = []
         async for batch, problems in compare_and_swap.in_batches(self._write_one, changes):
             refused += [problem for problem in problems if problem is not None]
             kinds = sorted({_key(change).kind for change in batch})
             _log.info("objects generated", mesh=mesh, kinds=kinds, changes=len(batch), refused=len(refused))
         return refused
 
-    async def _write_one(self, change: services.Change) -> Problem | None:
+    async def _write_one(self, change: services.ServiceChange) -> ReconcileProblem | None:
         try:
             transaction = Transaction(self._operations(change), SYSTEM, "generated from dataplanes")
             await compare_and_swap.written_if_first(self.context.store, transaction)
         except Invalid as error:
-            return Problem(_key(change), "invalid", f"cannot be made: {error}")
+            return ReconcileProblem(_key(change), "invalid", f"cannot be made: {error}")
         return None
 
-    def _operations(self, change: services.Change) -> tuple[Operation, ...]:
+    def _operations(self, change: services.ServiceChange) -> tuple[Operation, ...]:
         match change:
-            case services.Create(key=key, document=document):
+            case services.CreateObject(key=key, document=document):
                 made = transactions.made_here(self.context, document)
                 return Require(mesh_key(key.mesh), NotFound()), Put(made, 0)
-            case services.Replace(resource=resource):
+            case services.ReplaceObject(resource=resource):
                 return (Put(resource, resource.revision),)
-            case services.Remove(resource=resource):
+            case services.DeleteObject(resource=resource):
                 return tuple(transactions.delete(self.context, resource, resource.revision))
             case unknown:
                 assert_never(unknown)
 
-    def _note(self, mesh: str, problems: tuple[Problem, ...]) -> None:
+    def _note(self, mesh: str, problems: tuple[ReconcileProblem, ...]) -> None:
         for problem in self._loop.note(mesh, problems):
             log = _log.info if problem.rule == services.HAND_MADE else _log.warning
             log("service is odd", about=str(problem.about), rule=problem.rule, problem=problem.message)
 
 
-def _key(change: services.Change) -> Key:
-    return change.key if isinstance(change, services.Create) else change.resource.key
+def _key(change: services.ServiceChange) -> Key:
+    return change.key if isinstance(change, services.CreateObject) else change.resource.key

@@ -17,8 +17,8 @@ from koguma.application import compare_and_swap
 from koguma.application.context import Context, mesh_key
 from koguma.core import statuses, vips, workloads, world
 from koguma.core.incremental import Db
-from koguma.core.services import Problem
-from koguma.core.statuses import Proxies
+from koguma.core.services import ReconcileProblem
+from koguma.core.statuses import ConnectedProxies
 from koguma.core.vips import Marks, Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -69,14 +69,14 @@ class StatusWriter:
         self._certified = certified
         self._ranges = ranges
         self._marks: Marks = {}  # none before the first look
-        self._proxies = Proxies(frozenset(), frozenset())
+        self._proxies = ConnectedProxies(frozenset(), frozenset())
         self._count_interval = COUNT_INTERVAL
         self._loop = MeshLoop(context, clock, "status writer", _log, self._reconcile)
         self._looked_at: dict[str, datetime] = {}
         self._written: dict[str, dict[Key, WrittenCounts]] = {}
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[ReconcileProblem]:
         """What was odd when each mesh was last looked at."""
         return self._loop.problems
 
@@ -124,7 +124,7 @@ class StatusWriter:
     def _mark(self, changes: Iterable[Change]) -> None:
         """Remember addresses that others allocated or freed, so that they are not allocated again soon."""
         for change in changes if self._marks else ():
-            self._marks = vips.seen(self._marks, self._ranges, change.resource)
+            self._marks = vips.advanced(self._marks, self._ranges, change.resource)
 
     async def _database(self) -> Db:
         db = await self.context.database()
@@ -141,7 +141,7 @@ class StatusWriter:
             self._loop.forget(mesh)
             return ()
         now = self._looked_at[mesh] = self._clock()
-        step = statuses.step(db, mesh, self._current_proxies(), self._ranges, self._marks)
+        step = statuses.plan(db, mesh, self._current_proxies(), self._ranges, self._marks)
         self._marks = step.marks
         for problem in self._loop.note(mesh, step.problems):
             about = str(problem.about)
@@ -150,11 +150,11 @@ class StatusWriter:
         await self._write(mesh, [c for c in step.changes if self._is_time(mesh, before[c.key], c, now)], now)
         return step.elsewhere
 
-    def _current_proxies(self) -> Proxies:
+    def _current_proxies(self) -> ConnectedProxies:
         """Which proxies are here; the same value while that does not change, since it keeps its counts."""
         connected, certified = self._connected(), self._certified()
         if connected is not self._proxies.connected or certified != self._proxies.certified:
-            self._proxies = Proxies(connected, certified)
+            self._proxies = ConnectedProxies(connected, certified)
         return self._proxies
 
     def _is_time(self, mesh: str, before: Resource | None, after: Resource, now: datetime) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from koguma.core import spiffe, world
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
-from koguma.core.world import Pairs, Wanted, pairs
+from koguma.core.world import DestinationRef, Pairs, pairs
 from koguma.envoy import access_logs
 from koguma.model import labels, tags
 from koguma.model.overlay import MachineAccess
@@ -124,7 +124,7 @@ class OutboundNetworking(msgspec.Struct, frozen=True):
 
     address: str
     port: int
-    wanted: Wanted
+    wanted: DestinationRef
     tags: Pairs = ()
 
 
@@ -250,7 +250,7 @@ def _inbounds(networking: Json, *, is_starting: bool) -> Iterator[InboundNetwork
 
 def _outbounds(networking: Json) -> Iterator[OutboundNetworking]:
     for outbound in networking.get("outbound") or ():
-        wanted = world.wanted_outbound(outbound)
+        wanted = world.outbound_ref(outbound)
         if wanted is not None:
             own = {} if outbound.get("backendRef") else outbound.get("tags") or {}
             subset = pairs({name: value for name, value in own.items() if name != tags.SERVICE})

@@ -32,7 +32,7 @@ def conflicts(db: Db, key: Key) -> Iterator[Problem]:
 
 def disagreements(db: Db, mesh: str) -> Iterator[Problem]:
     """Proxies that are no part of the service whose name they bear, or not with all their ports."""
-    for odd in services.step(services.wanted(db, mesh), services.stored(db, mesh), _ANY_TIME).problems:
+    for odd in services.plan(services.desired(db, mesh), services.stored(db, mesh), _ANY_TIME).problems:
         if odd.rule != services.HAND_MADE:
             code = PORTS_CONFLICT if odd.rule == "port" else NOT_GENERATED
             is_proxy = odd.about.kind == "Dataplane"

@@ -15,7 +15,7 @@ from koguma.core.build import endpoints, network
 from koguma.core.build.network import InboundAddress, InboundNetworking
 from koguma.core.incremental import Db
 from koguma.core.oddities.problem import OUTBOUND_TO_NOWHERE, SAME_ADDRESS, Problem
-from koguma.core.world import Pairs, Wanted, pairs
+from koguma.core.world import DestinationRef, Pairs, pairs
 from koguma.model import tags
 from koguma.model.resource import Key, Resource
 from koguma.model.violation import item
@@ -72,14 +72,14 @@ def leading_nowhere(db: Db, proxy: Resource) -> Iterator[Problem]:
     """Outbounds of a Dataplane, stored or not, that lead nowhere: calls through them fail."""
     networking = proxy.spec.get("networking") or {}
     for index, outbound in enumerate(networking.get("outbound") or ()):
-        wanted = world.wanted_outbound(outbound)
+        wanted = world.outbound_ref(outbound)
         reason = _reason(db, proxy.key, wanted, outbound.get("tags") or {}) if wanted else ""
         if reason:
             message = f"the outbound on port {outbound.get('port')} of {proxy.key} leads nowhere: {reason}"
             yield Problem(OUTBOUND_TO_NOWHERE, message, (proxy.key,), path=item("networking.outbound", index))
 
 
-def _reason(db: Db, proxy: Key, wanted: Wanted, said: Mapping[str, str]) -> str:
+def _reason(db: Db, proxy: Key, wanted: DestinationRef, said: Mapping[str, str]) -> str:
     """Why a reference leads nowhere; empty where it leads somewhere."""
     namespace = wanted.namespace or proxy.namespace
     found = world.referenced(db, proxy.mesh, wanted.kind, wanted.name, namespace, proxy.zone, wanted.labels)
@@ -96,10 +96,10 @@ def _reason(db: Db, proxy: Key, wanted: Wanted, said: Mapping[str, str]) -> str:
 
 def _to_be_made(db: Db, mesh: str) -> Mapping[tuple[str, str], object]:
     """The MeshServices that the control plane makes of proxies, by namespace and name."""
-    return dict(services.wanted(db, mesh).services)
+    return dict(services.desired(db, mesh).services)
 
 
-def _advice(db: Db, mesh: str, wanted: Wanted) -> str:
+def _advice(db: Db, mesh: str, wanted: DestinationRef) -> str:
     of_kind = {key.name for key in world.BY_KIND.keys(db, (wanted.kind, mesh))}
     if wanted.name in of_kind:
         return "there is one in another namespace or zone: write a backendRef with its namespace or labels"

@@ -11,7 +11,7 @@ from koguma.core import match, services, world
 from koguma.core.incremental import Db, question
 from koguma.core.items import clean_spec
 from koguma.core.oddities.problem import NO_OBJECT, NO_PORT, Problem, Severity
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.core.world import Destination, Pairs, pairs
 from koguma.model import labels, tags, target_ref
 from koguma.model.nearest import nearest
@@ -103,7 +103,7 @@ def found(db: Db, policy: Key, one: Reference) -> tuple[Key, ...]:
     """The objects that a reference of a policy means."""
     wanted = pairs(one.ref.get("labels"))
     selector = match.selector(db, policy)
-    if wanted and selector is not None and selector.role is Role.PRODUCER:
+    if wanted and selector is not None and selector.role is PolicyRole.PRODUCER:
         wanted = pairs({labels.NAMESPACE: policy.namespace, **dict(wanted)})
     if one.kind == "MeshGateway":
         return tuple(key for key in _of_kind(db, policy.mesh, one.kind) if key.name == one.name)
@@ -138,7 +138,7 @@ def will_be_made(db: Db, policy: Key, one: Reference) -> bool:
     if one.kind != "MeshService" or not one.name:
         return False
     place = one.ref.get("namespace") or policy.namespace, one.name
-    return place in dict(services.wanted(db, policy.mesh).services)
+    return place in dict(services.desired(db, policy.mesh).services)
 
 
 def _subset(db: Db, policy: Key, one: Reference) -> Iterator[Problem]:

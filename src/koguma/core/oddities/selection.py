@@ -11,7 +11,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, targets
 from koguma.core.match import Selector, Traits
 from koguma.core.oddities.problem import DISJOINT, NOBODY_SELECTED, Problem
-from koguma.core.role import Role
+from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs
 from koguma.model import labels, tags
 from koguma.model.resource import Key
@@ -60,7 +60,7 @@ def meet(db: Db, one: Key, other: Key) -> bool:
 def demands(one: Selector) -> Mapping[str, str]:
     """What a proxy must be for a selector to take it, one value for each property."""
     found = {"type": one.proxy_types[0]} if len(one.proxy_types) == 1 else {}
-    if one.origin == "zone" and one.policy.zone and one.role is not Role.PRODUCER:
+    if one.origin == "zone" and one.policy.zone and one.role is not PolicyRole.PRODUCER:
         found["zone"] = one.policy.zone
     match one.by:
         case "tags":
@@ -72,7 +72,7 @@ def demands(one: Selector) -> Mapping[str, str]:
                 found |= {"name": one.name, "namespace": one.namespace}
         case "MeshGateway":
             found["gateway"] = one.name
-    if one.role in (Role.CONSUMER, Role.WORKLOAD_OWNER):
+    if one.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
         found["namespace"] = one.policy.namespace
     return found
 
@@ -97,7 +97,7 @@ def words(one: Selector) -> str:
         "MeshGateway": f'proxies of MeshGateway "{one.name}"',
     }[one.by]
     kinds = f" of type {' or '.join(one.proxy_types)}" if one.proxy_types else ""
-    own = one.role in (Role.CONSUMER, Role.WORKLOAD_OWNER)
+    own = one.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER)
     place = f" in namespace {one.policy.namespace}, since its role is {one.role.value}" if own else ""
     return f"{what}{kinds}{place}"
 
@@ -126,7 +126,7 @@ def nobody(db: Db, policy: Key) -> Iterator[Problem]:
         return
     if one.by == "MeshGateway" and not any(key.name == one.name for key in _gateways(db, policy.mesh)):
         return  # a reference to nothing, which says more
-    if one.by != "Mesh" or one.role in (Role.CONSUMER, Role.WORKLOAD_OWNER):
+    if one.by != "Mesh" or one.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
         message = (
             f"{policy} selects no proxy: it is for {words(one).removeprefix('all ')}, and the mesh has none;"
             " correct targetRef, or start such a proxy"

@@ -23,7 +23,7 @@ _BY_NAME: Final = 9  # where the name comes into the comparison: order.py, step 
 _MANY: Final = 100
 
 
-class Subject(NamedTuple):
+class TieSubject(NamedTuple):
     """What entries of equal rank are about; equal subjects are about the same traffic."""
 
     rank: tuple[Any, ...]
@@ -31,13 +31,13 @@ class Subject(NamedTuple):
 
 
 @question
-def subjects(db: Db, policy: Key) -> tuple[tuple[Subject, ItemId], ...]:
+def subjects(db: Db, policy: Key) -> tuple[tuple[TieSubject, ItemId], ...]:
     """What each entry of a policy is about; nothing where the policy only pretends to act."""
     selector = match.selector(db, policy)
     if selector is None or selector.is_shadow or selector.problem:
         return ()
     return tuple(
-        (Subject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
+        (TieSubject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
     )
 
 
@@ -61,9 +61,9 @@ class Tied(NamedTuple):
 
 
 @question
-def tied(db: Db, kind: str, mesh: str) -> Mapping[Subject, Tied]:
+def tied(db: Db, kind: str, mesh: str) -> Mapping[TieSubject, Tied]:
     """The entries of a kind's policies about the same and of the same rank, where they do not agree."""
-    found: dict[Subject, list[ItemId]] = {}
+    found: dict[TieSubject, list[ItemId]] = {}
     for policy in world.BY_KIND.keys(db, (kind, mesh)):
         for subject, entry in subjects(db, policy):
             found.setdefault(subject, []).append(entry)
