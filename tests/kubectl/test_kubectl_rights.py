@@ -143,3 +143,46 @@ def test_reconcile_adds_what_is_missing_and_no_more(reader):
 def test_a_token_that_does_not_hold_is_refused(kube):
     refused = kube.refused("get", "cm", "--token=nonsense")
     assert "You must be logged in to the server" in refused
+
+
+def test_a_key_in_an_object_is_hidden_and_survives_every_way_to_write_it(kube):
+    key = "-----BEGIN PRIVATE KEY-----\nVeryPrivateText\n-----END PRIVATE KEY-----\n"
+    certificate = {"clientCert": {"inlineString": "a certificate"}, "clientKey": {"inlineString": key}}
+    name, kind, here = f"{kube.namespace}-bank", "meshexternalservices.kuma.io", ("-n", "mesh-default")
+    service = {
+        "apiVersion": "kuma.io/v1alpha1",
+        "kind": "MeshExternalService",
+        "metadata": {"name": name, "namespace": "mesh-default"},
+        "spec": {
+            "match": {"type": "HostnameGenerator", "port": 443, "protocol": "tcp"},
+            "endpoints": [{"address": "bank.example.com", "port": 443}],
+            "tls": {"enabled": True, "verification": certificate},
+        },
+    }
+    kube("apply", "-f", "-", given=json.dumps(service))
+    role = f"{kube.namespace}-services"
+    kube("create", "clusterrole", role, "--verb=get,list,watch,update,patch", f"--resource={kind}")
+    kube("create", "rolebinding", role, f"--clusterrole={role}", "--user=ann", *here)
+    ann = kube.of_user("ann")
+
+    def stored():
+        found = json.loads(kube("get", kind, name, *here, "-o", "json"))
+        return found["spec"]["tls"]["verification"]["clientKey"], found["spec"]["endpoints"][0]["port"]
+
+    assert "VeryPrivateText" not in ann("get", kind, name, *here, "-o", "yaml")
+    ann("edit", kind, name, *here, editor="sed -i 's/port: 443/port: 444/'")
+    assert stored() == ({"inlineString": key}, 444)
+    ann("patch", kind, name, *here, "--type=merge", "-p", '{"metadata":{"labels":{"a":"b"}}}')
+    seen = json.loads(ann("get", kind, name, *here, "-o", "json"))
+    del seen["metadata"]["resourceVersion"]
+    seen["spec"]["endpoints"][0]["port"] = 445
+    ann("replace", "-f", "-", given=json.dumps(seen))
+    assert stored() == ({"inlineString": key}, 445)
+    seen["spec"]["endpoints"][0]["port"] = 446
+    ann("apply", "-f", "-", given=json.dumps(seen))
+    assert stored() == ({"inlineString": key}, 446)
+    kube("apply", "-f", "-", given=json.dumps(service))
+    assert stored() == ({"inlineString": key}, 443)
+    kube("delete", kind, name, *here)
+    kube("delete", "rolebinding", role, *here)
+    kube("delete", "clusterrole", role)
