@@ -100,7 +100,8 @@ async def departure(context: Context, resources: Sequence[Resource]) -> Departur
 
 
 def _is_permission(context: Context, key: Key) -> bool:
-    policy = context.kinds[key.kind].policy
+    kind = context.kinds.by_name.get(key.kind)  # None for Kubernetes' own kinds
+    policy = kind.policy if kind is not None else None
     return policy is not None and policy.lets_in is not None
 
 
