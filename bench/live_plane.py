@@ -26,11 +26,11 @@ from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxySta
 Note = Callable[..., None]
 
 
-class ObservedLine:
-    """A line whose offers and acknowledgements are noted."""
+class ObservedConnection:
+    """A connection whose offers and acknowledgements are noted."""
 
-    def __init__(self, line: ProxyConnection, name: str, note: Note) -> None:
-        self._line = line
+    def __init__(self, connection: ProxyConnection, name: str, note: Note) -> None:
+        self._connection = connection
         self._name = name
         self._note = note
         self._acked = 0
@@ -40,48 +40,48 @@ class ObservedLine:
             self._note("offer", proxy=self._name, revision=offer.revision)
             on_offer(offer)
 
-        self._line.watch_offers(noted)
+        self._connection.watch_offers(noted)
 
     def report(self, status: ProxyStatus) -> None:
         if status.acked > self._acked:
             self._acked = status.acked
             self._note("acked", proxy=self._name, revision=status.acked)
-        self._line.report(status)
+        self._connection.report(status)
 
     def check_access(self) -> None:
-        self._line.check_access()
+        self._connection.check_access()
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._connection.close()
 
 
-class ObservedDoor:
-    """A door whose lines are observed."""
+class ObservedGate:
+    """A gate whose connections are observed."""
 
-    def __init__(self, door: XdsGate, note: Note) -> None:
-        self._door = door
+    def __init__(self, gate: XdsGate, note: Note) -> None:
+        self._gate = gate
         self._note = note
 
     def authenticate(self, token: str) -> None:
-        self._door.authenticate(token)
+        self._gate.authenticate(token)
 
-    async def connect(self, hello: ConnectRequest) -> ProxyConnection:
-        return ObservedLine(await self._door.connect(hello), hello.name, self._note)
+    async def connect(self, request: ConnectRequest) -> ProxyConnection:
+        return ObservedConnection(await self._gate.connect(request), request.name, self._note)
 
 
 def observe(plane: ControlPlane, note: Note) -> None:
     """Put the observers in their places, before any proxy comes."""
     side: Any = plane._proxies  # noqa: SLF001 - the places between parts are nobody's interface
     server = side._xds  # noqa: SLF001
-    server._door = ObservedDoor(server._door, note)  # noqa: SLF001
-    written = server._delta.written  # noqa: SLF001
+    server._gate = ObservedGate(server._gate, note)  # noqa: SLF001
+    encode = server._delta.encode  # noqa: SLF001
 
     def noted(response: Any) -> bytes:
-        note("bytes", type=response.type, names=[piece.name for piece in response.resources])
-        return bytes(written(response))
+        note("bytes", type=response.type, names=[resource.name for resource in response.resources])
+        return bytes(encode(response))
 
-    # The form is bound to the handlers already, so it is this very value that has to be another one.
-    msgspec.structs.force_setattr(server._delta, "written", noted)  # noqa: SLF001
+    # The variant is bound to the gRPC handlers already, so its own field has to be replaced.
+    msgspec.structs.force_setattr(server._delta, "encode", noted)  # noqa: SLF001
 
 
 async def serve(flags: dict[str, str]) -> list[dict[str, Any]]:

@@ -18,7 +18,8 @@ from typing import Any
 import grpc
 
 from koguma.runtime import garbage_collection
-from koguma.xds.server import SERVICE, Limits, _options
+from koguma.xds.limits import XdsLimits, grpc_options
+from koguma.xds.server import SERVICE
 
 
 class Bare:
@@ -62,7 +63,7 @@ async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     """Listen on a free port until killed."""
     garbage_collection.keep_no_large()
     bare = Bare(folder)
-    server = grpc.aio.server(options=_options(Limits()))
+    server = grpc.aio.server(options=grpc_options(XdsLimits()))
     handler = grpc.stream_stream_rpc_method_handler(bare.serve)
     handlers = grpc.method_handlers_generic_handler(SERVICE, {"DeltaAggregatedResources": handler})
     server.add_generic_rpc_handlers((handlers,))

@@ -21,8 +21,8 @@ import grpc
 import pytest
 
 from koguma.envoy import schema as envoy_schema
-from koguma.xds.health import METHOD as HEALTH_METHOD
-from koguma.xds.health import SERVICE as HEALTH_SERVICE
+from koguma.xds.hds import METHOD as HEALTH_METHOD
+from koguma.xds.hds import SERVICE as HEALTH_SERVICE
 from koguma.xds.server import SERVICE
 from tests import build
 from tests.live_mesh import LiveMesh

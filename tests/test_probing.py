@@ -40,7 +40,7 @@ def hello(
 
 def let_in(plane: LocalControlPlane, said: ConnectRequest) -> Any:
     side = plane.plane._proxies
-    return plane.run(side.health_door.connect(said))
+    return plane.run(side.hds_gate.connect(said))
 
 
 def write(plane: LocalControlPlane, document: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeyp
     side = plane.plane._proxies
 
     async def both() -> Any:
-        waiting = asyncio.create_task(side.health_door.connect(said))
+        waiting = asyncio.create_task(side.hds_gate.connect(said))
         await asyncio.sleep(0)
         await side.fleet.connect(said)
         return await waiting

@@ -46,7 +46,7 @@ def connect(plane, shown, brings=None):
 
 
 def check(plane, shown, brings=None):
-    return plane.run(plane.plane._proxies.health_door.connect(said_hello(shown, brings)))
+    return plane.run(plane.plane._proxies.hds_gate.connect(said_hello(shown, brings)))
 
 
 def bootstrap(plane, shown, brings=None):

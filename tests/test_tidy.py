@@ -246,7 +246,7 @@ def test_whoever_watches_a_database_has_a_watcher_of_its_own(trees):
 TASK_STARTERS = (
     "runtime/background.py",
     "dp/",
-    "xds/pace.py",
+    "xds/write_scheduler.py",
     "store/notices.py",
     "reconcile/following.py",
 )

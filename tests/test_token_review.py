@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from koguma.identity import tokens
-from koguma.xds.health import METHOD
-from koguma.xds.health import SERVICE as HEALTH
+from koguma.xds.hds import METHOD
+from koguma.xds.hds import SERVICE as HEALTH
 from koguma.xds.server import SERVICE
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
@@ -113,7 +113,7 @@ def revoke(plane, *shown):
 
 def n_open(plane):
     server = plane.plane._proxies._xds
-    return len(server._streams) + len(server._health_streams)
+    return len(server._streams) + len(server._hds_streams)
 
 
 def test_a_revocation_ends_the_streams_of_its_token_and_no_others(plane):

@@ -16,15 +16,15 @@ from koguma.envoy.snapshot import CLUSTER, SECRET, Bundle, Snapshot, XdsResource
 from koguma.identity import sds
 from koguma.identity.sds import Secret
 from koguma.model.redacted import Redacted
-from koguma.xds.server import Limits
+from koguma.xds.limits import XdsLimits
 from tests.envoy.some_certificates import certificate, pem
 from tests.ports import free_port
-from tests.xds.fake_gate import House, serving
+from tests.xds.fake_gate import FakeGate, serving
 from tests.xds.real_envoy import RunningEnvoy, envoy
 
 pytestmark = pytest.mark.slow
 
-NOW = Limits(drain_seconds=0.0)
+NOW = XdsLimits(drain_seconds=0.0)
 FIXED_PORTS = ("25001", "25006", "25053")
 
 
@@ -96,14 +96,14 @@ async def refused(proxy: RunningEnvoy) -> dict[str, str]:
 
 @pytest.mark.parametrize("binding", [False, True], ids=["local", "virtual"])
 async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path, binding):
-    house = House()
-    async with serving(house, NOW) as (_, port), envoy(tmp_path, port, "DELTA_GRPC") as proxy:
-        room = await house.room()
+    gate = FakeGate()
+    async with serving(gate, NOW) as (_, port), envoy(tmp_path, port, "DELTA_GRPC") as proxy:
+        connection = await gate.connection()
         for revision, (name, made) in enumerate(snapshots(tmp_path, binding=binding), start=1):
-            room.offer(revision, made)
+            connection.offer(revision, made)
             names = {name for name, piece in made.of_type("listener").items() if can_come(made, piece)}
             assert await settled(proxy, names) == dict.fromkeys(names, ""), name
-            await room.until("synced", acked=revision)
-            assert room.statuses[-1].rejections == (), name
+            await connection.until("synced", acked=revision)
+            assert connection.statuses[-1].rejections == (), name
         assert await refused(proxy) == {}
         assert "LIVE" in await proxy.ask("/ready")

@@ -20,9 +20,9 @@ from koguma.kube import protobuf, selectors
 from koguma.main import all_kinds
 from koguma.model import documents, duration, forms, json_patch, kri
 from koguma.model.errors import KogumaError
+from koguma.xds.connect_request import connect_request
 from koguma.xds.contract import Offer
-from koguma.xds.hello import hello_of
-from koguma.xds.messages import DeltaReader, SotwReader
+from koguma.xds.messages import DeltaRequestDecoder, SotwRequestDecoder
 from koguma.xds.protocol.session import DeltaSession
 from tests.xds.script_player import snapshot
 
@@ -82,17 +82,17 @@ def durations(data: bytes) -> None:
 
 
 @functools.cache
-def readers() -> tuple[DeltaReader, SotwReader]:
+def decoders() -> tuple[DeltaRequestDecoder, SotwRequestDecoder]:
     loaded = schema.load(schema.find_envoy())
-    return DeltaReader(loaded), SotwReader(loaded)
+    return DeltaRequestDecoder(loaded), SotwRequestDecoder(loaded)
 
 
 def hello(data: bytes) -> None:
     """The first message of an xDS stream, in both forms."""
-    for reader in readers():
+    for decoder in decoders():
         try:
-            incoming = reader.read(data)
-            hello_of(incoming.node, "token", "ipv4:127.0.0.1:1")
+            incoming = decoder.decode(data)
+            connect_request(incoming.node, "token", "ipv4:127.0.0.1:1")
         except (KogumaError, DecodeError):
             continue
 
@@ -109,11 +109,11 @@ def xds_session(data: bytes) -> None:
 
     What cannot be decoded ends the stream, also where it is looked at only later.
     """
-    session, reader, at, number = DeltaSession(30.0), readers()[0], 0, 0
+    session, decoder, at, number = DeltaSession(30.0), decoders()[0], 0, 0
     with contextlib.suppress(DecodeError):
         while at < len(data):
             size = data[at]
-            request = reader.read(data[at + 1 : at + 1 + size]).request
+            request = decoder.decode(data[at + 1 : at + 1 + size]).request
             if request is not None:
                 session.receive(request, float(number))
             offer = Offer(number + 1, OFFERED[number % len(OFFERED)])

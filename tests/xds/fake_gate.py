@@ -1,4 +1,4 @@
-"""A house for proxies to come to: a small door, and a client that speaks as a proxy does."""
+"""A fake gate that admits proxies with one token, and an xDS client that behaves as a proxy does."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,8 @@ from koguma.identity.certificates import KeyPair
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.violation import Violation
 from koguma.xds.contract import ConnectRequest, HdsGate, Offer, ProxyStatus
-from koguma.xds.server import SERVICE, Limits, XdsServer
+from koguma.xds.limits import XdsLimits
+from koguma.xds.server import SERVICE, XdsServer
 
 TOKEN = "let-me-in"
 REFUSED: dict[str, KogumaError] = {
@@ -43,30 +44,30 @@ def server_pair() -> KeyPair:
     return certificates.make_server(authority(), ["localhost", "127.0.0.1"], datetime.now(UTC))
 
 
-class Room:
-    """One connected proxy, from the house's side."""
+class FakeConnection:
+    """One admitted proxy."""
 
-    def __init__(self, hello: ConnectRequest) -> None:
-        self.hello = hello
+    def __init__(self, request: ConnectRequest) -> None:
+        self.request = request
         self.statuses: list[ProxyStatus] = []
         self.closed = asyncio.Event()
         self.refusal: KogumaError | None = None  # why it may not stay
         self._newest: Offer | None = None
-        self._tell: Callable[[Offer], None] = lambda _offer: None
-        self._told = asyncio.Event()
+        self._on_offer: Callable[[Offer], None] = lambda _offer: None
+        self._reported = asyncio.Event()
 
     def offer(self, revision: int, snapshot: Snapshot) -> None:
         self._newest = Offer(revision, snapshot)
-        self._tell(self._newest)
+        self._on_offer(self._newest)
 
     def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
-        self._tell = on_offer
+        self._on_offer = on_offer
         if self._newest is not None:
             on_offer(self._newest)
 
     def report(self, status: ProxyStatus) -> None:
         self.statuses.append(status)
-        self._told.set()
+        self._reported.set()
 
     def check_access(self) -> None:
         if self.refusal is not None:
@@ -76,61 +77,61 @@ class Room:
         self.closed.set()
 
     async def until(self, state: str, acked: int = 0) -> ProxyStatus:
-        """Wait until the proxy is that far."""
+        """Wait until the proxy has that status."""
         return await self._wait(lambda status: status.state == state and status.acked >= acked)
 
     async def until_rejected(self, type_: str, *names: str) -> ProxyStatus:
-        """Wait until the proxy has refused these, and nothing else."""
+        """Wait until the proxy has rejected these, and nothing else."""
         refused = [(type_, names)]
         return await self._wait(lambda status: [(r.type, r.names) for r in status.rejections] == refused)
 
     async def _wait(self, is_so: Callable[[ProxyStatus], bool]) -> ProxyStatus:
         async with asyncio.timeout(20):
             while not self.statuses or not is_so(self.statuses[-1]):
-                self._told.clear()
-                await self._told.wait()
+                self._reported.clear()
+                await self._reported.wait()
         return self.statuses[-1]
 
 
-class House:
-    """A door that knows one token. `snapshot` is what everybody gets who comes in."""
+class FakeGate:
+    """Admits proxies with one token. Each is offered `snapshot`."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.snapshot = snapshot
-        self.rooms: list[Room] = []
-        self._came = asyncio.Event()
+        self.connections: list[FakeConnection] = []
+        self._connected = asyncio.Event()
 
     def authenticate(self, token: str) -> None:
         if token != TOKEN:
             raise Unauthenticated("token is not valid")
 
-    async def connect(self, hello: ConnectRequest) -> Room:
-        if hello.name in REFUSED:
-            raise REFUSED[hello.name]
-        if hello.token != TOKEN:
+    async def connect(self, request: ConnectRequest) -> FakeConnection:
+        if request.name in REFUSED:
+            raise REFUSED[request.name]
+        if request.token != TOKEN:
             raise Unauthenticated("token is not valid")
-        room = Room(hello)
+        connection = FakeConnection(request)
         if self.snapshot is not None:
-            room.offer(1, self.snapshot)
-        self.rooms.append(room)
-        self._came.set()
-        return room
+            connection.offer(1, self.snapshot)
+        self.connections.append(connection)
+        self._connected.set()
+        return connection
 
-    async def room(self, number: int = 0) -> Room:
-        """The one who came in as that one; wait for it."""
+    async def connection(self, number: int = 0) -> FakeConnection:
+        """Wait for the connection of that number."""
         async with asyncio.timeout(20):
-            while len(self.rooms) <= number:
-                self._came.clear()
-                await self._came.wait()
-        return self.rooms[number]
+            while len(self.connections) <= number:
+                self._connected.clear()
+                await self._connected.wait()
+        return self.connections[number]
 
 
 @asynccontextmanager
 async def serving(
-    house: House, limits: Limits | None = None, port: int = 0, health: HdsGate | None = None
+    gate: FakeGate, limits: XdsLimits | None = None, port: int = 0, health: HdsGate | None = None
 ) -> AsyncIterator[tuple[XdsServer, int]]:
     """A server with TLS on a free port."""
-    server = XdsServer(house, schema(), monotonic, limits, health)
+    server = XdsServer(gate, schema(), monotonic, limits, health)
     pair = server_pair()
     bound = await server.listen("127.0.0.1", port, pair.certificate, pair.key)
     await server.start()
@@ -141,50 +142,50 @@ async def serving(
 
 
 class Client:
-    """A stream of the incremental form, as a proxy would open it."""
+    """A delta xDS stream, as a proxy would open it."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
         self._request = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
 
-    async def say(self, type_: str, node: str = "", **fields: Any) -> None:
-        """Send a request; the type is our word or any URL."""
+    async def send(self, type_: str, node: str = "", **fields: Any) -> None:
+        """Send a request; the type is our short name or any URL."""
         message: Any = self._request(type_url=TYPE_URLS.get(type_, type_), **fields)
         if node:
             message.node.id = node
             message.node.metadata.update({"workdir": "somewhere"})
         await self.write_bytes(message.SerializeToString())
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         """The next response."""
         async with asyncio.timeout(10):
             data = await self._call.read()
         assert data is not grpc.aio.EOF, await self.end()
         return schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryResponse").FromString(data)
 
-    async def heard(self) -> str:
-        """The next response in short."""
-        message = await self.hear()
-        await self.say(message.type_url, response_nonce=message.nonce)
+    async def receive_and_ack(self) -> str:
+        """The next response as text: its names, removed ones with a minus; it is ACKed."""
+        message = await self.receive()
+        await self.send(message.type_url, response_nonce=message.nonce)
         return " ".join(
             [*(each.name for each in message.resources), *(f"-{n}" for n in message.removed_resources)]
         )
 
     async def open(self) -> None:
-        """Wait until the stream is there, and say nothing."""
+        """Wait until the stream is open, and send nothing."""
         await self._call.wait_for_connection()
 
     async def write_bytes(self, data: bytes) -> None:
-        # Who may not come in may be told so before it has said anything; `end` says what it was told.
+        # A stream that is not admitted may end before it has sent anything; `end` has its status.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self._call.write(data)
 
     async def end(self) -> tuple[str, str]:
-        """How the stream ended."""
+        """The status with which the stream ended."""
         async with asyncio.timeout(10):
             return (await self._call.code()).name, await self._call.details()
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         self._call.cancel()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Snapshot, XdsResource, bundle, entry_of
 from koguma.xds.contract import Offer
-from koguma.xds.messages import DeltaReader
+from koguma.xds.messages import DeltaRequestDecoder
 from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
 from koguma.xds.protocol.opening import UnparsedVersions
 from koguma.xds.protocol.session import DeltaSession
@@ -55,7 +55,7 @@ def message(type_: str, names: Sequence[str] = (), versions: Mapping[str, str] |
 
 def read(sent: Any) -> Any:
     data = sent if isinstance(sent, bytes) else sent.SerializeToString()
-    return DeltaReader(schema()).read(data)
+    return DeltaRequestDecoder(schema()).decode(data)
 
 
 def come_back(session: DeltaSession, has: Named) -> list[DeltaResponse]:

@@ -5,9 +5,9 @@ from time import monotonic
 
 import pytest
 
-from koguma.xds.server import Limits
+from koguma.xds.limits import XdsLimits
 from tests.ports import free_port
-from tests.xds.fake_gate import House, serving
+from tests.xds.fake_gate import FakeGate, serving
 from tests.xds.real_envoy import (
     backend,
     bad_cluster,
@@ -34,29 +34,29 @@ async def test_an_envoy_starts_follows_changes_and_resumes(tmp_path, api_type):
         clusters = [cluster("a"), cluster("b"), endpoints("a", one), endpoints("b", two)]
         first = whole([*clusters, listener("l", port, "r"), routes("r", to="a")])
         second = whole([*clusters, listener("l", port, "r"), routes("r", to="b")])
-        house = House(first)
-        async with serving(house) as (server, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+        gate = FakeGate(first)
+        async with serving(gate) as (server, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
             await proxy.until_live()
-            room = await house.room()
-            assert room.hello.version == "1.40.0"
-            await room.until("synced", acked=1)
+            connection = await gate.connection()
+            assert connection.request.version == "1.40.0"
+            await connection.until("synced", acked=1)
             assert await call(port, until="one") == "one"
 
-            room.offer(2, second)
-            await room.until("synced", acked=2)
+            connection.offer(2, second)
+            await connection.until("synced", acked=2)
             assert await call(port, until="two") == "two"
 
             # Another control plane takes over, and has nothing new to say.
             before = await proxy.counts(*TAKEN)
             await server.stop(1)
-            house.snapshot = second
-            async with serving(house, port=ads_port):
-                room = await house.room(1)
-                await room.until("synced", acked=1)
+            gate.snapshot = second
+            async with serving(gate, port=ads_port):
+                connection = await gate.connection(1)
+                await connection.until("synced", acked=1)
                 assert await proxy.counts(*TAKEN) == before
                 assert await call(port, until="two") == "two"
-                room.offer(2, first)
-                await room.until("synced", acked=2)
+                connection.offer(2, first)
+                await connection.until("synced", acked=2)
                 assert await call(port, until="one") == "one"
 
 
@@ -64,21 +64,21 @@ async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type)
     port = free_port()
     async with backend("one") as one:
         good = [cluster("a"), endpoints("a", one), listener("l", port, "r"), routes("r", to="a")]
-        house = House(whole(good))
-        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+        gate = FakeGate(whole(good))
+        async with serving(gate) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
             await proxy.until_live()
-            room = await house.room()
-            await room.until("synced", acked=1)
+            connection = await gate.connection()
+            await connection.until("synced", acked=1)
 
             more = [*good[1:], cluster("a", connect_timeout="2s"), cluster("b"), endpoints("b", one)]
             began = monotonic()
-            room.offer(2, whole([*more, bad_cluster("bad")]))
-            status = await room.until("nack")
+            connection.offer(2, whole([*more, bad_cluster("bad")]))
+            status = await connection.until("nack")
             assert [(each.type, each.names) for each in status.rejections] == [("cluster", ("bad",))]
             assert "bad" in status.rejections[0].text
 
-            room.offer(3, whole([*more, routes("r2", to="b"), listener("m", free_port(), "r2")]))
-            await room.until("synced", acked=3)
+            connection.offer(3, whole([*more, routes("r2", to="b"), listener("m", free_port(), "r2")]))
+            await connection.until("synced", acked=3)
             assert await proxy.clusters() == {"a", "b"}
             assert await call(port, until="one") == "one"
             # A changed cluster whose endpoints were not sent again would have kept all waiting for 15 s.
@@ -88,10 +88,10 @@ async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type)
 async def test_those_who_came_with_an_unnamed_culprit_apply(tmp_path, api_type):
     async with backend("one") as one:
         good = [cluster("a"), cluster("b"), endpoints("a", one), endpoints("b", one)]
-        house = House(whole([*good, broken_cluster("bad")]))
-        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
-            room = await house.room()
-            await room.until_rejected("cluster", "bad")
+        gate = FakeGate(whole([*good, broken_cluster("bad")]))
+        async with serving(gate) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+            connection = await gate.connection()
+            await connection.until_rejected("cluster", "bad")
             await proxy.until_live()
             assert await proxy.clusters() == {"a", "b"}
 
@@ -100,15 +100,15 @@ async def test_a_listener_that_was_refused_for_its_address_comes_when_the_other_
     port = free_port()
     async with backend("one") as one:
         rest = [cluster("a"), endpoints("a", one), routes("r", to="a")]
-        house = House(whole([*rest, listener("l", port, "r")]))
-        async with serving(house) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+        gate = FakeGate(whole([*rest, listener("l", port, "r")]))
+        async with serving(gate) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
             await proxy.until_live()
-            room = await house.room()
-            await room.until("synced", acked=1)
-            room.offer(2, whole([*rest, listener("l", port, "r"), listener("m", port, "r")]))
-            await room.until_rejected("listener", "m")
-            room.offer(3, whole([*rest, listener("m", port, "r")]))
-            status = await room.until("synced", acked=3)
+            connection = await gate.connection()
+            await connection.until("synced", acked=1)
+            connection.offer(2, whole([*rest, listener("l", port, "r"), listener("m", port, "r")]))
+            await connection.until_rejected("listener", "m")
+            connection.offer(3, whole([*rest, listener("m", port, "r")]))
+            status = await connection.until("synced", acked=3)
             assert list(status.acked_versions["listener"]) == ["m"]
             assert await call(port, until="one") == "one"
 
@@ -116,18 +116,18 @@ async def test_a_listener_that_was_refused_for_its_address_comes_when_the_other_
 async def test_a_listener_takes_the_address_of_another_and_an_old_cluster_goes_last(tmp_path, api_type):
     port = free_port()
     async with backend("one") as one, backend("two") as two:
-        house = House(
+        gate = FakeGate(
             whole([cluster("a"), endpoints("a", one), listener("l", port, "r"), routes("r", to="a")])
         )
-        limits = Limits(drain_seconds=1.0)
-        async with serving(house, limits) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
+        limits = XdsLimits(drain_seconds=1.0)
+        async with serving(gate, limits) as (_, ads_port), envoy(tmp_path, ads_port, api_type) as proxy:
             await proxy.until_live()
-            room = await house.room()
-            await room.until("synced", acked=1)
-            room.offer(
+            connection = await gate.connection()
+            await connection.until("synced", acked=1)
+            connection.offer(
                 2, whole([cluster("b"), endpoints("b", two), listener("m", port, "s"), routes("s", to="b")])
             )
-            status = await room.until("synced", acked=2)
+            status = await connection.until("synced", acked=2)
             assert await proxy.clusters() == {"a", "b"}
             assert await call(port, until="two") == "two"
             for _ in range(250):
@@ -135,4 +135,4 @@ async def test_a_listener_takes_the_address_of_another_and_an_old_cluster_goes_l
                     break
                 await asyncio.sleep(0.02)
             assert await proxy.clusters() == {"b"}
-            assert {each.state for each in room.statuses} == {"connecting", "synced", "behind"}
+            assert {each.state for each in connection.statuses} == {"connecting", "synced", "behind"}

@@ -6,7 +6,7 @@ from koguma.model.errors import BadRequest
 from koguma.xds.protocol.delta import DeltaRequest
 from koguma.xds.protocol.session import DeltaSession
 from koguma.xds.protocol.subscription import CHARACTERS_MAX, NAMES_MAX
-from tests.xds.fake_gate import House, client, serving
+from tests.xds.fake_gate import FakeGate, client, serving
 from tests.xds.script_player import snapshot
 
 NODE = "default.web-1.ns"
@@ -61,15 +61,15 @@ def test_one_request_that_is_too_much_is_refused(request_):
 
 
 async def test_a_proxy_that_asks_for_too_much_loses_its_stream_and_others_keep_theirs():
-    house = House(ONE)
-    async with serving(house) as (_, port), client(port) as greedy, client(port) as other:
-        await other.say("cluster", node="default.web-2.ns")
-        assert await other.heard() == "a b"
-        await greedy.say("cluster", node=NODE)
-        assert await greedy.heard() == "a b"
-        await greedy.say("endpoints", resource_names_subscribe=names(0, NAMES_MAX + 1))
+    gate = FakeGate(ONE)
+    async with serving(gate) as (_, port), client(port) as greedy, client(port) as other:
+        await other.send("cluster", node="default.web-2.ns")
+        assert await other.receive_and_ack() == "a b"
+        await greedy.send("cluster", node=NODE)
+        assert await greedy.receive_and_ack() == "a b"
+        await greedy.send("endpoints", resource_names_subscribe=names(0, NAMES_MAX + 1))
         code, text = await greedy.end()
         assert code == "INVALID_ARGUMENT"
         assert f"{NAMES_MAX} names of {CHARACTERS_MAX} characters are the most that one stream may" in text
-        house.rooms[0].offer(2, snapshot("cluster:a@2 cluster:b@1"))
-        assert await other.heard() == "a"
+        gate.connections[0].offer(2, snapshot("cluster:a@2 cluster:b@1"))
+        assert await other.receive_and_ack() == "a"

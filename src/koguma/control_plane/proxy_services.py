@@ -74,7 +74,7 @@ class ProxySide:
         self._context = context
         self._control = control
         self._gate = ProxyGate(context, keys, clock, identity_from_token=settings.identity_from_token)
-        self.health_door = Probing(context, self._gate)
+        self.hds_gate = Probing(context, self._gate)
         self._settings = settings
         self._clock = clock
         self._certificates = Certificates(lambda: context.state, clock)
@@ -119,7 +119,7 @@ class ProxySide:
         if not self._settings.store_url.startswith("postgres"):
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
-        self._xds = XdsServer(self.fleet, known, time.monotonic, health_door=self.health_door)
+        self._xds = XdsServer(self.fleet, known, time.monotonic, hds_gate=self.hds_gate)
         self._run("review of proxies' tokens", self._xds.review)
         door = ProxiesDoor(
             self._context,

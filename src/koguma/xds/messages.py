@@ -1,7 +1,7 @@
-"""Messages: what proxies send, read into plain values; and what they are sent, put together from ready bytes.
+"""Messages: decodes requests into plain values, and encodes responses from encoded resources.
 
-A response is never built with protobuf. Its parts are written down by hand as protobuf would (the tags are
-those of `envoy/service/discovery/v3/discovery.proto`), so that the bytes of a resource are only copied,
+A response is never built with protobuf. Its parts are written by hand as protobuf would write them (the tags
+are those of `envoy/service/discovery/v3/discovery.proto`), so that the bytes of a resource are only copied,
 however large the response is and however many proxies get it.
 """
 
@@ -22,74 +22,76 @@ from koguma.model.protobuf_wire import WireType, len_head, string_field, tag
 from koguma.model.schema import Json
 from koguma.model.violation import cut
 from koguma.runtime.logs import masked_text
-from koguma.xds.outline import outline_class
+from koguma.xds.partial_request import partial_request_class
 from koguma.xds.protocol.bundle_diff import BundleDiff
 from koguma.xds.protocol.delta import DeltaRequest, DeltaResponse
 from koguma.xds.protocol.opening import UnparsedVersions
 from koguma.xds.sotw import SotwRequest, SotwResponse
 
-_TYPES: Final[Mapping[str, str]] = {url: word for word, url in TYPE_URLS.items()}
-NODE_BYTES_MAX: Final = 128 * 1024  # with the Dataplane that the proxy brings
+_TYPES: Final[Mapping[str, str]] = {url: type_ for type_, url in TYPE_URLS.items()}
+NODE_BYTES_MAX: Final = 128 * 1024  # with the Dataplane that the proxy registers
 NODE_TOO_LARGE: Final = f"the node of the request is larger than {NODE_BYTES_MAX} bytes"
 _NO_REASON: Final = "the proxy gave no reason"
-_REASON_MAX: Final = 4096  # characters
-_READ_REASON_MAX: Final = 16 * 1024
-_STEPS_MAX: Final = 32  # whose bytes are kept; all who take one are told together
+_ERROR_LENGTH_MAX: Final = 4096  # characters that are kept
+_ERROR_MASKED_MAX: Final = 16 * 1024  # characters that are searched for secrets
+_DIFFS_MAX: Final = 32  # whose bytes are cached; all proxies that get a diff get it at about the same time
 
 Request = TypeVar("Request")
 
 
-class Node(msgspec.Struct, frozen=True):
-    """Who a proxy says it is."""
+class XdsNode(msgspec.Struct, frozen=True):
+    """The node of a request: which proxy it claims to be."""
 
     id: str
-    version: str  # of the Envoy, as 1.40.0
+    version: str  # of Envoy, for example 1.40.0
     metadata: Mapping[str, Json]
 
 
-class Incoming(msgspec.Struct, Generic[Request], frozen=True):
-    """What a message says; `request` is None where it is about a type that we do not serve."""
+class DecodedRequest(msgspec.Struct, Generic[Request], frozen=True):
+    """A decoded request; `request` is None where its type is not served."""
 
     type_url: str
     request: Request | None
-    node: Node | None = None
+    node: XdsNode | None = None
 
 
-class DeltaReader:
-    """Reads requests of the incremental form; a name is one text, however many proxies ask for it.
+class DeltaRequestDecoder:
+    """Decodes DeltaDiscoveryRequests. Names are interned, since many proxies subscribe to the same ones.
 
-    Of a proxy that comes back the versions stay as they are, since it may be that nobody has to read them.
+    The initial_resource_versions of a reconnecting proxy stay unparsed, because often nobody reads them.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._class = schema.message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
         self._node_class = schema.message_class("envoy.config.core.v3.Node")
-        self._outline: Any = outline_class()
+        self._partial_class: Any = partial_request_class()
 
-    def read(self, data: bytes) -> Incoming[DeltaRequest]:
-        """What the bytes say; DecodeError where they say nothing."""
-        taken = _taken(data)
-        if taken is not None:
-            return Incoming(TYPE_URLS[taken.type], taken)
-        return self._claimed(data) or self._whole(data)
+    def decode(self, data: bytes) -> DecodedRequest[DeltaRequest]:
+        """The decoded request, or DecodeError."""
+        ack = _plain_ack(data)
+        if ack is not None:
+            return DecodedRequest(TYPE_URLS[ack.type], ack)
+        return self._with_unparsed_versions(data) or self._parsed(data)
 
-    def _whole(self, data: bytes) -> Incoming[DeltaRequest]:
+    def _parsed(self, data: bytes) -> DecodedRequest[DeltaRequest]:
         message: Any = self._class.FromString(data)
-        return Incoming(message.type_url, self._request(message), _node(message))
+        return DecodedRequest(message.type_url, self._request(message), _node(message))
 
-    def _claimed(self, data: bytes) -> Incoming[DeltaRequest] | None:
-        """A request that asks for something and names versions, and says nothing else."""
+    def _with_unparsed_versions(self, data: bytes) -> DecodedRequest[DeltaRequest] | None:
+        """A request that only subscribes and has initial_resource_versions; None for any other."""
         try:
-            outline = self._outline.FromString(data)
-            node = self._node_class.FromString(b"".join(outline.node)) if outline.node else None
+            partial = self._partial_class.FromString(data)
+            node = self._node_class.FromString(b"".join(partial.node)) if partial.node else None
         except DecodeError:
-            return None  # what is wrong is said by whoever reads all of it
-        type_, entries = _TYPES.get(outline.type_url), outline.versions[:]
-        if type_ is None or not entries or outline.unsubscribe or outline.nonce or outline.error:
+            return None  # parsing all of it raises the error that is reported
+        type_, entries = _TYPES.get(partial.type_url), partial.initial_resource_versions[:]
+        has_more = partial.resource_names_unsubscribe or partial.response_nonce or partial.error_detail
+        if type_ is None or not entries or has_more:
             return None
         versions = UnparsedVersions(entries, lambda: self._versions(data))
-        request = DeltaRequest(type_, subscribe=tuple(outline.subscribe), initial_versions=versions)
-        return Incoming(outline.type_url, request, read_node(node) if node is not None else None)
+        names_ = tuple(partial.resource_names_subscribe)
+        request = DeltaRequest(type_, subscribe=names_, initial_versions=versions)
+        return DecodedRequest(partial.type_url, request, decode_node(node) if node is not None else None)
 
     def _versions(self, data: bytes) -> dict[str, str]:
         message: Any = self._class.FromString(data)
@@ -109,21 +111,21 @@ class DeltaReader:
         )
 
 
-def _versions(given: Any) -> dict[str, str]:
-    # A look-up for each name is twice as fast here as `items`, and proxies that come back name a thousand.
-    return {intern(name): given[name] for name in given}
+def _versions(versions: Any) -> dict[str, str]:
+    # One look-up per name is twice as fast as `items` of a protobuf map, and proxies name a thousand.
+    return {intern(name): versions[name] for name in versions}
 
 
-class SotwReader:
-    """Reads requests of the older form."""
+class SotwRequestDecoder:
+    """Decodes DiscoveryRequests, of the state-of-the-world variant."""
 
     def __init__(self, schema: Schema) -> None:
         self._class = schema.message_class("envoy.service.discovery.v3.DiscoveryRequest")
 
-    def read(self, data: bytes) -> Incoming[SotwRequest]:
-        """What the bytes say; DecodeError where they say nothing."""
+    def decode(self, data: bytes) -> DecodedRequest[SotwRequest]:
+        """The decoded request, or DecodeError."""
         message: Any = self._class.FromString(data)
-        return Incoming(message.type_url, self._request(message), _node(message))
+        return DecodedRequest(message.type_url, self._request(message), _node(message))
 
     def _request(self, message: Any) -> SotwRequest | None:
         type_ = _TYPES.get(message.type_url)
@@ -138,11 +140,11 @@ class SotwReader:
         )
 
 
-def _taken(data: bytes) -> DeltaRequest | None:
-    """The request that most are: a type, a short nonce and nothing else, in the order of protobuf."""
+def _plain_ack(data: bytes) -> DeltaRequest | None:
+    """The most common request, decoded by hand: a type and a short nonce, in that order; else None."""
     at = data[1] + 2 if len(data) > 1 else 0
-    type_ = _TAKEN.get(data[: at + 1])
-    # The nonces are ours and short, so one byte has the length of what is left.
+    type_ = _ACK_PREFIXES.get(data[: at + 1])
+    # Our nonces are short, so one byte holds the length of the rest.
     if type_ is None or len(data) < at + 2 or data[at + 1] != len(data) - at - 2 or data[at + 1] > _NONCE_MAX:
         return None
     return DeltaRequest(type_, nonce=data[at + 2 :].decode(errors="replace"))
@@ -151,89 +153,89 @@ def _taken(data: bytes) -> DeltaRequest | None:
 def _error(message: Any) -> str:
     if not message.HasField("error_detail"):
         return ""
-    # Envoy quotes what it refuses, and what is said here is logged, stored and shown.
-    # Its length is up to whoever sends it. What is masked is longer than what is kept, so that no key is cut.
-    return cut(masked_text(message.error_detail.message[:_READ_REASON_MAX]), _REASON_MAX) or _NO_REASON
+    # Envoy quotes what it rejects, and this text is logged, stored and shown, so secrets in it are masked.
+    # The sender decides its length. More is masked than is kept, so that no key is cut before it is found.
+    masked = masked_text(message.error_detail.message[:_ERROR_MASKED_MAX])
+    return cut(masked, _ERROR_LENGTH_MAX) or _NO_REASON
 
 
-def _node(message: Any) -> Node | None:
-    return read_node(message.node) if message.HasField("node") else None
+def _node(message: Any) -> XdsNode | None:
+    return decode_node(message.node) if message.HasField("node") else None
 
 
-def read_node(node: Any) -> Node:
-    """Who a message's node says it is; to read what it says of itself takes time, so that may not be much."""
+def decode_node(node: Any) -> XdsNode:
+    """A protobuf Node as a plain value. Converting its metadata is slow, so its size is limited."""
     if node.ByteSize() > NODE_BYTES_MAX:
         raise BadRequest(NODE_TOO_LARGE)
     build = node.user_agent_build_version.version
     version = f"{build.major_number}.{build.minor_number}.{build.patch}"
     metadata: dict[str, Json] = json_format.MessageToDict(node.metadata)
-    return Node(node.id, "" if version == "0.0.0" else version, metadata)
+    return XdsNode(node.id, "" if version == "0.0.0" else version, metadata)
 
 
-def delta_bytes(response: DeltaResponse) -> bytes:
-    """A response of the incremental form (`DeltaDiscoveryResponse`)."""
-    head = _DELTA_TYPES[response.type] + string_field(5, response.nonce)
+def encode_delta_response(response: DeltaResponse) -> bytes:
+    """A DeltaDiscoveryResponse."""
+    head = _DELTA_TYPE_FIELDS[response.type] + string_field(5, response.nonce)
     if response.diff is not None:
-        return head + _delta_step(response.diff)
-    return b"".join(
-        (head, *_delta_parts(response.resources), *(string_field(6, name) for name in response.removed))
-    )
+        return head + _delta_diff(response.diff)
+    removed = (string_field(6, name) for name in response.removed)
+    return b"".join((head, *_delta_resources(response.resources), *removed))
 
 
-@lru_cache(maxsize=_STEPS_MAX)
-def _delta_step(step: BundleDiff) -> bytes:
-    """What all who take a step are told, put together once."""
-    return b"".join(_delta_parts(step.resources.values()))
+@lru_cache(maxsize=_DIFFS_MAX)
+def _delta_diff(diff: BundleDiff) -> bytes:
+    """The resources of a diff, encoded once for all proxies that get it."""
+    return b"".join(_delta_resources(diff.resources.values()))
 
 
-def _delta_parts(pieces: Iterable[XdsResource]) -> Iterator[bytes]:
-    for piece in pieces:
-        head = _delta_head if names.is_of_one(piece.name) else _kept_head
-        yield head(piece.type, piece.name, piece.version, len(piece.body))
-        yield piece.body
+def _delta_resources(resources: Iterable[XdsResource]) -> Iterator[bytes]:
+    for resource in resources:
+        header = _delta_header if names.is_of_one(resource.name) else _cached_delta_header
+        yield header(resource.type, resource.name, resource.version, len(resource.body))
+        yield resource.body
 
 
-def sotw_bytes(response: SotwResponse) -> bytes:
-    """A response of the older form (`DiscoveryResponse`)."""
-    parts = [
-        string_field(1, response.version),
-        string_field(4, TYPE_URLS[response.type]),
-        string_field(5, response.nonce),
-    ]
-    for piece in response.resources:
-        parts += (_sotw_head(piece.type, len(piece.body)), piece.body)
+def encode_sotw_response(response: SotwResponse) -> bytes:
+    """A DiscoveryResponse, of the state-of-the-world variant."""
+    type_url = TYPE_URLS[response.type]
+    parts = [string_field(1, response.version), string_field(4, type_url), string_field(5, response.nonce)]
+    for resource in response.resources:
+        parts += (_sotw_header(resource.type, len(resource.body)), resource.body)
     return b"".join(parts)
 
 
-# What stands before a resource is the same for every proxy that gets it. The bytes of the resource itself are
-# not kept here, so a head costs little; more of them than one proxy gets are of little use.
-_HEADS_MAX: Final = 1 << 10
+# The bytes before a resource are the same for every proxy that gets it. The resource itself is not cached
+# here, so a header is small. Caching more headers than one proxy gets helps little.
+_HEADERS_MAX: Final = 1 << 10
 
 
-def _delta_head(type_: str, name: str, version: str, size: int) -> bytes:
-    """The beginning of a `Resource` up to the bytes of the resource itself, which must come last."""
-    any_head = _any_head(type_, size)
-    inner = string_field(3, name) + string_field(1, version) + len_head(2, len(any_head) + size) + any_head
+def _delta_header(type_: str, name: str, version: str, size: int) -> bytes:
+    """The beginning of a `Resource` up to the bytes of the resource itself, which come last."""
+    any_header = _any_header(type_, size)
+    head = string_field(3, name) + string_field(1, version)
+    inner = head + len_head(2, len(any_header) + size) + any_header
     return len_head(2, len(inner) + size) + inner
 
 
-_kept_head = lru_cache(maxsize=_HEADS_MAX)(_delta_head)
+_cached_delta_header = lru_cache(maxsize=_HEADERS_MAX)(_delta_header)
 
 
-@lru_cache(maxsize=_HEADS_MAX)
-def _sotw_head(type_: str, size: int) -> bytes:
-    any_head = _any_head(type_, size)
-    return len_head(2, len(any_head) + size) + any_head
+@lru_cache(maxsize=_HEADERS_MAX)
+def _sotw_header(type_: str, size: int) -> bytes:
+    any_header = _any_header(type_, size)
+    return len_head(2, len(any_header) + size) + any_header
 
 
-def _any_head(type_: str, size: int) -> bytes:
+def _any_header(type_: str, size: int) -> bytes:
     """The beginning of an `Any` up to its value."""
     return string_field(1, TYPE_URLS[type_]) + len_head(2, size)
 
 
 _NONCE_MAX: Final = 0x7F
-_DELTA_TYPES: Final[Mapping[str, bytes]] = {word: string_field(4, url) for word, url in TYPE_URLS.items()}
-# How such a request begins: the field of the type, then the tag of the nonce.
-_TAKEN: Final[Mapping[bytes, str]] = {
-    string_field(2, url) + tag(6, WireType.LEN): word for word, url in TYPE_URLS.items()
+_DELTA_TYPE_FIELDS: Final[Mapping[str, bytes]] = {
+    type_: string_field(4, url) for type_, url in TYPE_URLS.items()
+}
+# How a plain ACK begins: the type_url field, then the tag of response_nonce.
+_ACK_PREFIXES: Final[Mapping[bytes, str]] = {
+    string_field(2, url) + tag(6, WireType.LEN): type_ for type_, url in TYPE_URLS.items()
 }

@@ -1,8 +1,8 @@
-"""State of the world: the older form of xDS, spoken by translating to and from the incremental session.
+"""State of the world: the older xDS variant, translated to and from a delta session.
 
-A request lists all names that are asked for, and has one version for everything of its type. A response
-about clusters or listeners lists all that there are; what is missing in it is removed. A response about any
-other type may list just what is new, and cannot say that something does not exist.
+A request lists all subscribed names and has one version_info for its type. A response about clusters or
+listeners lists all of them; what it lacks is removed. A response about any other type may list only what is
+new, and cannot say that something does not exist.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ from koguma.xds.protocol.session import DeltaSession
 
 
 class SotwRequest(msgspec.Struct, frozen=True):
-    """One request: what is asked for, and an answer to a response if there was one."""
+    """A DiscoveryRequest: all subscribed names, and an ACK or NACK if there was a response."""
 
     type: str
     names: tuple[str, ...] = ()
-    version: str = ""  # the last one that was accepted
+    version: str = ""  # version_info: of the last response that was ACKed
     nonce: str = ""
     error: str = ""
 
 
 class SotwResponse(msgspec.Struct, frozen=True):
-    """One response: all that there is, or of some types what is new."""
+    """A DiscoveryResponse: all resources of its type, or for some types the new ones."""
 
     type: str
     version: str
@@ -35,45 +35,45 @@ class SotwResponse(msgspec.Struct, frozen=True):
     resources: tuple[XdsResource, ...]
 
 
-class _Line(msgspec.Struct):
-    """What was said about one type."""
+class _SotwSubscription(msgspec.Struct):
+    """The subscription to one type."""
 
     names: frozenset[str]
     nonce: str = ""  # of the newest response
-    is_answered: bool = False
+    is_answered: bool = False  # the newest response was ACKed or NACKed
 
 
 class SotwSession:
-    """A session in the older form; it has the same deeds as the incremental one."""
+    """A session of the older variant, with the methods of a DeltaSession."""
 
     def __init__(self, session: DeltaSession) -> None:
         self._session = session
-        self._lines: dict[str, _Line] = {}
-        self._early: list[SotwRequest] = []
+        self._subscriptions: dict[str, _SotwSubscription] = {}
+        self._early_requests: list[SotwRequest] = []
 
     def receive(self, request: SotwRequest, now: float) -> list[SotwResponse]:
-        """The proxy asks for something, or answers."""
+        """Handle a request of the proxy."""
         if self._session.snapshot is None:
-            # Whether the proxy's version is the current one can be told only when there is a current one.
-            self._early.append(request)
+            # Whether the proxy's version is the current one is known only once there is an offer.
+            self._early_requests.append(request)
             return []
         translated = self._translated(request)
         return [] if translated is None else self._responses(self._session.receive(translated, now))
 
     def offer(self, offer: Offer, now: float) -> list[SotwResponse]:
-        """The proxy is to have this, and no longer what was offered before."""
+        """Replace the configuration that the proxy should have."""
         responses = self._responses(self._session.offer(offer, now))
-        early, self._early = self._early, []
-        for request in early:
+        early_requests, self._early_requests = self._early_requests, []
+        for request in early_requests:
             responses += self.receive(request, now)
         return responses
 
     def accept_if_held(self, _offer: Offer) -> bool:
-        """Whether it came back with all of an offer; that is found out with its requests only."""
+        """Always False: what a reconnecting proxy holds is known only after `offer`."""
         return False
 
     def tick(self, now: float) -> list[SotwResponse]:
-        """Time has passed."""
+        """Handle that time has passed."""
         return self._responses(self._session.tick(now))
 
     @property
@@ -83,72 +83,71 @@ class SotwSession:
 
     @property
     def status(self) -> ProxyStatus:
-        """How far the proxy is."""
+        """The status of the proxy."""
         return self._session.status
 
     @property
     def n_acks(self) -> int:
-        """How many responses the proxy has taken."""
+        """The number of responses that the proxy has ACKed."""
         return self._session.n_acks
 
     def _translated(self, request: SotwRequest) -> DeltaRequest | None:
-        """The request in the incremental form; None where it says nothing new."""
+        """The request as a delta request; None where it changes nothing."""
         names = frozenset(request.names)
-        line = self._lines.get(request.type)
-        if line is None:
-            self._lines[request.type] = _Line(names)
-            versions = self._resumed(request)
+        subscription = self._subscriptions.get(request.type)
+        if subscription is None:
+            self._subscriptions[request.type] = _SotwSubscription(names)
+            versions = self._initial_versions(request)
             return DeltaRequest(request.type, tuple(sorted(names)), initial_versions=versions)
-        if request.nonce not in ("", line.nonce):
-            return None  # an answer to an older response; the one to the newest will say all of this again
-        before, line.names = line.names, names
-        answers = request.nonce if not line.is_answered else ""
-        if not answers and request.nonce and names == before:
-            return self._repetition(request.type, names)
-        line.is_answered = line.is_answered or bool(answers)
+        if request.nonce not in ("", subscription.nonce):
+            return None  # answers an older response; the answer to the newest one lists these names too
+        before, subscription.names = subscription.names, names
+        nonce = request.nonce if not subscription.is_answered else ""
+        if not nonce and request.nonce and names == before:
+            return self._resubscription(request.type, names)
+        subscription.is_answered = subscription.is_answered or bool(nonce)
         return DeltaRequest(
             request.type,
             subscribe=tuple(sorted(names - before)),
             unsubscribe=tuple(sorted(before - names)),
-            nonce=answers,
-            error=request.error if answers else "",
+            nonce=nonce,
+            error=request.error if nonce else "",
         )
 
-    def _repetition(self, type_: str, names: frozenset[str]) -> DeltaRequest | None:
-        """The same request once more: so a changed cluster asks for the endpoints that it had before."""
+    def _resubscription(self, type_: str, names: frozenset[str]) -> DeltaRequest | None:
+        """The same request again: this is how a changed cluster asks for endpoints that Envoy had before."""
         return None if type_ in WILDCARD_TYPES else DeltaRequest(type_, tuple(sorted(names)))
 
-    def _resumed(self, request: SotwRequest) -> Mapping[str, str]:
-        """What the proxy has from an earlier stream, if it says that it has just what there is now."""
+    def _initial_versions(self, request: SotwRequest) -> Mapping[str, str]:
+        """What a reconnecting proxy holds, if its version_info is that of the current resources."""
         snapshot = self._session.snapshot
         assert snapshot is not None
-        found = {name: piece.version for name, piece in snapshot.of_type(request.type).items()}
+        versions = {name: resource.version for name, resource in snapshot.of_type(request.type).items()}
         if request.names and WILDCARD not in request.names:
-            found = {name: version for name, version in found.items() if name in request.names}
-        return found if found and request.version == version_of(found) else {}
+            versions = {name: version for name, version in versions.items() if name in request.names}
+        return versions if versions and request.version == version_info(versions) else {}
 
     def _responses(self, responses: list[DeltaResponse]) -> list[SotwResponse]:
         return [self._response(response) for response in responses]
 
     def _response(self, response: DeltaResponse) -> SotwResponse:
-        held = {
-            n: each for n, each in self._session.held(response.type).items() if isinstance(each, XdsResource)
-        }
-        everything = held | {piece.name: piece for piece in response.resources}
+        held = self._session.held(response.type)
+        resources = {name: item for name, item in held.items() if isinstance(item, XdsResource)}
+        resources |= {resource.name: resource for resource in response.resources}
         for name in response.removed:
-            everything.pop(name, None)
-        line = self._lines[response.type]
-        line.nonce, line.is_answered = response.nonce, False
-        is_whole = response.type in WILDCARD_TYPES
+            resources.pop(name, None)
+        subscription = self._subscriptions[response.type]
+        subscription.nonce, subscription.is_answered = response.nonce, False
+        lists_all = response.type in WILDCARD_TYPES
         return SotwResponse(
             response.type,
-            version_of({name: piece.version for name, piece in everything.items()}),
+            version_info({name: resource.version for name, resource in resources.items()}),
             response.nonce,
-            tuple(everything[name] for name in sorted(everything)) if is_whole else response.resources,
+            tuple(resources[name] for name in sorted(resources)) if lists_all else response.resources,
         )
 
 
-def version_of(versions: Mapping[str, str]) -> str:
+def version_info(versions: Mapping[str, str]) -> str:
     """One version for many resources: equal where all of them are."""
     digest = hashlib.blake2b(digest_size=12)
     for name, version in sorted(versions.items()):

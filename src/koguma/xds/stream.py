@@ -1,9 +1,9 @@
-"""Stream: one proxy that is connected, from its hello to its end.
+"""XdsStream: one connected proxy, from its first request to the end of its stream.
 
-The task of the call listens to the proxy; another one talks, and is there only while there is something to
-say. What the proxy says is taken in at once; mostly it is an answer that needs none. Of what the house offers
-only the newest is looked at, and when it is this proxy's turn to be told, so what is offered while a proxy is
-slow costs nothing.
+The task of the gRPC call reads; another task writes, and exists only while there is something to write. A
+request is handled as soon as it is read; usually it is an ACK that needs no response. Of the offers for this
+proxy only the newest counts, and it is handled when the proxy gets a write slot, so offers that come while a
+proxy is slow cost nothing.
 """
 
 import asyncio
@@ -17,57 +17,20 @@ from structlog.typing import FilteringBoundLogger
 
 from koguma.model.errors import KogumaError
 from koguma.runtime.logs import masked_text
+from koguma.xds.connect_request import GrpcStatus, node_id_changed, status_of
 from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, Rejection
-from koguma.xds.hello import End, end_of, id_changed
-from koguma.xds.messages import Incoming
-from koguma.xds.pace import Pace
+from koguma.xds.messages import DecodedRequest
+from koguma.xds.variant import XdsVariant
+from koguma.xds.write_scheduler import WriteScheduler
 
-_HEARD_MAX: Final = 64  # requests in a turn; a proxy that says more and does not read is not listened to
-_DEAF_SECONDS: Final = 0.05
-_Q = TypeVar("_Q")
-_R = TypeVar("_R")
-_Q_contra = TypeVar("_Q_contra", contravariant=True)
-
-
-class Conversation(Protocol[_Q_contra, _R]):
-    """A session in one of the two forms of xDS."""
-
-    def receive(self, request: _Q_contra, now: float) -> list[_R]:
-        """The proxy asks for something, or answers."""
-
-    def offer(self, offer: Offer, now: float) -> list[_R]:
-        """The proxy is to have this."""
-
-    def accept_if_held(self, offer: Offer) -> bool:
-        """Take an offer that the proxy has already, so that there is nothing to say; whether it was so."""
-
-    def tick(self, now: float) -> list[_R]:
-        """Time has passed."""
-
-    @property
-    def next_tick(self) -> float | None:
-        """When to tick."""
-
-    @property
-    def status(self) -> ProxyStatus:
-        """How far the proxy is."""
-
-    @property
-    def n_acks(self) -> int:
-        """How many responses the proxy has taken."""
+# Requests that are read while a write is blocked. A proxy that sends more and does not read has to wait.
+_REQUESTS_PER_WRITE_MAX: Final = 64
+_BLOCKED_SECONDS: Final = 0.05
+_Req = TypeVar("_Req")
+_Resp = TypeVar("_Resp")
 
 
-class Form(msgspec.Struct, Generic[_Q, _R], frozen=True):
-    """One of the two forms of xDS: how to read, how to go on, how to write."""
-
-    name: str
-    read: Callable[[bytes], Incoming[_Q]]
-    session: Callable[[], Conversation[_Q, _R]]
-    written: Callable[[_R], bytes]
-    id_path: tuple[int, ...]  # field numbers that lead to the id of the node
-
-
-class Wire(Protocol):
+class GrpcCall(Protocol):
     """The part of a gRPC call that a stream needs."""
 
     async def read(self) -> Any:
@@ -77,120 +40,121 @@ class Wire(Protocol):
         """Send a message."""
 
     def peer(self) -> str:
-        """Who is at the other end."""
+        """The address of the client."""
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What all streams of a server have in common."""
+class StreamContext(msgspec.Struct, frozen=True):
+    """What all streams of a server share."""
 
-    pace: Pace
+    scheduler: WriteScheduler
     clock: Callable[[], float]
-    farewell_seconds: float  # for a proxy to take a message when its stream is to end
-    unknown_type: Callable[[str], None]  # told about a type that is not served
+    last_write_seconds: float  # for a write in progress when its stream has to end
+    on_unknown_type: Callable[[str], None]  # called with a type URL that is not served
     log: FilteringBoundLogger
 
 
-class Stream(Generic[_Q, _R]):
-    """One connected proxy. `end` may be called by anybody at any time; the first call counts."""
+class XdsStream(Generic[_Req, _Resp]):
+    """One connected proxy. `end` may be called at any time; the first call counts."""
 
     __slots__ = (
+        "_call",
+        "_context",
         "_end",
         "_first",
-        "_form",
-        "_is_waiting",
-        "_listener",
+        "_is_scheduled",
         "_n_acks",
-        "_n_heard",
+        "_n_received",
         "_offer",
+        "_reader",
         "_reported",
+        "_responses",
         "_session",
-        "_terms",
         "_tick",
-        "_to_say",
-        "_wire",
+        "_variant",
         "_writer",
+        "connection",
         "id",
-        "is_deaf",
-        "line",
+        "is_cut_off",
     )
 
     def __init__(
         self,
-        form: Form[_Q, _R],
-        wire: Wire,
-        line: ProxyConnection,
-        hello: ConnectRequest,
-        first: Incoming[_Q],
-        terms: Terms,
+        variant: XdsVariant[_Req, _Resp],
+        call: GrpcCall,
+        connection: ProxyConnection,
+        request: ConnectRequest,
+        first: DecodedRequest[_Req],
+        context: StreamContext,
     ) -> None:
-        self._form, self._wire, self.line = form, wire, line
-        self.id = hello.mesh, hello.name
-        self._first: Incoming[_Q] | None = first  # what it came with; not kept, since it may be large
-        self._terms = terms
-        self._session = form.session()
-        self._to_say: list[_R] = []
-        self._n_heard = 0  # since the last turn
-        self._offer: Offer | None = None
-        self._end: End | None = None
-        self._listener: asyncio.Task[Any] | None = None  # while nobody has told it to stop
-        self._is_waiting = False  # for a turn to talk
-        self._writer: asyncio.Task[None] | None = None  # while it talks
+        self._variant, self._call, self.connection = variant, call, connection
+        self.id = request.mesh, request.name
+        self._first: DecodedRequest[_Req] | None = first  # dropped once handled, since it may be large
+        self._context = context
+        self._session = variant.session()
+        self._responses: list[_Resp] = []  # to write
+        self._n_received = 0  # requests since the last write
+        self._offer: Offer | None = None  # not handled yet
+        self._end: GrpcStatus | None = None
+        self._reader: asyncio.Task[Any] | None = None  # until it is told to stop
+        self._is_scheduled = False  # waits for a write slot
+        self._writer: asyncio.Task[None] | None = None  # while it writes
         self._tick: asyncio.TimerHandle | None = None
-        self.is_deaf = False  # it ended in the middle of a message, so nothing can be said to it any more
+        self.is_cut_off = False  # it ended within a message, so no status can be sent any more
         self._reported: ProxyStatus | None = None
         self._n_acks = 0
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """Where it says what happens, with who it is about; made when something does."""
+        """A logger with the proxy's name; bound only when something is logged, to save memory."""
         mesh, name = self.id
-        return self._terms.log.bind(mesh=mesh, proxy=name, peer=self._wire.peer())
+        return self._context.log.bind(mesh=mesh, proxy=name, peer=self._call.peer())
 
     def check_access(self) -> None:
-        """Raise a KogumaError once the proxy may not stay."""
-        self.line.check_access()
+        """Raise a KogumaError once the proxy may not stay connected."""
+        self.connection.check_access()
 
-    def end(self, code: grpc.StatusCode, text: str = "") -> None:
-        """Come to an end as soon as what is being written is written."""
+    def end(self, code: grpc.StatusCode, details: str = "") -> None:
+        """End the stream once a write in progress is done."""
         if self._end is not None:
             return
-        self._end = End(code, text)
+        self._end = GrpcStatus(code, details)
         if self._writer is None:
-            self._finish_if_ended()
+            self._stop_reader()
         else:
-            asyncio.get_running_loop().call_later(self._terms.farewell_seconds, self._cut)
+            asyncio.get_running_loop().call_later(self._context.last_write_seconds, self._cut_off)
 
-    def _cut(self) -> None:
+    def _cut_off(self) -> None:
         if self._writer is not None:
-            self.is_deaf = True
+            self.is_cut_off = True
             self._writer.cancel()
 
-    def _finish_if_ended(self) -> None:
-        if self._end is None or self._listener is None:
+    def _stop_reader(self) -> None:
+        if self._end is None or self._reader is None:
             return
-        listener, self._listener = self._listener, None
-        if listener is not asyncio.current_task():  # which sees by itself that it is over
-            listener.cancel()
+        reader, self._reader = self._reader, None
+        if reader is not asyncio.current_task():  # the reader itself sees that the stream has ended
+            reader.cancel()
 
-    async def run(self) -> End:
-        """Listen, and talk where there is something to say, until somebody ends it; how it ended."""
-        task = self._listener = asyncio.current_task()
+    async def run(self) -> GrpcStatus:
+        """Read, and write where there is something to write, until the stream ends; its status."""
+        task = self._reader = asyncio.current_task()
         assert task is not None
         try:
-            await self._listen()
+            await self._read()
             if self._writer is not None:
                 await asyncio.wait((self._writer,))
         except asyncio.CancelledError:
-            if self._listener is not None or task.uncancel():  # it was not, or not only, told to stop
+            # `_stop_reader` clears `_reader` first. Any other cancellation comes from outside.
+            if self._reader is not None or task.uncancel():
                 raise
         finally:
-            await self._clean()
+            await self._clean_up()
         assert self._end is not None
         return self._end
 
-    async def _clean(self) -> None:
-        self._end = self._end or End(grpc.StatusCode.CANCELLED)
-        self._terms.pace.leave(self)
+    async def _clean_up(self) -> None:
+        self._end = self._end or GrpcStatus(grpc.StatusCode.CANCELLED)
+        self._context.scheduler.release(self)
         if self._tick is not None:
             self._tick.cancel()
         if self._writer is not None:
@@ -198,133 +162,136 @@ class Stream(Generic[_Q, _R]):
             await asyncio.gather(self._writer, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
-        """End the stream after a mistake: of the proxy, or of ours, which does not end other streams."""
+        """End the stream after an error of the proxy, or a bug of ours; other streams go on."""
         if isinstance(error, KogumaError):
-            end = end_of(error)
+            status = status_of(error)
         elif isinstance(error, DecodeError):
-            end = End(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
+            status = GrpcStatus(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {error}")
         else:
             self.log.error("stream failed", exc_info=error)
-            end = End(grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more")
-        self.end(end.code, end.text)
+            status = GrpcStatus(
+                grpc.StatusCode.INTERNAL, "internal error; the log of the control plane says more"
+            )
+        self.end(status.code, status.details)
 
-    # Listening.
+    # Reading.
 
-    async def _listen(self) -> None:
-        """Hear whatever comes, until it is over."""
+    async def _read(self) -> None:
+        """Handle requests until the stream ends."""
         try:
-            self._begin()
+            self._start()
             while self._end is None:
-                while self._writer is not None and self._n_heard >= _HEARD_MAX:  # noqa: ASYNC110 - nobody hurries
-                    await asyncio.sleep(_DEAF_SECONDS)
-                data = await self._wire.read()
+                while self._writer is not None and self._n_received >= _REQUESTS_PER_WRITE_MAX:  # noqa: ASYNC110 - polling is enough here
+                    await asyncio.sleep(_BLOCKED_SECONDS)
+                data = await self._call.read()
                 if data is grpc.aio.EOF:
                     self.end(grpc.StatusCode.OK)
                 else:
-                    self._hear(self._form.read(data))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+                    self._receive(self._variant.decode(data))
+        except Exception as error:  # noqa: BLE001 - any error ends this stream and no other
             self._fail(error)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._first is not None and self._end is None:
-            self._hear(self._first)
+            self._receive(self._first)
             self._first = None
-            self.line.watch_offers(self._take)
+            self.connection.watch_offers(self._on_offer)
 
-    def _hear(self, incoming: Incoming[_Q]) -> None:
-        node = incoming.node
+    def _receive(self, decoded: DecodedRequest[_Req]) -> None:
+        node = decoded.node
         if node is not None and node.id not in ("", ".".join(self.id)):
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, id_changed(".".join(self.id), node.id))
-        elif incoming.request is None:
-            self._terms.unknown_type(incoming.type_url)
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, node_id_changed(".".join(self.id), node.id))
+        elif decoded.request is None:
+            self._context.on_unknown_type(decoded.type_url)
         else:
-            self._n_heard += 1
-            self._to_say += self._session.receive(incoming.request, self._terms.clock())
+            self._n_received += 1
+            self._responses += self._session.receive(decoded.request, self._context.clock())
             self._report()
-            self.go_on()
+            self.schedule_next()
 
-    def _take(self, offer: Offer) -> None:
-        """Take an offer. Whoever hands out offers does so for many: a mistake here ends this stream alone."""
+    def _on_offer(self, offer: Offer) -> None:
+        """Take an offer. The caller serves many streams, so an error must end this one alone."""
         try:
-            if not self._is_waiting and self._writer is None and self._session.accept_if_held(offer):
-                self._report()  # as with most after a restart; they need no turn
+            is_idle = not self._is_scheduled and self._writer is None
+            if is_idle and self._session.accept_if_held(offer):
+                self._report()  # as for most proxies after a restart; they need no write slot
             else:
                 self._offer = offer
-            self.go_on()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+            self.schedule_next()
+        except Exception as error:  # noqa: BLE001 - any error ends this stream and no other
             self._fail(error)
 
-    # Talking.
+    # Writing.
 
-    def go_on(self) -> None:
-        """Wait for a turn to talk if there is something to say, or until something is due."""
-        if self._is_waiting or self._writer is not None or self._end is not None:
+    def schedule_next(self) -> None:
+        """Ask for a write slot if something is to be written, or set a timer for what is due later."""
+        if self._is_scheduled or self._writer is not None or self._end is not None:
             return
-        if self._to_say or self._offer is not None:
-            self._is_waiting = True
-            self._terms.pace.enter(self, is_new=self._is_new)
+        if self._responses or self._offer is not None:
+            self._is_scheduled = True
+            self._context.scheduler.schedule(self, is_new=self._is_new)
         elif (due := self._session.next_tick) is not None and self._tick is None:
-            left = max(0.0, due - self._terms.clock())
-            self._tick = asyncio.get_running_loop().call_later(left, self._due)
+            delay = max(0.0, due - self._context.clock())
+            self._tick = asyncio.get_running_loop().call_later(delay, self._on_tick)
 
-    def _due(self) -> None:
+    def _on_tick(self) -> None:
         self._tick = None
         if self._end is not None:
             return
         try:
-            self._to_say += self._session.tick(self._terms.clock())
+            self._responses += self._session.tick(self._context.clock())
             self._report()
-            self.go_on()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+            self.schedule_next()
+        except Exception as error:  # noqa: BLE001 - any error ends this stream and no other
             self._fail(error)
 
-    async def talk(self) -> bool:
-        """One turn: say what there is to say now; whether the proxy is not yet where it is to be."""
-        self._is_waiting = False
+    async def write_pending(self) -> bool:
+        """Write all pending responses; whether the proxy is still new, and keeps its write slot."""
+        self._is_scheduled = False
         if self._end is not None:
             return False
         self._writer = asyncio.current_task()
-        responses: list[_R] = []
+        responses: list[_Resp] = []
         try:
-            responses = self._responses()
+            responses = self._next_responses()
             for response in responses:
                 if self._end is None:
-                    await self._wire.write(self._form.written(response))
-        except grpc.aio.BaseError:  # it has gone; gRPC says so to the one who listens, too
+                    await self._call.write(self._variant.encode(response))
+        except grpc.aio.BaseError:  # the proxy disconnected; gRPC tells the reader, too
             self.end(grpc.StatusCode.CANCELLED)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream and no other
+        except Exception as error:  # noqa: BLE001 - any error ends this stream and no other
             self._fail(error)
         finally:
             self._writer = None
-            self._finish_if_ended()
-        self._n_heard = 0
+            self._stop_reader()
+        self._n_received = 0
         if not responses or self._reported is None or self._reported.state != "synced":
-            self._report()  # who had all and was told more is behind, which the house knows
+            self._report()  # that a synced proxy is behind after a response needs no report
         return self._end is None and self._is_new
 
     @property
     def _is_new(self) -> bool:
-        """Whether it has never had all that it is to have."""
+        """Whether the proxy has never been synced."""
         return self._reported is None or self._reported.state == "connecting"
 
-    def _responses(self) -> list[_R]:
-        """What is to be said since the last turn."""
-        responses, self._to_say = self._to_say, []
+    def _next_responses(self) -> list[_Resp]:
+        """The responses to write now, with those that the newest offer needs."""
+        responses, self._responses = self._responses, []
         if self._offer is not None:
             offer, self._offer = self._offer, None
-            responses += self._session.offer(offer, self._terms.clock())
+            responses += self._session.offer(offer, self._context.clock())
         return responses
 
     def _report(self) -> None:
-        """Tell the house how far the proxy is, if that has changed."""
+        """Report the status of the proxy if it has changed."""
         status, before = self._session.status, self._reported
-        is_same = self._n_acks == self._session.n_acks
-        if is_same and before is not None and _are_alike(before, status):
+        has_no_new_acks = self._n_acks == self._session.n_acks
+        if has_no_new_acks and before is not None and _is_same_status(before, status):
             return
         self._reported, self._n_acks = status, self._session.n_acks
         if not self._is_new:
-            self._terms.pace.leave(self)
-        self.line.report(status)
+            self._context.scheduler.release(self)
+        self.connection.report(status)
         known = before.rejections if before is not None else ()
         for rejection in status.rejections:
             if rejection not in known:
@@ -332,7 +299,7 @@ class Stream(Generic[_Q, _R]):
 
     def _log_rejection(self, rejection: Rejection) -> None:
         self.log.warning(
-            "proxy refused configuration",
+            "proxy rejected configuration",
             type=rejection.type,
             names=rejection.names,
             text=masked_text(rejection.text),
@@ -340,8 +307,8 @@ class Stream(Generic[_Q, _R]):
         )
 
 
-def _are_alike(one: ProxyStatus, other: ProxyStatus) -> bool:
-    """Whether there is nothing to tell; the versions are read by whoever needs them."""
+def _is_same_status(one: ProxyStatus, other: ProxyStatus) -> bool:
+    """Whether two statuses are equal but for the versions, which are read only by those who need them."""
     return (
         one.acked == other.acked
         and one.offered == other.offered

@@ -1,6 +1,6 @@
-"""ConnectRequest: who a stream says it is, and how it is told why it may not come in.
+"""Connect requests: which proxy a stream claims to be, and the gRPC status of one that is not admitted.
 
-The sentences are Kuma's where it has one, because they end up in the log of its users' proxies.
+The sentences are Kuma's where it has one, because users see them in the logs of their proxies.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from koguma.model.errors import (
 )
 from koguma.model.violation import cut
 from koguma.xds.contract import ConnectRequest
-from koguma.xds.messages import Node
+from koguma.xds.messages import XdsNode
 
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "bearer "
-ID_LENGTH_MAX: Final = 317  # of a mesh's name, a dot and a proxy's name
+NODE_ID_LENGTH_MAX: Final = 317  # of a mesh's name, a dot and a proxy's name
 _AUTHENTICATION_FAILED: Final = "authentication failed: "
 
 _CODES: Final = (
@@ -37,22 +37,22 @@ _CODES: Final = (
 )
 
 
-class End(msgspec.Struct, frozen=True):
-    """How a stream ends."""
+class GrpcStatus(msgspec.Struct, frozen=True):
+    """The status with which a stream ends."""
 
     code: grpc.StatusCode
-    text: str = ""
+    details: str = ""
 
 
-class CredentialUnreadable(Unauthenticated):
-    """The metadata of the call cannot be the one of a proxy; the sentence stands as it is."""
+class MalformedCredential(Unauthenticated):
+    """The call's metadata has no usable token. Its message is sent as it is, without a prefix."""
 
 
-def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """The token of a call: raw, or with `Bearer` before it; empty where there is none."""
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token in a call's metadata, with or without `Bearer` before it; empty where there is none."""
     values = [value for key, value in metadata if key == _AUTHORIZATION]
     if len(values) > 1:
-        raise CredentialUnreadable(
+        raise MalformedCredential(
             "could not extract credential from DiscoveryRequest: "
             f'request must have exactly 1 "{_AUTHORIZATION}" header, got {len(values)}'
         )
@@ -60,12 +60,14 @@ def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return text[len(_BEARER) :] if text.lower().startswith(_BEARER) else text
 
 
-def hello_of(node: Node | None, token: str, peer: str) -> ConnectRequest:
-    """Who the first request of a stream says it is: `<mesh>.<name>`, where the name may have dots."""
+def connect_request(node: XdsNode | None, token: str, peer: str) -> ConnectRequest:
+    """The connect request of a node. Its id is `<mesh>.<name>`, and the name may have dots."""
     if node is None or not node.id:
         raise BadRequest("request must have a valid Proxy ID: Envoy ID must not be nil")
-    if len(node.id) > ID_LENGTH_MAX:
-        raise BadRequest(f"request must have a valid Proxy ID: it is longer than {ID_LENGTH_MAX} characters")
+    if len(node.id) > NODE_ID_LENGTH_MAX:
+        raise BadRequest(
+            f"request must have a valid Proxy ID: it is longer than {NODE_ID_LENGTH_MAX} characters"
+        )
     mesh, dot, name = node.id.partition(".")
     if not mesh:
         raise BadRequest("request must have a valid Proxy ID: mesh must not be empty")
@@ -76,20 +78,20 @@ def hello_of(node: Node | None, token: str, peer: str) -> ConnectRequest:
     return ConnectRequest(mesh, name, token, node.metadata, node.version, peer)
 
 
-def id_changed(before: str, after: str) -> str:
-    """What a stream is told that says it is somebody else now."""
+def node_id_changed(before: str, after: str) -> str:
+    """The error for a stream whose later request has another node id."""
     return (
         f"stream was authenticated for ID {before}. Received request is for node with ID"
-        f" {cut(after, ID_LENGTH_MAX)}. "
+        f" {cut(after, NODE_ID_LENGTH_MAX)}. "
         "Node ID cannot be changed after stream is initialized"
     )
 
 
-def end_of(error: KogumaError) -> End:
-    """How a stream ends that may not come in."""
+def status_of(error: KogumaError) -> GrpcStatus:
+    """The gRPC status of an error."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.UNKNOWN)
-    text = str(error)
-    is_bare = code is grpc.StatusCode.UNAUTHENTICATED and not isinstance(error, CredentialUnreadable)
-    if is_bare and not text.startswith(_AUTHENTICATION_FAILED):
-        text = _AUTHENTICATION_FAILED + text
-    return End(code, text)
+    details = str(error)
+    needs_prefix = code is grpc.StatusCode.UNAUTHENTICATED and not isinstance(error, MalformedCredential)
+    if needs_prefix and not details.startswith(_AUTHENTICATION_FAILED):
+        details = _AUTHENTICATION_FAILED + details
+    return GrpcStatus(code, details)

@@ -11,19 +11,19 @@ from google.protobuf import json_format
 
 from koguma.envoy.health import HealthCheck
 from koguma.model.errors import Forbidden, Unauthenticated
-from koguma.xds import health_stream
+from koguma.xds import hds_stream
 from koguma.xds.contract import ConnectRequest
-from koguma.xds.health import METHOD, SERVICE
-from koguma.xds.server import Limits
-from tests.xds.fake_gate import TOKEN, House, authority, schema, serving
+from koguma.xds.hds import METHOD, SERVICE
+from koguma.xds.limits import XdsLimits
+from tests.xds.fake_gate import TOKEN, FakeGate, authority, schema, serving
 
 NODE = "default.web-1"
 CHECK = HealthCheck(name="probe", address="127.0.0.1", port=8080)
 ENVOY = HealthCheck(name="envoy", address="127.0.0.1", port=9901, path="/ready", source="127.0.0.6")
 
 
-class Checked:
-    """One proxy that reports, from the house's side."""
+class FakeHdsConnection:
+    """One proxy that reports."""
 
     def __init__(self) -> None:
         self.refusal: Unauthenticated | None = None  # why it may not stay
@@ -40,29 +40,29 @@ class Checked:
     async def report(self, healthy: Mapping[str, bool]) -> None:
         await self.reports.put(healthy)
 
-    async def told(self) -> Mapping[str, bool]:
+    async def next_report(self) -> Mapping[str, bool]:
         async with asyncio.timeout(10):
             return await self.reports.get()
 
 
-class Checking:
-    """A door that knows one token."""
+class FakeHdsGate:
+    """Admits proxies with one token."""
 
     def __init__(self) -> None:
-        self.proxy = Checked()
-        self.hellos: list[ConnectRequest] = []
+        self.connection = FakeHdsConnection()
+        self.requests: list[ConnectRequest] = []
 
     def authenticate(self, token: str) -> None:
         if token != TOKEN:
             raise Unauthenticated("token is not valid")
 
-    async def connect(self, hello: ConnectRequest) -> Checked:
-        if hello.token != TOKEN:
+    async def connect(self, request: ConnectRequest) -> FakeHdsConnection:
+        if request.token != TOKEN:
             raise Unauthenticated("token is not valid")
-        if hello.name == "stranger":
+        if request.name == "stranger":
             raise Forbidden("this token is for another proxy")
-        self.hellos.append(hello)
-        return self.proxy
+        self.requests.append(request)
+        return self.connection
 
 
 class Reporter:
@@ -71,7 +71,7 @@ class Reporter:
     def __init__(self, call: Any) -> None:
         self._call = call
 
-    async def say(self, **message: Any) -> None:
+    async def send(self, **message: Any) -> None:
         name = "envoy.service.health.v3.HealthCheckRequestOrEndpointHealthResponse"
         made = json_format.ParseDict(message, schema().message_class(name)())
         await self.write(made.SerializeToString())
@@ -80,9 +80,9 @@ class Reporter:
         await self._call.write(data)
 
     async def begin(self, node: str = NODE) -> Any:
-        """Say who it is; what it is told to check."""
-        await self.say(health_check_request={"node": {"id": node, "metadata": {"workdir": "somewhere"}}})
-        return await self.hear()
+        """Send the node; the health checks that come back."""
+        await self.send(health_check_request={"node": {"id": node, "metadata": {"workdir": "somewhere"}}})
+        return await self.receive()
 
     async def report(self, **found: str) -> None:
         clusters = [
@@ -92,9 +92,9 @@ class Reporter:
             }
             for name, status in found.items()
         ]
-        await self.say(endpoint_health_response={"cluster_endpoints_health": clusters})
+        await self.send(endpoint_health_response={"cluster_endpoints_health": clusters})
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         async with asyncio.timeout(10):
             data = await self._call.read()
         assert data is not grpc.aio.EOF, await self.end()
@@ -114,10 +114,10 @@ async def reporter(port: int, token: str = TOKEN) -> AsyncIterator[Reporter]:
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[tuple[Checking, int]]:
-    door = Checking()
-    async with serving(House(), Limits(hello_seconds=0.2), health=door) as (_, port):
-        yield door, port
+async def served() -> AsyncIterator[tuple[FakeHdsGate, int]]:
+    gate = FakeHdsGate()
+    async with serving(FakeGate(), XdsLimits(first_request_seconds=0.2), health=gate) as (_, port):
+        yield gate, port
 
 
 def names(specifier: Any) -> list[str]:
@@ -125,8 +125,8 @@ def names(specifier: Any) -> list[str]:
 
 
 async def test_a_proxy_is_told_what_to_check_and_reports_what_it_found(served):
-    door, port = served
-    door.proxy.to_check = (ENVOY, CHECK)
+    gate, port = served
+    gate.connection.to_check = (ENVOY, CHECK)
     async with reporter(port) as proxy:
         assert await proxy.begin() == {
             "interval": "5s",
@@ -174,10 +174,10 @@ async def test_a_proxy_is_told_what_to_check_and_reports_what_it_found(served):
                 },
             ],
         }
-        assert (door.hellos[0].mesh, door.hellos[0].name) == ("default", "web-1")
-        assert door.hellos[0].metadata == {"workdir": "somewhere"}
+        assert (gate.requests[0].mesh, gate.requests[0].name) == ("default", "web-1")
+        assert gate.requests[0].metadata == {"workdir": "somewhere"}
         await proxy.report(envoy="HEALTHY", probe="TIMEOUT")
-        assert await door.proxy.told() == {"envoy": True, "probe": False}
+        assert await gate.connection.next_report() == {"envoy": True, "probe": False}
 
 
 @pytest.mark.parametrize(
@@ -191,25 +191,27 @@ async def test_a_proxy_is_told_what_to_check_and_reports_what_it_found(served):
     ],
 )
 async def test_what_was_not_found_out_yet_is_not_reported(served, status, report):
-    door, port = served
+    gate, port = served
     async with reporter(port) as proxy:
         await proxy.begin()
         await proxy.report(probe=status, another="UNHEALTHY")
-        assert await door.proxy.told() == report
+        assert await gate.connection.next_report() == report
 
 
 async def test_a_proxy_is_told_again_when_it_is_to_check_something_else(served):
-    door, port = served
+    gate, port = served
     async with reporter(port) as proxy:
         assert names(await proxy.begin()) == ["probe"]
         await proxy.report(probe="HEALTHY")
-        await door.proxy.told()
-        door.proxy.to_check = (ENVOY,)
+        await gate.connection.next_report()
+        gate.connection.to_check = (ENVOY,)
         await proxy.report(probe="HEALTHY")
-        assert await door.proxy.told() == {"probe": True}
-        assert names(await proxy.hear()) == ["envoy"]
+        assert await gate.connection.next_report() == {"probe": True}
+        assert names(await proxy.receive()) == ["envoy"]
         await proxy.report(probe="HEALTHY", envoy="HEALTHY")
-        assert await door.proxy.told() == {"envoy": True}, "what was to be checked before counts no more"
+        assert await gate.connection.next_report() == {"envoy": True}, (
+            "what was to be checked before counts no more"
+        )
 
 
 @pytest.mark.parametrize(
@@ -221,12 +223,12 @@ async def test_a_proxy_is_told_again_when_it_is_to_check_something_else(served):
     ],
 )
 async def test_who_may_not_report_is_told_why(served, node, token, code, text):
-    door, port = served
+    gate, port = served
     async with reporter(port, token) as proxy:
-        await proxy.say(health_check_request={"node": {"id": node}})
+        await proxy.send(health_check_request={"node": {"id": node}})
         end = await proxy.end()
         assert (end[0], end[1].startswith(text)) == (code, True), end
-        assert not door.hellos
+        assert not gate.requests
 
 
 async def test_a_stream_that_says_nothing_ends(served):
@@ -236,7 +238,7 @@ async def test_a_stream_that_says_nothing_ends(served):
 
 
 async def test_a_stream_that_says_nothing_more_ends(served, monkeypatch):
-    monkeypatch.setattr(health_stream, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(hds_stream, "REPORT_SECONDS_MAX", 0.1)
     _, port = served
     async with reporter(port) as proxy:
         await proxy.begin()
@@ -253,23 +255,23 @@ async def test_a_stream_that_makes_no_sense_ends(served):
 
 
 async def test_a_newer_stream_of_a_proxy_takes_the_place_of_an_older_one(served):
-    door, port = served
+    gate, port = served
     async with reporter(port) as older, reporter(port) as newer:
         await older.begin()
         await newer.begin()
         assert await older.end() == ("ABORTED", "a newer stream of the same proxy took its place")
         await newer.report(probe="HEALTHY")
-        assert await door.proxy.told() == {"probe": True}
+        assert await gate.connection.next_report() == {"probe": True}
 
 
 async def test_a_server_that_stops_ends_the_streams():
-    async with serving(House(), health=Checking()) as (server, port), reporter(port) as proxy:
+    async with serving(FakeGate(), health=FakeHdsGate()) as (server, port), reporter(port) as proxy:
         await proxy.begin()
         await server.stop(5)
         assert await proxy.end() == ("UNAVAILABLE", "the control plane is stopping")
 
 
 async def test_a_server_without_that_door_does_not_know_the_service():
-    async with serving(House()) as (_, port), reporter(port) as proxy:
-        await proxy.say(health_check_request={"node": {"id": NODE}})
+    async with serving(FakeGate()) as (_, port), reporter(port) as proxy:
+        await proxy.send(health_check_request={"node": {"id": NODE}})
         assert (await proxy.end())[0] == "UNIMPLEMENTED"
