@@ -28,11 +28,11 @@ from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.main import all_kinds
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 
-PLACE = Place()
+CONTROL_PLANE = ControlPlaneInfo()
 NODE = NodeMetadata(features=("feature-bind-outbounds", "feature-embedded-dns"), admin_port=9901)
 TEAMS = 50
 CANARIES = 10
@@ -107,7 +107,7 @@ def canary(seconds: int) -> dict[str, Any]:
 
 
 def admitted(kinds: Kinds, document: dict[str, Any]) -> Resource:
-    return admission.admitted(forms.read(document, kinds), None, PLACE).resource
+    return admission.admitted(forms.read(document, kinds), None, CONTROL_PLANE).resource
 
 
 def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iterator[Resource]:
@@ -137,7 +137,7 @@ def measured(
     gc.collect()
     before = rss_mb()
     started = time.process_time()
-    db = pipeline.load(kinds, PLACE, resources)
+    db = pipeline.load(kinds, CONTROL_PLANE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
     watching = SnapshotWatcher(db)
     for key in proxies:

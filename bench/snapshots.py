@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any
 
-from bench.compile import PLACE, admitted, canary, dataplane, policy, rss_mb
+from bench.compile import CONTROL_PLANE, admitted, canary, dataplane, policy, rss_mb
 from bench.compile import mesh as callable_mesh
 from koguma.core import pipeline, rules
 from koguma.core.build import encoding, network, snapshot
@@ -60,7 +60,7 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     proxies = [resource.key for resource in resources if resource.kind == "Dataplane"]
     gc.collect()
     before, started = rss_mb(), time.process_time()
-    db = pipeline.load(kinds, PLACE, resources)
+    db = pipeline.load(kinds, CONTROL_PLANE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
     watching = SnapshotWatcher(db)
     for key in proxies:

@@ -15,9 +15,9 @@ from koguma.cli import lint, main, offline
 from koguma.cli.kind_lookup import local_kinds
 from koguma.core import admission, defaults
 from koguma.model import documents, forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import KogumaError
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 
 ROOT = Path(__file__).parent.parent
 KINDS = local_kinds()
@@ -31,7 +31,7 @@ GUIDES = tuple(
 
 
 def warnings(value, kinds: Kinds = KINDS) -> tuple[str, ...]:
-    return admission.admitted(forms.read(value, kinds), None, Place(zone="default")).warnings
+    return admission.admitted(forms.read(value, kinds), None, ControlPlaneInfo(zone="default")).warnings
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_what_comes_with_a_mesh_is_not_linted_until_somebody_changes_it():
         for policy in defaults.mesh_policies(KINDS, "shop", {})
     ]
     timeouts = [value for value in values if value["type"] == "MeshTimeout"]
-    assert lint.findings(offline.load_stored(timeouts, Place(zone="default"))) == []
+    assert lint.findings(offline.load_stored(timeouts, ControlPlaneInfo(zone="default"))) == []
     spec = timeouts[0]["spec"]
     changed = {**timeouts[0], "spec": {**spec, "to": []}}
-    found = lint.findings(offline.load_stored([changed], Place(zone="default")))
+    found = lint.findings(offline.load_stored([changed], ControlPlaneInfo(zone="default")))
     assert [(one.code, one.field) for one in found] == [("KG007", "spec.from")]
 
 

@@ -231,7 +231,7 @@ def test_a_control_plane_that_is_behind_overwrites_nothing(plane, knows_the_serv
     seen = [r for k, r in old.items() if k.kind != "MeshService" or knows_the_service]
 
     async def behind():
-        return pipeline.load(context.kinds, context.place, [*seen, moved])
+        return pipeline.load(context.kinds, context.control_plane, [*seen, moved])
 
     late = ServiceGenerator(msgspec.structs.replace(context, database=behind), now)
     plane.run(late.settle(["shop"]))

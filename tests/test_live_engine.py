@@ -7,8 +7,8 @@ import pytest
 
 from koguma.application.live_engine import LiveEngine
 from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.store import open_store
 
 
@@ -21,7 +21,7 @@ async def store():
 
 @pytest.mark.parametrize("n_cancelled", [1, 2])
 async def test_work_that_is_cancelled_keeps_the_database_until_its_thread_has_ended(store, n_cancelled):
-    engine = LiveEngine(store, Kinds(KINDS), Place())
+    engine = LiveEngine(store, Kinds(KINDS), ControlPlaneInfo())
     started, may_end = threading.Event(), threading.Event()
 
     def work(_db):

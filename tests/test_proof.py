@@ -66,7 +66,7 @@ def broken(plane, proxies=frozenset({WEB, API})):
     fleet = plane.plane._proxies.fleet
     return Prover(
         fleet.rounds._engine,
-        plane.settings.place,
+        plane.settings.control_plane,
         "/nowhere/envoy",
         lambda: proxies,
         plane.plane._proxies._clock,

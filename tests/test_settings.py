@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from koguma.model.control_plane_info import Mode
 from koguma.model.documents import BadDocument
 from koguma.model.errors import Invalid
-from koguma.model.place import Mode
 from koguma.runtime import settings
 from koguma.runtime.settings import Settings
 
@@ -254,10 +254,10 @@ def test_all_settings_are_shown_in_the_spelling_of_the_file(file):
 
 
 def test_the_place_follows_from_the_mode():
-    zone, above = load(zone_name="east").place, load(mode="global", zone_name="east").place
+    zone, above = load(zone_name="east").control_plane, load(mode="global", zone_name="east").control_plane
     assert (zone.mode, zone.zone, zone.origin) == (Mode.ZONE, "east", "zone")
     assert (above.mode, above.zone, above.origin) == (Mode.GLOBAL, "", "global")
 
 
 def test_the_name_of_a_zone_does_not_matter_on_global():
-    assert load(mode="global", zone_name="Not A Zone").place.is_global
+    assert load(mode="global", zone_name="Not A Zone").control_plane.is_global

@@ -14,8 +14,8 @@ from koguma.application.context import About, Context
 from koguma.application.live_engine import LiveEngine
 from koguma.core import admission, pipeline, vips
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.errors import Invalid
-from koguma.model.place import Mode, Place
 from koguma.reconcile.statuses import COUNT_INTERVAL, StatusWriter
 from koguma.runtime import settings
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
@@ -48,22 +48,22 @@ class Clock:
 class Plane:
     """What a writer needs of a control plane, on a log that others may share."""
 
-    def __init__(self, log=None, place=HERE):
+    def __init__(self, log=None, control_plane=HERE):
         self.clock = Clock()
         self.store = Store(log or MemoryLog(), self.clock)
-        self.place = place
+        self.control_plane = control_plane
         self.connected: set = set()
 
     async def open(self):
         await self.store.open()
         self.context = Context(
             kinds=ALL,
-            place=self.place,
+            control_plane=self.control_plane,
             store=self.store,
             access=Access((), ()),
             about=About("here", "here-1", lambda: "", "0", dict),
             signing_key=lambda: "",
-            database=LiveEngine(self.store, ALL, self.place).database,
+            database=LiveEngine(self.store, ALL, self.control_plane).database,
         )
         self.writer = self.new_writer()
         return self
@@ -79,7 +79,7 @@ class Plane:
 
         async def behind():
             seen = [each for each in self.store.state.all() if each.key not in hidden]
-            return pipeline.load(ALL, self.place, seen)
+            return pipeline.load(ALL, self.control_plane, seen)
 
         return self.new_writer(msgspec.structs.replace(self.context, database=behind))
 
@@ -184,7 +184,7 @@ async def test_a_mesh_that_is_not_there_is_no_trouble(plane):
 
 
 async def test_a_global_control_plane_writes_no_status():
-    one = await Plane(place=Place(mode=Mode.GLOBAL, zone="")).open()
+    one = await Plane(control_plane=ControlPlaneInfo(mode=Mode.GLOBAL, zone="")).open()
     await one.write(stored_mesh(), stored_service("web"))
     assert await one.revisions(one.writer.settle(["shop"])) == 0
     await one.store.close()

@@ -21,9 +21,9 @@ from koguma import plugins
 from koguma.core import admission, pipeline, problems
 from koguma.kinds import KINDS
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Invalid
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 from tests.core import port_confs
@@ -90,13 +90,13 @@ def loaded(*entries):
 
 
 def stored(kind, document):
-    return admission.admitted(forms.read_plain(document, kind), None, Place()).resource
+    return admission.admitted(forms.read_plain(document, kind), None, ControlPlaneInfo()).resource
 
 
 def test_the_example_is_a_proper_policy_and_its_page_applies(note):
     assert list(plugins.problems(note, (*KINDS, *POLICIES))) == []
     (example,) = re.findall(r"^```yaml\n(.*?)^```$", note.doc, re.DOTALL | re.MULTILINE)
-    made = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, Place())
+    made = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, ControlPlaneInfo())
     assert made.warnings == ()
     assert str(made.resource.kri(note.short)) == "kri_mn_default_default__backend_"
 
@@ -144,7 +144,7 @@ def test_the_engine_matches_and_merges_the_example(note):
     notes[2]["spec"]["targetRef"] = {"kind": "Dataplane", "labels": {"app": "not-web"}}
     objects = [stored(kinds[document["type"]], document) for document in (dataplane, *services, *notes)]
     mesh = Resource(kind="Mesh", name="default", core_name="default")
-    db = pipeline.load(kinds, Place(), [mesh, *objects])
+    db = pipeline.load(kinds, ControlPlaneInfo(), [mesh, *objects])
     found = port_confs.of_proxy(db, objects[0].key)
     assert {port.destination.name: dict(port.confs)["MeshNote"] for port in found.ports} == {
         "backend": {
@@ -271,7 +271,7 @@ def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expe
     ]
     objects = [stored(readable.kinds[document["type"]], document) for document in documents]
     failures: dict[str, str] = {}
-    db = pipeline.load(plugins.for_engine(found, failures.__setitem__), Place(), objects)
+    db = pipeline.load(plugins.for_engine(found, failures.__setitem__), ControlPlaneInfo(), objects)
     (port,) = port_confs.of_proxy(db, objects[2].key).ports
     assert port.confs == expected
     assert all(problem.code != problems.INVALID for problem in problems.of_mesh(db, "default"))

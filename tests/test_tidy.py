@@ -15,8 +15,8 @@ from docs.writing.fields import description
 from koguma.core import admission
 from koguma.kinds import KINDS
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.policies import POLICIES
 from koguma.runtime.settings import Settings
 
@@ -98,7 +98,9 @@ def test_the_example_of_a_page_is_admitted(kind: Kind):
     for example in examples:
         document = yaml.safe_load(example)
         assert document["type"] == kind.name
-        made = admission.admitted(forms.read_plain(document, kind), None, Place())  # Invalid lists violations
+        made = admission.admitted(
+            forms.read_plain(document, kind), None, ControlPlaneInfo()
+        )  # Invalid lists violations
         assert made.warnings == ()
         assert made.resource.kri(kind.short) is not None or not kind.short
 

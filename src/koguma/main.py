@@ -132,7 +132,7 @@ class ControlPlane:
         self._warn(await initial_objects.fill_zone(context))
         self._warn(await initial_objects.admin_token(context, keys, data_dir, now()))
         tls, identity = self._tls(data_dir)
-        if not context.place.is_global:
+        if not context.control_plane.is_global:
             self._proxies = ProxySide(context, control, keys, self.settings, now)
         self._http = HttpServer(self._dispatch(context, keys).handle)
         await self._http.start()
@@ -156,7 +156,7 @@ class ControlPlane:
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
         self._tasks.append(self.background.forever("free memory", garbage_collection.give_back, may_end=True))
-        if not context.place.is_global:
+        if not context.control_plane.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._run("service generator", self._services.run)
 
@@ -202,7 +202,7 @@ class ControlPlane:
         )
         context = Context(
             kinds=self.kinds,
-            place=settings.place,
+            control_plane=settings.control_plane,
             store=self.store,
             access=rules,
             about=about,
@@ -226,7 +226,7 @@ class ControlPlane:
 
     def _control(self) -> LiveEngine:
         readable = plugins.for_engine(self._found, self._failures.__setitem__)
-        return LiveEngine(self.store, readable, self.settings.place)
+        return LiveEngine(self.store, readable, self.settings.control_plane)
 
     def _traces(self, about: About) -> Tracer | None:
         settings = self.settings
@@ -238,7 +238,7 @@ class ControlPlane:
             "service.instance.id": about.instance_id,
             "host.name": about.hostname,
             "koguma.mode": settings.mode,
-            "koguma.zone": settings.place.zone,
+            "koguma.zone": settings.control_plane.zone,
         }
         return tracing.tracer(settings.traces_url, settings.traces_ratio, described)
 

@@ -35,9 +35,9 @@ from koguma.identity import certificate_facts, files, signing_keys, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.kinds import KINDS
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
 from koguma.model.labels import INSTANCE, REGISTERED_BY
-from koguma.model.place import Place
 from koguma.store import open_store
 from koguma.store.contract import Put, Transaction
 from tests import build
@@ -122,7 +122,7 @@ class House:
     async def write(self, *documents: Any) -> None:
         resources = [
             admission.admitted(
-                forms.read_plain(each, self.context.kinds[each["type"]]), None, self.context.place
+                forms.read_plain(each, self.context.kinds[each["type"]]), None, self.context.control_plane
             )
             for each in documents
         ]
@@ -185,11 +185,11 @@ async def closed(credentials, signing_key):
     store = await open_store("memory://")
 
     async def database() -> Db:
-        return pipeline.load(kinds, Place(), store.state.all())
+        return pipeline.load(kinds, ControlPlaneInfo(), store.state.all())
 
     context = Context(
         kinds=kinds,
-        place=Place(),
+        control_plane=ControlPlaneInfo(),
         store=store,
         access=Access((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
         about=About("host", "host-1", lambda: "", "0", dict),

@@ -5,8 +5,8 @@ import pytest
 from koguma.access.authorizer import Attempt, namespace_of
 from koguma.access.user import ANONYMOUS, LOCAL_ADMIN, User
 from koguma.kube import rbac
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Forbidden
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.store.contract import Op
 from tests.rights import ANN, BOB, KINDS, KUBE, PLAIN_TIMEOUTS, TIMEOUTS, House, bound, role
@@ -75,7 +75,7 @@ def test_no_other_forms_rule_makes_the_plain_form_read_a_body():
 )
 def test_rules_see_plain_objects_where_the_kubernetes_form_shows_them(kind, mesh, found, namespace):
     resource = None if found is None else Resource(kind=kind, name="a", core_name="a", **found)
-    assert namespace_of(KINDS[kind], Place(zone="east"), mesh, resource) == namespace
+    assert namespace_of(KINDS[kind], ControlPlaneInfo(zone="east"), mesh, resource) == namespace
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import TYPES, Snapshot, XdsResource
 from koguma.main import all_kinds
 from koguma.model import documents, forms
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.kind import Kinds
-from koguma.model.place import Mode, Place
 from koguma.model.resource import Key, Resource
 
 KINDS: Kinds = all_kinds()
-HERE = Place(zone="east")
+HERE = ControlPlaneInfo(zone="east")
 _STEP = re.compile(r'\["([^"]+)"\]|\[(\d+|\*)\]|([^.\[]+)')
 
 
@@ -42,8 +42,8 @@ def stored(document: Mapping[str, Any], kinds: Kinds = KINDS) -> Resource:
     written = dict(document)
     zone, name = written.pop("x-zone", HERE.zone), written.pop("x-name", "")
     status = written.pop("status", None)
-    place = Place(zone=zone) if zone else Place(mode=Mode.GLOBAL, zone="")
-    made = admission.admitted(forms.read(written, kinds), None, place).resource
+    control_plane = ControlPlaneInfo(zone=zone) if zone else ControlPlaneInfo(mode=Mode.GLOBAL, zone="")
+    made = admission.admitted(forms.read(written, kinds), None, control_plane).resource
     made = msgspec.structs.replace(made, status=status)
     return msgspec.structs.replace(made, name=name, core_name=name) if name else made
 

@@ -2,12 +2,12 @@
 
 from koguma.core import pipeline
 from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.policies import POLICIES
 from tests import build
 
-HERE = Place(zone="east")
+HERE = ControlPlaneInfo(zone="east")
 ALL = Kinds((*KINDS, *POLICIES))
 
 
@@ -58,10 +58,10 @@ def stored_dataplane(name, service, *, mesh="shop", zone="east", **inbound):
     return build.resource(build.dataplane(name, mesh=mesh, inbound=inbounds), zone=zone)
 
 
-def database(*resources, place=HERE, mode="Exclusive"):
+def database(*resources, control_plane=HERE, mode="Exclusive"):
     """A mesh; in mode Exclusive the names of service tags are not in the way of other names."""
     in_mesh = stored_mesh(meshServices={"mode": mode} if mode else {})
-    return pipeline.load(ALL, place, [in_mesh, *resources])
+    return pipeline.load(ALL, control_plane, [in_mesh, *resources])
 
 
 def _with_vips(vips):

@@ -8,13 +8,13 @@ from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.kinds import KINDS as ALL
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 
 ENVOY = schema.find_envoy()
 ENCODER = Encoder(schema.load(ENVOY))
 KINDS = Kinds(ALL)
-PLACE = Place(zone="east")
+CONTROL_PLANE = ControlPlaneInfo(zone="east")
 
 VIP = {"type": "InternalVIP", "value": "a.ext.svc.local", "port": 80, "protocol": "http"}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -34,8 +34,10 @@ def load(spec, name="out", **secrets):
         {"type": "Secret", "name": secret, "mesh": "default", "data": base64_of(text)}
         for secret, text in secrets.items()
     ]
-    admitted = [admission.admitted(forms.read(each, KINDS), None, PLACE).resource for each in documents]
-    db = pipeline.load(KINDS, PLACE, admitted)
+    admitted = [
+        admission.admitted(forms.read(each, KINDS), None, CONTROL_PLANE).resource for each in documents
+    ]
+    db = pipeline.load(KINDS, CONTROL_PLANE, admitted)
     db.set(encoding.ENCODER, "envoy", ENCODER)
     return db
 

@@ -6,17 +6,17 @@ from koguma.core import admission, defaults
 from koguma.core.admission import FieldValidation
 from koguma.kinds import KINDS
 from koguma.model import forms, labels
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.errors import Invalid
 from koguma.model.kind import Kinds
-from koguma.model.place import Mode, Place
 from koguma.model.resource import Key
 from koguma.policies import POLICIES
 from tests.build import timeout
 
 ALL = Kinds((*KINDS, *POLICIES))
-ZONE = Place(zone="east")
-GLOBAL = Place(mode=Mode.GLOBAL, zone="")
-FEDERATED = Place(zone="east", federated=True)
+ZONE = ControlPlaneInfo(zone="east")
+GLOBAL = ControlPlaneInfo(mode=Mode.GLOBAL, zone="")
+FEDERATED = ControlPlaneInfo(zone="east", federated=True)
 
 
 def in_namespace(namespace, *targets, name="slow"):
@@ -30,13 +30,13 @@ def in_namespace(namespace, *targets, name="slow"):
     }
 
 
-def admit(document, place=ZONE, stored=None, unknown=FieldValidation.STRICT):
-    return admission.admitted(forms.read(document, ALL), stored, place, unknown)
+def admit(document, control_plane=ZONE, stored=None, unknown=FieldValidation.STRICT):
+    return admission.admitted(forms.read(document, ALL), stored, control_plane, unknown)
 
 
-def violations(document, place=ZONE, stored=None):
+def violations(document, control_plane=ZONE, stored=None):
     with pytest.raises(Invalid) as caught:
-        admit(document, place, stored)
+        admit(document, control_plane, stored)
     return [(violation.field, violation.message) for violation in caught.value.violations]
 
 
@@ -117,7 +117,7 @@ def test_producer_and_consumer_targets_do_not_mix():
 
 
 @pytest.mark.parametrize(
-    ("place", "written", "expected"),
+    ("control_plane", "written", "expected"),
     [
         (ZONE, {"kuma.io/origin": "moon"}, ('labels["kuma.io/origin"]', 'unknown resource origin "moon"')),
         (
@@ -141,8 +141,8 @@ def test_producer_and_consumer_targets_do_not_mix():
         (ZONE, {"k8s.kuma.io/namespace": "mesh-x"}, ('labels["k8s.kuma.io/namespace"]', "is reserved")),
     ],
 )
-def test_labels_that_contradict_the_place_are_refused(place, written, expected):
-    (found,) = violations(timeout(labels=written), place)
+def test_labels_that_contradict_the_place_are_refused(control_plane, written, expected):
+    (found,) = violations(timeout(labels=written), control_plane)
     assert found[0] == expected[0]
     assert expected[1] in found[1]
 
@@ -200,12 +200,12 @@ def test_a_system_kind_stays_in_the_system_namespace():
     ]
 
 
-@pytest.mark.parametrize("place", [ZONE, GLOBAL])
-def test_all_default_objects_are_admitted_without_a_word(place):
-    documents = [*defaults.mesh_policies(POLICIES, "demo", {}), *defaults.hostname_generators(place)]
-    assert len(documents) == 4 + (2 if place is ZONE else 5)
+@pytest.mark.parametrize("control_plane", [ZONE, GLOBAL])
+def test_all_default_objects_are_admitted_without_a_word(control_plane):
+    documents = [*defaults.mesh_policies(POLICIES, "demo", {}), *defaults.hostname_generators(control_plane)]
+    assert len(documents) == 4 + (2 if control_plane is ZONE else 5)
     for document in documents:
-        made = admit(document, place)
+        made = admit(document, control_plane)
         assert made.resource.spec == document["spec"]
 
 
@@ -218,9 +218,9 @@ def test_a_mesh_can_skip_default_policies():
     assert left == {"MeshCircuitBreaker", "MeshRetry"}
 
 
-def as_stored(document, place=ZONE):
+def as_stored(document, control_plane=ZONE):
     return admission.is_stored(
-        forms.read(document, ALL), admit(timeout(labels={"team": "a"})).resource, place
+        forms.read(document, ALL), admit(timeout(labels={"team": "a"})).resource, control_plane
     )
 
 

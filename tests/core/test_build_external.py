@@ -23,7 +23,7 @@ from external_services import (
 from koguma.core import admission, pipeline, world
 from koguma.core.build import external
 from koguma.model import forms
-from koguma.model.place import Place
+from koguma.model.control_plane_info import ControlPlaneInfo
 
 
 def cluster(found):
@@ -189,7 +189,7 @@ def test_a_secret_of_the_services_own_zone_comes_first():
             KINDS,
         ),
         None,
-        Place(),
+        ControlPlaneInfo(),
     ).resource
     assert far.key != near[0]
     pipeline.take(db, [far])

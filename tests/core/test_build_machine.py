@@ -10,11 +10,11 @@ from koguma.core.build import encoding, network
 from koguma.core.build.network import NodeMetadata
 from koguma.dp import bootstrap
 from koguma.model import documents, forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Invalid
 from koguma.model.overlay import MachineAccess
-from koguma.model.place import Place
 
-ALLOWING = Place(zone="east", allow_proxy_data_sources=True)
+ALLOWING = ControlPlaneInfo(zone="east", allow_proxy_data_sources=True)
 PIPE = "feature-access-log-pipe"
 DATA = "feature-proxy-data-sources"
 OWN = NodeMetadata((PIPE,), log_directories=network.LOG_DIRECTORIES)
@@ -79,11 +79,11 @@ def arriving(path: str, line: str = "a line") -> str:
     return LOG % ("rules", "", path, line)
 
 
-def mesh(policy: str, node: NodeMetadata, place: Place = ALLOWING) -> Any:
+def mesh(policy: str, node: NodeMetadata, control_plane: ControlPlaneInfo = ALLOWING) -> Any:
     """A mesh with a policy that was stored when everything was allowed, and a proxy that said this."""
     drafts = [forms.read(document.value, KINDS) for document in documents.load(MESH + policy)]
     stored = [admission.admitted(draft, None, ALLOWING).resource for draft in drafts]
-    db = pipeline.load(KINDS, place, stored)
+    db = pipeline.load(KINDS, control_plane, stored)
     db.set(encoding.ENCODER, "envoy", encoder())
     db.set(network.NODE_METADATA, proxy(db, "web-1"), node)
     return db
@@ -137,8 +137,12 @@ def test_the_environment_is_given_away_only_where_control_plane_and_proxy_allow_
     for policy in (to("/dev/stdout", line), arriving("/dev/stdout", line)):
         assert "SECRET" in built(mesh(policy, GIVING))[0]
         assert "SECRET" in built(mesh(policy, KUMAS))[0]
-        for node, place in ((OWN, ALLOWING), (GIVING, Place(zone="east")), (KUMAS, Place(zone="east"))):
-            text, failures = built(mesh(policy, node, place))
+        for node, control_plane in (
+            (OWN, ALLOWING),
+            (GIVING, ControlPlaneInfo(zone="east")),
+            (KUMAS, ControlPlaneInfo(zone="east")),
+        ):
+            text, failures = built(mesh(policy, node, control_plane))
             assert "SECRET" not in text
             assert any("--allow-proxy-data-sources" in each for each in failures)
 
@@ -152,7 +156,7 @@ def test_a_format_with_the_environment_is_refused_unless_the_control_plane_allow
     draft = forms.read(document.value, KINDS)
     admission.admitted(draft, None, ALLOWING)
     with pytest.raises(Invalid) as refused:
-        admission.admitted(draft, None, Place(zone="east"))
+        admission.admitted(draft, None, ControlPlaneInfo(zone="east"))
     (violation,) = refused.value.violations
     assert violation.field.endswith(".default.backends[0].file.format.plain")
     assert "does not let policies read a proxy's files or environment" in violation.message
@@ -172,7 +176,7 @@ def test_every_backend_is_asked_about_the_environment(backend: str) -> None:
     text = LOG.replace('{type: File, file: {path: %s, format: {type: Plain, plain: "%s"}}}', backend)
     (document,) = documents.load((text % ("rules", "")).removeprefix("\n---\n"))
     with pytest.raises(Invalid) as refused:
-        admission.admitted(forms.read(document.value, KINDS), None, Place(zone="east"))
+        admission.admitted(forms.read(document.value, KINDS), None, ControlPlaneInfo(zone="east"))
     assert [violation.rule for violation in refused.value.violations] == ["forbidden"]
 
 
@@ -180,8 +184,8 @@ def test_every_backend_is_asked_about_the_environment(backend: str) -> None:
 def test_an_answer_out_of_a_machine_is_built_only_where_both_allow_it(body: str) -> None:
     word = body.partition(": ")[2]
     assert word in built(mesh(ROUTE % body, GIVING))[0]
-    for node, place in ((OWN, ALLOWING), (GIVING, Place(zone="east"))):
-        text, failures = built(mesh(ROUTE % body, node, place))
+    for node, control_plane in ((OWN, ALLOWING), (GIVING, ControlPlaneInfo(zone="east"))):
+        text, failures = built(mesh(ROUTE % body, node, control_plane))
         assert word not in text
         assert any("directResponse.body needs a file or a variable" in each for each in failures)
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from koguma.core import defaults, hostnames, pipeline, statuses
-from koguma.model.place import Mode, Place
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from tests.core.destinations import (
     database,
     internal_vip,
@@ -206,11 +206,11 @@ def test_the_default_templates_of_zone_and_global_collide_and_the_zone_wins():
             each["name"],
             each["spec"]["template"],
             "meshExternalService",
-            origin=place.origin,
+            origin=control_plane.origin,
             matches=matches,
         )
-        for place in (Place(zone="east"), Place(mode=Mode.GLOBAL, zone=""))
-        for each in defaults.hostname_generators(place)
+        for control_plane in (ControlPlaneInfo(zone="east"), ControlPlaneInfo(mode=Mode.GLOBAL, zone=""))
+        for each in defaults.hostname_generators(control_plane)
         if (matches := each["spec"]["selector"].get("meshExternalService", {}).get("matchLabels"))
     ]
     assert len(made) == 2

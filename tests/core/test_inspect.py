@@ -18,9 +18,9 @@ from koguma.core.subset_rules import SubsetItem
 from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model import kri as kris
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
 from koguma.model.page import yaml_text
-from koguma.model.place import Place
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -31,7 +31,9 @@ CASES = sorted((Path(__file__).parent / "cases" / "inspect").glob("*.yaml"))
 def load(*objects: Json) -> Db:
     drafts = [forms.read(document, KINDS) for document in objects]
     return pipeline.load(
-        KINDS, Place(), [admission.admitted(each, None, Place()).resource for each in drafts]
+        KINDS,
+        ControlPlaneInfo(),
+        [admission.admitted(each, None, ControlPlaneInfo()).resource for each in drafts],
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from koguma.core import admission, match, pipeline
 from koguma.main import all_kinds
 from koguma.model import documents, forms
-from koguma.model.place import Place
+from koguma.model.control_plane_info import ControlPlaneInfo
 
 KINDS = all_kinds()
 MESH = """
@@ -57,15 +57,15 @@ spec: {networking: {address: 10.0.0.5, inbound: [{port: 80, tags: {kuma.io/servi
 ALL = {"web": ("main", "admin"), "client": (), "edge-1": ("8080", "8081"), "front-door": (), "app": ("80",)}
 
 
-def selected(ref, place=Place(), **labels):  # noqa: B008 - a value
+def selected(ref, control_plane=ControlPlaneInfo(), **labels):  # noqa: B008 - a value
     """Whom a timeout with this top-level reference selects: name of proxy -> its inbounds."""
     spec = {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "1s"}}]}
     if ref is not None:
         spec["targetRef"] = ref
     policy = {"type": "MeshTimeout", "mesh": "default", "name": "p", "labels": labels, "spec": spec}
     written = [d.value for d in documents.load(MESH)] + [policy]
-    found = [admission.admitted(forms.read(d, KINDS), None, place).resource for d in written]
-    db = pipeline.load(KINDS, place, found)
+    found = [admission.admitted(forms.read(d, KINDS), None, control_plane).resource for d in written]
+    db = pipeline.load(KINDS, control_plane, found)
     shown = {}
     for key in match.proxies(db, "default"):
         for one in match.matched(db, "MeshTimeout", match.traits(db, key)):
@@ -117,8 +117,8 @@ def test_a_section_narrows_an_inbound_policy():
     spec = {"targetRef": ref, "rules": [{"default": {"idleTimeout": "1s"}}]}
     policy = {"type": "MeshTimeout", "mesh": "default", "name": "p", "spec": spec}
     written = [d.value for d in documents.load(MESH)] + [policy]
-    found = [admission.admitted(forms.read(d, KINDS), None, Place()).resource for d in written]
-    db = pipeline.load(KINDS, Place(), found)
+    found = [admission.admitted(forms.read(d, KINDS), None, ControlPlaneInfo()).resource for d in written]
+    db = pipeline.load(KINDS, ControlPlaneInfo(), found)
     chosen = {
         key.name: [one.sections for one in match.matched(db, "MeshTimeout", match.traits(db, key))]
         for key in match.proxies(db, "default")
@@ -139,7 +139,7 @@ def test_a_section_narrows_an_inbound_policy():
 )
 def test_a_zones_policy_stays_in_its_zone(origin, zone, role, reaches):
     web, policy = (
-        admission.admitted(forms.read(d, KINDS), None, Place()).resource
+        admission.admitted(forms.read(d, KINDS), None, ControlPlaneInfo()).resource
         for d in (
             {"type": "Dataplane", "mesh": "default", "name": "web", "networking": {"address": "10.0.0.1"}},
             {
@@ -152,6 +152,6 @@ def test_a_zones_policy_stays_in_its_zone(origin, zone, role, reaches):
     )
     labels = {"kuma.io/origin": origin, "kuma.io/policy-role": role}
     foreign = msgspec.structs.replace(policy, zone=zone, labels=labels)
-    db = pipeline.load(KINDS, Place(), [web, foreign])
+    db = pipeline.load(KINDS, ControlPlaneInfo(), [web, foreign])
     found = match.matched(db, "MeshTimeout", match.traits(db, web.key))
     assert bool(found) is reaches

@@ -12,8 +12,8 @@ from koguma.core.incremental import Db
 from koguma.core.oddities.problem import Problem
 from koguma.kinds import KINDS
 from koguma.model import documents, forms, labels
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 
@@ -37,11 +37,11 @@ spec: {to: [{targetRef: {kind: Mesh}, default: {idleTimeout: 2s}}]}
 def resources(text: str) -> list[Resource]:
     """The objects of a YAML stream, as a control plane would store them."""
     drafts = [forms.read(document.value, ALL_KINDS) for document in documents.load(text)]
-    return [admission.admitted(draft, None, Place()).resource for draft in drafts]
+    return [admission.admitted(draft, None, ControlPlaneInfo()).resource for draft in drafts]
 
 
 def database(text: str) -> Db:
-    return pipeline.load(ALL_KINDS, Place(), resources(text))
+    return pipeline.load(ALL_KINDS, ControlPlaneInfo(), resources(text))
 
 
 def told(problem: Problem) -> str:
@@ -72,11 +72,13 @@ def test_each_problem_is_told_of_every_policy_that_it_is_about(case: Path):
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_the_order_of_arrival_does_not_matter(case: Path):
     there = resources(case.read_text().partition(DASHES)[0])
-    db = pipeline.load(ALL_KINDS, Place(), ())
+    db = pipeline.load(ALL_KINDS, ControlPlaneInfo(), ())
     for resource in reversed(there):
         pipeline.take(db, [resource])
         problems.of_mesh(db, MESH)
-    assert problems.of_mesh(db, MESH) == problems.of_mesh(pipeline.load(ALL_KINDS, Place(), there), MESH)
+    assert problems.of_mesh(db, MESH) == problems.of_mesh(
+        pipeline.load(ALL_KINDS, ControlPlaneInfo(), there), MESH
+    )
 
 
 def test_every_code_is_shown_by_a_case():
@@ -107,13 +109,13 @@ def test_the_manuals_example_has_the_problem_and_no_other(code: str):
 
 def test_what_is_compared_between_policies_is_kept_and_follows_every_change():
     there = resources(TIED)
-    db = pipeline.load(ALL_KINDS, Place(), there[:1])
+    db = pipeline.load(ALL_KINDS, ControlPlaneInfo(), there[:1])
     problems.keep(db, [there[0].key])
     assert problems.of_policy(db, there[0].key) == ()
     for present in (there, there[:1], there):
         pipeline.take(db, present, {one.key for one in there} - {one.key for one in present})
         db.changed()
-        fresh = pipeline.load(ALL_KINDS, Place(), present)
+        fresh = pipeline.load(ALL_KINDS, ControlPlaneInfo(), present)
         for one in present:
             assert problems.of_policy(db, one.key) == problems.of_policy(fresh, one.key)
     assert [problem.code for problem in problems.of_policy(db, there[0].key)] == ["KG010"]
@@ -121,7 +123,7 @@ def test_what_is_compared_between_policies_is_kept_and_follows_every_change():
 
 def test_asking_leaves_nothing_behind_that_loops_over_all_policies_at_the_next_change():
     there = resources(TIED)
-    db = pipeline.load(ALL_KINDS, Place(), there)
+    db = pipeline.load(ALL_KINDS, ControlPlaneInfo(), there)
     for one in there:
         problems.of_policy(db, one.key)
     db.reset_counts()
@@ -137,7 +139,7 @@ def test_a_policy_that_fails_is_a_problem_of_its_objects_and_hides_no_other():
 
     broken = msgspec.structs.replace(ALL_KINDS["MeshTimeout"], warn=warn)
     kinds = Kinds(broken if kind.name == broken.name else kind for kind in ALL_KINDS)
-    found = problems.of_mesh(pipeline.load(kinds, Place(), resources(TIED)), MESH)
+    found = problems.of_mesh(pipeline.load(kinds, ControlPlaneInfo(), resources(TIED)), MESH)
     assert [problem.code for problem in found] == ["KG000", "KG000", "KG010"]
     assert "oh" in found[0].message
 
@@ -192,7 +194,9 @@ networking: {address: 10.0.0.1, inbound: [{port: 80, tags: {kuma.io/service: two
 
 
 def codes(*there: Resource) -> list[str]:
-    return [problem.code for problem in problems.of_proxies(pipeline.load(ALL_KINDS, Place(), there))]
+    return [
+        problem.code for problem in problems.of_proxies(pipeline.load(ALL_KINDS, ControlPlaneInfo(), there))
+    ]
 
 
 def test_each_zone_has_addresses_of_its_own():
@@ -211,7 +215,7 @@ def test_a_proxy_that_does_not_listen_yet_is_in_nobodys_way():
 
 def test_a_proxy_that_comes_back_is_not_in_its_own_way():
     one, two = resources(SAME_PLACE)
-    db = pipeline.load(ALL_KINDS, Place(), [one])
+    db = pipeline.load(ALL_KINDS, ControlPlaneInfo(), [one])
     again = msgspec.structs.replace(one, labels={**one.labels, labels.INSTANCE: "run-2"})
     pipeline.take(db, [again])
     assert problems.of_proxies(db) == ()

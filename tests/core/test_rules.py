@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from koguma.core import admission, items, match, merge, pipeline, rules, world
 from koguma.main import all_kinds
 from koguma.model import documents, forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from tests.core import port_confs
 
 KINDS: Kinds = all_kinds()
-PLACE = Place()
+CONTROL_PLANE = ControlPlaneInfo()
 FOLDER = Path(__file__).parent / "cases" / "rules"
 CASES = sorted(FOLDER.glob("*.yaml"))
 
 
 def admitted(document) -> Resource:
-    return admission.admitted(forms.read(document, KINDS), None, PLACE).resource
+    return admission.admitted(forms.read(document, KINDS), None, CONTROL_PLANE).resource
 
 
 def load(text):
-    return pipeline.load(KINDS, PLACE, [admitted(d.value) for d in documents.load(text)])
+    return pipeline.load(KINDS, CONTROL_PLANE, [admitted(d.value) for d in documents.load(text)])
 
 
 def proxy_named(db, core_name):
@@ -162,9 +162,9 @@ def answers(db):
 @given(st.lists(objects(), max_size=14), st.randoms(use_true_random=False))
 def test_arrival_order_does_not_matter(written, random):
     resources = list(accepted(written).values())
-    expected = answers(pipeline.load(KINDS, PLACE, resources))
+    expected = answers(pipeline.load(KINDS, CONTROL_PLANE, resources))
     random.shuffle(resources)
-    db = pipeline.load(KINDS, PLACE, [])
+    db = pipeline.load(KINDS, CONTROL_PLANE, [])
     for resource in resources:
         pipeline.take(db, [resource])
     assert answers(db) == expected
@@ -173,7 +173,7 @@ def test_arrival_order_does_not_matter(written, random):
 @pytest.mark.property
 @given(st.lists(st.tuples(objects(), st.booleans()), max_size=20))
 def test_incremental_equals_from_scratch(history):
-    db = pipeline.load(KINDS, PLACE, [])
+    db = pipeline.load(KINDS, CONTROL_PLANE, [])
     current = {}
     for document, removed in history:
         for key, resource in accepted([document]).items():
@@ -184,14 +184,14 @@ def test_incremental_equals_from_scratch(history):
                 current[key] = resource
                 pipeline.take(db, [resource])
             answers(db)
-    assert answers(db) == answers(pipeline.load(KINDS, PLACE, current.values()))
+    assert answers(db) == answers(pipeline.load(KINDS, CONTROL_PLANE, current.values()))
 
 
 @pytest.mark.property
 @given(st.lists(objects(), max_size=14))
 def test_every_leaf_has_an_origin_that_really_says_it(written):
     resources = accepted(written)
-    db = pipeline.load(KINDS, PLACE, resources.values())
+    db = pipeline.load(KINDS, CONTROL_PLANE, resources.values())
     for key in match.proxies(db, "default"):
         for port in rules.ports(db, rules.class_of(db, key)):
             for _, entries in (*port.entries, *(pair for _, by_kind in port.routes for pair in by_kind)):
@@ -222,7 +222,7 @@ def mesh_of(n_proxies):
         for number in range(n_proxies)
     ]
     resources = [admitted(d.value) for d in documents.load(text)] + [admitted(d) for d in proxies]
-    db = pipeline.load(KINDS, PLACE, resources)
+    db = pipeline.load(KINDS, CONTROL_PLANE, resources)
     for key in match.proxies(db, "default"):
         db.watch(port_confs.of_proxy, key)
     db.changed()

@@ -12,12 +12,12 @@ from koguma.core import admission, pipeline, services
 from koguma.core.services import CreateObject, DeleteObject, ReplaceObject
 from koguma.kinds import KINDS, mesh_service
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.kind import Kinds
-from koguma.model.place import Mode, Place
 from koguma.model.resource import Resource
 from tests import build
 
-HERE = Place(zone="east")
+HERE = ControlPlaneInfo(zone="east")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MANAGED = {"kuma.io/managed-by": "meshservice-generator"}
 STARTED = "kuma.io/deletion-grace-period-started-at"
@@ -56,7 +56,7 @@ def stored_service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace
     if by == "kuma.io/workload":
         selector = {"dataplaneLabels": {"matchLabels": {by: name}}}
     core_name = f"{name}.{namespace}" if namespace else name
-    place = {"zone": "east", "namespace": namespace, **more.pop("place", {})}
+    where = {"zone": "east", "namespace": namespace, **more.pop("place", {})}
     return Resource(
         kind="MeshService",
         mesh="shop",
@@ -65,7 +65,7 @@ def stored_service(name, *ports, labels=MANAGED, by="kuma.io/service", namespace
         labels=labels,
         spec={"selector": selector, "ports": [port(text) for text in ports], **more},
         revision=revision,
-        **place,
+        **where,
     )
 
 
@@ -82,8 +82,8 @@ def port(text):
     }
 
 
-def database(*resources, place=HERE, mode=None):
-    return pipeline.load(Kinds(KINDS), place, [stored_mesh(mode), *resources])
+def database(*resources, control_plane=HERE, mode=None):
+    return pipeline.load(Kinds(KINDS), control_plane, [stored_mesh(mode), *resources])
 
 
 def step(*resources, now=NOW, mode=None, **grace):
@@ -429,7 +429,10 @@ def test_switching_off_deletes_the_generated_ones_at_once():
 
 
 def test_global_generates_nothing():
-    db = database(stored_dataplane("web-1", "web:80", zone=""), place=Place(mode=Mode.GLOBAL, zone=""))
+    db = database(
+        stored_dataplane("web-1", "web:80", zone=""),
+        control_plane=ControlPlaneInfo(mode=Mode.GLOBAL, zone=""),
+    )
     assert services.desired(db, "shop") == services.DesiredServices("shop", "", is_on=False)
 
 

@@ -5,8 +5,8 @@ import pytest
 from koguma.core import pipeline, spiffe, world
 from koguma.core.world import Inbound, Proxy, Reach, pairs
 from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Key
 from tests import build
 
@@ -82,7 +82,7 @@ def web(*services, address="10.0.0.1"):
 
 
 def test_the_identity_changes_with_the_tags_alone():
-    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [web("web")])
+    db = pipeline.load(Kinds(KINDS), ControlPlaneInfo(zone="east"), [web("web")])
     db.watch(spiffe.identity, WEB)
     assert spiffe.identity(db, WEB) == (
         "spiffe://shop/web",
@@ -97,6 +97,6 @@ def test_the_identity_changes_with_the_tags_alone():
 
 
 def test_nobody_has_no_identity():
-    db = pipeline.load(Kinds(KINDS), Place(zone="east"), [])
+    db = pipeline.load(Kinds(KINDS), ControlPlaneInfo(zone="east"), [])
     assert world.proxy(db, WEB) is None
     assert spiffe.identity(db, WEB) == ()

@@ -6,7 +6,7 @@ import pytest
 from koguma.core import pipeline, statuses, vips
 from koguma.core.build import endpoints
 from koguma.core.statuses import ConnectedProxies
-from koguma.model.place import Place
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.schema import read
 from tests.core import port_confs
 from tests.core.destinations import (
@@ -37,9 +37,9 @@ def step(db, seen=NONE):
     return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_marks(db, vips.DEFAULT))
 
 
-def reported(resource, *others, seen=NONE, place=None):
+def reported(resource, *others, seen=NONE, control_plane=None):
     """The status that an object gets, which must be one of its kind."""
-    db = database(*others, resource, **({"place": place} if place else {}))
+    db = database(*others, resource, **({"control_plane": control_plane} if control_plane else {}))
     found = {change.key: change for change in step(db, seen).changes}
     if resource.key not in found:
         return resource.status
@@ -301,5 +301,5 @@ def test_one_proxy_that_falls_ill_asks_about_its_own_service_only():
 
 def test_the_zone_decides_whose_proxies_are_counted():
     web, proxy = stored_service("web"), stored_dataplane("web-1", "web")
-    assert "dataplaneProxies" in reported(web, proxy, place=Place(zone="east"))
-    assert "dataplaneProxies" not in reported(web, proxy, place=Place(zone="west"))
+    assert "dataplaneProxies" in reported(web, proxy, control_plane=ControlPlaneInfo(zone="east"))
+    assert "dataplaneProxies" not in reported(web, proxy, control_plane=ControlPlaneInfo(zone="west"))

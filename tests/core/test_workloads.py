@@ -2,7 +2,7 @@
 
 from koguma.core import pipeline, workloads
 from koguma.core.services import CreateObject, DeleteObject
-from koguma.model.place import Mode, Place
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.resource import Key
 from tests.core.destinations import database, stored, stored_dataplane
 
@@ -40,7 +40,12 @@ def test_labels_name_workloads_and_annotations_where_there_is_no_label():
     found = workloads.desired(db, "shop")
     assert found.workloads == (key("backend"), key("noted"), key("spaced", "team"))
     assert [each.name for each in workloads.members(db, key("backend"))] == ["a", "b"]
-    assert workloads.desired(database(proxy("a", "b"), place=Place(mode=Mode.GLOBAL)), "shop").workloads == ()
+    assert (
+        workloads.desired(
+            database(proxy("a", "b"), control_plane=ControlPlaneInfo(mode=Mode.GLOBAL)), "shop"
+        ).workloads
+        == ()
+    )
 
 
 def test_a_name_that_is_no_label_of_a_host_name_is_a_problem():

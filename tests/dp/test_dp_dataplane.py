@@ -9,8 +9,8 @@ from koguma.dp import dataplane
 from koguma.dp.dataplane import BadDataplane, DataplaneFlags, Outbound
 from koguma.kinds import KINDS
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 
 
 def inbound(**flags: Any) -> Any:
@@ -130,7 +130,7 @@ def test_a_name_alone_means_a_dataplane_that_is_stored():
 )
 def test_what_flags_make_is_admitted_by_the_control_plane(flags):
     made = dataplane.from_flags(flags)
-    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, Place()).resource
+    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
     assert (stored.mesh, stored.core_name) == (made.mesh, made.name)
 
 
@@ -183,7 +183,7 @@ def test_a_plain_file_is_sent_with_its_variables_filled_in():
 def test_a_kubernetes_file_becomes_the_plain_form_of_the_same_object():
     made = dataplane.from_file(KUBERNETES, {}, "web.yaml")
     assert (made.mesh, made.name) == ("shop", "web-1.front")
-    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, Place()).resource
+    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
     assert (stored.namespace, stored.name, stored.core_name) == ("front", "web-1", "web-1.front")
     assert made.is_transparent
 

@@ -16,8 +16,8 @@ from koguma.dp.dataplane import BadDataplane
 from koguma.dp.dns import DnsServer
 from koguma.kinds import KINDS
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 
 WEB = ("--name", "web-1", "--service", "web")
 SERVED = (*WEB, "--port", "8080", "--address", "10.0.0.7", "--protocol", "http")
@@ -64,7 +64,7 @@ def test_the_service_is_where_the_redirection_says(words, inbound, ports):
 @pytest.mark.parametrize("words", [SERVED, (*WEB, "--address", "10.0.0.7"), WEB])
 def test_the_control_plane_admits_it(words):
     made = options(*words, "--transparent-proxy").proxy
-    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, Place())
+    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, ControlPlaneInfo())
     assert stored.warnings == ()
 
 

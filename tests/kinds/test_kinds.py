@@ -11,8 +11,8 @@ from kinds_check import BY_NAME, spec_of
 from msgspec import inspect as shape
 
 from koguma.kinds import KINDS, status
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.kind import About, Kind, Kinds, Scope
-from koguma.model.place import Mode, Place
 from koguma.model.schema import Checker, Json, json_schemas
 
 WRITABLE = [kind for kind in KINDS if not kind.read_only]
@@ -63,7 +63,7 @@ def test_the_example_of_every_page_is_valid(kind: Kind) -> None:
     document = yaml.safe_load(example[1])
     assert document["type"] == kind.name
     assert ("mesh" in document) == kind.is_mesh_scoped
-    about = About(place=Place(), name=document["name"], mesh=document.get("mesh", ""))
+    about = About(control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", ""))
     assert list(kind.violations(spec_of(kind, document), about)) == []
     assert list(kind.warn(kind.read(spec_of(kind, document)), about)) == []
 
@@ -190,9 +190,9 @@ WRITERS = {
 @pytest.mark.parametrize(("name", "writer"), WRITERS.items())
 def test_a_kind_is_written_where_it_belongs(name: str, writer: str) -> None:
     kind = BY_NAME[name]
-    assert kind.read_only_at(Place(mode=Mode.GLOBAL, zone="")) == (writer == "zone")
-    assert kind.read_only_at(Place(federated=True)) == (writer == "global")
-    assert not kind.read_only_at(Place())
+    assert kind.read_only_at(ControlPlaneInfo(mode=Mode.GLOBAL, zone="")) == (writer == "zone")
+    assert kind.read_only_at(ControlPlaneInfo(federated=True)) == (writer == "global")
+    assert not kind.read_only_at(ControlPlaneInfo())
 
 
 def test_services_reach_other_zones_and_external_ones_do_not() -> None:

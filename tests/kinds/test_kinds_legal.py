@@ -8,8 +8,8 @@ import yaml
 from kinds_check import BY_NAME, spec_of
 
 from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About
-from koguma.model.place import Place
 
 DOCUMENTS = [
     document
@@ -21,7 +21,7 @@ DOCUMENTS = [
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: f"{d['type']}-{d['name']}")
 def test_it_may_be_written(document: dict[str, Any]) -> None:
     kind = BY_NAME[document["type"]]
-    about = About(place=Place(), name=document["name"], mesh=document.get("mesh", ""))
+    about = About(control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", ""))
     assert list(kind.violations(spec_of(kind, document), about)) == []
 
 

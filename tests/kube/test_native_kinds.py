@@ -12,8 +12,8 @@ from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS
 from koguma.kube.kinds.core import CONFIG_MAP, NAMESPACE, SECRET
 from koguma.kube.kinds.events import EVENT
 from koguma.kube.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 from koguma.policies import mesh_timeout
 
 MEBIBYTE = 1024 * 1024
@@ -22,7 +22,7 @@ every_kind = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.stored
 
 
 def about(namespace: str = "default", stored: Any = None) -> About:
-    return About(place=Place(), name="it", namespace=namespace, stored=stored)
+    return About(control_plane=ControlPlaneInfo(), name="it", namespace=namespace, stored=stored)
 
 
 def refusals(kind: Kind, spec: Any, stored: Any = None, namespace: str = "default") -> list[str]:

@@ -15,12 +15,12 @@ from msgspec import inspect as shape
 
 from koguma.main import all_kinds
 from koguma.model import documents
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 from koguma.model.schema import UNKNOWN
 
 KINDS = tuple(kind for kind in all_kinds() if kind.group == "kuma.io")
-ABOUT = About(place=Place(), name="it", mesh="default")
+ABOUT = About(control_plane=ControlPlaneInfo(), name="it", mesh="default")
 ROUNDS = 40
 
 MESH = {"kind": "Mesh"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 
 FOLDER = Path(__file__).parent / "cases"
 
@@ -46,7 +46,9 @@ ACCEPTED = tuple(case for case in CASES if not case.values[2].get("refused"))
 
 
 def about(document) -> About:
-    return About(place=Place(), name="it", mesh="default", namespace=document.get("namespace", ""))
+    return About(
+        control_plane=ControlPlaneInfo(), name="it", mesh="default", namespace=document.get("namespace", "")
+    )
 
 
 @pytest.mark.parametrize(("kind", "spec", "document"), CASES)

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from msgspec import inspect as shape
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind, Kinds
-from koguma.model.place import Place
 from koguma.model.schema import json_schemas
 from koguma.policies import POLICIES
 
-ABOUT = About(place=Place(), name="it", mesh="default")
+ABOUT = About(control_plane=ControlPlaneInfo(), name="it", mesh="default")
 
 # kind, path, short name, phase, and which lists it has: to, from, from-as-rules, rules.
 CATALOGUE = """

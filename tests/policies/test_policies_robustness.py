@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect as shape
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 from koguma.policies import POLICIES
 
 PLACES = st.sampled_from(["", "kuma-system", "shop"])
@@ -69,7 +69,7 @@ MODEST = settings(
 
 
 def judged(kind: Kind, spec, namespace: str) -> None:
-    about = About(place=Place(), name="it", mesh="default", namespace=namespace)
+    about = About(control_plane=ControlPlaneInfo(), name="it", mesh="default", namespace=namespace)
     violations = list(kind.violations(spec, about))
     assert all(v.field.startswith("spec") and v.message for v in violations)
     if not violations:
@@ -94,5 +94,5 @@ def test_yaml_that_is_nested_too_deeply_is_refused() -> None:
     change = {"cluster": {"operation": "Add", "value": "a: " + "[" * 5000 + "]" * 5000}}
     kind = next(kind for kind in POLICIES if kind.name == "MeshProxyPatch")
     spec = {"default": {"appendModifications": [change]}}
-    [violation] = kind.violations(spec, About(place=Place(), name="it"))
+    [violation] = kind.violations(spec, About(control_plane=ControlPlaneInfo(), name="it"))
     assert violation.message == "native Envoy resource is not valid: it is nested too deeply"

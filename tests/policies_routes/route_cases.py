@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 from koguma.policies import (
     mesh_gateway_http_route,
     mesh_http_route,
@@ -67,8 +67,10 @@ def spec(case: Case) -> Any:
 
 
 def about(case: Case) -> About:
-    place = Place(allow_proxy_data_sources=case.get("allowProxyDataSources", False))
-    return About(place=place, name="a-policy", mesh="default", namespace=case.get("namespace", ""))
+    control_plane = ControlPlaneInfo(allow_proxy_data_sources=case.get("allowProxyDataSources", False))
+    return About(
+        control_plane=control_plane, name="a-policy", mesh="default", namespace=case.get("namespace", "")
+    )
 
 
 def violations(case: Case) -> list[list[str]]:

@@ -7,8 +7,8 @@ import pytest
 import route_cases
 import yaml
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 
 RECORDS = {
     "MeshHTTPRoute": ("meshhttproutes", "mhttpr", 100, "Mesh HTTP Route", "Mesh HTTP Routes"),
@@ -36,7 +36,7 @@ RECORDS = {
 def test_the_example_of_a_page_applies_without_a_remark(kind: Kind) -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", kind.doc, re.DOTALL)
     document = yaml.safe_load(example)
-    about = About(place=Place(), name=document["name"], mesh=document["mesh"])
+    about = About(control_plane=ControlPlaneInfo(), name=document["name"], mesh=document["mesh"])
 
     assert document["type"] == kind.name
     assert list(kind.violations(document["spec"], about)) == []

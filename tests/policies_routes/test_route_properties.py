@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
-from koguma.model.place import Place
 
 pytestmark = pytest.mark.property
 
@@ -155,7 +155,7 @@ def test_reading_twice_is_reading_once_and_changes_nothing_written(kind: Kind, w
 def test_checking_never_raises_and_a_legal_spec_can_be_warned_about(kind: Kind, data: st.DataObject) -> None:
     written = data.draw(st.one_of(specs, fitting({"$ref": kind.spec.__name__})))
     namespace = data.draw(st.sampled_from(["", "backend-ns"]))
-    about = About(place=Place(), name="a", mesh="default", namespace=namespace)
+    about = About(control_plane=ControlPlaneInfo(), name="a", mesh="default", namespace=namespace)
     found = list(kind.violations(written, about))
     assert all(violation.field.startswith("spec") and violation.message for violation in found)
     if not found:

@@ -18,9 +18,9 @@ from koguma.kube.rbac import Grant, Stored
 from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
 from koguma.model import forms
 from koguma.model.access import ANY, REST_GROUP, Attempt, Binding, Role, Rule
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Forbidden
 from koguma.model.kind import Kind, Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Resource
 from koguma.model.short_keys import is_short
 from koguma.store.state import State
@@ -268,13 +268,15 @@ def stored_in(state: Callable[[], State]) -> Callable[[], Stored]:
     return read
 
 
-def namespace_of(kind: Kind, place: Place, mesh: str, found: Resource | None = None) -> str:
+def namespace_of(
+    kind: Kind, control_plane: ControlPlaneInfo, mesh: str, found: Resource | None = None
+) -> str:
     """The namespace that rules see for one object of the plain form: where the Kubernetes form shows it.
 
     `found` is the stored object; without one, it is where an object without a namespace would be.
     """
     if found is not None:
-        return places.spot(found, kind, place).namespace
+        return places.spot(found, kind, control_plane).namespace
     if not places.is_namespaced(kind):
         return ""
     return forms.reserved_namespace(mesh)

@@ -157,7 +157,7 @@ class Apply:
         secrets: frozenset[SecretName],
     ) -> tuple[Admitted, list[Operation]]:
         context = self._context
-        if draft.kind.read_only_at(context.place):
+        if draft.kind.read_only_at(context.control_plane):
             raise NotAllowed(plain.read_only_reason(draft.kind, context))
         before = transactions.stored(context, draft)
         access = WriteAccess(call.user)
@@ -166,7 +166,7 @@ class Apply:
     def _secret_names(self, drafts: Sequence[Draft]) -> Iterator[SecretName]:
         for draft in drafts:
             if draft.kind.name == "Secret":
-                identified = identity.of(draft, self._context.place)
+                identified = identity.of(draft, self._context.control_plane)
                 yield SecretName(identified.key.mesh, identified.core_name)
 
     def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:

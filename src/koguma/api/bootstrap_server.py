@@ -207,7 +207,7 @@ class ProxiesDoor:
             self._gate.check_stored(claims, before)
             self._gate.check_restated(draft, before)
             return before
-        made = admission.admitted(draft, before, context.place).resource
+        made = admission.admitted(draft, before, context.control_plane).resource
         _refuse(bootstrap_request.transparency_violations(asked, made.spec))
         self._gate.check_brought(claims, made, before)
         return made

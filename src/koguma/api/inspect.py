@@ -101,9 +101,11 @@ class Inspect:
     async def hostnames(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """The names by which a service is called, each with the zones where it is."""
         db, key = await self._object(call, kind, mesh, name)
-        place = self._context.place
+        control_plane = self._context.control_plane
         zones = (
-            [zone.name for zone in self._context.state.listed("Zone")] if place.is_global else [place.zone]
+            [zone.name for zone in self._context.state.listed("Zone")]
+            if control_plane.is_global
+            else [control_plane.zone]
         )
         claims = hostnames.of(db, key)
         names = sorted({claim.hostname for claim in claims if claim.hostname})
@@ -115,7 +117,7 @@ class Inspect:
         fields = _fields(call)
         db, key = await self._object(call, kind, mesh, name)
         gateway = self._context.find(call.user, kind, mesh, name)
-        proxy = inspect.gateway_proxy(gateway, self._context.place)
+        proxy = inspect.gateway_proxy(gateway, self._context.control_plane)
         other = what_if.with_objects(db, mesh, [proxy])
         shown = rules_view.of_proxy(other, proxy.key, fields=fields)
         return answer_json({**shown, "resource": meta(db, key)})

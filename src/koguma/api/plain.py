@@ -61,7 +61,7 @@ class Objects:
         context = self._context
         if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
             return lambda resource: self._shown.bytes(resource, call.user)
-        namespace = call.query.get("namespace") or context.place.system_namespace
+        namespace = call.query.get("namespace") or context.control_plane.system_namespace
         return lambda resource: msgspec.json.encode(
             forms.kubernetes(
                 inline_secrets.visible(context, call.user, resource), context.kinds[resource.kind], namespace
@@ -147,7 +147,7 @@ class Objects:
         return answer_json({"warnings": list(warnings)} if warnings else {})
 
     def _check_writable(self, kind: Kind) -> None:
-        if kind.read_only_at(self._context.place):
+        if kind.read_only_at(self._context.control_plane):
             raise NotAllowed(read_only_reason(kind, self._context))
 
     def _draft(self, document: Json, kind: Kind, mesh: str, name: str) -> Draft:
@@ -157,7 +157,7 @@ class Objects:
         )
         if kind.is_mesh_scoped and not draft.mesh:
             draft = msgspec.structs.replace(draft, mesh=mesh)
-        if name == draft.name and draft.namespace == self._context.place.system_namespace:
+        if name == draft.name and draft.namespace == self._context.control_plane.system_namespace:
             # As `?format=kubernetes` shows an object without a namespace; the path says that it has none.
             draft = msgspec.structs.replace(draft, namespace=forms.reserved_namespace(mesh))
         written = draft.kind.name if is_kubernetes else document.get("type")
@@ -213,7 +213,7 @@ def read_only_reason(kind: Kind, context: Context) -> str:
     """Why a kind cannot be written here, and where it can."""
     if kind.read_only:
         return f"{kind.name} is written by the control plane alone"
-    other = "a zone" if context.place.is_global else "the Global"
+    other = "a zone" if context.control_plane.is_global else "the Global"
     return f"On this control plane {kind.name} is read-only; write it on {other} control plane"
 
 

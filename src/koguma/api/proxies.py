@@ -66,7 +66,7 @@ class Proxies:
         context = self._context
         is_shadow = _chosen(call, "shadow", ("false", "true")) == "true"
         has_diff = _chosen(call, "include", ("", "diff")) == "diff"
-        if context.place.is_global:
+        if context.control_plane.is_global:
             raise NotAllowed("Not allowed on global CP")
         context.check(call.user, "get", context.kinds["Dataplane"], mesh, name)
         db = await context.database()

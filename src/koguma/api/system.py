@@ -36,7 +36,7 @@ class System:
                 "hostname": about.hostname,
                 "instanceId": about.instance_id,
                 "clusterId": about.cluster_id(),
-                "mode": self._context.place.mode.value,
+                "mode": self._context.control_plane.mode.value,
                 "gui": "",
             }
         )
@@ -76,7 +76,7 @@ class System:
         assert kind.policy is not None
         return {
             "name": kind.name,
-            "readOnly": kind.read_only_at(self._context.place),
+            "readOnly": kind.read_only_at(self._context.control_plane),
             "path": kind.path,
             "singularDisplayName": singular,
             "pluralDisplayName": plural,
@@ -93,7 +93,7 @@ class System:
             "scope": kind.scope.value,
             "path": kind.path,
             "shortName": kind.short,
-            "readOnly": kind.read_only_at(self._context.place),
+            "readOnly": kind.read_only_at(self._context.control_plane),
             "singularDisplayName": singular,
             "pluralDisplayName": plural,
             "includeInFederation": kind.sync.global_to_zones and not kind.read_only,

@@ -10,10 +10,10 @@ from koguma.access.user import User
 from koguma.application.trial_engine import TrialEngine
 from koguma.core.incremental import Db
 from koguma.model import kri
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.kind import Kind, Kinds, PatchChecks
 from koguma.model.nearest import nearest
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -37,7 +37,7 @@ class Context(msgspec.Struct, frozen=True):
     """The parts that handlers share."""
 
     kinds: Kinds
-    place: Place
+    control_plane: ControlPlaneInfo
     store: Store
     access: Access
     about: About
@@ -76,7 +76,7 @@ class Context(msgspec.Struct, frozen=True):
         name would have it in, so that whoever may look there hears that it is not there.
         """
         found = self.state.named(kind.name, mesh, name) if name else None
-        namespace = namespace_of(kind, self.place, mesh, found) if name else ""
+        namespace = namespace_of(kind, self.control_plane, mesh, found) if name else ""
         if self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
             return
         _, dot, suffix = name.rpartition(".")
@@ -113,9 +113,9 @@ class Context(msgspec.Struct, frozen=True):
             if broken is not None:
                 what = f"{broken.key} is stored and cannot be read ({broken.error})"
                 raise KogumaError(f"{what}; delete it, or write it again")
-            place = f' in mesh "{mesh}"' if mesh else ""
+            where = f' in mesh "{mesh}"' if mesh else ""
             meant = self._nearest(user, kind, mesh, core_name)
-            text = f'there is no {kind.name} "{core_name}"{place}{meant}'
+            text = f'there is no {kind.name} "{core_name}"{where}{meant}'
             raise NotFound(violations=[Violation("name", text, "missing")])
         return found
 

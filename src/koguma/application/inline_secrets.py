@@ -69,7 +69,7 @@ def may_read(context: Context, user: User, resource: Resource) -> bool:
     kind = context.kinds["Secret"]
     mesh = resource.name if resource.kind == "Mesh" else resource.mesh
     any_secret = Resource(kind=kind.name, mesh=mesh, name="any", core_name="any")
-    namespace = places.spot(any_secret, kind, context.place).namespace
+    namespace = places.spot(any_secret, kind, context.control_plane).namespace
     attempts = (Attempt("get", kind.plural, "", mesh, group, namespace=namespace) for group in _GROUPS)
     return any(context.access.allows(user, attempt) for attempt in attempts)
 

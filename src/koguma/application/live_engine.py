@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 from koguma.core import pipeline
 from koguma.core.incremental import Db
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Gone
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.store.contract import Change, Op
 from koguma.store.store import Store
 
@@ -26,10 +26,10 @@ R = TypeVar("R")
 class LiveEngine:
     """The engine of a control plane, always as new as the store."""
 
-    def __init__(self, store: Store, kinds: Kinds, place: Place) -> None:
+    def __init__(self, store: Store, kinds: Kinds, control_plane: ControlPlaneInfo) -> None:
         self._store = store
         self._kinds = kinds
-        self._place = place
+        self._control_plane = control_plane
         self._lock = asyncio.Lock()
         # One thread, always the same: each has its own memory, of which some is left over.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -71,7 +71,7 @@ class LiveEngine:
     def _load(self) -> None:
         state = self._store.state
         self._changes = self._store.watch(None, state.revision)
-        self._db = pipeline.load(self._kinds, self._place, state.all())
+        self._db = pipeline.load(self._kinds, self._control_plane, state.all())
 
     def _take(self, changes: Sequence[Change]) -> None:
         last = {change.resource.key: change for change in changes}

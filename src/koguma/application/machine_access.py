@@ -39,7 +39,7 @@ def check(context: Context, user: User | None, written: Resource, before: Resour
     for field, use in _uses(kind, written.spec).items():
         if use in known:
             continue
-        namespace = places.spot(written, kind, context.place).namespace
+        namespace = places.spot(written, kind, context.control_plane).namespace
         attempt = Attempt(USE, PROXY_FILES, use.path, written.mesh, KOGUMA, namespace=namespace)
         if not context.access.allows(user, attempt):
             words = (

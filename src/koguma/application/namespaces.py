@@ -80,7 +80,7 @@ def check_new(context: Context, name: str) -> None:
 
 def check_removal(context: Context, name: str) -> None:
     """Raise Forbidden where a namespace may not be deleted."""
-    if name in (DEFAULT_NAMESPACE, context.place.system_namespace):
+    if name in (DEFAULT_NAMESPACE, context.control_plane.system_namespace):
         raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
     mesh = places.mesh_of(name)
     if mesh is not None:

@@ -19,8 +19,8 @@ def moved(context: Context, before: Resource, after: Resource, manager: str, now
     """An object as it is to be stored, its changed fields owned by a manager."""
     known = catalog.of(context.kinds)
     endpoint = known.stored(after.kind)
-    live = codec.document(before, endpoint, context.place)
-    new = codec.document(after, endpoint, context.place)
+    live = codec.document(before, endpoint, context.control_plane)
+    new = codec.document(after, endpoint, context.control_plane)
     writer = Writer(manager, endpoint.api_version, rfc3339(now))
     fields = tuple(apply.updated(live, new, writer, known.shape(endpoint)))
     return msgspec.structs.replace(after, meta=msgspec.structs.replace(after.meta, managed_fields=fields))

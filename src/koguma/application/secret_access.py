@@ -104,7 +104,7 @@ def _attempts(context: Context, mesh: str, name: str) -> Iterator[tuple[Attempt,
     there = [each for each in context.state.listed(_SECRET, mesh) if name in (each.name, each.core_name)]
     unwritten = Resource(kind=_SECRET, mesh=mesh, name=name, core_name=name)
     for each in there or (unwritten,):
-        spot = places.spot(each, kind, context.place)
+        spot = places.spot(each, kind, context.control_plane)
         yield tuple(
             Attempt(
                 "get",

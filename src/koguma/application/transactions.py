@@ -38,7 +38,7 @@ PLAIN_MANAGER: Final = "koguma-rest"  # who owns what the plain form has changed
 
 def stored(context: Context, draft: Draft) -> Resource | None:
     """What a draft would replace: the object of its key, or else of its core name."""
-    wanted = identity.of(draft, context.place)
+    wanted = identity.of(draft, context.control_plane)
     state = context.state
     return state.get(wanted.key) or state.named(wanted.key.kind, wanted.key.mesh, wanted.core_name)
 
@@ -57,12 +57,12 @@ def put(
     Where fields of it have owners, the plain form owns now what this changes. `secrets_beside` are the
     Secrets that the same request writes.
     """
-    access.check(context, draft.kind, admission.identity_of(draft, before, context.place), before)
+    access.check(context, draft.kind, admission.identity_of(draft, before, context.control_plane), before)
     draft = inline_secrets.restored(context, draft, before)
     meaningless = list(inline_secrets.violations(draft.kind, draft.spec))
     if meaningless:
         raise Invalid(list(_at_root(draft, meaningless)))
-    made = admission.admitted(draft, before, context.place, unknown_fields, context.patch_checks())
+    made = admission.admitted(draft, before, context.control_plane, unknown_fields, context.patch_checks())
     machine_access.check(context, access.writer, made.resource, before)
     try:
         resource = secret_access.checked(context, access.writer, made.resource, before)
@@ -108,7 +108,7 @@ def _room(context: Context, resource: Resource) -> Iterator[Operation]:
 
 async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
     """What comes with a new mesh: its token signing key and the first policies."""
-    if context.place.federated:
+    if context.control_plane.federated:
         return []
     data = await asyncio.to_thread(context.signing_key)  # tens of milliseconds of arithmetic
     secret = {"type": "Secret", "mesh": mesh.name, "name": DATAPLANE.key_name(1, mesh.name), "data": data}
@@ -119,9 +119,9 @@ async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
 def made_here(context: Context, document: Json) -> Resource:
     """An object that the control plane itself writes, from its plain document."""
     kind = context.kinds[document["type"]]
-    origin = {labels.ORIGIN: context.place.origin}
+    origin = {labels.ORIGIN: context.control_plane.origin}
     draft = forms.read_plain({**document, "labels": {**origin, **document.get("labels", {})}}, kind)
-    return admission.admitted(draft, None, context.place).resource
+    return admission.admitted(draft, None, context.control_plane).resource
 
 
 def delete(context: Context, resource: Resource, expected: int | None) -> Sequence[Operation]:
@@ -153,8 +153,8 @@ def ending(resource: Resource) -> Resource:
 
 
 def _check_origin(context: Context, resource: Resource) -> None:
-    here = context.place.origin
-    may_be_foreign = not context.place.is_global and not context.place.federated
+    here = context.control_plane.origin
+    may_be_foreign = not context.control_plane.is_global and not context.control_plane.federated
     if not may_be_foreign and resource.origin not in ("", here):
         at = f'labels["{labels.ORIGIN}"]'
         raise Invalid([Violation(at, f"the origin label must be set to '{here}'", "origin")])
@@ -255,7 +255,7 @@ async def mesh_authorities(context: Context, mesh: Resource, brought: frozenset[
 
     Whoever is first has made them: a Secret that came between is not overwritten.
     """
-    if context.place.federated:
+    if context.control_plane.federated:
         return []
     puts: list[Put] = []
     for backend in mesh_kind.mtls_of(mesh.spec).backends or ():

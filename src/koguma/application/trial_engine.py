@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from koguma.core import pipeline, world
 from koguma.core.incremental import Db
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op
 
@@ -37,20 +37,25 @@ class TrialEngine:
         self, live: Db, there: Sequence[Resource], tried: Sequence[Change], ask: Callable[[Db], T]
     ) -> T:
         """What `ask` finds when these objects have been changed so; kinds and place are those of `live`."""
-        kinds, place = Kinds(kind for _, kind in world.KINDS.items(live)), world.place(live)
+        kinds, control_plane = Kinds(kind for _, kind in world.KINDS.items(live)), world.control_plane(live)
         objects = {each.key: each for each in there}
         async with self._lock:
             # Beside the loop, since it grows with the mesh; what it reads are values that nobody changes.
-            answer = await asyncio.to_thread(self._asked, kinds, place, objects, tried, ask)
+            answer = await asyncio.to_thread(self._asked, kinds, control_plane, objects, tried, ask)
             self._keep_for_a_while()
             return answer
 
     def _asked(
-        self, kinds: Kinds, place: Place, objects: Objects, tried: Sequence[Change], ask: Callable[[Db], T]
+        self,
+        kinds: Kinds,
+        control_plane: ControlPlaneInfo,
+        objects: Objects,
+        tried: Sequence[Change],
+        ask: Callable[[Db], T],
     ) -> T:
         db, self._db = self._db, None  # lost where something fails, so that the next one begins anew
         if db is None:
-            db = pipeline.load(kinds, place, objects.values())
+            db = pipeline.load(kinds, control_plane, objects.values())
         else:
             _move(db, self._holds, objects)
         after = dict(objects)

@@ -64,10 +64,10 @@ class WriteAccess(msgspec.Struct, frozen=True):
             namespace=key.namespace,
             name=key.name,
             core_name=wanted.core_name if before is None else before.core_name,
-            labels={labels.ORIGIN: context.place.origin},
+            labels={labels.ORIGIN: context.control_plane.origin},
         )
         for resource in (written,) if before is None else (before, written):
-            spot = places.spot(resource, kind, context.place)
+            spot = places.spot(resource, kind, context.control_plane)
             name = resource.core_name if self.group == REST_GROUP else spot.name
             plural = self.plural or kind.plural
             yield Attempt(verb, plural, name, resource.mesh, self.group, namespace=spot.namespace)

@@ -53,11 +53,11 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> No
     without a server, and places are those in the files.
     """
     wanted = ExplainQuery(**{option: given.pop(option) for option in ExplainQuery._fields})
-    place = offline.place(zone=given.pop("zone"), is_global=given.pop("is_global"))
+    control_plane = offline.control_plane(zone=given.pop("zone"), is_global=given.pop("is_global"))
     form = given.pop("output")
     with contextlib.ExitStack() as stack:
         if files:
-            loaded = offline.sound(offline.load(inputs.read(files), place))
+            loaded = offline.sound(offline.load(inputs.read(files), control_plane))
             proxy = explanation.proxy_named(loaded.db, mesh, name)
             source: InspectSource = explanation.FilesInspect(
                 loaded.db, offline.known_kinds(), proxy, loaded.documents

@@ -6,10 +6,10 @@ from koguma.cli import inputs, kind_lookup
 from koguma.cli.failures import CommandFailure
 from koguma.core import identity
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft
-from koguma.model.place import Place
 from koguma.model.violation import Violation
 
 Identity = tuple[str, str, tuple[str, ...]]  # kind, mesh, names under which it may be stored
@@ -38,7 +38,7 @@ def identities(read: Sequence[Document]) -> list[Identity]:
 
 
 def _identity(draft: Draft) -> Identity:
-    wanted = identity.of(draft, Place())
+    wanted = identity.of(draft, ControlPlaneInfo())
     namespace, name = wanted.key.namespace, wanted.key.name
     names = (wanted.core_name, *((f"{name}.{namespace}", name) if namespace else ()))
     return draft.kind.name, wanted.key.mesh, tuple(dict.fromkeys(names))

@@ -12,8 +12,8 @@ from koguma.cli.failures import ExitCode
 from koguma.cli.offline import LoadedFiles
 from koguma.core import problems
 from koguma.core.problems import INVALID, NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE, Problem
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.documents import Document
-from koguma.model.place import Place
 from koguma.model.violation import Violation
 
 Json = Any
@@ -70,13 +70,13 @@ def command(
 
     Exit code 0: nothing was found. 1: something was. More than 1: an error.
     """
-    place = offline.place(zone=zone, is_global=is_global)
+    control_plane = offline.control_plane(zone=zone, is_global=is_global)
     if live:
         with contextlib.closing(options.client(**connection)) as client:
-            loaded, n_objects = _live(client, files, place)
+            loaded, n_objects = _live(client, files, control_plane)
     else:
         read = inputs.read(files, "or --live for everything that the server holds")
-        loaded, n_objects = offline.load(read, place), len(read)
+        loaded, n_objects = offline.load(read, control_plane), len(read)
     found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
     _show(found, n_objects, output)
     if not live and any(one.code in (NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE) for one in found):
@@ -84,14 +84,14 @@ def command(
     return ExitCode.REFUSED if found else ExitCode.FINE
 
 
-def _live(client: ApiClient, files: Sequence[str], given: Place) -> tuple[LoadedFiles, int]:
+def _live(client: ApiClient, files: Sequence[str], given: ControlPlaneInfo) -> tuple[LoadedFiles, int]:
     """The files on top of what the server holds; without files, what it holds itself."""
-    place = offline.place_of(client, given)
+    control_plane = offline.control_plane_of(client, given)
     if not files:
-        loaded = offline.load_stored(offline.stored(client), place)
+        loaded = offline.load_stored(offline.stored(client), control_plane)
         return loaded, len(loaded.documents)
     read = inputs.read(files)
-    return offline.load(read, place, list(offline.served(client))), len(read)
+    return offline.load(read, control_plane, list(offline.served(client))), len(read)
 
 
 def findings(loaded: LoadedFiles) -> list[LintFinding]:

@@ -17,12 +17,12 @@ from koguma.cli.failures import ApiError, CommandFailure
 from koguma.core import admission, defaults, identity, loading, services, world
 from koguma.core.incremental import Db
 from koguma.model import documents, forms, kri, labels
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.forms import Draft
 from koguma.model.kind import About, Kinds, PatchChecks
 from koguma.model.page import yaml_text
-from koguma.model.place import Mode, Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -74,20 +74,22 @@ def known_kinds() -> Kinds:
     return plugins.load(kinds.KINDS, plugins.installed(), terminal.print_stderr).kinds
 
 
-def load(read: Sequence[Document], place: Place, beneath: Iterable[Resource] = ()) -> LoadedFiles:
+def load(
+    read: Sequence[Document], control_plane: ControlPlaneInfo, beneath: Iterable[Resource] = ()
+) -> LoadedFiles:
     """The objects of files, on top of those that lie beneath."""
-    files = _Files(known_kinds(), place, beneath)
+    files = _Files(known_kinds(), control_plane, beneath)
     for document in read:
         files.add(document)
     written = [*files.there.values(), *files.companions()]
-    db = loading.load(files.kinds, place, written)
+    db = loading.load(files.kinds, control_plane, written)
     loaded = LoadedFiles(db, files.documents, tuple(files.wrong), tuple(files.warned))
     for mesh in loaded.meshes:
         loading.take(db, _made_of_proxies(db, mesh, files))
     return loaded
 
 
-def load_stored(values: Iterable[Json], place: Place) -> LoadedFiles:
+def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> LoadedFiles:
     """The objects that a server holds, as plain documents; their places are those in `koguma get -o yaml`.
 
     They are not admitted again, since some were never this program's to write: those that came from another
@@ -107,14 +109,16 @@ def load_stored(values: Iterable[Json], place: Place) -> LoadedFiles:
         resources.append(resource)
         read[resource.key] = document
         kind = kinds[resource.kind]
-        about = About(place=place, name=resource.name, mesh=resource.mesh, namespace=resource.namespace)
+        about = About(
+            control_plane=control_plane, name=resource.name, mesh=resource.mesh, namespace=resource.namespace
+        )
         found = tuple(kind.violations(resource.spec, about))
         wrong += (FileViolation(document, violation) for violation in found)
         if not found:
             warned += (
                 FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, about)
             )
-    return LoadedFiles(loading.load(kinds, place, resources), read, tuple(wrong), tuple(warned))
+    return LoadedFiles(loading.load(kinds, control_plane, resources), read, tuple(wrong), tuple(warned))
 
 
 @functools.cache
@@ -131,9 +135,9 @@ def _patch_checks() -> PatchChecks | None:
 class _Files:
     """The objects so far."""
 
-    def __init__(self, kinds: Kinds, place: Place, beneath: Iterable[Resource]) -> None:
+    def __init__(self, kinds: Kinds, control_plane: ControlPlaneInfo, beneath: Iterable[Resource]) -> None:
         self.kinds = kinds
-        self.place = place
+        self.control_plane = control_plane
         self.there = {resource.key: resource for resource in beneath}
         self.documents: dict[Key, Document] = {}
         self.wrong: list[FileViolation] = []
@@ -146,7 +150,7 @@ class _Files:
         try:
             draft = forms.read(document.value, self.kinds)
             checks = _patch_checks() if draft.kind.name == "MeshProxyPatch" else None
-            made = admission.admitted(draft, self._stored(draft), self.place, patch_checks=checks)
+            made = admission.admitted(draft, self._stored(draft), self.control_plane, patch_checks=checks)
         except (Invalid, BadRequest) as error:
             found = error.violations or (Violation("", error.detail),)
             self.wrong += (FileViolation(document, violation) for violation in found)
@@ -160,7 +164,7 @@ class _Files:
         self.warned += (FileWarning(key, text) for text in made.warnings)
 
     def _stored(self, draft: Draft) -> Resource | None:
-        wanted = identity.of(draft, self.place)
+        wanted = identity.of(draft, self.control_plane)
         named = self._by_name.get((wanted.key.kind, wanted.key.mesh, wanted.core_name), wanted.key)
         return self.there.get(named) if named not in self.documents else None
 
@@ -173,10 +177,10 @@ class _Files:
 
     def made(self, document: Json) -> Resource:
         """An object that a control plane writes itself, from its plain document."""
-        origin = {labels.ORIGIN: self.place.origin}
+        origin = {labels.ORIGIN: self.control_plane.origin}
         whole = {**document, "labels": {**origin, **document.get("labels", {})}}
         draft = forms.read_plain(whole, self.kinds[document["type"]])
-        return admission.admitted(draft, None, self.place).resource
+        return admission.admitted(draft, None, self.control_plane).resource
 
 
 def _made_of_proxies(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
@@ -199,19 +203,19 @@ def sound(loaded: LoadedFiles) -> LoadedFiles:
     return loaded
 
 
-def place(*, zone: str, is_global: bool) -> Place:
+def control_plane(*, zone: str, is_global: bool) -> ControlPlaneInfo:
     """Which control plane the files are for."""
-    return Place(mode=Mode.GLOBAL, zone="") if is_global else Place(zone=zone)
+    return ControlPlaneInfo(mode=Mode.GLOBAL, zone="") if is_global else ControlPlaneInfo(zone=zone)
 
 
-def place_of(client: ApiClient, given: Place) -> Place:
+def control_plane_of(client: ApiClient, given: ControlPlaneInfo) -> ControlPlaneInfo:
     """Which control plane the server is; what it does not tell this user is as given."""
     is_global = client.get("/").object.get("mode") == Mode.GLOBAL.value
     try:
         config = client.get("/config").object
     except ApiError:
         config = {}
-    return Place(
+    return ControlPlaneInfo(
         mode=Mode.GLOBAL if is_global else Mode.ZONE,
         zone="" if is_global else str(config.get("zoneName") or given.zone or "default"),
         system_namespace=str(config.get("systemNamespace") or given.system_namespace),

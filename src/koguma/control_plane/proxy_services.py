@@ -150,7 +150,7 @@ class ProxySide:
     def _prove(self, binary: str) -> None:
         """Check the engine now and then against a compile from scratch."""
         assert self.fleet is not None
-        fleet, place = self.fleet, self._context.place
+        fleet, place = self.fleet, self._context.control_plane
         self.prover = Prover(
             self._control, place, binary, lambda: fleet.roster.connected, self._clock, fleet.rounds.wake
         )

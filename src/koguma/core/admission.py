@@ -13,10 +13,10 @@ import msgspec
 from koguma.core import defaults, identity, role
 from koguma.core.identity import Identity
 from koguma.model import labels, names, typed_parts
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import About, Kind, PatchChecks
-from koguma.model.place import Place
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, told_texts, under
@@ -45,16 +45,19 @@ class Admitted(msgspec.Struct, frozen=True):
 def admitted(
     draft: Draft,
     stored: Resource | None,
-    place: Place,
+    control_plane: ControlPlaneInfo,
     unknown_fields: FieldValidation = FieldValidation.STRICT,
     patch_checks: PatchChecks | None = None,
 ) -> Admitted:
     """The resource that a draft makes, on top of what is stored under the same core name."""
     draft = _with_kept_labels(draft, stored)
-    wanted = identity.of(draft, place)
-    violations = [*_identity_violations(draft, wanted, place), *_label_violations(draft, wanted, place)]
+    wanted = identity.of(draft, control_plane)
+    violations = [
+        *_identity_violations(draft, wanted, control_plane),
+        *_label_violations(draft, wanted, control_plane),
+    ]
     about = About(
-        place=place,
+        control_plane=control_plane,
         name=wanted.key.name,
         mesh=wanted.key.mesh,
         namespace=wanted.key.namespace,
@@ -68,7 +71,7 @@ def admitted(
     violations += [v for v in found if v.rule != UNKNOWN or is_strict]
     if violations:
         raise Invalid(violations)
-    computed = computed_labels(draft, wanted, place)
+    computed = computed_labels(draft, wanted, control_plane)
     if stored is not None:
         # Only who writes it asks for another display name; a name that differs is told below as such.
         named = {labels.DISPLAY_NAME: stored.labels.get(labels.DISPLAY_NAME, stored.name)}
@@ -84,31 +87,31 @@ def admitted(
     return Admitted(made, told_texts(warnings), replaces, tuple(ignorable))
 
 
-def identity_of(draft: Draft, stored: Resource | None, place: Place) -> Identity:
+def identity_of(draft: Draft, stored: Resource | None, control_plane: ControlPlaneInfo) -> Identity:
     """Where a draft is to be stored, on top of what is stored under the same core name."""
-    return identity.of(_with_kept_labels(draft, stored), place)
+    return identity.of(_with_kept_labels(draft, stored), control_plane)
 
 
-def is_stored(draft: Draft, stored: Resource, place: Place) -> bool:
+def is_stored(draft: Draft, stored: Resource, control_plane: ControlPlaneInfo) -> bool:
     """Whether a draft says what is stored and nothing else; that was admitted when it was written."""
     kept = _with_kept_labels(draft, stored)
-    wanted = identity.of(kept, place)
+    wanted = identity.of(kept, control_plane)
     return (
         (wanted.key, wanted.core_name) == (stored.key, stored.core_name)
         and not draft.unknown
         and draft.labels.items() <= stored.labels.items()
-        and not any(_origin_violations(kept, wanted, place))
+        and not any(_origin_violations(kept, wanted, control_plane))
         and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
-        and computed_labels(kept, wanted, place) == stored.labels
+        and computed_labels(kept, wanted, control_plane) == stored.labels
     )
 
 
-def is_restated(draft: Draft, stored: Resource, place: Place) -> bool:
+def is_restated(draft: Draft, stored: Resource, control_plane: ControlPlaneInfo) -> bool:
     """Whether a Dataplane that a proxy brings says nothing else than one that an operator wrote.
 
     Labels that say who brought it, and which run of it, are the proxy's own; the operator may have more.
     """
-    wanted = identity.of(_with_kept_labels(draft, stored), place)
+    wanted = identity.of(_with_kept_labels(draft, stored), control_plane)
     own = {name: value for name, value in draft.labels.items() if name not in _PROXYS_OWN}
     return (
         wanted.key == stored.key
@@ -154,13 +157,15 @@ def _spec_of_same_run(draft: Draft, stored: Resource | None) -> Json:
     return stored.spec
 
 
-def _identity_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
+def _identity_violations(
+    draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo
+) -> Iterator[Violation]:
     kind, name = draft.kind, wanted.key.name
     field = "name" if draft.form is Form.PLAIN else "metadata.name"
     found = list(names.identifier(draft.name, field))
     yield from found
     if not found:
-        yield from _length_violations(kind, name, wanted, place, field)
+        yield from _length_violations(kind, name, wanted, control_plane, field)
     if kind.is_mesh_scoped and not names.is_dns1035_label(wanted.key.mesh):
         yield Violation("mesh", f'"{wanted.key.mesh}" cannot be a mesh: {names.DNS1035_MESSAGE}', "name")
     namespace = wanted.key.namespace
@@ -171,14 +176,16 @@ def _identity_violations(draft: Draft, wanted: Identity, place: Place) -> Iterat
         yield Violation(
             at, f'"{namespace}" is reserved for objects of a mesh that have no namespace', "reserved"
         )
-    elif namespace and kind.system_namespace_only and namespace != place.system_namespace:
-        yield Violation(at, f"{kind.name} is allowed in namespace {place.system_namespace} only", "namespace")
+    elif namespace and kind.system_namespace_only and namespace != control_plane.system_namespace:
+        yield Violation(
+            at, f"{kind.name} is allowed in namespace {control_plane.system_namespace} only", "namespace"
+        )
 
 
 def _length_violations(
-    kind: Kind, name: str, wanted: Identity, place: Place, field: str
+    kind: Kind, name: str, wanted: Identity, control_plane: ControlPlaneInfo, field: str
 ) -> Iterator[Violation]:
-    if place.federated and len(f"{place.zone}.{wanted.core_name}") >= names.NAME_LENGTH_MAX:
+    if control_plane.federated and len(f"{control_plane.zone}.{wanted.core_name}") >= names.NAME_LENGTH_MAX:
         yield Violation(field, "the length of the name must be shorter", "length")
     if not kind.dns_name:
         return
@@ -194,8 +201,8 @@ def _is_kri_part(kind: Kind) -> bool:
     return kind.name in ("Mesh", "Zone")
 
 
-def _label_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
-    yield from _origin_violations(draft, wanted, place)
+def _label_violations(draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo) -> Iterator[Violation]:
+    yield from _origin_violations(draft, wanted, control_plane)
     yield from labels.syntax(draft.labels, _labels_field(draft))
 
 
@@ -203,28 +210,30 @@ def _labels_field(draft: Draft) -> str:
     return "labels" if draft.form is Form.PLAIN else "metadata.labels"
 
 
-def _origin_violations(draft: Draft, wanted: Identity, place: Place) -> Iterator[Violation]:
+def _origin_violations(
+    draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo
+) -> Iterator[Violation]:
     written = draft.labels
     field = _labels_field(draft)
     origin = written.get(labels.ORIGIN)
     at = key(field, labels.ORIGIN)
     if origin is not None and origin not in ("global", "zone"):
         yield Violation(at, f'unknown resource origin "{origin}"', "enum")
-    elif place.is_global and origin not in (None, "global"):
+    elif control_plane.is_global and origin not in (None, "global"):
         yield Violation(at, "the origin label must be set to 'global'", "origin")
-    elif place.federated and not draft.kind.inline and origin != "zone":
+    elif control_plane.federated and not draft.kind.inline and origin != "zone":
         yield Violation(at, "the origin label must be set to 'zone'", "origin")
-    if not place.is_global:
-        yield from _zone_label_violations(written, wanted, place, field)
+    if not control_plane.is_global:
+        yield from _zone_label_violations(written, wanted, control_plane, field)
 
 
 def _zone_label_violations(
-    written: Mapping[str, str], wanted: Identity, place: Place, field: str
+    written: Mapping[str, str], wanted: Identity, control_plane: ControlPlaneInfo, field: str
 ) -> Iterator[Violation]:
     zone, mesh = written.get(labels.ZONE), written.get(labels.MESH)
-    if zone is not None and zone != place.zone:
+    if zone is not None and zone != control_plane.zone:
         yield Violation(
-            key(field, labels.ZONE), f"{labels.ZONE} label should have {place.zone} value", "zone"
+            key(field, labels.ZONE), f"{labels.ZONE} label should have {control_plane.zone} value", "zone"
         )
     if mesh is not None and wanted.key.mesh and mesh != wanted.key.mesh:
         yield Violation(
@@ -242,7 +251,7 @@ def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
         yield violation
     if not broken:
         try:
-            role.of(draft.kind, draft.kind.clean(draft.spec), about.namespace, about.place)
+            role.of(draft.kind, draft.kind.clean(draft.spec), about.namespace, about.control_plane)
         except role.MixedRoles as error:
             yield Violation("spec", str(error), "role")
 
@@ -264,15 +273,15 @@ def _warnings(draft: Draft, about: About) -> Iterator[str]:
         yield f'name "{about.name}" is no RFC 1035 label, so it cannot be part of a host name'
 
 
-def computed_labels(draft: Draft, wanted: Identity, place: Place) -> Mapping[str, str]:
+def computed_labels(draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo) -> Mapping[str, str]:
     """The labels to store: what the user wrote, and what follows from where and how it was written."""
     kind = draft.kind
     computed = dict(draft.labels)
     computed[labels.DISPLAY_NAME] = wanted.key.name
-    computed[labels.ORIGIN] = place.origin
+    computed[labels.ORIGIN] = control_plane.origin
     if kind.is_mesh_scoped:
         computed.setdefault(labels.MESH, wanted.key.mesh)
-    if place.is_global:
+    if control_plane.is_global:
         computed.pop(labels.ZONE, None)
     if wanted.key.zone:
         computed.setdefault(labels.ZONE, wanted.key.zone)
@@ -282,7 +291,9 @@ def computed_labels(draft: Draft, wanted: Identity, place: Place) -> Mapping[str
     if kind.proxy_type is not None:
         computed[labels.PROXY_TYPE] = kind.proxy_type(kind.clean(draft.spec))
     if kind.policy is not None and wanted.key.namespace:
-        computed[labels.ROLE] = role.of(kind, kind.clean(draft.spec), wanted.key.namespace, place).value
+        computed[labels.ROLE] = role.of(
+            kind, kind.clean(draft.spec), wanted.key.namespace, control_plane
+        ).value
     return {name: computed[name] for name in sorted(computed)}
 
 

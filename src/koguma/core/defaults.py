@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.model.schema import Json
 
 
@@ -29,9 +29,9 @@ def _generator(name: str, selects: str, wanted: Mapping[str, str], template: str
     return {"type": "HostnameGenerator", "name": name, "spec": spec}
 
 
-def hostname_generators(place: Place) -> Iterator[Mapping[str, Json]]:
+def hostname_generators(control_plane: ControlPlaneInfo) -> Iterator[Mapping[str, Json]]:
     """Host names for services: the local ones in a zone, the synced ones from Global."""
-    if not place.is_global:
+    if not control_plane.is_global:
         origin = {"kuma.io/origin": "zone"}
         local = {**origin, "kuma.io/env": "universal"}
         yield _generator(

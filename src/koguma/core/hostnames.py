@@ -157,7 +157,7 @@ def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[HostnameCl
     service = _tagged_service(resource)
     if not service or services.mode(db, destination.mesh) == _WITHOUT_LEGACY:
         return
-    is_foreign = destination.zone != world.place(db).zone
+    is_foreign = destination.zone != world.control_plane(db).zone
     rank = (_LEGACY_RANK + is_foreign, "", "")
     # Kuma has `a_b.mesh` and `a.b.mesh`; `_` is no character of host names, so only the second is one.
     hostname = f"{service.replace('_', '.').lower()}.{_LEGACY_DOMAIN}"

@@ -7,9 +7,9 @@ key, which is the KRI without its section.
 import msgspec
 
 from koguma.model import labels
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.forms import NO_NAMESPACE_PREFIX, Draft, Form, reserved_namespace
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.model.resource import Key
 
 DEFAULT_MESH = "default"
@@ -23,13 +23,13 @@ class Identity(msgspec.Struct, frozen=True):
     core_name: str
 
 
-def of(draft: Draft, place: Place) -> Identity:
+def of(draft: Draft, control_plane: ControlPlaneInfo) -> Identity:
     """The identity that a draft asks for."""
     kind = draft.kind
     mesh = (draft.mesh or DEFAULT_MESH) if kind.is_mesh_scoped else ""
     # What is written on Global is of no zone, also if it was exported from one and still has its label.
-    written = "" if place.is_global else draft.labels.get(labels.ZONE)
-    zone = written or local_zone(kind, place)
+    written = "" if control_plane.is_global else draft.labels.get(labels.ZONE)
+    zone = written or local_zone(kind, control_plane)
     if draft.form is Form.KUBERNETES:
         namespace = _kubernetes_namespace(draft, mesh)
         core_name = f"{draft.name}.{namespace}" if namespace else draft.name
@@ -40,9 +40,9 @@ def of(draft: Draft, place: Place) -> Identity:
     return Identity(Key(kind.name, mesh, zone, namespace, name), draft.name)
 
 
-def local_zone(kind: Kind, place: Place) -> str:
+def local_zone(kind: Kind, control_plane: ControlPlaneInfo) -> str:
     """The zone part of what is written here: only kinds that zones own carry it."""
-    return "" if place.is_global or not kind.sync.provided_by_zone else place.zone
+    return "" if control_plane.is_global or not kind.sync.provided_by_zone else control_plane.zone
 
 
 def _kubernetes_namespace(draft: Draft, mesh: str) -> str:

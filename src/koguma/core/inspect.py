@@ -21,7 +21,7 @@ from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Proxy
 from koguma.model import labels, tags, target_ref
-from koguma.model.place import Place
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -282,7 +282,7 @@ def _listener(of: Json) -> Json:
     return {"port": of.get("port") or 0, "protocol": of.get("protocol") or "TCP", "hosts": [host]}
 
 
-def gateway_proxy(gateway: Resource, place: Place) -> Resource:
+def gateway_proxy(gateway: Resource, control_plane: ControlPlaneInfo) -> Resource:
     """A proxy as it would serve a MeshGateway: a built-in gateway with the tags of the first selector."""
     selectors = gateway.spec.get("selectors")
     own: Json = (selectors[0].get("match") if selectors else None) or {}
@@ -290,11 +290,11 @@ def gateway_proxy(gateway: Resource, place: Place) -> Resource:
     return Resource(
         kind="Dataplane",
         mesh=gateway.mesh,
-        zone=place.zone,
+        zone=control_plane.zone,
         namespace=gateway.namespace,
         name=gateway.name,
         core_name=gateway.core_name,
-        labels={labels.ORIGIN: place.origin, labels.MESH: gateway.mesh},
+        labels={labels.ORIGIN: control_plane.origin, labels.MESH: gateway.mesh},
         spec={"networking": {"address": "127.0.0.1", "gateway": serving}},
     )
 

@@ -9,19 +9,19 @@ from collections.abc import Iterable, Mapping
 from koguma.core import world
 from koguma.core.incremental import Db
 from koguma.core.inputs import InputChange
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind, Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 
-def load(kinds: Kinds, place: Place, resources: Iterable[Resource]) -> Db:
+def load(kinds: Kinds, control_plane: ControlPlaneInfo, resources: Iterable[Resource]) -> Db:
     """A database that answers questions about these objects."""
     db = Db()
     with db.change() as change:
         for kind in kinds:
             change.set(world.KINDS, kind.name, kind)
-        change.set(world.PLACE, "here", place)
+        change.set(world.CONTROL_PLANE, "here", control_plane)
         for resource in resources:
             _put(change, kinds.by_name.get(resource.kind), resource)
     return db

@@ -6,8 +6,8 @@ Roles decide whom a policy reaches and which of two wins: system < producer < co
 from enum import Enum
 
 from koguma.model import target_ref
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.model.schema import Json
 
 
@@ -28,9 +28,9 @@ _PRODUCER_KINDS = ("MeshService", *target_ref.ROUTES)
 _PRODUCER_LABELS = {"kuma.io/display-name", "k8s.kuma.io/namespace"}
 
 
-def of(kind: Kind, spec: Json, namespace: str, place: Place) -> PolicyRole:
+def of(kind: Kind, spec: Json, namespace: str, control_plane: ControlPlaneInfo) -> PolicyRole:
     """The role of a policy that fits its schema."""
-    if kind.policy is None or namespace in ("", place.system_namespace):
+    if kind.policy is None or namespace in ("", control_plane.system_namespace):
         return PolicyRole.SYSTEM
     to = spec.get("to") or ()
     if to and spec.get("from"):

@@ -106,7 +106,7 @@ class DesiredServices(msgspec.Struct, frozen=True):
 @question
 def desired(db: Db, mesh: str) -> DesiredServices:
     """What should be there. One more Dataplane that offers what others offer already changes nothing."""
-    here = world.place(db)
+    here = world.control_plane(db)
     if here.is_global or mode(db, mesh) == _OFF:
         return DesiredServices(mesh, here.zone, is_on=False)
     found: dict[tuple[str, str], dict[OfferedPort, Key]] = {}

@@ -96,11 +96,11 @@ def facts(db: Db, destination: Key) -> Facts:
 
 def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:
     match destination.kind:
-        case "MeshService" if destination.zone == world.place(db).zone:
+        case "MeshService" if destination.zone == world.control_plane(db).zone:
             found = endpoints.selected(db, destination)
             is_mtls_on = tls.mtls(db, destination.mesh) is not None
             return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found), is_mtls_on)
-        case workloads.KIND if destination.zone == world.place(db).zone:
+        case workloads.KIND if destination.zone == world.control_plane(db).zone:
             found = tuple((key, inbound_sections(db, key)) for key in workloads.members(db, destination))
             return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found))
         case "MeshMultiZoneService":

@@ -54,7 +54,7 @@ _MEMBERS_BY_WORKLOAD = Index(world.RESOURCES, _of_workload)
 @question
 def desired(db: Db, mesh: str) -> DesiredWorkloads:
     """What should be there; one more Dataplane of a workload that is there already changes nothing here."""
-    here = world.place(db)
+    here = world.control_plane(db)
     if here.is_global:
         return DesiredWorkloads()
     found: dict[Key, Key] = {}

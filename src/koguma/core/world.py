@@ -1,7 +1,7 @@
 """World: who is there. Proxies and destinations, read from stored objects into the words of the engine.
 
-The inputs are the stored objects themselves, the kinds, and the place. Everything here is read from specs as
-users wrote them; nothing is filled in but what follows from the object itself.
+The inputs are the stored objects themselves, the kinds, and which control plane this is. Everything here is
+read from specs as users wrote them; nothing is filled in but what follows from the object itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ import msgspec
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
 from koguma.model import labels, tags
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 RESOURCES: Input[Key, Resource] = Input("resources")
 UNREADABLE: Input[Key, str] = Input("unreadable")  # stored objects that are no resources here, and why
 KINDS: Input[str, Kind] = Input("kinds")
-PLACE: Input[str, Place] = Input("place")
+CONTROL_PLANE: Input[str, ControlPlaneInfo] = Input("control plane")
 
 BY_KIND = Index(RESOURCES, lambda key, _resource: [(key.kind, key.mesh)])
 BY_KIND_EVERYWHERE = Index(RESOURCES, lambda key, _resource: [key.kind])
@@ -119,9 +119,9 @@ def kind_of(db: Db, name: str) -> Kind:
 
 
 @question
-def place(db: Db) -> Place:
+def control_plane(db: Db) -> ControlPlaneInfo:
     """Which control plane this is."""
-    return PLACE.get(db, "here") or Place()
+    return CONTROL_PLANE.get(db, "here") or ControlPlaneInfo()
 
 
 @question

@@ -13,10 +13,10 @@ import msgspec
 from koguma.core import identity
 from koguma.kinds import KINDS
 from koguma.model import documents, forms, labels, tags
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.schema import Json
 
 LOOPBACK: Final = "127.0.0.1"
@@ -277,7 +277,7 @@ def _with_mesh_label(document: Json) -> Json:
 
 
 def _from_draft(draft: Draft) -> DataplaneProxy:
-    identified = identity.of(draft, Place())
+    identified = identity.of(draft, ControlPlaneInfo())
     own_labels = dict(draft.labels)
     if identified.key.namespace:
         own_labels[labels.NAMESPACE] = identified.key.namespace

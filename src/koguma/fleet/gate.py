@@ -104,7 +104,7 @@ class ProxyGate:
 
     def check_restated(self, draft: Draft, stored: Resource) -> None:
         """Raise Invalid unless a proxy brings what an operator wrote, and nothing else."""
-        if not admission.is_restated(draft, stored, self._context.place):
+        if not admission.is_restated(draft, stored, self._context.control_plane):
             raise Invalid([Violation("name", _not_the_operators(stored), "operator")])
 
 

@@ -91,7 +91,7 @@ class Registration:
         """What there is to write; Invalid where it may not be, Forbidden where the token is not for it."""
         draft = forms.read_plain(given, self._context.kinds["Dataplane"])
         before = self._gate.stored(draft)
-        if before is not None and is_stored(draft, before, self._context.place):
+        if before is not None and is_stored(draft, before, self._context.control_plane):
             self._gate.check_stored(claims, before)
             return Plan(given, claims, before, before, ())  # most proxies that come back bring the same
         if before is not None and not is_registered(before):

@@ -9,9 +9,9 @@ from koguma.kube import faults, places
 from koguma.kube.kinds import parts
 from koguma.kube.registry import KOGUMA, KUMA, Endpoint
 from koguma.model import forms, labels
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft, Form
-from koguma.model.place import Place
 from koguma.model.resource import Meta, Resource
 from koguma.model.schema import Json, json_type, unknown_fields
 from koguma.model.violation import Violation, child, item, key
@@ -40,10 +40,10 @@ _OWNER_FLAGS: Final = ("controller", "blockOwnerDeletion")
 _ANNOTATION_BYTES_MAX: Final = 256 * 1024
 
 
-def document(resource: Resource, endpoint: Endpoint, place: Place) -> dict[str, Json]:
+def document(resource: Resource, endpoint: Endpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
     """An object as its endpoint shows it."""
     kind = endpoint.kind
-    metadata = _metadata(resource, endpoint, place)
+    metadata = _metadata(resource, endpoint, control_plane)
     shown: dict[str, Json] = {
         "apiVersion": endpoint.api_version,
         "kind": endpoint.kind_name,
@@ -69,8 +69,8 @@ def _converted(resource: Resource, endpoint: Endpoint) -> Json:
         return resource.spec
 
 
-def _metadata(resource: Resource, endpoint: Endpoint, place: Place) -> dict[str, Json]:
-    at, meta = places.spot(resource, endpoint.kind, place), resource.meta
+def _metadata(resource: Resource, endpoint: Endpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
+    at, meta = places.spot(resource, endpoint.kind, control_plane), resource.meta
     shown: dict[str, Json] = {"name": at.name}
     if endpoint.namespaced:
         shown["namespace"] = at.namespace

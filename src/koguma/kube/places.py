@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from koguma.model import forms
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 
 
@@ -31,23 +31,23 @@ def is_namespaced(kind: Kind) -> bool:
     return kind.namespaced or (kind.is_mesh_scoped and not is_native(kind))
 
 
-def spot(resource: Resource, kind: Kind, place: Place) -> Spot:
+def spot(resource: Resource, kind: Kind, control_plane: ControlPlaneInfo) -> Spot:
     """Where an object appears."""
     if is_native(kind):
         return Spot(resource.namespace, resource.name)
     if not is_namespaced(kind):
         return Spot("", resource.core_name)
-    if is_foreign(resource, place):
-        return Spot(place.system_namespace, resource.core_name)
+    if is_foreign(resource, control_plane):
+        return Spot(control_plane.system_namespace, resource.core_name)
     return Spot(resource.namespace or forms.reserved_namespace(resource.mesh), resource.name)
 
 
-def is_foreign(resource: Resource, place: Place) -> bool:
+def is_foreign(resource: Resource, control_plane: ControlPlaneInfo) -> bool:
     """Whether another control plane wrote it, and it came here by sync."""
-    if place.is_global:
+    if control_plane.is_global:
         return bool(resource.zone)
-    return (bool(resource.zone) and resource.zone != place.zone) or (
-        place.federated and resource.origin == "global"
+    return (bool(resource.zone) and resource.zone != control_plane.zone) or (
+        control_plane.federated and resource.origin == "global"
     )
 
 
@@ -65,7 +65,9 @@ class Search(NamedTuple):
     names: tuple[tuple[str, str], ...]  # mesh, core name
 
 
-def search(kind: Kind, wanted: Spot, zone: str, meshes: Iterable[str], place: Place) -> Search:
+def search(
+    kind: Kind, wanted: Spot, zone: str, meshes: Iterable[str], control_plane: ControlPlaneInfo
+) -> Search:
     """Where to look; what is found has to be shown at this very spot. `zone`: of what is written here."""
     if is_native(kind):
         return Search((Key(kind.stored_as, "", "", wanted.namespace, wanted.name),), ())
@@ -76,15 +78,15 @@ def search(kind: Kind, wanted: Spot, zone: str, meshes: Iterable[str], place: Pl
         return Search((), ((reserved if kind.is_mesh_scoped else "", wanted.name),))
     there = tuple(meshes) if kind.is_mesh_scoped else ("",)
     keys = tuple(Key(kind.stored_as, mesh, zone, wanted.namespace, wanted.name) for mesh in there)
-    is_system = wanted.namespace == place.system_namespace
+    is_system = wanted.namespace == control_plane.system_namespace
     return Search(keys, tuple((mesh, wanted.name) for mesh in there) if is_system else ())
 
 
 def sorted_by_spot(
-    resources: Iterable[Resource], kind: Kind, place: Place
+    resources: Iterable[Resource], kind: Kind, control_plane: ControlPlaneInfo
 ) -> Iterator[tuple[Spot, Resource]]:
     """Objects in the order of their namespaces and names."""
-    placed = [(spot(resource, kind, place), resource) for resource in resources]
+    placed = [(spot(resource, kind, control_plane), resource) for resource in resources]
     placed.sort(key=_spot)
     return iter(placed)
 

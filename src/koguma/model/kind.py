@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import msgspec
 
 from koguma.model import ref_kinds
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import NotFound
 from koguma.model.legacy_kinds import successor
 from koguma.model.nearest import nearest
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
-from koguma.model.place import Place
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
 from koguma.model.violation import Violation
 
@@ -125,7 +125,7 @@ class PatchChecks(Protocol):
 class About(msgspec.Struct, frozen=True):
     """What a validator may know beside the spec: whose it is, where it lives, what it was before."""
 
-    place: Place
+    control_plane: ControlPlaneInfo
     name: str
     mesh: str = ""
     namespace: str = ""
@@ -136,7 +136,7 @@ class About(msgspec.Struct, frozen=True):
     @property
     def is_system(self) -> bool:
         """Whether this object's policy role is `system`: no namespace, or the system one."""
-        return self.namespace in ("", self.place.system_namespace)
+        return self.namespace in ("", self.control_plane.system_namespace)
 
 
 def _as_written(spec: Json) -> Json:
@@ -290,13 +290,13 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
         return words, f"{words}s"
 
-    def read_only_at(self, place: Place) -> bool:
+    def read_only_at(self, control_plane: ControlPlaneInfo) -> bool:
         """Whether this control plane must not write it."""
         if self.read_only:
             return True
-        if place.is_global:
+        if control_plane.is_global:
             return not self.sync.provided_by_global
-        return place.federated and not self.sync.provided_by_zone
+        return control_plane.federated and not self.sync.provided_by_zone
 
 
 class Kinds:

@@ -23,15 +23,15 @@ from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import Bundle, Snapshot
 from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.place import Place
 from koguma.model.resource import Key, Resource
 
 
 class Claim(msgspec.Struct, frozen=True):
     """Inputs, and what came out."""
 
-    place: Place
+    control_plane: ControlPlaneInfo
     envoy: str  # the binary whose schema was used
     resources: tuple[Resource, ...]
     nodes: tuple[tuple[Key, NodeMetadata], ...]
@@ -46,11 +46,11 @@ class Difference(msgspec.Struct, frozen=True):
     found: str
 
 
-def claim(db: Db, place: Place, envoy: str, proxies: Iterable[Key]) -> Claim:
+def claim(db: Db, control_plane: ControlPlaneInfo, envoy: str, proxies: Iterable[Key]) -> Claim:
     """What an engine claims about some proxies."""
     digests = Digests()
     return Claim(
-        place,
+        control_plane,
         envoy,
         tuple(resource for _, resource in world.RESOURCES.items(db)),
         tuple(network.NODE_METADATA.items(db)),
@@ -84,7 +84,7 @@ class Digests:
 
 def disproved(made: Claim, kinds: Kinds, encoder: Encoder) -> Iterator[Difference]:
     """The proxies for which a compile from scratch gives something else."""
-    db = pipeline.load(kinds, made.place, made.resources)
+    db = pipeline.load(kinds, made.control_plane, made.resources)
     with db.change() as change:
         change.set(encoding.ENCODER, "envoy", encoder)
         for key, node in made.nodes:

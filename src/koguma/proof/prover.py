@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from koguma.application.live_engine import LiveEngine
-from koguma.model.place import Place
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.resource import Key
 from koguma.proof import from_scratch
 from koguma.proof.from_scratch import Claim, Difference
@@ -36,7 +36,7 @@ class Prover:
     def __init__(
         self,
         control: LiveEngine,
-        place: Place,
+        control_plane: ControlPlaneInfo,
         envoy: str,
         proxies: Callable[[], frozenset[Key]],
         clock: Callable[[], datetime],
@@ -51,7 +51,7 @@ class Prover:
         self.every_seconds = 0.0  # 0: only when asked
         self._owed_since = clock()  # since when proxies wait for a proof
         self._control = control
-        self._place = place
+        self._place = control_plane
         self._envoy = envoy
         self._proxies = proxies
         self._clock = clock

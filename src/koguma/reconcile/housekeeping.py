@@ -66,7 +66,9 @@ class Housekeeper:
 
     def _namespace_of(self, resource: Resource) -> str:
         kind = self._catalog.kind(resource.kind)
-        return places.spot(resource, kind, self._context.place).namespace if kind else resource.namespace
+        return (
+            places.spot(resource, kind, self._context.control_plane).namespace if kind else resource.namespace
+        )
 
     def _is_hidden(self, reference: Json) -> bool:
         """Whether an object that cannot be read has the name that a reference says."""
@@ -78,7 +80,11 @@ class Housekeeper:
     async def _fill(self) -> None:
         """Namespaces that are there in any case, and those that stored objects are in."""
         state = self._context.state
-        wanted = {DEFAULT_NAMESPACE, self._context.place.system_namespace, forms.reserved_namespace("")}
+        wanted = {
+            DEFAULT_NAMESPACE,
+            self._context.control_plane.system_namespace,
+            forms.reserved_namespace(""),
+        }
         wanted |= {forms.reserved_namespace(mesh.name) for mesh in state.listed("Mesh")}
         wanted |= {key.namespace for key in state.stored_keys() if key.namespace}
         missing = sorted(wanted - {each.name for each in self._namespaces()})

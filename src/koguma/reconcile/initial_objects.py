@@ -45,10 +45,10 @@ async def fill(context: Context, settings: Settings) -> None:
 
 async def fill_zone(context: Context) -> str:
     """Every start in zone mode makes sure that the zone itself is an object; answers a warning, if any."""
-    if context.place.is_global:
+    if context.control_plane.is_global:
         return ""
-    others = [zone.name for zone in context.state.listed("Zone") if zone.name != context.place.zone]
-    document = {"type": "Zone", "name": context.place.zone, "enabled": True}
+    others = [zone.name for zone in context.state.listed("Zone") if zone.name != context.control_plane.zone]
+    document = {"type": "Zone", "name": context.control_plane.zone, "enabled": True}
     zone = transactions.made_here(context, document)
     if context.state.get(zone.key) is None:
         await _write_once(context, [zone], "start of the zone")
@@ -56,13 +56,13 @@ async def fill_zone(context: Context) -> str:
         return ""
     return (
         f'this store also has the zone "{others[0]}"; what was written there can be read and deleted here,'
-        f' not changed. Was --zone-name "{context.place.zone}" meant?'
+        f' not changed. Was --zone-name "{context.control_plane.zone}" meant?'
     )
 
 
 async def fill_kubernetes(context: Context) -> None:
     """Every start makes sure of the roles and namespaces that users of the Kubernetes form expect."""
-    places = (identity.DEFAULT_NAMESPACE, context.place.system_namespace)
+    places = (identity.DEFAULT_NAMESPACE, context.control_plane.system_namespace)
     wanted = [namespaces.resource_of(name) for name in places]
     documents = (*rbac_defaults.default_roles(context.kinds), *rbac_defaults.default_bindings())
     wanted += [_native(document) for document in documents]
@@ -109,7 +109,7 @@ def _documents(context: Context, settings: Settings) -> Iterator[Json]:
     for purpose in (USER, ZONE):
         yield {"type": "GlobalSecret", "name": purpose.key_name(1), "data": context.signing_key()}
     if not settings.skip_hostname_generators:
-        yield from defaults.hostname_generators(context.place)
+        yield from defaults.hostname_generators(context.control_plane)
 
 
 def cluster_id(context: Context) -> str:

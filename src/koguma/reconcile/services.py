@@ -72,7 +72,7 @@ class ServiceGenerator:
             return ()
         # Everything is asked before anything is written: a write lets the database change.
         required = workloads.desired(db, mesh)
-        changes = workloads.plan(required, workloads.stored(db, mesh), self.context.place.zone)
+        changes = workloads.plan(required, workloads.stored(db, mesh), self.context.control_plane.zone)
         await self._reconcile_services(db, mesh)
         workload_problems = (*required.problems, *await self._write(mesh, changes))
         self._note(mesh, (*self._service_problems.get(mesh, ()), *workload_problems))

@@ -116,7 +116,7 @@ class StatusWriter:
 
     async def settle(self, meshes: Iterable[str]) -> None:
         """Write what these meshes lack, and others that claim the same address."""
-        if self.context.place.is_global:  # how a service is called is for zones to say
+        if self.context.control_plane.is_global:  # how a service is called is for zones to say
             self._loop.clear()
             return
         await self._loop.settle(meshes)

@@ -16,8 +16,8 @@ import msgspec
 
 from koguma.model import documents, names
 from koguma.model.access import BUILTIN_ROLES, Binding, Role
+from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.errors import Invalid
-from koguma.model.place import Mode, Place
 from koguma.model.redacted import SHOWN, masked_url
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
@@ -131,10 +131,10 @@ class Settings(Spec):
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 
     @property
-    def place(self) -> Place:
+    def control_plane(self) -> ControlPlaneInfo:
         """Which control plane these settings make."""
         is_global = self.mode == "global"
-        return Place(
+        return ControlPlaneInfo(
             mode=Mode(self.mode),
             zone="" if is_global else self.zone_name,
             system_namespace=self.system_namespace,

@@ -70,21 +70,21 @@ class Finder:
 
     def find(self, endpoint: Endpoint, namespace: str, name: str) -> Resource | Unreadable | None:
         """What is stored at a place, readable or not."""
-        kind, place, state = endpoint.kind, self._context.place, self._context.state
+        kind, control_plane, state = endpoint.kind, self._context.control_plane, self._context.state
         wanted = Spot(namespace if endpoint.namespaced else "", name)
-        zone = identity.local_zone(kind, place)
+        zone = identity.local_zone(kind, control_plane)
         meshes = [mesh.name for mesh in state.listed("Mesh")]
-        looked = places.search(kind, wanted, zone, meshes, place)
+        looked = places.search(kind, wanted, zone, meshes, control_plane)
         for key in looked.keys:
             found = state.entry(key)
             if isinstance(found, Unreadable):
                 return found
-            if found is not None and places.spot(found, kind, place) == wanted:
+            if found is not None and places.spot(found, kind, control_plane) == wanted:
                 return found
         for mesh, core_name in looked.names:
             held = state.holder(kind.stored_as, mesh, core_name)
             found = state.entry(held) if held else None
-            if isinstance(found, Unreadable) or (found and places.spot(found, kind, place) == wanted):
+            if isinstance(found, Unreadable) or (found and places.spot(found, kind, control_plane) == wanted):
                 return found
         return None
 
@@ -99,7 +99,7 @@ class Finder:
         listed = state.listed(stored_as)
         known = self._sorted.get(stored_as)
         if known is None or known[0] is not listed:
-            placed = tuple(places.sorted_by_spot(listed, endpoint.kind, self._context.place))
+            placed = tuple(places.sorted_by_spot(listed, endpoint.kind, self._context.control_plane))
             known = self._sorted[stored_as] = (listed, placed)
         return Snapshot(state.revision, known[1])
 

@@ -104,7 +104,7 @@ class Reading:
             fields = FieldSelector((*fields.terms, Term(selectors.NAME, is_equal=True, value=target.name)))
         if labels.is_everything and fields.is_everything:
             return None
-        reads_spec, place = selectable.reads_spec(fields), self._context.place
+        reads_spec, control_plane = selectable.reads_spec(fields), self._context.control_plane
 
         def fits(resource: Resource) -> bool:
             if not labels.matches(resource.labels):
@@ -113,7 +113,7 @@ class Reading:
                 return True
             if reads_spec:
                 return fields.matches(selectable.value_of(self._answers.shown.document(resource, endpoint)))
-            spot = places.spot(resource, endpoint.kind, place)
+            spot = places.spot(resource, endpoint.kind, control_plane)
             names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}
             return fields.matches(names.__getitem__)
 

@@ -61,4 +61,4 @@ class KubeShown:
 
     def document(self, resource: Resource, endpoint: Endpoint) -> dict[str, Json]:
         """The whole object in the endpoint's version, for writers; `seen` is for answers."""
-        return codec.document(resource, endpoint, self._context.place)
+        return codec.document(resource, endpoint, self._context.control_plane)

@@ -40,7 +40,7 @@ class Target(msgspec.Struct, frozen=True):
 def check_writable(context: Context, target: Target, verb: str) -> None:
     """Raise NotAllowed where nobody may do this to objects of an endpoint, or not on this control plane."""
     endpoint = target.endpoint
-    if not places.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.place):
+    if not places.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
         raise NotAllowed(plain.read_only_reason(endpoint.kind, context))
     if verb not in endpoint.verbs:
         raise NotAllowed("the server does not allow this method on the requested resource")

@@ -151,7 +151,7 @@ class Watching:
         if made is None:
             if len(self._made) >= _MADE_MAX:
                 self._made.clear()
-            spot = places.spot(change.resource, endpoint.kind, self._context.place)
+            spot = places.spot(change.resource, endpoint.kind, self._context.control_plane)
             made = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
             if not self._answers.shown.is_seen_differently(change.resource):
                 self._made[key] = made
@@ -172,7 +172,7 @@ class Watching:
     def _is_there(self, resource: Resource, target: Target) -> bool:
         if target.namespace is None or not target.endpoint.namespaced:
             return True
-        spot = places.spot(resource, target.endpoint.kind, self._context.place)
+        spot = places.spot(resource, target.endpoint.kind, self._context.control_plane)
         return spot.namespace == target.namespace
 
     def _selected(self, change: Change, teller: "_Teller", fits: Fits) -> Iterator[bytes]:

@@ -276,7 +276,7 @@ def _chosen(source: Json) -> tuple[str, str]:
 @question
 def _secret(db: Db, mesh: str, zone: str, name: str) -> str | None:
     """What a Secret holds: the one from the same zone, or from here, before one from elsewhere."""
-    here = world.place(db).zone
+    here = world.control_plane(db).zone
     keys = [key for key in world.BY_KIND.keys(db, ("Secret", mesh)) if key.name == name]
     for key in sorted(keys, key=lambda key: (key.zone != zone, key.zone != here, key)):
         found = world.RESOURCES.get(db, key)

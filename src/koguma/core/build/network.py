@@ -188,7 +188,7 @@ def likely_node_metadata(networking: "Networking") -> NodeMetadata:
 
 def machine(db: Db, node: NodeMetadata) -> MachineAccess:
     """What policies may do on the machine of a proxy: what both the proxy and the control plane allow."""
-    may_read = world.place(db).allow_proxy_data_sources and node.allows_data_sources
+    may_read = world.control_plane(db).allow_proxy_data_sources and node.allows_data_sources
     return MachineAccess(node.log_directories, may_read)
 
 

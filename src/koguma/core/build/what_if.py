@@ -21,7 +21,9 @@ def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
     """A database in which these objects are written too."""
     stored = {key: row for key, row in world.RESOURCES.items(db) if _is_seen_from(key, mesh)}
     stored |= {resource.key: resource for resource in written}
-    other = loading.load(Kinds([kind for _, kind in world.KINDS.items(db)]), world.place(db), stored.values())
+    other = loading.load(
+        Kinds([kind for _, kind in world.KINDS.items(db)]), world.control_plane(db), stored.values()
+    )
     with other.change() as change:
         for name, encoder in encoding.ENCODER.items(db):
             change.set(encoding.ENCODER, name, encoder)

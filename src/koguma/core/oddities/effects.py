@@ -33,7 +33,7 @@ def advice(db: Db, key: Key) -> Iterator[Problem]:
     if resource is None:
         return
     kind = world.kind_of(db, key.kind)
-    about = About(world.place(db), key.name, key.mesh, key.namespace, resource.labels)
+    about = About(world.control_plane(db), key.name, key.mesh, key.namespace, resource.labels)
     try:
         found = list(admission.remarks(kind, resource.spec, about))
     except Exception as error:  # noqa: BLE001 - a policy of another package must not hide what else is odd

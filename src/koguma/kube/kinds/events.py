@@ -152,7 +152,10 @@ def validate(spec: EventSpec, about: About) -> Iterator[Violation]:
     if spec.event_time is None:
         fits = about_namespace == about.namespace or (not about_namespace and about.namespace == "default")
     else:
-        fits = bool(about_namespace) or about.namespace in (*_EVERYWHERE, about.place.system_namespace)
+        fits = bool(about_namespace) or about.namespace in (
+            *_EVERYWHERE,
+            about.control_plane.system_namespace,
+        )
     if not fits:
         yield faults.invalid("involvedObject.namespace", about_namespace, _MISMATCH, "namespace")
     yield from _time_violations(spec)

@@ -123,9 +123,9 @@ def of_the_machine(at: str, about: About, instead: str) -> Iterator[Violation]:
     """That a field would read files or variables of the machines of proxies, where that is not allowed."""
     # Else whoever may write a policy could read the files and secrets of every proxy that it reaches.
     if not about.is_system:
-        where = f"one without a namespace or in {about.place.system_namespace}"
+        where = f"one without a namespace or in {about.control_plane.system_namespace}"
         yield Violation(at, f"can only be set by a system policy, {where}", "forbidden")
-    elif not about.place.allow_proxy_data_sources:
+    elif not about.control_plane.allow_proxy_data_sources:
         message = "this control plane does not let policies read a proxy's files or environment"
         yield Violation(at, f"{message}; {instead}", "forbidden")
 

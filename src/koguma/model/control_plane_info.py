@@ -1,4 +1,4 @@
-"""Place: which control plane this is, as far as rules about resources need to know."""
+"""Which control plane this is: its mode, its zone and what else rules about resources need to know."""
 
 from enum import Enum
 
@@ -12,7 +12,7 @@ class Mode(Enum):
     GLOBAL = "global"
 
 
-class Place(msgspec.Struct, frozen=True):
+class ControlPlaneInfo(msgspec.Struct, frozen=True):
     """`zone` is empty on Global; `federated` is a zone that takes part in a Global."""
 
     mode: Mode = Mode.ZONE
