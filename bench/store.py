@@ -23,7 +23,7 @@ import msgspec
 from bench import databases, sample
 from bench.figures import Figure, Goal, compared, in_turns, percentile
 from koguma.store import Put, Store, Transaction, open_store, row
-from koguma.store.decide import decide
+from koguma.store.evaluate import evaluate
 from koguma.store.state import State
 
 ABOUT = "durable writes of a 1.7 KB object: Store.write against a bare INSERT + commit"
@@ -117,7 +117,7 @@ class _Sqlite:
 def stored_bytes() -> bytes:
     """The body that the store would write for the sample."""
     transaction = Transaction((Put(sample.resource("timeout-123456"), 0),), "bench")
-    (change,) = decide(
+    (change,) = evaluate(
         State(), transaction, datetime.now(UTC), lambda: "00000000-0000-0000-0000-000000000000"
     )
     return row.encoded(change).body

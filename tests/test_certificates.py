@@ -18,7 +18,7 @@ from koguma.identity.rotation import LINGER, PATIENCE, SETTLE
 from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model.resource import Key, Resource
 from koguma.runtime import logs
-from koguma.store.log import Loaded
+from koguma.store.log import LogSnapshot
 from koguma.store.state import State
 from tests.build import mesh
 from tests.control_plane import LocalControlPlane
@@ -75,7 +75,7 @@ class House:
         time = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         made = Resource(core_name=name, modification_time=time, revision=self._revision, **fields)
         self._stored[made.key] = made
-        self.state = State(Loaded(self._revision, 0, tuple(self._stored.values())))
+        self.state = State(LogSnapshot(self._revision, 0, tuple(self._stored.values())))
 
     def write_mesh(self, *backends, enabled):
         mtls = {"backends": list(backends), **({"enabledBackend": enabled} if enabled else {})}
@@ -92,7 +92,7 @@ class House:
     def delete(self, key):
         self._revision += 1
         del self._stored[key]
-        self.state = State(Loaded(self._revision, 0, tuple(self._stored.values())))
+        self.state = State(LogSnapshot(self._revision, 0, tuple(self._stored.values())))
 
     def of(self, name, *tags):
         return self.certificates.of(proxy(name), (*uris(name), *tags))

@@ -10,7 +10,7 @@ from koguma.identity import signing_keys, tokens
 from koguma.identity.claims import USER, UserClaims
 from koguma.model.errors import Unauthenticated
 from koguma.model.resource import Resource
-from koguma.store.log import Loaded
+from koguma.store.log import LogSnapshot
 from koguma.store.state import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ class Clock:
 
 
 def verifier(*secrets):
-    states = [State(Loaded(len(secrets), 0, secrets))]
+    states = [State(LogSnapshot(len(secrets), 0, secrets))]
     clock = Clock()
     keys = TokenKeys(lambda: states[0])
     return TokenVerifier(keys, clock), keys, clock, states
@@ -64,7 +64,7 @@ def test_a_known_token_is_revoked_at_once(key):
     verify.user(token)
     jti = tokens.verify(ring, token, NOW).jti
     revoked = secret("user-token-revocations", base64.b64encode(jti.encode()).decode(), 2)
-    states[0] = State(Loaded(2, 0, (key, revoked)))
+    states[0] = State(LogSnapshot(2, 0, (key, revoked)))
     with pytest.raises(Unauthenticated, match="revoked"):
         verify.user(token)
 
@@ -73,6 +73,6 @@ def test_a_key_that_goes_takes_known_tokens_along(key):
     verify, keys, _, states = verifier(key)
     token = tokens.issue(keys.ring(USER), UserClaims(name="alice"), HOUR, NOW).reveal()
     verify.user(token)
-    states[0] = State(Loaded(2, 0, ()))
+    states[0] = State(LogSnapshot(2, 0, ()))
     with pytest.raises(Unauthenticated):
         verify.user(token)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from koguma.model.resource import Key, Resource
-from koguma.store import Delete, Put, Store, Subscription, Transaction
+from koguma.store import Delete, Put, Store, Transaction, Watch
 from koguma.store.contract import Change, Operation
 from koguma.store.log import Log
 from koguma.store.memory import MemoryLog
@@ -125,7 +125,7 @@ async def all_after(store: Store, revision: int, kinds: frozenset[str] | None = 
     return await drained(store.watch(kinds, revision))
 
 
-async def drained(watch: Subscription) -> list[Change]:
+async def drained(watch: Watch) -> list[Change]:
     found: list[Change] = []
     while batch := await watch.next_batch(0):
         found += batch

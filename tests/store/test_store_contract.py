@@ -283,7 +283,7 @@ async def test_a_watch_from_any_revision_sees_the_rest_in_order(opened) -> None:
 
 
 async def test_a_watch_that_left_the_memory_reads_on_from_the_log(opened, monkeypatch) -> None:
-    monkeypatch.setattr("koguma.store.feed.PAGE", 2)
+    monkeypatch.setattr("koguma.store.watch.PAGE", 2)
     store = await opened(changes_in_memory=3)
     retries = frozenset({"MeshRetry"})
     everything, some = store.watch(None, 0), store.watch(retries, 0)

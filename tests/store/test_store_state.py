@@ -9,7 +9,7 @@ from store_cases import NOON, Clock, all_after, contents, does, key, puts, thing
 
 from koguma.model.errors import NotFound
 from koguma.store import Delete, Put, State, Store
-from koguma.store.decide import Draft, decide
+from koguma.store.evaluate import StagedState, evaluate
 from koguma.store.memory import MemoryLog
 
 
@@ -47,9 +47,9 @@ async def test_a_list_is_the_same_tuple_until_its_kind_changes() -> None:
 
 def test_a_refused_transaction_leaves_no_trace_in_a_draft() -> None:
     state = State()
-    draft = Draft(state)
+    draft = StagedState(state)
     with pytest.raises(NotFound):
-        decide(draft, does(Put(thing("a")), Delete(key("nobody"))), NOON, lambda: "uid")
+        evaluate(draft, does(Put(thing("a")), Delete(key("nobody"))), NOON, lambda: "uid")
     assert draft.entry(key("a")) is None
     assert draft.holder("MeshTimeout", "default", "a") is None
     assert (draft.revision, state.revision) == (0, 0)
@@ -57,9 +57,9 @@ def test_a_refused_transaction_leaves_no_trace_in_a_draft() -> None:
 
 def test_decisions_stand_on_the_draft_and_leave_the_state_alone() -> None:
     state = State()
-    draft = Draft(state)
+    draft = StagedState(state)
     for revision, value in enumerate([1, 2, 3], 1):
-        [change] = decide(draft, puts(thing("a", value)), NOON, lambda: "uid")
+        [change] = evaluate(draft, puts(thing("a", value)), NOON, lambda: "uid")
         draft.apply(change, change.resource.key)
         assert (change.revision, change.resource.generation) == (revision, value)
     assert list(draft.stored_keys()) == [key("a")]

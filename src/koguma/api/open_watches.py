@@ -14,7 +14,7 @@ from typing import Final
 from koguma.api.call import Call
 from koguma.model.errors import KogumaError, Unauthenticated
 from koguma.store.contract import Change
-from koguma.store.feed import Subscription
+from koguma.store.watch import Watch
 
 REVIEW_SECONDS: Final = 1.0
 LIFE_SECONDS_MIN: Final = 1800
@@ -28,7 +28,7 @@ def life_seconds() -> float:
 class OpenWatch:
     """One watch: its position in the changes, and the right by which it is open."""
 
-    def __init__(self, call: Call, feed: Subscription, check: Callable[[], None]) -> None:
+    def __init__(self, call: Call, feed: Watch, check: Callable[[], None]) -> None:
         self._call = call
         self._check_access = check
         self.feed = feed
@@ -57,7 +57,7 @@ class OpenWatches:
         return len(self._watches)
 
     @contextmanager
-    def opened(self, call: Call, feed: Subscription, check: Callable[[], None]) -> Iterator[OpenWatch]:
+    def opened(self, call: Call, feed: Watch, check: Callable[[], None]) -> Iterator[OpenWatch]:
         """A watch that is reviewed while the block runs."""
         watch = OpenWatch(call, feed, check)
         self._watches[id(watch)] = watch

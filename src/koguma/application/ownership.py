@@ -12,7 +12,7 @@ from koguma.application.context import Context
 from koguma.kube import apply, catalog, codec
 from koguma.kube.apply import Writer
 from koguma.model.resource import Resource
-from koguma.store.decide import rfc3339
+from koguma.store.contract import rfc3339
 
 
 def moved(context: Context, before: Resource, after: Resource, manager: str, now: datetime) -> Resource:

@@ -21,8 +21,16 @@ from koguma.model.forms import Draft, Form
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, item, under
-from koguma.store.contract import Delete, DeleteMesh, Operation, Put, Require, RequireAbsent, RequireNone
-from koguma.store.decide import rfc3339
+from koguma.store.contract import (
+    Delete,
+    DeleteMesh,
+    Operation,
+    Put,
+    Require,
+    RequireAbsent,
+    RequireNone,
+    rfc3339,
+)
 from koguma.store.store import now
 
 

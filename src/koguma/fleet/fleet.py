@@ -32,7 +32,7 @@ from koguma.model.errors import Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest
 
 DEREGISTRATION_SECONDS: Final = 10.0
@@ -197,7 +197,7 @@ class Fleet:
             try:
                 await self._registration.ready(proxy.proxy)
             except Unavailable as error:
-                log_waiting(_log, "a proxy's readiness waits for the store", error)
+                log_unavailable(_log, "a proxy's readiness waits for the store", error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -27,7 +27,7 @@ from koguma.kinds import service_probe
 from koguma.model.errors import Gone, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Put, Transaction
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest, HdsConnection
 
 ARRIVAL_SECONDS: Final = 10.0  # that a proxy is waited for whose Dataplane comes on its other stream
@@ -122,7 +122,7 @@ class ProbedDataplane:
                 if not await compare_and_swap.written_if_first(self._context.store, transaction):
                     continue
             except Unavailable as error:
-                log_waiting(_log, "a report waits for the store", error, proxy=str(self._key))
+                log_unavailable(_log, "a report waits for the store", error, proxy=str(self._key))
                 return
             states = {service_probe.section(each): each.get("state") for each in _inbounds(spec)}
             _log.info("inbounds changed their state", proxy=now.core_name, mesh=now.mesh, states=states)

@@ -24,7 +24,7 @@ from koguma.model.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Delete, Operation, Put, Transaction
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
 
 PREFIX: Final = "koguma-quarantine-"
 RETRY_SECONDS: Final = 2.0
@@ -228,7 +228,7 @@ class Quarantine:
         except (AlreadyExists, Conflict, NotFound):
             self._mark_dirty(proxy)  # somebody else wrote it in between; look again
         except Unavailable as error:
-            log_waiting(_log, "quarantine waits for the store", error)
+            log_unavailable(_log, "quarantine waits for the store", error)
             await asyncio.sleep(RETRY_SECONDS)
             self._mark_dirty(proxy)
 

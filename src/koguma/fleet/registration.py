@@ -29,7 +29,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, cut
 from koguma.store.contract import Operation, Put, Transaction
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
 
 CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
 # All are claimed by then. It is below the time after which another control plane removes what it lost.
@@ -160,7 +160,7 @@ class Registration:
                 if not await compare_and_swap.written_if_first(self._context.store, transaction):
                     continue  # one of them changed in between; look again
             except Unavailable as error:
-                log_waiting(_log, "proxies' claims wait for the store", error)
+                log_unavailable(_log, "proxies' claims wait for the store", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for key in claims:
@@ -199,7 +199,9 @@ class Registration:
             try:
                 return await self.remove(resource)
             except Unavailable as error:
-                log_waiting(_log, "a proxy's removal waits for the store", error, proxy=resource.core_name)
+                log_unavailable(
+                    _log, "a proxy's removal waits for the store", error, proxy=resource.core_name
+                )
                 await asyncio.sleep(RETRY_SECONDS)
 
     def left_behind(self) -> list[Resource]:

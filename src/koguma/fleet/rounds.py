@@ -32,7 +32,7 @@ from koguma.fleet.offers import Offers
 from koguma.fleet.roster import Roster
 from koguma.model.errors import Unavailable
 from koguma.model.resource import Key
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
 
 JOINS_PER_ROUND: Final = 32  # so that requests of people wait for milliseconds only
 PREPARED_SECONDS_MAX: Final = 3.0
@@ -123,7 +123,7 @@ class PushRounds:
                         self._renews_engine = False
                     await self._round()
                 except Unavailable as error:
-                    log_waiting(_log, "proxies wait for the store", error)
+                    log_unavailable(_log, "proxies wait for the store", error)
                 except Exception as error:  # noqa: BLE001 - a mistake of ours in one round must not leave all stale for ever
                     _log.exception("proxies could not be served; all are looked at again")
                     self.n_failed += 1

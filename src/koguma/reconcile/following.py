@@ -16,9 +16,9 @@ from koguma.application.context import Context
 from koguma.core.services import ReconcileProblem
 from koguma.model.errors import Gone, Unavailable
 from koguma.store.contract import Change
-from koguma.store.feed import Subscription
 from koguma.store.store import Store
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
+from koguma.store.watch import Watch
 
 PAUSE_SECONDS: Final = 0.05  # changes that come together are looked at together
 RETRY_SECONDS: Final = 5.0
@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX: Final = 3600.0
 async def follow(
     store: Store,
     kinds: frozenset[str] | None,
-    session: Callable[[Subscription], Awaitable[None]],
+    session: Callable[[Watch], Awaitable[None]],
     log: FilteringBoundLogger,
     retry_seconds: float = RETRY_SECONDS,
 ) -> None:
@@ -38,7 +38,7 @@ async def follow(
         try:
             await session(changes)
         except (Gone, Unavailable) as error:
-            log_waiting(log, "everything is looked at again", error)
+            log_unavailable(log, "everything is looked at again", error)
             await asyncio.sleep(retry_seconds)
 
 
@@ -91,7 +91,7 @@ class MeshLoop:
         """No mesh is due any more."""
         self._due_at.clear()
 
-    async def next_changes(self, changes: Subscription) -> list[Change]:
+    async def next_changes(self, changes: Watch) -> list[Change]:
         """Wait for changes; none where a mesh is due first, or somebody wakes the loop."""
         reading = asyncio.ensure_future(changes.next_batch(self._seconds_left()))
         woken = asyncio.ensure_future(self._woken.wait())
@@ -119,7 +119,7 @@ class MeshLoop:
             try:
                 pending |= set(await self._reconcile(mesh))
             except Unavailable as error:
-                log_waiting(self._log, f"{self._about} waits for the store", error, mesh=mesh)
+                log_unavailable(self._log, f"{self._about} waits for the store", error, mesh=mesh)
             except Exception as error:  # noqa: BLE001 - one mesh must not wait for another
                 self._log.exception(f"{self._about} failed for a mesh", mesh=mesh)
                 self._context.background.failed(self._about, error)

@@ -30,7 +30,7 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.reconcile.following import follow
 from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
-from koguma.store.feed import Subscription
+from koguma.store.watch import Watch
 
 RETRY_SECONDS: Final = 1.0
 _REASON: Final = "housekeeping"
@@ -52,7 +52,7 @@ class Housekeeper:
         """Look at everything, and then at what changes."""
         await follow(self._context.store, None, self._follow, _log, RETRY_SECONDS)
 
-    async def _follow(self, watch: Subscription) -> None:
+    async def _follow(self, watch: Watch) -> None:
         self._owners = self._known(self._context.state.all())
         await self._fill()
         self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}

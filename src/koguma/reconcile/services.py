@@ -17,7 +17,7 @@ from koguma.model.errors import Invalid, NotFound
 from koguma.model.resource import Key, Resource
 from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
 from koguma.store.contract import Operation, Put, Require, Transaction
-from koguma.store.feed import Subscription
+from koguma.store.watch import Watch
 
 _WATCHED: Final = frozenset({"Dataplane", "Mesh", "MeshService", workloads.KIND})
 _log = structlog.get_logger("koguma.services")
@@ -49,7 +49,7 @@ class ServiceGenerator:
         """Look at every mesh, and then at those where something changes, until cancelled."""
         await follow(self.context.store, _WATCHED, self._follow, _log)
 
-    async def _follow(self, watch: Subscription) -> None:
+    async def _follow(self, watch: Watch) -> None:
         meshes = self._loop.meshes()
         while True:
             await self.settle(meshes)

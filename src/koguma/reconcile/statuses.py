@@ -24,7 +24,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
 from koguma.store.contract import Change, Put, Transaction
-from koguma.store.feed import Subscription
+from koguma.store.watch import Watch
 
 COUNT_INTERVAL: Final = timedelta(seconds=1)  # between two counts of the proxies of a service, at least
 # How many times longer we pause than we work, however large a mesh is; and the same where only proxies
@@ -93,7 +93,7 @@ class StatusWriter:
         """Look at every mesh, and then at those where something changes, until cancelled."""
         await follow(self.context.store, _WATCHED, self._follow, _log)
 
-    async def _follow(self, watch: Subscription) -> None:
+    async def _follow(self, watch: Watch) -> None:
         meshes = self._loop.meshes()
         await self._database()  # from here on the marks follow the changes
         while True:

@@ -1,6 +1,6 @@
 """The store: what is stored, its history, and watches on it, over SQLite, PostgreSQL or memory.
 
-Read `contract` for the words, `decide` for the rules, `writer` for how a write becomes durable.
+Read `contract` for the words, `evaluate` for the rules, `writer` for how a write becomes durable.
 """
 
 from koguma.store.contract import (
@@ -15,12 +15,12 @@ from koguma.store.contract import (
     Transaction,
     Unreadable,
 )
-from koguma.store.feed import Subscription
 from koguma.store.log import Log
 from koguma.store.memory import MemoryLog
 from koguma.store.sealing import PLAIN, Sealing
 from koguma.store.state import State
 from koguma.store.store import Store
+from koguma.store.watch import Watch
 
 __all__ = [
     "Change",
@@ -33,9 +33,9 @@ __all__ = [
     "State",
     "Store",
     "StoreUnusable",
-    "Subscription",
     "Transaction",
     "Unreadable",
+    "Watch",
     "key_file_of",
     "log_at",
     "open_store",

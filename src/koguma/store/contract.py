@@ -2,11 +2,13 @@
 
 A transaction is a list of operations that happen together or not at all. What it did is a list of
 changes, each with a revision of its own; revisions are consecutive, and a change once written is
-never altered. Everything here is a plain value; the rules are in `decide`.
+never altered. Everything here is a plain value; the rules are in `evaluate`.
 """
 
 import os
+from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -123,3 +125,9 @@ class Unreadable(msgspec.Struct, frozen=True):
     core_name: str
     revision: int
     error: str
+
+
+@lru_cache(maxsize=16)
+def rfc3339(moment: datetime) -> str:
+    """A time as it is stored: UTC, whole seconds, so that texts sort as times do."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

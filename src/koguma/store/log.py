@@ -29,7 +29,7 @@ class LogFull(LogLost):
     """The log has no room for what was to be appended; it did nothing. The text says where and what helps."""
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LogSnapshot(msgspec.Struct, frozen=True):
     """The current state, all at one revision; changes up to `compacted` may be gone."""
 
     revision: int
@@ -53,7 +53,7 @@ class Log(Protocol):
     async def close(self) -> None:
         """Let go of everything; safe to call twice."""
 
-    async def load(self) -> Loaded:
+    async def load(self) -> LogSnapshot:
         """What is current."""
 
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:

@@ -11,9 +11,8 @@ from datetime import datetime
 
 from koguma.model.resource import Key, Resource
 from koguma.store import row
-from koguma.store.contract import Change, Op, Unreadable
-from koguma.store.decide import rfc3339
-from koguma.store.log import Decide, Loaded, too_old, went_back
+from koguma.store.contract import Change, Op, Unreadable, rfc3339
+from koguma.store.log import Decide, LogSnapshot, too_old, went_back
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
@@ -41,12 +40,12 @@ class MemoryLog:
     async def close(self) -> None:
         """Nothing to do; what was written stays, for the next store that opens it."""
 
-    async def load(self) -> Loaded:
+    async def load(self) -> LogSnapshot:
         """What is current."""
         found = [
             row.entry(self.rows[revision], self._sealing.opened) for revision in sorted(self.current.values())
         ]
-        return Loaded(
+        return LogSnapshot(
             self.revision,
             self.compacted,
             tuple(entry for entry in found if isinstance(entry, Resource)),

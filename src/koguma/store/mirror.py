@@ -16,9 +16,9 @@ from koguma.model.errors import Gone
 from koguma.model.resource import Resource
 from koguma.store import sharing
 from koguma.store.contract import Change
-from koguma.store.feed import Feed
 from koguma.store.log import Log, LogLost
 from koguma.store.state import State
+from koguma.store.watch import Feed
 
 HINT_SECONDS = 0.25  # polling is the truth; a hint only makes it faster
 RETRY_SECONDS_MAX = 1.0

@@ -20,10 +20,9 @@ from koguma.model.errors import Unavailable
 from koguma.model.redacted import masked_url
 from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
-from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
-from koguma.store.decide import rfc3339
+from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
 from koguma.store.link import Connection, Link, words
-from koguma.store.log import Decide, Loaded, LogLost, too_old, went_back
+from koguma.store.log import Decide, LogLost, LogSnapshot, too_old, went_back
 from koguma.store.notices import Notices
 from koguma.store.row import Opened, Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
@@ -148,7 +147,7 @@ class PostgresLog:
         await self._writer.close()
         await self._reader.close()
 
-    async def load(self) -> Loaded:
+    async def load(self) -> LogSnapshot:
         """What is current, all of one moment."""
         async with self._reader.use() as db, db.transaction(isolation="repeatable_read", readonly=True):
             await db.execute(_NO_TIMEOUT)
@@ -160,7 +159,7 @@ class PostgresLog:
         assert bounds is not None
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
-        return Loaded(bounds["revision"], bounds["compacted"], resources, unreadable)
+        return LogSnapshot(bounds["revision"], bounds["compacted"], resources, unreadable)
 
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:
         """The changes after a revision, oldest first."""

@@ -25,9 +25,8 @@ import structlog
 
 from koguma.model.resource import Key, Resource
 from koguma.store import migrate, row
-from koguma.store.contract import Change, Op, StoreUnusable, Unreadable
-from koguma.store.decide import rfc3339
-from koguma.store.log import Decide, Loaded, LogFull, LogLost, too_old, went_back
+from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
+from koguma.store.log import Decide, LogFull, LogLost, LogSnapshot, too_old, went_back
 from koguma.store.reserve import RESERVE_BYTES, Reserve
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
@@ -104,7 +103,7 @@ class SqliteLog:
             await self._run(self._close)
             self._worker.stop()
 
-    async def load(self) -> Loaded:
+    async def load(self) -> LogSnapshot:
         """What is current."""
         return await self._run(self._load)
 
@@ -252,13 +251,13 @@ class SqliteLog:
             _log.warning("old pages of the store are not overwritten", reason=str(error), file=str(self.path))
         self._empty_wal()
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LogSnapshot:
         db = self._connection
         revision, compacted = self._bounds()
         found = [row.entry(values, self._sealing.opened) for values in db.execute(_LOAD)]
         resources = tuple(entry for entry in found if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in found if isinstance(entry, Unreadable))
-        return Loaded(revision, compacted, resources, unreadable)
+        return LogSnapshot(revision, compacted, resources, unreadable)
 
     def _since(self, revision: int, limit: int | None) -> list[Change]:
         db = self._connection

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op, Unreadable
-from koguma.store.log import Loaded
+from koguma.store.log import LogSnapshot
 
 Entry = Resource | Unreadable
 
@@ -18,10 +18,10 @@ Entry = Resource | Unreadable
 class State:
     """The current objects, found by key or by core name, listed by kind."""
 
-    def __init__(self, loaded: Loaded | None = None) -> None:
-        self.reset(loaded or Loaded(0, 0, ()))
+    def __init__(self, loaded: LogSnapshot | None = None) -> None:
+        self.reset(loaded or LogSnapshot(0, 0, ()))
 
-    def reset(self, loaded: Loaded) -> None:
+    def reset(self, loaded: LogSnapshot) -> None:
         """Begin again from what a log has loaded."""
         self.revision = loaded.revision
         self.compacted = loaded.compacted

@@ -16,14 +16,14 @@ import structlog
 from koguma.model.errors import StoreFull, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.runtime.background import Background
-from koguma.store import feed
+from koguma.store import watch
 from koguma.store.contract import Change, Transaction
-from koguma.store.decide import NewUid, decide
-from koguma.store.feed import Subscription
+from koguma.store.evaluate import NewUid, evaluate
 from koguma.store.log import Log, LogFull, LogLost
 from koguma.store.mirror import Mirror
 from koguma.store.state import State
-from koguma.store.waiting import log_waiting
+from koguma.store.unavailable import log_unavailable
+from koguma.store.watch import Watch
 from koguma.store.writer import Writer
 
 WRITE_TIMEOUT_SECONDS = 15.0
@@ -69,7 +69,7 @@ class Store:
         new_uid: NewUid = new_uid,
         *,
         write_timeout: float = WRITE_TIMEOUT_SECONDS,
-        changes_in_memory: int = feed.SIZE,
+        changes_in_memory: int = watch.BUFFER_SIZE,
         background: Background | None = None,
     ) -> None:
         self.log = log
@@ -146,13 +146,13 @@ class Store:
 
     def preview(self, transaction: Transaction) -> tuple[Change, ...]:
         """What a write would do now; nothing is written."""
-        return decide(self.state, transaction, self._clock(), self._new_uid)
+        return evaluate(self.state, transaction, self._clock(), self._new_uid)
 
     def end_watches(self) -> None:
         """Tell every watcher that it is over; the store itself goes on."""
         self._mirror.feed.close()
 
-    def watch(self, kinds: frozenset[str] | None, after: int) -> Subscription:
+    def watch(self, kinds: frozenset[str] | None, after: int) -> Watch:
         """A reader of all changes after a revision, of these kinds or of every kind."""
         return self._mirror.feed.watch(kinds, after)
 
@@ -209,4 +209,4 @@ class Store:
                 compacted = await self.compact(short_kinds, retention, short_retention)
                 _logger.info("history compacted", compacted=compacted)
             except Unavailable as error:
-                log_waiting(_logger, "history not compacted", error)
+                log_unavailable(_logger, "history not compacted", error)

@@ -17,7 +17,7 @@ import structlog
 from koguma.model.errors import Gone, StoreFull, Unavailable
 from koguma.store import row
 from koguma.store.contract import Change, Op, Transaction
-from koguma.store.decide import Draft, NewUid, decide
+from koguma.store.evaluate import NewUid, StagedState, evaluate
 from koguma.store.log import Log, LogFull, LogLost, LogUnreachable
 from koguma.store.mirror import RETRY_SECONDS_MAX, Mirror
 from koguma.store.row import Row
@@ -172,14 +172,14 @@ class Writer:
         self._answer(plan)
 
     def _plan(self, members: Sequence[Member]) -> Plan:
-        draft = Draft(self._mirror.state)
+        draft = StagedState(self._mirror.state)
         now = self._clock()
         plan = Plan(draft.revision)
         for member in members:
             if plan.bytes > BATCH_BYTES_MAX:
                 break
             try:
-                decided = decide(draft, member.transaction, now, self._new_uid)
+                decided = evaluate(draft, member.transaction, now, self._new_uid)
                 written = _written(decided)
                 rows = [row.encoded(change) for change in written]
             except Exception as error:  # noqa: BLE001 - a refusal, or a mistake of ours: its caller is told

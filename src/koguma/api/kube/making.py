@@ -25,7 +25,7 @@ from koguma.model.errors import Conflict, Invalid
 from koguma.model.resource import Meta, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
-from koguma.store.decide import rfc3339
+from koguma.store.contract import rfc3339
 
 STATUS: Final = "status"
 FINALIZE: Final = "finalize"

@@ -15,7 +15,7 @@ from koguma.model.resource import Resource
 from koguma.store.contract import Change
 from koguma.store.log import LogLost
 
-SIZE = 10_000
+BUFFER_SIZE = 10_000
 PAGE = 1_000
 _NOTHING: Mapping[int, Resource] = MappingProxyType({})
 
@@ -26,7 +26,7 @@ Since = Callable[[int, int], Awaitable[list[Change]]]
 class Feed:
     """The last `size` changes, together and by kind, so that no watcher has to skip what others wait for."""
 
-    def __init__(self, since: Since, size: int = SIZE) -> None:
+    def __init__(self, since: Since, size: int = BUFFER_SIZE) -> None:
         self._since = since
         self._size = size
         self._waiters: dict[str | None, set[asyncio.Future[None]]] = {}
@@ -69,9 +69,9 @@ class Feed:
         self.closed = True
         self._wake(tuple(self._waiters))
 
-    def watch(self, kinds: frozenset[str] | None, after: int) -> "Subscription":
+    def watch(self, kinds: frozenset[str] | None, after: int) -> "Watch":
         """A reader of the changes after a revision, of these kinds or of all."""
-        return Subscription(self, kinds, after)
+        return Watch(self, kinds, after)
 
     def _wake(self, kinds: Iterable[str | None]) -> None:
         for kind in kinds:
@@ -127,7 +127,7 @@ class Feed:
                 del self._waiters[name]
 
 
-class Subscription:
+class Watch:
     """A position in the log. `position` is the revision up to which everything was handed out."""
 
     def __init__(self, feed: Feed, kinds: frozenset[str] | None, after: int) -> None:

@@ -1,13 +1,12 @@
 """Decide: what a transaction does to a state, or why it must not.
 
-This is the only place with rules about writing, and it touches nothing: it reads a state and gives
-changes. A `Draft` lays changes that are not yet in the log over a state, so that several transactions of
-one batch can be decided on top of each other.
+This is the only place with rules about writing, and it has no side effects: it reads a state and returns
+changes. A `StagedState` overlays changes that are not yet in the log, so that several transactions of one
+batch can be evaluated on top of each other.
 """
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from typing import Protocol, assert_never
 
 from msgspec.structs import replace
@@ -29,6 +28,7 @@ from koguma.store.contract import (
     RequireNone,
     Transaction,
     Unreadable,
+    rfc3339,
 )
 from koguma.store.state import Entry
 
@@ -36,7 +36,7 @@ NewUid = Callable[[], str]
 
 
 class View(Protocol):
-    """What a decision reads: a State, or a Draft over one."""
+    """What a decision reads: a State, or a StagedState over one."""
 
     revision: int
 
@@ -50,7 +50,7 @@ class View(Protocol):
         """The keys of everything that is stored."""
 
 
-class Draft:
+class StagedState:
     """Changes laid over a view, which stays as it is."""
 
     def __init__(self, below: View) -> None:
@@ -87,23 +87,17 @@ class Draft:
         self.revision = change.revision
 
 
-def decide(view: View, transaction: Transaction, now: datetime, new_uid: NewUid) -> tuple[Change, ...]:
+def evaluate(view: View, transaction: Transaction, now: datetime, new_uid: NewUid) -> tuple[Change, ...]:
     """One answer for each operation that acts, with the next revisions; raises where one must not."""
     decision = _Decision(view, transaction, now, new_uid)
     return tuple(change for operation in transaction.ops for change in decision.changes(operation))
-
-
-@lru_cache(maxsize=16)
-def rfc3339(moment: datetime) -> str:
-    """A time as it is stored: UTC, whole seconds, so that texts sort as times do."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Decision:
     """One transaction being decided."""
 
     def __init__(self, view: View, transaction: Transaction, now: datetime, new_uid: NewUid) -> None:
-        self._draft = Draft(view)
+        self._draft = StagedState(view)
         self._transaction = transaction
         self._time = rfc3339(now)
         self._new_uid = new_uid
