@@ -1,15 +1,13 @@
-"""What policies lay over a proxy: each file under `overlays` is a policy, each document in it a case.
+"""What policies lay over a proxy: each document in `cases/<policy>/overlay.yaml` is a case.
 
 A case says the whole overlay, or, for permissions, what comes out for callers. Envoy itself reads them all.
 """
 
 import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from koguma.core.build import lay, logs
 from koguma.envoy import by_caller, filters
@@ -17,21 +15,15 @@ from koguma.model.overlay import KumaDp, Ruled, Where
 from koguma.model.resource import Key
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
+from tests.policies import policy_cases
 from tests.ports import free_port
 
-FOLDER = Path(__file__).parent / "overlays"
 KEYS = {"case", "side", "protocol", "conf", "ruled", "overlay", "callers", "where"}
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 TCP_PROXY = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 
 
-def cases():
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for document in yaml.safe_load_all(path.read_text()):
-            yield pytest.param(path.stem, document, id=f"{path.stem}: {document['case']}")
-
-
-CASES = tuple(cases())
+CASES = policy_cases.cases("overlay")
 
 
 def ruled(entry: dict[str, Any]) -> Ruled:

@@ -1,64 +1,37 @@
-"""Cases of the policies: each file under `cases` is a policy, each document in it a case.
+"""Which policies are refused, warned about and accepted, and which spellings are read as the same."""
 
-The first document of a file may hold a `frame`, a spec with the word HERE in it; a case may then write
-only what stands `here`. A case without `refused` is accepted, one without `warned` passes silently.
-"""
-
-from importlib import import_module
-from pathlib import Path
+import copy
 
 import pytest
-import yaml
 
-from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from tests.policies import policy_cases
+from tests.policies.policy_cases import Case
 
-FOLDER = Path(__file__).parent / "cases"
-
-
-def framed(frame, here):
-    """The frame with HERE replaced."""
-    match frame:
-        case "HERE":
-            return here
-        case dict():
-            return {name: framed(value, here) for name, value in frame.items()}
-        case list():
-            return [framed(value, here) for value in frame]
-        case _:
-            return frame
+FIELDS = {
+    *("case", "spec", "here", "rule", "match", "filters", "conf", "to"),
+    *("namespace", "allowProxyDataSources", "refused", "warned"),
+}
+JUDGED = policy_cases.cases("validation", "seeds")
+ACCEPTED = tuple(parameter for parameter in JUDGED if "refused" not in parameter.values[1])
 
 
-def cases():
-    for path in sorted(FOLDER.glob("*.yaml")):
-        kind = import_module(f"koguma.policies.{path.stem}").KIND
-        frame = None
-        for document in yaml.safe_load_all(path.read_text()):
-            if "frame" in document:
-                frame = document["frame"]
-                continue
-            spec = document["spec"] if "spec" in document else framed(frame, document["here"])
-            yield pytest.param(kind, spec, document, id=f"{path.stem}: {document['case']}")
+@pytest.mark.parametrize(("policy", "case"), JUDGED)
+def test_a_policy_is_judged_as_its_case_says(policy: str, case: Case) -> None:
+    found = policy_cases.violations(policy_cases.kind_of(policy), case)
+    assert [f"{field}: {message}" for field, message in found] == case.get("refused", [])
+    assert set(case) <= FIELDS
 
 
-CASES = tuple(cases())
-ACCEPTED = tuple(case for case in CASES if not case.values[2].get("refused"))
+@pytest.mark.parametrize(("policy", "case"), ACCEPTED)
+def test_a_policy_is_warned_about_as_its_case_says(policy: str, case: Case) -> None:
+    assert policy_cases.warnings(policy_cases.kind_of(policy), case) == case.get("warned", [])
 
 
-def about(document) -> About:
-    return About(
-        control_plane=ControlPlaneInfo(), name="it", mesh="default", namespace=document.get("namespace", "")
-    )
+@pytest.mark.parametrize(("policy", "case"), policy_cases.cases("spellings"))
+def test_a_spelling_is_read_as_the_clean_shape(policy: str, case: Case) -> None:
+    kind = policy_cases.kind_of(policy)
+    written = copy.deepcopy(case["spec"])
 
-
-@pytest.mark.parametrize(("kind", "spec", "document"), CASES)
-def test_a_policy_is_judged_as_its_case_says(kind: Kind, spec, document) -> None:
-    found = [f"{v.field}: {v.message}" for v in kind.violations(spec, about(document))]
-    assert found == document.get("refused", [])
-    assert set(document) <= {"case", "spec", "here", "namespace", "refused", "warned"}
-
-
-@pytest.mark.parametrize(("kind", "spec", "document"), ACCEPTED)
-def test_a_policy_is_warned_about_as_its_case_says(kind: Kind, spec, document) -> None:
-    told = list(kind.warn(kind.read(kind.clean(spec)), about(document)))
-    assert told == document.get("warned", [])
+    assert kind.clean(written) == case["read"]
+    assert written == case["spec"]
+    assert kind.clean(case["read"]) is case["read"]

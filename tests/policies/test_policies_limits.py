@@ -3,9 +3,10 @@
 import base64
 
 import pytest
-import route_cases
 
+from koguma.policies import mesh_http_route
 from koguma.policies.parts import regular_expression
+from tests.policies import policy_cases
 
 
 def words(pattern: str) -> list[str]:
@@ -14,7 +15,7 @@ def words(pattern: str) -> list[str]:
 
 def body_words(**body: str) -> list[str]:
     filters = [{"type": "DirectResponse", "directResponse": {"status": 200, "body": body}}]
-    return [message for _, message in route_cases.violations({"kind": "MeshHTTPRoute", "filters": filters})]
+    return [message for _, message in policy_cases.violations(mesh_http_route.KIND, {"filters": filters})]
 
 
 def test_an_expression_may_have_4096_characters_and_no_more() -> None:

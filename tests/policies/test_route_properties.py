@@ -5,20 +5,33 @@ from typing import Any
 
 import msgspec
 import pytest
-import route_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import About, Kind
+from koguma.policies import (
+    mesh_gateway_http_route,
+    mesh_http_route,
+    mesh_load_balancing_strategy,
+    mesh_retry,
+    mesh_tcp_route,
+    mesh_timeout,
+)
 
 pytestmark = pytest.mark.property
 
-# The words of the schemas make random objects look like specs, so that the search goes deep.
-_, COMPONENTS = msgspec.json.schema_components(
-    [kind.spec for kind in route_cases.KINDS.values()], ref_template="{name}"
+KINDS = (
+    mesh_gateway_http_route.KIND,
+    mesh_http_route.KIND,
+    mesh_load_balancing_strategy.KIND,
+    mesh_retry.KIND,
+    mesh_tcp_route.KIND,
+    mesh_timeout.KIND,
 )
+# The words of the schemas make random objects look like specs, so that the search goes deep.
+_, COMPONENTS = msgspec.json.schema_components([kind.spec for kind in KINDS], ref_template="{name}")
 KEYS = sorted(
     {name for component in COMPONENTS.values() for name in component["properties"]} | {"tag", "prefix"}
 )
@@ -138,7 +151,7 @@ def fitting(schema: dict[str, Any]) -> SearchStrategy[Any]:
             return st.none()
 
 
-every_kind = pytest.mark.parametrize("kind", route_cases.KINDS.values(), ids=lambda kind: kind.name)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
 @every_kind
