@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from koguma.model import duration, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -66,9 +66,9 @@ class MeshNoteSpec(Spec):
     to: Annotated[tuple[NoteTo, ...], doc("The notes.")] = ()
 
 
-def validate(spec: MeshNoteSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshNoteSpec, context: ValidationContext) -> Iterator[Violation]:
     """All that is wrong, each with its place."""
-    allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=False)
     if not spec.to:
@@ -93,7 +93,7 @@ def _conf(conf: NoteConf, path: str) -> Iterator[Violation]:
         yield Violation(child(at, "duration"), "must be more than 0s and at most 24h", "range")
 
 
-def warn(spec: MeshNoteSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshNoteSpec, _context: ValidationContext) -> Iterator[str]:
     """What is legal, and perhaps not meant."""
     yield from target_ref.warnings(spec.target_ref)
     for index, entry in enumerate(spec.to):

@@ -17,7 +17,7 @@ from msgspec import inspect as shape
 from koguma.api import openapi
 from koguma.model import schema
 from koguma.model.errors import Invalid
-from koguma.model.kind import About, Kind, Kinds, Policy, Scope, Sync
+from koguma.model.kind import Kind, Kinds, Policy, Scope, Sync, ValidationContext
 from koguma.model.phase import Phase
 from koguma.model.schema import UNKNOWN, Json, Spec
 from koguma.model.target_ref import TargetRef
@@ -214,16 +214,16 @@ def _refusing(kind: Kind, where: str) -> Kind:
         except Exception as error:
             raise Invalid([failure("clean", error)]) from error
 
-    def validate(spec: Any, about: About) -> Iterator[Violation]:
+    def validate(spec: Any, context: ValidationContext) -> Iterator[Violation]:
         try:
-            for violation in kind.validate(spec, about):
+            for violation in kind.validate(spec, context):
                 yield _checked(violation, Violation)
         except Exception as error:  # noqa: BLE001 - that of a plugin
             yield failure("validate", error)
 
-    def warn(spec: Any, about: About) -> Iterator[str]:
+    def warn(spec: Any, context: ValidationContext) -> Iterator[str]:
         try:
-            for text in kind.warn(spec, about):
+            for text in kind.warn(spec, context):
                 yield _checked(text, str)
         except Exception as error:
             raise Invalid([failure("warn", error)]) from error
@@ -274,9 +274,9 @@ def _forgiving(kind: Kind, failed: Callable[[str, str], None]) -> Kind:
             return {}
         return spec
 
-    def warn(spec: Any, about: About) -> Iterator[str]:
+    def warn(spec: Any, context: ValidationContext) -> Iterator[str]:
         try:
-            yield from kind.warn(spec, about)
+            yield from kind.warn(spec, context)
         except Exception as error:  # noqa: BLE001 - that of a plugin
             failed(kind.name, _said(error))
 

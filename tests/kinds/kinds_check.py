@@ -6,7 +6,7 @@ import yaml
 
 from koguma.kinds import KINDS
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 _META = ("type", "name", "mesh", "labels")
@@ -23,17 +23,17 @@ def spec_of(kind: Kind, document: dict[str, Any]) -> Any:
 
 def violations(kind: str, spec: str, name: str = "x", stored: str = "") -> Expected:
     """Field and message of all that is wrong with a spec, which is written in YAML."""
-    about = About(
+    context = ValidationContext(
         control_plane=ControlPlaneInfo(),
         name=name,
         mesh="default",
         stored=yaml.safe_load(stored) if stored else None,
     )
-    return [(v.field, v.message) for v in BY_NAME[kind].violations(yaml.safe_load(spec), about)]
+    return [(v.field, v.message) for v in BY_NAME[kind].violations(yaml.safe_load(spec), context)]
 
 
 def warnings(kind: str, spec: str) -> list[str]:
     """What the writer of a spec is told although it is legal."""
     record = BY_NAME[kind]
-    about = About(control_plane=ControlPlaneInfo(), name="x", mesh="default")
-    return list(record.warn(record.read(yaml.safe_load(spec)), about))
+    context = ValidationContext(control_plane=ControlPlaneInfo(), name="x", mesh="default")
+    return list(record.warn(record.read(yaml.safe_load(spec)), context))

@@ -12,7 +12,7 @@ from msgspec import inspect as shape
 
 from koguma.kinds import KINDS, status
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
-from koguma.model.kind import About, Kind, Kinds, Scope
+from koguma.model.kind import Kind, Kinds, Scope, ValidationContext
 from koguma.model.schema import Checker, Json, json_schemas
 
 WRITABLE = [kind for kind in KINDS if not kind.read_only]
@@ -63,9 +63,11 @@ def test_the_example_of_every_page_is_valid(kind: Kind) -> None:
     document = yaml.safe_load(example[1])
     assert document["type"] == kind.name
     assert ("mesh" in document) == kind.is_mesh_scoped
-    about = About(control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", ""))
-    assert list(kind.violations(spec_of(kind, document), about)) == []
-    assert list(kind.warn(kind.read(spec_of(kind, document)), about)) == []
+    context = ValidationContext(
+        control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", "")
+    )
+    assert list(kind.violations(spec_of(kind, document), context)) == []
+    assert list(kind.warn(kind.read(spec_of(kind, document)), context)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=by_name)

@@ -9,7 +9,7 @@ from kinds_check import BY_NAME, spec_of
 
 from koguma.kinds import KINDS
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 
 DOCUMENTS = [
     document
@@ -21,8 +21,10 @@ DOCUMENTS = [
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: f"{d['type']}-{d['name']}")
 def test_it_may_be_written(document: dict[str, Any]) -> None:
     kind = BY_NAME[document["type"]]
-    about = About(control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", ""))
-    assert list(kind.violations(spec_of(kind, document), about)) == []
+    context = ValidationContext(
+        control_plane=ControlPlaneInfo(), name=document["name"], mesh=document.get("mesh", "")
+    )
+    assert list(kind.violations(spec_of(kind, document), context)) == []
 
 
 def test_every_kind_with_much_to_say_is_shown() -> None:

@@ -10,7 +10,7 @@ from msgspec import inspect as shape
 
 from koguma.kinds import KINDS
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from koguma.model.violation import Violation
 
 TEXTS = (
@@ -75,9 +75,9 @@ def scalars(info: shape.Type) -> st.SearchStrategy[Any]:
 @settings(max_examples=30, deadline=None)
 def test_what_fits_the_schema_can_be_judged(kind: Kind, data: st.DataObject) -> None:
     spec = data.draw(values(shape.type_info(kind.spec)))
-    about = About(control_plane=ControlPlaneInfo(), name="x", mesh="default", stored=spec)
+    context = ValidationContext(control_plane=ControlPlaneInfo(), name="x", mesh="default", stored=spec)
     assert list(kind.checker(spec)) == []
-    judged = list(kind.validate(kind.read(spec), about))
+    judged = list(kind.validate(kind.read(spec), context))
     assert all(isinstance(each, Violation) and each.field and each.message and each.rule for each in judged)
     if not judged:
-        assert all(isinstance(each, str) for each in kind.warn(kind.read(spec), about))
+        assert all(isinstance(each, str) for each in kind.warn(kind.read(spec), context))

@@ -13,7 +13,7 @@ from koguma.kube.kinds.core import CONFIG_MAP, NAMESPACE, SECRET
 from koguma.kube.kinds.events import EVENT
 from koguma.kube.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from koguma.policies import mesh_timeout
 
 MEBIBYTE = 1024 * 1024
@@ -21,14 +21,14 @@ EVERY = (*NATIVE_KINDS, *REVIEW_KINDS.values(), *ALIAS_KINDS.values())
 every_kind = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.stored_as)
 
 
-def about(namespace: str = "default", stored: Any = None) -> About:
-    return About(control_plane=ControlPlaneInfo(), name="it", namespace=namespace, stored=stored)
+def context(namespace: str = "default", stored: Any = None) -> ValidationContext:
+    return ValidationContext(control_plane=ControlPlaneInfo(), name="it", namespace=namespace, stored=stored)
 
 
 def refusals(kind: Kind, spec: Any, stored: Any = None, namespace: str = "default") -> list[str]:
     """What the API would say of a spec, one text each."""
     ready = native.prepared(kind, spec)
-    return [f"{v.field}: {v.message}" for v in kind.violations(ready, about(namespace, stored))]
+    return [f"{v.field}: {v.message}" for v in kind.violations(ready, context(namespace, stored))]
 
 
 CASES = yaml.safe_load((Path(__file__).parent / "native_kinds.yaml").read_text())
@@ -171,8 +171,8 @@ def test_null_is_the_same_as_absence(kind: Kind):
 @every_kind
 def test_what_is_no_object_is_refused_and_breaks_nothing(kind: Kind):
     for odd in ([], "text", 5, None, {"data": []}, {"subjects": [1], "roleRef": "x", "rules": {}}):
-        list(kind.violations(native.prepared(kind, odd), about()))
-    assert next(iter(kind.violations(native.prepared(kind, "text"), about()))).rule == "type"
+        list(kind.violations(native.prepared(kind, odd), context()))
+    assert next(iter(kind.violations(native.prepared(kind, "text"), context()))).rule == "type"
 
 
 def test_secrets_leave_the_history_and_only_administrators_see_them():

@@ -16,11 +16,11 @@ from msgspec import inspect as shape
 from koguma.main import all_kinds
 from koguma.model import documents
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from koguma.model.schema import UNKNOWN
 
 KINDS = tuple(kind for kind in all_kinds() if kind.group == "kuma.io")
-ABOUT = About(control_plane=ControlPlaneInfo(), name="it", mesh="default")
+ABOUT = ValidationContext(control_plane=ControlPlaneInfo(), name="it", mesh="default")
 ROUNDS = 40
 
 MESH = {"kind": "Mesh"}

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from tests import build
 
 FOLDER = Path(__file__).parent / "cases"
@@ -66,17 +66,17 @@ def spec_of(kind: Kind, case: Case) -> Any:
 
 def violations(kind: Kind, case: Case) -> list[tuple[str, str]]:
     """What is wrong with a case's spec: fields and messages."""
-    return [(found.field, found.message) for found in kind.violations(spec_of(kind, case), _about(case))]
+    return [(found.field, found.message) for found in kind.violations(spec_of(kind, case), _context(case))]
 
 
 def warnings(kind: Kind, case: Case) -> list[str]:
     """What is legal in a case's spec and probably a mistake."""
-    return list(kind.warn(kind.read(kind.clean(spec_of(kind, case))), _about(case)))
+    return list(kind.warn(kind.read(kind.clean(spec_of(kind, case))), _context(case)))
 
 
-def _about(case: Case) -> About:
+def _context(case: Case) -> ValidationContext:
     allowed = case.get("allowProxyDataSources", False)
-    return About(
+    return ValidationContext(
         control_plane=ControlPlaneInfo(allow_proxy_data_sources=allowed),
         name="a-policy",
         mesh="default",

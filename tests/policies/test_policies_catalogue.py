@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind, Kinds
+from koguma.model.kind import Kind, Kinds, ValidationContext
 from koguma.model.schema import json_schemas
 from koguma.policies import POLICIES
 
-ABOUT = About(control_plane=ControlPlaneInfo(), name="it", mesh="default")
+ABOUT = ValidationContext(control_plane=ControlPlaneInfo(), name="it", mesh="default")
 
 # kind, path, short name, phase, and which lists it has: to, from, from-as-rules, rules.
 CATALOGUE = """

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import inspect as shape
 
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from koguma.policies import POLICIES
 
 PLACES = st.sampled_from(["", "kuma-system", "shop"])
@@ -69,12 +69,14 @@ MODEST = settings(
 
 
 def judged(kind: Kind, spec, namespace: str) -> None:
-    about = About(control_plane=ControlPlaneInfo(), name="it", mesh="default", namespace=namespace)
-    violations = list(kind.violations(spec, about))
+    context = ValidationContext(
+        control_plane=ControlPlaneInfo(), name="it", mesh="default", namespace=namespace
+    )
+    violations = list(kind.violations(spec, context))
     assert all(v.field.startswith("spec") and v.message for v in violations)
     if not violations:
         assert msgspec.to_builtins(kind.read(kind.clean(spec))) is not None
-        assert all(list(kind.warn(kind.read(kind.clean(spec)), about)))
+        assert all(list(kind.warn(kind.read(kind.clean(spec)), context)))
 
 
 @pytest.mark.property
@@ -94,5 +96,5 @@ def test_yaml_that_is_nested_too_deeply_is_refused() -> None:
     change = {"cluster": {"operation": "Add", "value": "a: " + "[" * 5000 + "]" * 5000}}
     kind = next(kind for kind in POLICIES if kind.name == "MeshProxyPatch")
     spec = {"default": {"appendModifications": [change]}}
-    [violation] = kind.violations(spec, About(control_plane=ControlPlaneInfo(), name="it"))
+    [violation] = kind.violations(spec, ValidationContext(control_plane=ControlPlaneInfo(), name="it"))
     assert violation.message == "native Envoy resource is not valid: it is nested too deeply"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import About, Kind
+from koguma.model.kind import Kind, ValidationContext
 from koguma.policies import (
     mesh_gateway_http_route,
     mesh_http_route,
@@ -168,8 +168,10 @@ def test_reading_twice_is_reading_once_and_changes_nothing_written(kind: Kind, w
 def test_checking_never_raises_and_a_legal_spec_can_be_warned_about(kind: Kind, data: st.DataObject) -> None:
     written = data.draw(st.one_of(specs, fitting({"$ref": kind.spec.__name__})))
     namespace = data.draw(st.sampled_from(["", "backend-ns"]))
-    about = About(control_plane=ControlPlaneInfo(), name="a", mesh="default", namespace=namespace)
-    found = list(kind.violations(written, about))
+    context = ValidationContext(
+        control_plane=ControlPlaneInfo(), name="a", mesh="default", namespace=namespace
+    )
+    found = list(kind.violations(written, context))
     assert all(violation.field.startswith("spec") and violation.message for violation in found)
     if not found:
-        assert all(kind.warn(kind.read(kind.clean(written)), about))
+        assert all(kind.warn(kind.read(kind.clean(written)), context))

@@ -18,7 +18,7 @@ from koguma.kube.registry import Endpoint
 from koguma.model import labels
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 from koguma.model.resource import NO_META, Key, Resource
 from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, key, told_texts
@@ -114,7 +114,7 @@ class Admission(msgspec.Struct, frozen=True):
     def _native(self, written: Written) -> Made:
         draft, kind, before = written.draft, self.endpoint.kind, self.before
         namespace = (draft.namespace or "") if self.endpoint.namespaced else ""
-        about = About(
+        about = ValidationContext(
             control_plane=self.context.control_plane,
             name=draft.name,
             namespace=namespace,

@@ -21,7 +21,7 @@ from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.forms import Draft
-from koguma.model.kind import About, Kinds, PatchChecks
+from koguma.model.kind import Kinds, PatchChecks, ValidationContext
 from koguma.model.page import yaml_text
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -109,14 +109,14 @@ def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> Load
         resources.append(resource)
         read[resource.key] = document
         kind = kinds[resource.kind]
-        about = About(
+        context = ValidationContext(
             control_plane=control_plane, name=resource.name, mesh=resource.mesh, namespace=resource.namespace
         )
-        found = tuple(kind.violations(resource.spec, about))
+        found = tuple(kind.violations(resource.spec, context))
         wrong += (FileViolation(document, violation) for violation in found)
         if not found:
             warned += (
-                FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, about)
+                FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, context)
             )
     return LoadedFiles(loading.load(kinds, control_plane, resources), read, tuple(wrong), tuple(warned))
 

@@ -16,7 +16,7 @@ from koguma.model import labels, names, typed_parts
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft, Form
-from koguma.model.kind import About, Kind, PatchChecks
+from koguma.model.kind import Kind, PatchChecks, ValidationContext
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, told_texts, under
@@ -56,7 +56,7 @@ def admitted(
         *_identity_violations(draft, wanted, control_plane),
         *_label_violations(draft, wanted, control_plane),
     ]
-    about = About(
+    context = ValidationContext(
         control_plane=control_plane,
         name=wanted.key.name,
         mesh=wanted.key.mesh,
@@ -65,7 +65,7 @@ def admitted(
         stored=stored.spec if stored else None,
         patch_checks=patch_checks,
     )
-    found = [*draft.unknown, *_spec_violations(draft, about)]
+    found = [*draft.unknown, *_spec_violations(draft, context)]
     is_strict = unknown_fields is FieldValidation.STRICT
     ignorable = [v for v in found if v.rule == UNKNOWN and not is_strict]
     violations += [v for v in found if v.rule != UNKNOWN or is_strict]
@@ -80,7 +80,7 @@ def admitted(
     warnings = (
         [f"{v.field}: {v.message}" for v in ignorable] if unknown_fields is FieldValidation.WARN else []
     )
-    warnings += _warnings(draft, about)
+    warnings += _warnings(draft, context)
     warnings += _not_kept(draft, computed)
     replaces = stored.revision if stored else 0
     made = _resource(draft, wanted, computed, stored)
@@ -241,9 +241,9 @@ def _zone_label_violations(
         )
 
 
-def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
+def _spec_violations(draft: Draft, context: ValidationContext) -> Iterator[Violation]:
     broken = False
-    found = draft.kind.violations(draft.spec, about)
+    found = draft.kind.violations(draft.spec, context)
     if draft.kind.inline and draft.form is Form.KUBERNETES:  # the fields stand under `spec` there
         found = under("spec", found)
     for violation in found:
@@ -251,26 +251,26 @@ def _spec_violations(draft: Draft, about: About) -> Iterator[Violation]:
         yield violation
     if not broken:
         try:
-            role.of(draft.kind, draft.kind.clean(draft.spec), about.namespace, about.control_plane)
+            role.of(draft.kind, draft.kind.clean(draft.spec), context.namespace, context.control_plane)
         except role.MixedRoles as error:
             yield Violation("spec", str(error), "role")
 
 
-def remarks(kind: Kind, written: Json, about: About) -> Iterator[str]:
+def remarks(kind: Kind, written: Json, context: ValidationContext) -> Iterator[str]:
     """What a kind warns about in a checked spec.
 
     The policies that come with a mesh are written as Kuma 2.13 writes them, with fields that it deprecates.
     Whoever did not write them need not hear that.
     """
-    if not defaults.is_untouched(kind, about.mesh, about.name, written):
-        yield from kind.warn(kind.read(kind.clean(written)), about)
+    if not defaults.is_untouched(kind, context.mesh, context.name, written):
+        yield from kind.warn(kind.read(kind.clean(written)), context)
 
 
-def _warnings(draft: Draft, about: About) -> Iterator[str]:
+def _warnings(draft: Draft, context: ValidationContext) -> Iterator[str]:
     kind = draft.kind
-    yield from remarks(kind, draft.spec, about)
-    if kind.dns_name and not names.is_dns1035_label(about.name):
-        yield f'name "{about.name}" is no RFC 1035 label, so it cannot be part of a host name'
+    yield from remarks(kind, draft.spec, context)
+    if kind.dns_name and not names.is_dns1035_label(context.name):
+        yield f'name "{context.name}" is no RFC 1035 label, so it cannot be part of a host name'
 
 
 def computed_labels(draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo) -> Mapping[str, str]:

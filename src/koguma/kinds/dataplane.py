@@ -33,7 +33,7 @@ from koguma.kinds.dataplane_networking import DataplaneNetworking
 from koguma.kinds.mesh_backends import MetricsBackend
 from koguma.kinds.rules import UInt32
 from koguma.model import columns
-from koguma.model.kind import ZONE_TO_GLOBAL, About, Kind
+from koguma.model.kind import ZONE_TO_GLOBAL, Kind, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -75,7 +75,7 @@ class DataplaneSpec(Spec):
     envoy: Annotated[DataplaneEnvoy | None, doc("Settings of the Envoy process.")] = None
 
 
-def validate(spec: DataplaneSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: DataplaneSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; except that a proxy without inbounds and gateway is legal."""
     networking = spec.networking
     if networking is None:

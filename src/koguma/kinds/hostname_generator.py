@@ -25,7 +25,7 @@ from typing import Annotated, Final
 from koguma.kinds import rules
 from koguma.kinds.rules import LabelSelector
 from koguma.model import columns, names, template
-from koguma.model.kind import BOTH_WAYS, About, Kind, Scope
+from koguma.model.kind import BOTH_WAYS, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
 
@@ -57,7 +57,7 @@ class HostnameGeneratorSpec(Spec):
     )
 
 
-def validate(spec: HostnameGeneratorSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: HostnameGeneratorSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     selector = spec.selector or HostnameGeneratorSelector()
     chosen = (selector.mesh_service, selector.mesh_external_service, selector.mesh_multi_zone_service)
@@ -75,7 +75,7 @@ def validate(spec: HostnameGeneratorSpec, _about: About) -> Iterator[Violation]:
         yield Violation("spec.extension.type", rules.NOT_EMPTY_MESSAGE, "required")
 
 
-def warn(spec: HostnameGeneratorSpec, _about: About) -> Iterator[str]:
+def warn(spec: HostnameGeneratorSpec, _context: ValidationContext) -> Iterator[str]:
     """A template that can give no host name, whatever the service is called."""
     parsed = template.parse(spec.template or "", FIELDS)
     keys = [piece.key for piece in parsed.pieces if isinstance(piece, template.Label)]

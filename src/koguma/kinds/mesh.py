@@ -36,7 +36,7 @@ from koguma.kinds.data_source import DataSource
 from koguma.kinds.mesh_backends import MeshLogging, MeshMetrics, MeshTracing
 from koguma.kinds.rules import UInt32
 from koguma.model import columns, names, tags
-from koguma.model.kind import About, Kind, Scope, Sync
+from koguma.model.kind import Kind, Scope, Sync, ValidationContext
 from koguma.model.schema import Duration, Json, Spec, doc, read
 from koguma.model.typed_parts import READ_AS
 from koguma.model.violation import Violation, child, item
@@ -223,7 +223,7 @@ def provided_conf(backend: MeshMtlsBackend) -> MeshProvidedConf:
     return conf or MeshProvidedConf()
 
 
-def validate(spec: MeshSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; but the CA may change, and `dpCert` may have no expiration."""
     mtls = spec.mtls or MeshMtls()
     yield from _mtls_violations(mtls)
@@ -231,7 +231,7 @@ def validate(spec: MeshSpec, about: About) -> Iterator[Violation]:
         yield Violation("mtls", "has to be set when zoneEgress enabled", "required")
     for index, backend in enumerate(mtls.backends or ()):
         yield from _backend_violations(
-            backend, item("mtls.backends", index), about, skip=mtls.skip_validation
+            backend, item("mtls.backends", index), context, skip=mtls.skip_validation
         )
     yield from mesh_backends.logging_violations(spec.logging or MeshLogging())
     yield from mesh_backends.tracing_violations(spec.tracing or MeshTracing())
@@ -257,12 +257,12 @@ def _mtls_violations(mtls: MeshMtls) -> Iterator[Violation]:
 
 
 def _backend_violations(
-    backend: MeshMtlsBackend, path: str, about: About, *, skip: bool | None
+    backend: MeshMtlsBackend, path: str, context: ValidationContext, *, skip: bool | None
 ) -> Iterator[Violation]:
     at = child(path, "conf")
     match backend.type:
         case "builtin" if not skip:
-            yield from _builtin_violations(backend, at, about)
+            yield from _builtin_violations(backend, at, context)
         case "provided" if not skip:
             yield from _provided_violations(backend, at)
         case "builtin" | "provided":
@@ -275,14 +275,16 @@ def _backend_violations(
 _CONVERT: Final = "could not convert backend config"
 
 
-def _builtin_violations(backend: MeshMtlsBackend, path: str, about: About) -> Iterator[Violation]:
+def _builtin_violations(
+    backend: MeshMtlsBackend, path: str, context: ValidationContext
+) -> Iterator[Violation]:
     conf, broken = rules.read_conf(MeshBuiltinConf, backend.conf, path, _CONVERT)
     yield from broken
     if conf is None:
         return
     yield from _builtin_cert_violations(conf.ca_cert or MeshBuiltinCert(), child(path, "caCert"))
     # The CA is kept in Secrets named after the mesh and the backend, so the two share one limit.
-    prefix = f"{about.name}.ca-builtin-cert-"
+    prefix = f"{context.name}.ca-builtin-cert-"
     name_max = names.NAME_LENGTH_MAX - len(prefix)
     name = backend.name or ""
     if len(name) > name_max:

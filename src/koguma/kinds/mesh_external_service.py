@@ -43,7 +43,7 @@ from koguma.kinds.data_source import TlsSource
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
-from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Json, Port, Spec, doc
 from koguma.model.typed_parts import PROXY_ADDRESS
 from koguma.model.violation import Violation, child, item
@@ -204,7 +204,7 @@ class MeshExternalServiceStatus(Spec):
     ] = None
 
 
-def validate(spec: MeshExternalServiceSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; what a plugin takes is the plugin's to say."""
     if isinstance(spec.match, MeshExternalServiceVipMatch):
         yield from _match_violations(spec.match)

@@ -32,7 +32,7 @@ from koguma.kinds import rules
 from koguma.kinds.data_source import DataSource
 from koguma.kinds.rules import UInt32
 from koguma.model import columns, tags
-from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -98,7 +98,7 @@ _HOSTNAME_LENGTH_MAX: Final = 253
 _CERTIFICATES_MAX: Final = 2
 
 
-def validate(spec: MeshGatewaySpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshGatewaySpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     listeners = (spec.conf.listeners if spec.conf else None) or ()
     cross_mesh = any(listener.cross_mesh for listener in listeners)

@@ -36,7 +36,7 @@ from koguma.kinds.data_source import SecureDataSource
 from koguma.kinds.rules import LabelSelector
 from koguma.model import columns, template
 from koguma.model.condition import Condition
-from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.violation import Violation, child
 
@@ -136,7 +136,7 @@ class MeshIdentityStatus(Spec):
     conditions: Annotated[tuple[Condition, ...] | None, doc("What is ready.")] = None
 
 
-def validate(spec: MeshIdentitySpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshIdentitySpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     spiffe = spec.spiffe_id or MeshIdentitySpiffeId()
     yield from _template_violations(spiffe.trust_domain, TRUST_DOMAIN_FIELDS, "spec.spiffeID.trustDomain")

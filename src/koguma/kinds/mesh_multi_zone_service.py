@@ -28,7 +28,7 @@ from koguma.kinds.rules import LabelSelector
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
 from koguma.model.condition import Condition
-from koguma.model.kind import GLOBAL_TO_ZONES, About, Kind
+from koguma.model.kind import GLOBAL_TO_ZONES, Kind, ValidationContext
 from koguma.model.schema import Port, Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -79,7 +79,7 @@ class MeshMultiZoneServiceStatus(Spec):
     conditions: Annotated[tuple[Condition, ...] | None, doc("Whether any service was found.")] = None
 
 
-def validate(spec: MeshMultiZoneServiceSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshMultiZoneServiceSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     selected = spec.selector.mesh_service if spec.selector else None
     if selected is None or not selected.match_labels:

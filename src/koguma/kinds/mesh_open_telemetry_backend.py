@@ -21,7 +21,7 @@ from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
 from koguma.model import columns
 from koguma.model.condition import Condition
-from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child
 
@@ -66,7 +66,7 @@ class MeshOpenTelemetryBackendStatus(Spec):
     conditions: Annotated[tuple[Condition, ...] | None, doc("Whether any policy refers to it.")] = None
 
 
-def validate(spec: MeshOpenTelemetryBackendSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshOpenTelemetryBackendSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     if spec.endpoint is not None:
         yield from _endpoint_violations(spec.endpoint, spec.protocol)

@@ -29,7 +29,7 @@ from koguma.kinds import rules
 from koguma.kinds.rules import LabelSelector
 from koguma.kinds.status import DataplaneProxies, HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns, tags
-from koguma.model.kind import ACROSS_ZONES, About, Kind
+from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
 from koguma.model.schema import IntOrString, Port, Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -107,7 +107,7 @@ class MeshServiceStatus(Spec):
     dataplane_proxies: Annotated[DataplaneProxies | None, doc("How many proxies it has.")] = None
 
 
-def validate(spec: MeshServiceSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshServiceSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     selector = spec.selector or MeshServiceSelector()
     if selector.dataplane_ref is not None and selector.dataplane_labels is not None:

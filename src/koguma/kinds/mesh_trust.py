@@ -26,7 +26,7 @@ from typing import Annotated, Final, Literal
 
 from koguma.kinds import rules, shapes
 from koguma.model import columns
-from koguma.model.kind import BOTH_WAYS, About, Kind
+from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -68,7 +68,7 @@ _TRUST_DOMAIN_LENGTH_MAX: Final = 253
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----[A-Za-z0-9+/=\s]+-----END \1-----")
 
 
-def validate(spec: MeshTrustSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshTrustSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     if not spec.ca_bundles:
         yield Violation("spec.caBundles", rules.NOT_EMPTY_MESSAGE, "required")

@@ -20,7 +20,7 @@ from typing import Annotated
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
 from koguma.model import columns
-from koguma.model.kind import ACROSS_ZONES, About, Kind
+from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation
 
@@ -32,7 +32,7 @@ class MeshZoneAddressSpec(Spec):
     port: Annotated[UInt32 | None, doc("Port that other zones call.")] = None
 
 
-def validate(spec: MeshZoneAddressSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshZoneAddressSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     if not spec.address:
         yield Violation("spec.address", rules.NOT_EMPTY_MESSAGE, "required")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
 from koguma.model import columns, tags
-from koguma.model.kind import ACROSS_ZONES, ZONE_TO_GLOBAL, About, Kind, Scope
+from koguma.model.kind import ACROSS_ZONES, ZONE_TO_GLOBAL, Kind, Scope, ValidationContext
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -92,7 +92,7 @@ class ZoneEgressSpec(Spec):
     networking: Annotated[ZoneEgressNetworking | None, doc("Where the proxy is.")] = None
 
 
-def validate_ingress(spec: ZoneIngressSpec, _about: About) -> Iterator[Violation]:
+def validate_ingress(spec: ZoneIngressSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     networking = spec.networking or ZoneIngressNetworking()
     yield from _admin_violations(networking)
@@ -112,7 +112,7 @@ def validate_ingress(spec: ZoneIngressSpec, _about: About) -> Iterator[Violation
         yield from tags.violations(service.tags or {}, path, needs_service=True)
 
 
-def validate_egress(spec: ZoneEgressSpec, _about: About) -> Iterator[Violation]:
+def validate_egress(spec: ZoneEgressSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     networking = spec.networking or ZoneEgressNetworking()
     yield from _admin_violations(networking)

@@ -122,8 +122,8 @@ class PatchChecks(Protocol):
         """What is wrong with a modification at a path."""
 
 
-class About(msgspec.Struct, frozen=True):
-    """What a validator may know beside the spec: whose it is, where it lives, what it was before."""
+class ValidationContext(msgspec.Struct, frozen=True):
+    """What a validator may know beside the spec: the control plane, the object, and the stored spec."""
 
     control_plane: ControlPlaneInfo
     name: str
@@ -147,11 +147,11 @@ def _as_given(spec: Json, _stored: Json) -> Json:
     return spec
 
 
-def _no_violations(_spec: Any, _about: About) -> Iterator[Violation]:
+def _no_violations(_spec: Any, _context: ValidationContext) -> Iterator[Violation]:
     return iter(())
 
 
-def _no_warnings(_spec: Any, _about: About) -> Iterator[str]:
+def _no_warnings(_spec: Any, _context: ValidationContext) -> Iterator[str]:
     return iter(())
 
 
@@ -202,8 +202,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     status: type[Spec] | None = None
     clean: Callable[[Json], Json] = _as_written  # several spellings read as one, before the schema
     v1: CleanShape = CleanShape()  # what `koguma.io/v1` has in place of older fields
-    validate: Callable[[Any, About], Iterator[Violation]] = _no_violations
-    warn: Callable[[Any, About], Iterator[str]] = _no_warnings
+    validate: Callable[[Any, ValidationContext], Iterator[Violation]] = _no_violations
+    warn: Callable[[Any, ValidationContext], Iterator[str]] = _no_warnings
     filled: Callable[[Json, Json], Json] = (
         _as_given  # a written spec with what we decide, over the stored one
     )
@@ -227,27 +227,31 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The structural check of a spec."""
         return Checker(self.spec)
 
-    def violations(self, written: Json, about: About) -> Iterator[Violation]:
+    def violations(self, written: Json, context: ValidationContext) -> Iterator[Violation]:
         """All that is wrong with a spec: its shape first; its meaning only if the shape is right."""
         root = "" if self.inline else "spec"
         spec = self.clean(written)
         found = tuple(self.checker(spec, root))
         broken = tuple(violation for violation in found if violation.rule != UNKNOWN)
         if broken and self.policy is not None and all(map(ref_kinds.is_unknown, broken)):
-            yield from (self._with_kinds(violation, spec, root, about) for violation in found)
+            yield from (self._with_kinds(violation, spec, root, context) for violation in found)
             return
         yield from found
         if not broken:
-            yield from self.validate(self.read(spec), about)
+            yield from self.validate(self.read(spec), context)
 
-    def _with_kinds(self, violation: Violation, spec: Json, root: str, about: About) -> Violation:
+    def _with_kinds(
+        self, violation: Violation, spec: Json, root: str, context: ValidationContext
+    ) -> Violation:
         """A reference to a kind that does not exist, with those that this place takes."""
         if violation.rule == UNKNOWN:
             return violation
 
         def judged(changed: Json) -> Iterator[Violation]:
             # Other references of the same spec may still be broken, so that it cannot be read.
-            return iter(()) if any(self.checker(changed, root)) else self.validate(self.read(changed), about)
+            return (
+                iter(()) if any(self.checker(changed, root)) else self.validate(self.read(changed), context)
+            )
 
         return ref_kinds.advised(violation, spec, root, judged)
 

@@ -32,7 +32,7 @@ import msgspec
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, DefaultPolicy, Kind, Policy
+from koguma.model.kind import POLICY, DefaultPolicy, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
@@ -153,7 +153,7 @@ _EXTERNAL_NEEDS_MESH = (
 )
 
 
-def validate(spec: MeshCircuitBreakerSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshCircuitBreakerSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; but an external service is a destination as any other."""
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
@@ -235,7 +235,7 @@ def _success_rate(detector: SuccessRate, path: str) -> Iterator[Violation]:
         yield Violation(at, "must be greater than 0", "range")
 
 
-def warn(spec: MeshCircuitBreakerSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshCircuitBreakerSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

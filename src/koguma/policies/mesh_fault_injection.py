@@ -36,7 +36,7 @@ from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
+from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
@@ -125,10 +125,10 @@ _NO_TO_ON_SIDECARS: Final = (
 _BANDWIDTH = re.compile(r"\d+\s?[kMG]bps", re.ASCII)
 
 
-def validate(spec: MeshFaultInjectionSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshFaultInjectionSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, at the paths where the fields really stand."""
     top = spec.target_ref or target_ref.MESH
-    allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
     has_inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=has_inbound)
     if spec.from_ and spec.rules:
@@ -171,7 +171,7 @@ def _bandwidth(bandwidth: ResponseBandwidth, path: str) -> Iterator[Violation]:
     yield from fields.percent(bandwidth.percentage, child(path, "percentage"))
 
 
-def warn(spec: MeshFaultInjectionSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshFaultInjectionSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

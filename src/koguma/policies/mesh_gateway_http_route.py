@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -55,14 +55,14 @@ class MeshGatewayHTTPRouteSpec(Spec):
 clean = spelling.chain(spelling.refs, spelling.field("rules", route_rules.reading))
 
 
-def validate(spec: MeshGatewayHTTPRouteSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshGatewayHTTPRouteSpec, context: ValidationContext) -> Iterator[Violation]:
     """What is refused in a MeshHTTPRoute on a gateway is refused here."""
     yield from target_ref.violations(spec.target_ref, "spec.targetRef", ("MeshGateway",))
     yield from route_rules.hostname_violations(spec.hostnames, "spec.hostnames")
-    yield from route_rules.violations(spec.rules, "spec.rules", about, gateway=True)
+    yield from route_rules.violations(spec.rules, "spec.rules", context, gateway=True)
 
 
-def warn(spec: MeshGatewayHTTPRouteSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshGatewayHTTPRouteSpec, _context: ValidationContext) -> Iterator[str]:
     """What stands there and cannot act."""
     if not spec.rules:
         yield "spec.rules is empty, so this route changes nothing"

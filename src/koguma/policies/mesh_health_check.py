@@ -32,7 +32,7 @@ from typing import Annotated, Final
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
+from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
@@ -128,7 +128,7 @@ class MeshHealthCheckSpec(Spec):
 _TO_KINDS = ("Mesh", *target_ref.DESTINATIONS)
 
 
-def validate(spec: MeshHealthCheckSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshHealthCheckSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=False)
@@ -172,7 +172,7 @@ def _http(check: HttpCheck, path: str) -> Iterator[Violation]:
         yield from fields.status(status, item(child(path, "expectedStatuses"), index))
 
 
-def warn(spec: MeshHealthCheckSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshHealthCheckSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     for index, entry in enumerate(spec.to):

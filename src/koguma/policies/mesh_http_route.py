@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -74,10 +74,10 @@ _GATEWAYS_ONLY: Final = (
 )
 
 
-def validate(spec: MeshHTTPRouteSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshHTTPRouteSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, and what Envoy or the founding document refuses beyond that."""
     top = spec.target_ref or target_ref.MESH
-    yield from target_ref.violations(top, "spec.targetRef", route_rules.proxy_kinds(about), sections=False)
+    yield from target_ref.violations(top, "spec.targetRef", route_rules.proxy_kinds(context), sections=False)
     gateway = top.kind == "MeshGateway"
     for index, entry in enumerate(spec.to):
         path = item("spec.to", index)
@@ -87,10 +87,10 @@ def validate(spec: MeshHTTPRouteSpec, about: About) -> Iterator[Violation]:
             yield from route_rules.hostname_violations(entry.hostnames, child(path, "hostnames"))
         elif entry.hostnames:
             yield Violation(child(path, "hostnames"), _GATEWAYS_ONLY, "forbidden")
-        yield from route_rules.violations(entry.rules, child(path, "rules"), about, gateway=gateway)
+        yield from route_rules.violations(entry.rules, child(path, "rules"), context, gateway=gateway)
 
 
-def warn(spec: MeshHTTPRouteSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshHTTPRouteSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and what stands there and cannot act."""
     yield from target_ref.warnings(spec.target_ref)
     if not spec.to:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -76,7 +76,7 @@ _DNS_NAME = re.compile(
 _DNS_NAME_LENGTH_MAX: Final = 253
 
 
-def validate(spec: MeshPassthroughSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshPassthroughSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", _PROXIES, sections=False)
@@ -137,7 +137,7 @@ def _is_dns_name(text: str) -> bool:
     return len(text) <= _DNS_NAME_LENGTH_MAX and _DNS_NAME.fullmatch(text) is not None
 
 
-def warn(spec: MeshPassthroughSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshPassthroughSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and matches that cannot act."""
     yield from target_ref.warnings(spec.target_ref)
     mode = spec.default.passthrough_mode

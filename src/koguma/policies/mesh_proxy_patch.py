@@ -45,7 +45,7 @@ import yaml
 
 from koguma.model import columns, target_ref
 from koguma.model.condition import Condition
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
@@ -170,9 +170,9 @@ class MeshProxyPatchStatus(Spec):
 AnyChange = ClusterChange | ListenerChange | VirtualHostChange | FilterChange
 
 
-def validate(spec: MeshProxyPatchSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshProxyPatchSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, and what Envoy's messages do not have where they are at hand."""
-    allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=False, gateway_tags=False)
     path = "spec.default.appendModifications"
@@ -181,8 +181,8 @@ def validate(spec: MeshProxyPatchSpec, about: About) -> Iterator[Violation]:
     for index, modification in enumerate(spec.default.append_modifications or ()):
         found = list(_modification(modification, item(path, index)))
         yield from found
-        if not found and about.patch_checks is not None:
-            yield from about.patch_checks.violations(msgspec.to_builtins(modification), item(path, index))
+        if not found and context.patch_checks is not None:
+            yield from context.patch_checks.violations(msgspec.to_builtins(modification), item(path, index))
 
 
 def _modification(modification: Modification, path: str) -> Iterator[Violation]:
@@ -307,7 +307,7 @@ def _only_for(
         yield Violation(child(path, name), message, "forbidden")
 
 
-def warn(spec: MeshProxyPatchSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshProxyPatchSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
 

@@ -36,7 +36,7 @@ from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
@@ -147,10 +147,10 @@ _NO_TCP_BY_IDENTITY: Final = (
 _INTERVAL_NS_MIN: Final = duration.nanoseconds("50ms")
 
 
-def validate(spec: MeshRateLimitSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshRateLimitSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; a route is refused with the reason."""
     top = spec.target_ref or target_ref.MESH
-    allowed = (*target_ref.PROXIES, "MeshHTTPRoute") if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = (*target_ref.PROXIES, "MeshHTTPRoute") if context.is_system else target_ref.NAMESPACED_PROXIES
     sections = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=sections)
     yield from _lists(spec)
@@ -238,7 +238,7 @@ def _rate(rate: Rate | None, path: str) -> Iterator[Violation]:
         yield Violation(child(path, "interval"), message, "range")
 
 
-def warn(spec: MeshRateLimitSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshRateLimitSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.phase import Phase
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
@@ -78,10 +78,10 @@ clean = spelling.chain(
 )
 
 
-def validate(spec: MeshTCPRouteSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshTCPRouteSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     top = spec.target_ref or target_ref.MESH
-    yield from target_ref.violations(top, "spec.targetRef", route_rules.proxy_kinds(about), sections=False)
+    yield from target_ref.violations(top, "spec.targetRef", route_rules.proxy_kinds(context), sections=False)
     for index, entry in enumerate(spec.to):
         path = item("spec.to", index)
         kinds = route_rules.destination_kinds(top)
@@ -92,7 +92,7 @@ def validate(spec: MeshTCPRouteSpec, about: About) -> Iterator[Violation]:
             yield from backend_refs.violations(refs, at)
 
 
-def warn(spec: MeshTCPRouteSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshTCPRouteSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and backends of which none is reached."""
     yield from target_ref.warnings(spec.target_ref)
     if not spec.to:

@@ -28,7 +28,7 @@ from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, DefaultPolicy, Kind, Policy
+from koguma.model.kind import POLICY, DefaultPolicy, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
@@ -91,12 +91,12 @@ class MeshTimeoutSpec(Spec):
     rules: Annotated[tuple[TimeoutRule, ...], doc("Limits of inbound traffic.")] = ()
 
 
-def validate(spec: MeshTimeoutSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshTimeoutSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; except that requestHeadersTimeout alone is legal."""
     top = spec.target_ref or target_ref.MESH
     sections = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(
-        top, "spec.targetRef", outbound_targets.proxy_kinds(about), sections=sections
+        top, "spec.targetRef", outbound_targets.proxy_kinds(context), sections=sections
     )
     if not (spec.to or spec.from_ or spec.rules):
         yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")
@@ -164,7 +164,7 @@ _HTTP_ROUTE_FIELDS: Final = ("http.requestTimeout", "http.streamIdleTimeout")
 _ROUTE_FIELDS: Final = {"MeshHTTPRoute": _HTTP_ROUTE_FIELDS, "MeshTCPRoute": ("idleTimeout",)}
 
 
-def warn(spec: MeshTimeoutSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshTimeoutSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and limits that cannot act where they stand."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

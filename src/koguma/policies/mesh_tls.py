@@ -22,7 +22,7 @@ import msgspec
 
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
@@ -87,7 +87,7 @@ _PROXIES = ("Mesh", "Dataplane", "MeshSubset")
 _AGE = ("TLS10", "TLS11", "TLS12", "TLS13")
 
 
-def validate(spec: MeshTLSSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshTLSSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
@@ -118,7 +118,7 @@ def _versions(versions: TlsVersions, path: str) -> Iterator[Violation]:
         yield Violation(child(path, "min"), "min version must be lower than max", "range")
 
 
-def warn(spec: MeshTLSSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshTLSSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

@@ -29,7 +29,7 @@ from koguma.envoy import filters, rbac
 from koguma.envoy.rbac import Decision
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
+from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
@@ -86,7 +86,7 @@ class MeshTrafficPermissionSpec(Spec):
 _PROXIES = ("Mesh", "Dataplane", "MeshSubset", "MeshService", "MeshServiceSubset")
 
 
-def validate(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshTrafficPermissionSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; matches are found under `default`, where they are written."""
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
@@ -115,7 +115,7 @@ def _rule(conf: PermissionConf, path: str) -> Iterator[Violation]:
     yield from fields.matches(conf.allow, child(at, "allow"))
 
 
-def warn(spec: MeshTrafficPermissionSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshTrafficPermissionSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

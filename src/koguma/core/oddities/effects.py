@@ -21,7 +21,7 @@ from koguma.core.oddities.problem import (
 )
 from koguma.core.routes import Normalised, NormalMatch
 from koguma.model import target_ref
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -33,9 +33,9 @@ def advice(db: Db, key: Key) -> Iterator[Problem]:
     if resource is None:
         return
     kind = world.kind_of(db, key.kind)
-    about = About(world.control_plane(db), key.name, key.mesh, key.namespace, resource.labels)
+    context = ValidationContext(world.control_plane(db), key.name, key.mesh, key.namespace, resource.labels)
     try:
-        found = list(admission.remarks(kind, resource.spec, about))
+        found = list(admission.remarks(kind, resource.spec, context))
     except Exception as error:  # noqa: BLE001 - a policy of another package must not hide what else is odd
         message = f"{key} cannot be read as it is stored: {error}; write it again, or mend its policy"
         yield Problem(INVALID, message, (key,), "error")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from koguma.kube import faults, times
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Int32, Time
-from koguma.model.kind import About, Column, Kind, Scope
+from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
 
@@ -35,7 +35,7 @@ def clean(spec: Json) -> Json:
     return parts.without_nulls(read)
 
 
-def validate(spec: LeaseSpec, _about: About) -> Iterator[Violation]:
+def validate(spec: LeaseSpec, _context: ValidationContext) -> Iterator[Violation]:
     """Numbers that make no sense, and texts that are no times."""
     if spec.lease_duration_seconds is not None and spec.lease_duration_seconds <= 0:
         at = "spec.leaseDurationSeconds"

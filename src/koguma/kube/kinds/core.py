@@ -9,7 +9,7 @@ import msgspec
 from koguma.kube import faults
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Bytes, LocalObjectReference, ObjectReference, SecretBytes, Time
-from koguma.model.kind import About, Column, Kind, Scope
+from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, item
 
@@ -97,7 +97,7 @@ class ServiceAccountSpec(Spec):
     ] = None
 
 
-def validate_namespace(spec: NamespaceSpec, _about: About) -> Iterator[Violation]:
+def validate_namespace(spec: NamespaceSpec, _context: ValidationContext) -> Iterator[Violation]:
     """Finalizers without a domain, other than Kubernetes' own."""
     for index, name in enumerate(spec.finalizers or ()):
         at = item("spec.finalizers", index)
@@ -114,7 +114,7 @@ def clean_config_map(spec: Json) -> Json:
     return parts.without_nulls(read)
 
 
-def validate_config_map(spec: ConfigMapSpec, about: About) -> Iterator[Violation]:
+def validate_config_map(spec: ConfigMapSpec, context: ValidationContext) -> Iterator[Violation]:
     """Names, sizes, and changes of what does not change any more."""
     data, binary = spec.data or {}, spec.binary_data or {}
     for name in sorted(data):
@@ -127,7 +127,7 @@ def validate_config_map(spec: ConfigMapSpec, about: About) -> Iterator[Violation
     yield from _payload_violations("binaryData", binary)
     if sum(len((text or "").encode()) for text in data.values()) + _size(binary) > PAYLOAD_BYTES_MAX:
         yield faults.too_long(_WHOLE_OBJECT, PAYLOAD_BYTES_MAX)
-    yield from _immutable_violations(spec, {"data": data, "binaryData": binary}, about)
+    yield from _immutable_violations(spec, {"data": data, "binaryData": binary}, context)
 
 
 def clean_secret(spec: Json) -> Json:
@@ -144,7 +144,7 @@ def clean_secret(spec: Json) -> Json:
     return {**parts.without_nulls(read), "type": read.get("type") or OPAQUE}
 
 
-def validate_secret(spec: CoreSecretSpec, about: About) -> Iterator[Violation]:
+def validate_secret(spec: CoreSecretSpec, context: ValidationContext) -> Iterator[Violation]:
     """Names, sizes, what each type needs, and changes of what does not change any more."""
     data = spec.data or {}
     for name in sorted(data):
@@ -153,10 +153,10 @@ def validate_secret(spec: CoreSecretSpec, about: About) -> Iterator[Violation]:
     if _size(data) > PAYLOAD_BYTES_MAX:
         yield faults.too_long("data", PAYLOAD_BYTES_MAX)
     yield from _type_violations(spec.type or OPAQUE, data)
-    stored = parts.as_map(about.stored)
+    stored = parts.as_map(context.stored)
     if stored and (stored.get("type") or OPAQUE) != (spec.type or OPAQUE):
         yield faults.invalid("type", spec.type or OPAQUE, faults.IMMUTABLE, "changed")
-    yield from _immutable_violations(spec, {"data": data}, about)
+    yield from _immutable_violations(spec, {"data": data}, context)
 
 
 # What must be among a Secret's payloads, by its type.
@@ -230,9 +230,11 @@ def _size(data: Mapping[str, str | None]) -> int:
 
 
 def _immutable_violations(
-    spec: ConfigMapSpec | CoreSecretSpec, fields: Mapping[str, Mapping[str, str | None]], about: About
+    spec: ConfigMapSpec | CoreSecretSpec,
+    fields: Mapping[str, Mapping[str, str | None]],
+    context: ValidationContext,
 ) -> Iterator[Violation]:
-    stored = parts.as_map(about.stored)
+    stored = parts.as_map(context.stored)
     if not stored.get("immutable"):
         return
     if not spec.immutable:

@@ -11,7 +11,7 @@ from koguma.kube import faults, times
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Int32, ObjectReference, Time
 from koguma.kube.registry import Converter
-from koguma.model.kind import About, Kind, Scope
+from koguma.model.kind import Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
 
@@ -146,15 +146,17 @@ def clean(spec: Json) -> Json:
     return {**always, **parts.without_nulls(read)}
 
 
-def validate(spec: EventSpec, about: About) -> Iterator[Violation]:
+def validate(spec: EventSpec, context: ValidationContext) -> Iterator[Violation]:
     """Events in another namespace than what they are about, and newer ones that leave out who and what."""
     about_namespace = (spec.involved_object or ObjectReference()).namespace or ""
     if spec.event_time is None:
-        fits = about_namespace == about.namespace or (not about_namespace and about.namespace == "default")
+        fits = about_namespace == context.namespace or (
+            not about_namespace and context.namespace == "default"
+        )
     else:
-        fits = bool(about_namespace) or about.namespace in (
+        fits = bool(about_namespace) or context.namespace in (
             *_EVERYWHERE,
-            about.control_plane.system_namespace,
+            context.control_plane.system_namespace,
         )
     if not fits:
         yield faults.invalid("involvedObject.namespace", about_namespace, _MISMATCH, "namespace")

@@ -8,7 +8,7 @@ import msgspec
 from koguma.kube import faults
 from koguma.kube.kinds import parts
 from koguma.model import labels
-from koguma.model.kind import About, Column, Kind, Scope
+from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
 
@@ -98,12 +98,12 @@ class BindingSpec(Spec):
     role_ref: Annotated[RoleRef | None, doc("The role; it cannot change."), parts.ATOMIC] = None
 
 
-def validate_role(spec: RoleSpec, _about: About) -> Iterator[Violation]:
+def validate_role(spec: RoleSpec, _context: ValidationContext) -> Iterator[Violation]:
     """Rules that allow nothing, or what a namespace does not have."""
     yield from _rule_violations(spec.rules or (), is_namespaced=True)
 
 
-def validate_cluster_role(spec: ClusterRoleSpec, _about: About) -> Iterator[Violation]:
+def validate_cluster_role(spec: ClusterRoleSpec, _context: ValidationContext) -> Iterator[Violation]:
     """Rules that allow nothing, and selectors that cannot be read."""
     yield from _rule_violations(spec.rules or (), is_namespaced=False)
     if spec.aggregation_rule is None:
@@ -187,18 +187,18 @@ def _in_group(reference: Json) -> Json:
     return {**reference, "apiGroup": GROUP}
 
 
-def validate_role_binding(spec: BindingSpec, about: About) -> Iterator[Violation]:
+def validate_role_binding(spec: BindingSpec, context: ValidationContext) -> Iterator[Violation]:
     """What cannot be bound in a namespace."""
     yield from _ref_violations(spec.role_ref or RoleRef(), ("Role", "ClusterRole"))
     yield from _subject_violations(spec.subjects or (), is_namespaced=True)
-    yield from _change_violations(spec.role_ref or RoleRef(), about.stored)
+    yield from _change_violations(spec.role_ref or RoleRef(), context.stored)
 
 
-def validate_cluster_role_binding(spec: BindingSpec, about: About) -> Iterator[Violation]:
+def validate_cluster_role_binding(spec: BindingSpec, context: ValidationContext) -> Iterator[Violation]:
     """What cannot be bound everywhere."""
     yield from _ref_violations(spec.role_ref or RoleRef(), ("ClusterRole",))
     yield from _subject_violations(spec.subjects or (), is_namespaced=False)
-    yield from _change_violations(spec.role_ref or RoleRef(), about.stored)
+    yield from _change_violations(spec.role_ref or RoleRef(), context.stored)
 
 
 def _ref_violations(ref: RoleRef, kinds: tuple[str, ...]) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ import msgspec
 
 from koguma.kube import faults
 from koguma.kube.kinds import parts
-from koguma.model.kind import About, Kind, Scope
+from koguma.model.kind import Kind, Scope, ValidationContext
 from koguma.model.schema import SecretText, Spec, doc
 from koguma.model.violation import Violation
 
@@ -146,13 +146,13 @@ class SelfSubjectRulesReviewStatus(Spec):
     evaluation_error: Annotated[str | None, doc("What went wrong on the way to the answer.")] = None
 
 
-def validate_token(spec: TokenReviewSpec, _about: About) -> Iterator[Violation]:
+def validate_token(spec: TokenReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """A question without a token."""
     if not spec.token:
         yield faults.required("spec.token", "token is required for TokenReview in authentication")
 
 
-def validate_self(spec: SelfSubjectAccessReviewSpec, _about: About) -> Iterator[Violation]:
+def validate_self(spec: SelfSubjectAccessReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """Questions about nothing, or about two things at once."""
     resource, path = spec.resource_attributes, spec.non_resource_attributes
     if resource is not None and path is not None:
@@ -163,19 +163,19 @@ def validate_self(spec: SelfSubjectAccessReviewSpec, _about: About) -> Iterator[
         yield faults.invalid("spec.resourceAttributes", None, message, "exclusive")
 
 
-def validate_subject(spec: SubjectAccessReviewSpec, about: About) -> Iterator[Violation]:
+def validate_subject(spec: SubjectAccessReviewSpec, context: ValidationContext) -> Iterator[Violation]:
     """Questions about nothing, or about nobody."""
-    yield from validate_self(spec, about)
+    yield from validate_self(spec, context)
     if not spec.user and not spec.groups:
         message = "at least one of user or group must be specified"
         yield faults.invalid("spec.user", spec.user or "", message, "user")
 
 
-def validate_local(spec: SubjectAccessReviewSpec, about: About) -> Iterator[Violation]:
+def validate_local(spec: SubjectAccessReviewSpec, context: ValidationContext) -> Iterator[Violation]:
     """Questions about another namespace than the one in which they are asked."""
-    yield from validate_subject(spec, about)
+    yield from validate_subject(spec, context)
     resource, path = spec.resource_attributes, spec.non_resource_attributes
-    if resource is not None and (resource.namespace or "") != about.namespace:
+    if resource is not None and (resource.namespace or "") != context.namespace:
         at = "spec.resourceAttributes.namespace"
         yield faults.invalid(at, resource.namespace or "", "must match metadata.namespace", "namespace")
     if path is not None:
@@ -183,7 +183,7 @@ def validate_local(spec: SubjectAccessReviewSpec, about: About) -> Iterator[Viol
         yield faults.invalid("spec.nonResourceAttributes", msgspec.to_builtins(path), message, "namespace")
 
 
-def validate_rules(spec: SelfSubjectRulesReviewSpec, _about: About) -> Iterator[Violation]:
+def validate_rules(spec: SelfSubjectRulesReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """A question about no namespace."""
     if not spec.namespace:
         yield faults.required("spec.namespace", "no namespace on request")

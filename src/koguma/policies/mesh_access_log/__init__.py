@@ -38,7 +38,7 @@ import msgspec
 from koguma.envoy import operators
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
@@ -140,9 +140,9 @@ class MeshAccessLogSpec(Spec):
 _TO_KINDS = ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
 
 
-def validate(spec: MeshAccessLogSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshAccessLogSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, and formats that give away the environment of proxies."""
-    conf = partial(_conf, about=about)
+    conf = partial(_conf, context=context)
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
     yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=inbound)
@@ -159,20 +159,20 @@ def validate(spec: MeshAccessLogSpec, about: About) -> Iterator[Violation]:
         yield from conf(rule.default, child(path, "default"))
 
 
-def _conf(conf: LogConf, path: str, about: About) -> Iterator[Violation]:
+def _conf(conf: LogConf, path: str, context: ValidationContext) -> Iterator[Violation]:
     at = child(path, "backends")
     if conf.backends is None:
         yield Violation(at, fields.MUST_BE_DEFINED, "required")
     for index, backend in enumerate(conf.backends or ()):
         yield from _backend(backend, item(at, index))
-        yield from _environment(backend, item(at, index), about)
+        yield from _environment(backend, item(at, index), context)
 
 
-def _environment(backend: LogBackend, path: str, about: About) -> Iterator[Violation]:
+def _environment(backend: LogBackend, path: str, context: ValidationContext) -> Iterator[Violation]:
     """Formats that name variables of Envoy's environment, where secrets of its machine may stand."""
     for at, text in _formats(backend, path):
         if operators.reads_environment(text):
-            yield from fields.of_the_machine(at, about, "take %ENVIRONMENT(...)% out of the format")
+            yield from fields.of_the_machine(at, context, "take %ENVIRONMENT(...)% out of the format")
 
 
 def _formats(backend: LogBackend, path: str) -> Iterator[tuple[str, str]]:
@@ -280,7 +280,7 @@ def _otel(otel: OtelLog, path: str) -> Iterator[Violation]:
             yield Violation(at, _ATTRIBUTE_WORDS, "attribute")
 
 
-def warn(spec: MeshAccessLogSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshAccessLogSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:

@@ -33,7 +33,7 @@ from typing import Annotated, Final, Literal
 
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, CleanShape, Kind, Older, Policy
+from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
 from koguma.model.overlay import Locality, Overlay, Overlays, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Json, Spec, doc
@@ -135,7 +135,7 @@ clean: Final = spelling.chain(
 )
 
 
-def validate(spec: MeshLoadBalancingStrategySpec, _about: About) -> Iterator[Violation]:
+def validate(spec: MeshLoadBalancingStrategySpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, and sizes that Envoy refuses."""
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", target_ref.PROXIES, sections=False)
@@ -225,7 +225,7 @@ def _older_hashes(
     yield from hash_policies.violations(policies or (), path)
 
 
-def warn(spec: MeshLoadBalancingStrategySpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshLoadBalancingStrategySpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and what stands there and cannot act."""
     yield from target_ref.warnings(spec.target_ref)
     for index, entry in enumerate(spec.to):

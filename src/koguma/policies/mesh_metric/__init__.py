@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
@@ -126,9 +126,9 @@ class MeshMetricSpec(Spec):
     default: Annotated[MetricConf, doc("What is measured.")] = MetricConf()
 
 
-def validate(spec: MeshMetricSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshMetricSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, at the paths where the fields really stand."""
-    allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
     yield from target_ref.violations(
         spec.target_ref or target_ref.MESH, "spec.targetRef", allowed, sections=False
     )
@@ -180,7 +180,7 @@ def _otel(otel: OtelMetrics, path: str) -> Iterator[Violation]:
     yield from fields.positive_duration(otel.refresh_interval, child(path, "refreshInterval"))
 
 
-def warn(spec: MeshMetricSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshMetricSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
 

@@ -29,7 +29,7 @@ from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
 from koguma.model import columns, duration, target_ref
-from koguma.model.kind import POLICY, About, CleanShape, DefaultPolicy, Kind, Older, Policy
+from koguma.model.kind import POLICY, CleanShape, DefaultPolicy, Kind, Older, Policy, ValidationContext
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
@@ -183,11 +183,11 @@ clean: Final = spelling.chain(
 )
 
 
-def validate(spec: MeshRetrySpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshRetrySpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages at the field's own path, and what Envoy refuses beyond that."""
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(
-        top, "spec.targetRef", outbound_targets.proxy_kinds(about), sections=False
+        top, "spec.targetRef", outbound_targets.proxy_kinds(context), sections=False
     )
     if not spec.to:
         yield Violation("spec.to", "needs at least one item", "required")
@@ -267,7 +267,7 @@ def _host_selection(found: tuple[RetryHostSelection, ...], path: str) -> Iterato
                 yield Violation(child(at, "updateFrequency"), message, "range")
 
 
-def warn(spec: MeshRetrySpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshRetrySpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations, and sections that cannot act where they stand."""
     yield from target_ref.warnings(spec.target_ref)
     for index, entry in enumerate(spec.to):

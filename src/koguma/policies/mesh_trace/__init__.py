@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, About, Kind, Policy
+from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Spec, doc
@@ -122,9 +122,9 @@ class MeshTraceSpec(Spec):
     default: Annotated[TraceConf, doc("How they trace.")] = TraceConf()
 
 
-def validate(spec: MeshTraceSpec, about: About) -> Iterator[Violation]:
+def validate(spec: MeshTraceSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages."""
-    allowed = target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
     top = spec.target_ref or target_ref.MESH
     yield from target_ref.violations(top, "spec.targetRef", allowed, sections=False, gateway_tags=False)
     path = "spec.default"
@@ -242,7 +242,7 @@ def _tag(tag: TraceTag, path: str) -> Iterator[Violation]:
         yield Violation(child(path, "header.name"), fields.MUST_NOT_BE_EMPTY, "required")
 
 
-def warn(spec: MeshTraceSpec, _about: About) -> Iterator[str]:
+def warn(spec: MeshTraceSpec, _context: ValidationContext) -> Iterator[str]:
     """Deprecations."""
     yield from target_ref.warnings(spec.target_ref)
 

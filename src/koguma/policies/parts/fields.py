@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from koguma.model import client_match, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.typed_parts import PROXY_FILE
@@ -119,13 +119,13 @@ def port(value: int | None, path: str) -> Iterator[Violation]:
         yield Violation(path, BAD_PORT, "range")
 
 
-def of_the_machine(at: str, about: About, instead: str) -> Iterator[Violation]:
+def of_the_machine(at: str, context: ValidationContext, instead: str) -> Iterator[Violation]:
     """That a field would read files or variables of the machines of proxies, where that is not allowed."""
     # Else whoever may write a policy could read the files and secrets of every proxy that it reaches.
-    if not about.is_system:
-        where = f"one without a namespace or in {about.control_plane.system_namespace}"
+    if not context.is_system:
+        where = f"one without a namespace or in {context.control_plane.system_namespace}"
         yield Violation(at, f"can only be set by a system policy, {where}", "forbidden")
-    elif not about.control_plane.allow_proxy_data_sources:
+    elif not context.control_plane.allow_proxy_data_sources:
         message = "this control plane does not let policies read a proxy's files or environment"
         yield Violation(at, f"{message}; {instead}", "forbidden")
 

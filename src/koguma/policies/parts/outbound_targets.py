@@ -1,13 +1,13 @@
 """Which kinds the `targetRef` and `to` of policies for outbound traffic may name."""
 
 from koguma.model import target_ref
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 from koguma.model.target_ref import TargetRef
 
 
-def proxy_kinds(about: About) -> tuple[str, ...]:
+def proxy_kinds(context: ValidationContext) -> tuple[str, ...]:
     """What `targetRef` may name where routes once stood there; they still may, in system policies."""
-    if about.is_system:
+    if context.is_system:
         return (*target_ref.PROXIES, *target_ref.ROUTES)
     return target_ref.NAMESPACED_PROXIES
 

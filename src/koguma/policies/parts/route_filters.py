@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from koguma.model import names
-from koguma.model.kind import About
+from koguma.model.kind import ValidationContext
 from koguma.model.schema import Base64, IntOrString, Port, Spec, doc
 from koguma.model.target_ref import BackendRef
 from koguma.model.violation import Violation, child, item
@@ -151,7 +151,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     gateway: bool
     prefixes: bool  # every match of the rule is a path prefix
-    about: About
+    context: ValidationContext
 
 
 def answers(filters: tuple[HttpFilter, ...]) -> str:
@@ -207,7 +207,7 @@ def _body_violations(body: _Body, path: str, setting: Setting) -> Iterator[Viola
         case HttpRequestMirror():
             yield from _mirror(body, path)
         case HttpDirectResponse():
-            yield from _direct_body(body.body, child(path, "body"), setting.about)
+            yield from _direct_body(body.body, child(path, "body"), setting.context)
 
 
 def _modifier(modifier: HttpHeaderModifier, path: str) -> Iterator[Violation]:
@@ -284,7 +284,9 @@ _INLINE: Final = "write the body as inlineString or inlineBytes"
 _SOURCES: Final = "inlineBytes, inlineString, filename, environmentVariable"
 
 
-def _direct_body(body: HttpDirectResponseBody | None, path: str, about: About) -> Iterator[Violation]:
+def _direct_body(
+    body: HttpDirectResponseBody | None, path: str, context: ValidationContext
+) -> Iterator[Violation]:
     if body is None:
         return
     sources = (body.inline_bytes, body.inline_string, body.filename, body.environment_variable)
@@ -295,9 +297,9 @@ def _direct_body(body: HttpDirectResponseBody | None, path: str, about: About) -
     if body.inline_string is not None:
         yield from _size(body.inline_string.encode(errors="replace"), child(path, "inlineString"))
     if body.filename is not None:
-        yield from fields.of_the_machine(child(path, "filename"), about, _INLINE)
+        yield from fields.of_the_machine(child(path, "filename"), context, _INLINE)
     if body.environment_variable is not None:
-        yield from fields.of_the_machine(child(path, "environmentVariable"), about, _INLINE)
+        yield from fields.of_the_machine(child(path, "environmentVariable"), context, _INLINE)
 
 
 def _size(body: bytes, at: str) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
 from koguma.model import names, target_ref
-from koguma.model.kind import About, CleanShape, Older
+from koguma.model.kind import CleanShape, Older, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
@@ -81,9 +81,9 @@ def clean_shape(rules: str) -> CleanShape:
     )
 
 
-def proxy_kinds(about: About) -> tuple[str, ...]:
+def proxy_kinds(context: ValidationContext) -> tuple[str, ...]:
     """What a route may name as the proxies that it acts on."""
-    return target_ref.PROXIES if about.is_system else target_ref.NAMESPACED_PROXIES
+    return target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
 
 
 def destination_kinds(top: TargetRef) -> tuple[str, ...]:
@@ -91,12 +91,14 @@ def destination_kinds(top: TargetRef) -> tuple[str, ...]:
     return ("Mesh",) if top.kind == "MeshGateway" else target_ref.DESTINATIONS
 
 
-def violations(rules: tuple[HttpRule, ...], path: str, about: About, *, gateway: bool) -> Iterator[Violation]:
+def violations(
+    rules: tuple[HttpRule, ...], path: str, context: ValidationContext, *, gateway: bool
+) -> Iterator[Violation]:
     """What is wrong with rules; on a gateway every rule must say where its requests go."""
     for index, rule in enumerate(rules):
         at = item(path, index)
         yield from route_matches.violations(rule.matches, child(at, "matches"))
-        setting = route_filters.Setting(gateway, route_matches.are_prefixes(rule.matches), about)
+        setting = route_filters.Setting(gateway, route_matches.are_prefixes(rule.matches), context)
         yield from _conf(rule.default, child(at, "default"), setting)
 
 
