@@ -1,7 +1,7 @@
-"""Inbound: what policies say about calls that arrive, and about whose calls.
+"""Inbound: the policy entries that hold for calls that arrive at an inbound, each with the clients it is for.
 
-`from` and `rules` become one ordered list of entries, each with the clients that it is for. Combinations of
-tags are never enumerated: whoever applies the list merges all entries that fit a client.
+`from` and `rules` become one ordered list of entries. Combinations of tags are never enumerated: who applies
+the list merges all entries that match a client.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from koguma.model.schema import Json
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Whom an inbound rule is for; nothing set means everybody."""
+    """The clients that an inbound rule is for; with no field set, all clients."""
 
     tags: Pairs = ()
     spiffe_id: tuple[str, str] = ("", "")  # type and value
@@ -26,12 +26,12 @@ class Client(msgspec.Struct, frozen=True):
 
     @property
     def specificity(self) -> tuple[bool, bool, bool, int]:
-        """More specific is greater: an exact identity, a prefix, a server name, more tags."""
+        """Greater is more specific: an exact identity, then a prefix, a server name, more tags."""
         return (self.spiffe_id[0] == "Exact", bool(self.spiffe_id[1]), bool(self.sni[1]), len(self.tags))
 
 
 class InboundRule(msgspec.Struct, frozen=True):
-    """One entry for one sort of client."""
+    """One entry, for the clients of one of its matches."""
 
     client: Client
     entry: ItemId
@@ -39,13 +39,10 @@ class InboundRule(msgspec.Struct, frozen=True):
 
 @question
 def entries(db: Db, policies: Policies) -> tuple[InboundRule, ...]:
-    """The entries for calls that arrive, with whom each is for: most specific client first, then by order.
-
-    Combinations of tags are never enumerated: whoever applies the list merges all entries that fit a client.
-    """
-    found = [rule for policy in policies for rule in _inbound_entries(db, policy)]
-    found.sort(key=lambda rule: order.key(items.rank(db, rule.entry)))
-    return tuple(sorted(found, key=lambda rule: rule.client.specificity, reverse=True))
+    """The entries for calls that arrive: most specific client first, then in ascending precedence."""
+    rules = [rule for policy in policies for rule in _inbound_entries(db, policy)]
+    rules.sort(key=lambda rule: order.key(items.rank(db, rule.entry)))
+    return tuple(sorted(rules, key=lambda rule: rule.client.specificity, reverse=True))
 
 
 def _inbound_entries(db: Db, policy: Key) -> Iterator[InboundRule]:
@@ -57,8 +54,8 @@ def _inbound_entries(db: Db, policy: Key) -> Iterator[InboundRule]:
         yield InboundRule(_from_client(entry.get("targetRef") or {}), ItemId(policy, "from", index))
     for index, entry in enumerate(spec.get("rules") or ()):
         matches: list[Json] = entry.get("matches") or [{}]
-        for one in matches:
-            yield InboundRule(_match_client(one), ItemId(policy, "rules", index))
+        for match_ in matches:
+            yield InboundRule(_match_client(match_), ItemId(policy, "rules", index))
 
 
 def _from_client(ref: Json) -> Client:
@@ -68,8 +65,8 @@ def _from_client(ref: Json) -> Client:
     return Client(tags=pairs(own))
 
 
-def _match_client(one: Json) -> Client:
-    spiffe, sni = one.get("spiffeID") or {}, one.get("sni") or {}
+def _match_client(match_: Json) -> Client:
+    spiffe, sni = match_.get("spiffeID") or {}, match_.get("sni") or {}
     return Client(
         spiffe_id=(spiffe.get("type", ""), spiffe.get("value", "")),
         sni=(sni.get("type", ""), sni.get("value", "")),
@@ -77,18 +74,20 @@ def _match_client(one: Json) -> Client:
 
 
 @question
-def policies_of(db: Db, seen: match.Traits, section: str) -> tuple[tuple[str, Policies], ...]:
+def policies_of(db: Db, traits: match.Traits, section: str) -> tuple[tuple[str, Policies], ...]:
     """The policies that select one inbound of proxies with these traits, by kind."""
-    found = []
+    by_kind = []
     for kind in match.policy_kinds(db):
-        chosen = Group(one.policy for one in match.matched(db, kind, seen) if section in one.sections)
-        if chosen:
-            found.append((kind, chosen))
-    return tuple(found)
+        policies = Group(
+            matched.policy for matched in match.matched(db, kind, traits) if section in matched.sections
+        )
+        if policies:
+            by_kind.append((kind, policies))
+    return tuple(by_kind)
 
 
 @question
-def of(db: Db, seen: match.Traits, section: str) -> tuple[tuple[str, tuple[InboundRule, ...]], ...]:
-    """What holds for calls that arrive at one inbound, by kind."""
-    found = ((kind, entries(db, chosen)) for kind, chosen in policies_of(db, seen, section))
-    return tuple((kind, entries) for kind, entries in found if entries)
+def of(db: Db, traits: match.Traits, section: str) -> tuple[tuple[str, tuple[InboundRule, ...]], ...]:
+    """The entries for calls that arrive at one inbound, by kind."""
+    by_kind = ((kind, entries(db, policies)) for kind, policies in policies_of(db, traits, section))
+    return tuple((kind, entries) for kind, entries in by_kind if entries)

@@ -1,9 +1,9 @@
-"""Inspect: what acts on a proxy, on one of its ports, on a call through a route; and whom a policy acts on.
+"""Inspect: which policies act on a proxy, on one of its ports, on a route; and on whom a policy acts.
 
-Pure views for people, from the engine's database to JSON-shaped values, in the shapes of Kuma 2.13's Inspect
-API. Configurations come out of the same entries and the same merge as those that proxies get. With `fields`
-every configuration is shown with who set each of its fields, under `fieldOrigins`: Kuma has `origins` for the
-policies as a whole. Policies of which nothing is built yet are no part of that; they stand under `inactive`.
+Pure views for people: JSON in the shapes of Kuma 2.13's Inspect API. A conf is merged from the entries that
+the build compiles (`rules`, `inbound`), by the same question (`items.conf`). With `fields`, each conf shows
+under `fieldOrigins` who set each field; Kuma has `origins` for the policies as a whole. Policies that are
+stored and do not act yet are listed under `inactive`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,19 +27,19 @@ from koguma.model.schema import Json
 
 
 def _proxy(db: Db, key: Key) -> Proxy:
-    found = world.proxy(db, key)
-    assert found is not None, key
-    return found
+    proxy = world.proxy(db, key)
+    assert proxy is not None, key
+    return proxy
 
 
 def _class(db: Db, proxy: Key) -> ProxyClass:
-    found = rules.class_of(db, proxy)
-    assert found is not None, proxy
-    return found
+    proxy_class = rules.class_of(db, proxy)
+    assert proxy_class is not None, proxy
+    return proxy_class
 
 
 def layout(db: Db, key: Key) -> Json:
-    """The ports that a proxy serves and calls, with the names that they have in Envoy, and what is odd."""
+    """The inbounds and outbounds of a proxy, with their names in Envoy, and warnings about the proxy."""
     proxy = _proxy(db, key)
     inbounds = [
         {
@@ -49,18 +49,18 @@ def layout(db: Db, key: Key) -> Json:
         for inbound in proxy.inbounds
     ]
     outbounds = [_outbound(db, port) for port in rules.ports(db, _class(db, key))]
-    odd = [problem.text for problem in problems.of_object(db, key)]
+    warnings = [problem.text for problem in problems.of_object(db, key)]
     return {
         "kri": kri(db, key),
         "labels": dict(proxy.labels),
         "inbounds": inbounds,
         "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
-        **({"warnings": odd} if odd else {}),
+        **({"warnings": warnings} if warnings else {}),
     }
 
 
 def _state(db: Db, key: Key, section: str) -> dict[str, Json]:
-    """That an inbound takes no calls; nothing where it does, as Kuma's answer has it."""
+    """The state of an inbound that takes no calls; left out where it does, as in Kuma's answer."""
     net = network.networking(db, key)
     is_ready = net is None or all(each.is_ready for each in net.inbounds if each.section == section)
     return {} if is_ready else {"state": "NotReady"}
@@ -77,8 +77,8 @@ def _named(name: str, port: int, protocol: str) -> dict[str, Json]:
 
 def _number_and_protocol(db: Db, port: PortRules) -> tuple[int, str]:
     destination = world.destination(db, port.destination)
-    found = destination.port(port.section) if destination else None
-    return (found.number, found.protocol) if found else (0, "tcp")
+    known = destination.port(port.section) if destination else None
+    return (known.number, known.protocol) if known else (0, "tcp")
 
 
 def _origins(db: Db, entries: Entries) -> list[Json]:
@@ -90,7 +90,7 @@ def _field_origins(shown: ShownConf) -> dict[str, Json]:
 
 
 def _merged(viewer: Viewer, kind: str, entries: Entries, *, listed: bool) -> Json:
-    """What entries of a kind make together; Kuma shows it alone for whole proxies, else as a list of one."""
+    """The merged conf of entries of a kind; Kuma shows it bare for whole proxies, else as a list of one."""
     shown = viewer.conf(entries)
     return {
         "kind": kind,
@@ -104,14 +104,14 @@ INACTIVE: Final = "stored, does not act yet"
 
 
 def _with_inactive(
-    db: Db, list_: str, found: Iterable[tuple[str, Entries]], shown: Callable[[str, Entries], Json]
+    db: Db, list_: str, by_kind: Iterable[tuple[str, Entries]], shown: Callable[[str, Entries], Json]
 ) -> Json:
-    """What acts of these; and what is stored only, where there is anything like that."""
-    all_found = tuple(found)
-    acting = [(kind, entries) for kind, entries in all_found if acts(db, kind, list_)]
+    """The kinds that act, as `shown` shows them; under `inactive` those that are only stored, if any."""
+    all_kinds = tuple(by_kind)
+    acting = [(kind, entries) for kind, entries in all_kinds if acts(db, kind, list_)]
     inactive = [
         {"kind": kind, "origins": _origins(db, entries), "reason": INACTIVE}
-        for kind, entries in all_found
+        for kind, entries in all_kinds
         if not acts(db, kind, list_)
     ]
     return {
@@ -121,7 +121,7 @@ def _with_inactive(
 
 
 def acts(db: Db, kind: str, list_: str) -> bool:
-    """Whether what entries of a list say reaches an Envoy; without a list, what is said of whole proxies."""
+    """Whether entries of a list (`to`, `rules`) reach Envoy; an empty name means whole-proxy `default`s."""
     policy = world.kind_of(db, kind).policy
     return policy is not None and policy.acts_by(list_)
 
@@ -129,8 +129,8 @@ def acts(db: Db, kind: str, list_: str) -> bool:
 def whole_policies(db: Db, proxy: Key, *, fields: bool = False) -> Json:
     """The policies about a proxy as a whole, merged, in policy order."""
     viewer = Viewer(db, fields=fields)
-    found = rules.whole_proxy(db, _class(db, proxy))
-    return _with_inactive(db, "", found, partial(_merged, viewer, listed=False))
+    by_kind = rules.whole_proxy(db, _class(db, proxy))
+    return _with_inactive(db, "", by_kind, partial(_merged, viewer, listed=False))
 
 
 def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
@@ -139,17 +139,17 @@ def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
 
 
 def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) -> Json:
-    """The rules for calls that arrive at one inbound: not merged, since each may be for other clients."""
+    """The rules for calls that arrive at one inbound; not merged, since each may be for other clients."""
     viewer = Viewer(db, fields=fields)
-    seen = matching.traits(db, proxy)
-    assert seen is not None, proxy
-    by_kind = dict(inbound.of(db, seen, section))
+    traits = matching.traits(db, proxy)
+    assert traits is not None, proxy
+    by_kind = dict(inbound.of(db, traits, section))
 
     def shown(kind: str, entries: Entries) -> Json:
-        arriving = [_inbound_rule(viewer, rule) for rule in by_kind[kind]]
-        return {"kind": kind, "rules": arriving, "origins": _origins(db, entries)}
+        inbound_rules = [_inbound_rule(viewer, rule) for rule in by_kind[kind]]
+        return {"kind": kind, "rules": inbound_rules, "origins": _origins(db, entries)}
 
-    entries = ((kind, tuple(rule.entry for rule in found)) for kind, found in by_kind.items())
+    entries = ((kind, tuple(rule.entry for rule in inbound_rules)) for kind, inbound_rules in by_kind.items())
     return _with_inactive(db, "rules", entries, shown)
 
 
@@ -170,22 +170,22 @@ def _inbound_rule(viewer: Viewer, rule: InboundRule) -> Json:
 
 def outbound(db: Db, proxy: Key, destination: Key, section: str) -> PortRules | None:
     """The port of that name or number that a proxy calls, if it does."""
-    known = world.destination(db, destination) if destination.kind in world.DESTINATION_KINDS else None
-    port = known.port(section) if known else None
+    target = world.destination(db, destination) if destination.kind in world.DESTINATION_KINDS else None
+    port = target.port(section) if target else None
     if port is None:
         return None
-    reached = rules.ports(db, _class(db, proxy))
-    return next((p for p in reached if (p.destination, p.section) == (destination, port.section)), None)
+    ports = rules.ports(db, _class(db, proxy))
+    return next((p for p in ports if (p.destination, p.section) == (destination, port.section)), None)
 
 
 def outbound_policies(db: Db, port: PortRules, *, fields: bool = False) -> Json:
-    """What is merged for calls to one port, routes aside."""
+    """The merged confs for calls to one port, without routes."""
     viewer = Viewer(db, fields=fields)
     return _with_inactive(db, "to", port.entries, partial(_merged, viewer, listed=True))
 
 
 def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False) -> Json:
-    """What is merged for calls to one port through a route; it contains what the port's rules say."""
+    """The merged confs for calls to one port through a route; a route inherits the port's confs."""
     viewer = Viewer(db, fields=fields)
     acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
     found = next((by_kind for each, by_kind in port.routes if each.key == route), ())
@@ -218,7 +218,7 @@ def outbound_routes(db: Db, port: PortRules, *, fields: bool = False) -> Json:
 
 
 def _route_rules(viewer: Viewer, kind: str, entries: Entries) -> list[Json]:
-    if kind == target_ref.TCP_ROUTE:  # all of it is one rule, for all connections and of no single policy
+    if kind == target_ref.TCP_ROUTE:  # merged to one rule for all connections, which is of no single policy
         shown = viewer.conf(entries)
         return [{"kri": "", "matches": None, "conf": shown.conf, **_field_origins(shown)}]
     return [
@@ -236,37 +236,37 @@ def _tried(viewer: Viewer, kind: str, entries: Entries) -> dict[str, Json]:
     """The matches in the order in which a request tries them; the first that fits decides."""
     if kind != target_ref.HTTP_ROUTE:
         return {}
-    found = routes.ranked([each.rule for each in viewer.route_rules(entries)])
-    return {"tried": [{"kri": kri(viewer.db, each.rule.origin), "match": each.match} for each in found]}
+    candidates = routes.ranked([each.rule for each in viewer.route_rules(entries)])
+    return {"tried": [{"kri": kri(viewer.db, each.rule.origin), "match": each.match} for each in candidates]}
 
 
-def dataplanes(db: Db, of: Key, name_part: str = "") -> tuple[Key, ...]:
+def dataplanes(db: Db, target: Key, name_part: str = "") -> tuple[Key, ...]:
     """By core name: the proxies that a policy selects, that are a MeshService, or serve a MeshGateway."""
-    match of.kind:
+    match target.kind:
         case "MeshService":
-            found = members(db, of)
+            proxies = members(db, target)
         case "MeshGateway":
-            found = _serving(db, of)
+            proxies = _serving(db, target)
         case _:
-            found = matching.selected_by(db, of)
-    named = sorted((_proxy(db, key).core_name, key) for key in found)
+            proxies = matching.selected_by(db, target)
+    named = sorted((_proxy(db, key).core_name, key) for key in proxies)
     return tuple(key for name, key in named if name_part in name)
 
 
 def _serving(db: Db, gateway: Key) -> Iterator[Key]:
     for key in matching.proxies(db, gateway.mesh):
-        seen = matching.traits(db, key)
-        if seen is not None and seen.gateway == gateway:
+        traits = matching.traits(db, key)
+        if traits is not None and traits.gateway == gateway:
             yield key
 
 
-def attachment(db: Db, of: Key, proxy: Key) -> Json:
-    """A proxy that a policy acts on, as Kuma's older view shows it; a policy is attached to a whole proxy."""
+def attachment(db: Db, policy: Key, proxy: Key) -> Json:
+    """A proxy that a policy acts on, in Kuma's older shape; a policy is attached to a whole proxy."""
     shown: dict[str, Json] = {"dataplane": {"mesh": proxy.mesh, "name": _proxy(db, proxy).core_name}}
-    if of.kind == "MeshGateway":
+    if policy.kind == "MeshGateway":
         return shown
-    seen = matching.traits(db, proxy)
-    gateway = world.RESOURCES.get(db, seen.gateway) if seen is not None and seen.gateway else None
+    traits = matching.traits(db, proxy)
+    gateway = world.RESOURCES.get(db, traits.gateway) if traits is not None and traits.gateway else None
     if gateway is None:
         return {"kind": "SidecarDataplane", **shown, "attachments": [{"type": "dataplane"}]}
     return {
@@ -277,9 +277,9 @@ def attachment(db: Db, of: Key, proxy: Key) -> Json:
     }
 
 
-def _listener(of: Json) -> Json:
-    host: Json = {"hostName": of.get("hostname") or "*", "routes": []}
-    return {"port": of.get("port") or 0, "protocol": of.get("protocol") or "TCP", "hosts": [host]}
+def _listener(listener: Json) -> Json:
+    host: Json = {"hostName": listener.get("hostname") or "*", "routes": []}
+    return {"port": listener.get("port") or 0, "protocol": listener.get("protocol") or "TCP", "hosts": [host]}
 
 
 def gateway_proxy(gateway: Resource, control_plane: ControlPlaneInfo) -> Resource:
@@ -314,12 +314,12 @@ def _is_member(db: Db, service: Resource, proxy: Proxy) -> bool:
         name = selector["dataplaneRef"].get("name")
         return name in (proxy.key.name, proxy.core_name) and proxy.key.namespace == service.namespace
     if selector.get("dataplaneLabels") is not None:
-        wanted = world.pairs(selector["dataplaneLabels"].get("matchLabels"))
-        return set(wanted) <= set(world.labels_of(db, proxy.key))
-    wanted = world.pairs(selector.get("dataplaneTags"))
-    return bool(wanted) and any(_has_tags(proxy, inbound.tags, wanted) for inbound in proxy.inbounds)
+        required = world.pairs(selector["dataplaneLabels"].get("matchLabels"))
+        return set(required) <= set(world.labels_of(db, proxy.key))
+    required = world.pairs(selector.get("dataplaneTags"))
+    return bool(required) and any(_has_tags(proxy, inbound.tags, required) for inbound in proxy.inbounds)
 
 
-def _has_tags(proxy: Proxy, own: world.Pairs, wanted: world.Pairs) -> bool:
-    """As for selectors of policies: what an inbound does not say itself, its proxy's labels say."""
-    return rules_view.covers(wanted, world.pairs({**dict(proxy.labels), **dict(own)}))
+def _has_tags(proxy: Proxy, own: world.Pairs, required: world.Pairs) -> bool:
+    """As for selectors of policies: tags that an inbound lacks are taken from its proxy's labels."""
+    return rules_view.covers(required, world.pairs({**dict(proxy.labels), **dict(own)}))

@@ -1,8 +1,8 @@
-"""Items: the entries of policies, what they mean, how they rank, and what they make together.
+"""Items: the entries of policies, what they target, how they rank, and their merged conf.
 
-An *item* is one entry of a policy's `to`, `from` or `rules`, or the `default` of a whole-proxy one. What it
-means (a destination, a port of it, a route, everything) is read apart from what it says, so that editing a
-value finds no target again.
+An *item* is one entry of a policy's `to`, `from` or `rules`, or the `default` of a whole-proxy policy.
+Its target (a destination, a port of it, a route, the mesh) is read apart from its conf, so that editing a
+value resolves no target again.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ ByKind = tuple[tuple[str, Entries], ...]
 
 
 class Target(NamedTuple):
-    """What an entry of `to` means: everything (kind Mesh), a destination or a port of it, or a route."""
+    """What an entry of `to` targets: the mesh (no key), a destination or a port of it, or a route."""
 
     kind: str
     key: Key | None = None
@@ -78,13 +78,13 @@ def item(db: Db, entry: ItemId) -> Item:
 
 @question
 def has_tcp_rule(db: Db, entry: ItemId) -> bool:
-    """Whether an entry of a MeshTCPRoute says where connections go."""
+    """Whether an entry of a MeshTCPRoute has a rule that says where connections go."""
     return bool(clean_spec(db, entry.policy)[entry.list][entry.number].get("rules"))
 
 
 @question
 def rank(db: Db, entry: ItemId) -> Rank:
-    """Where an entry stands in the one order."""
+    """The rank of an entry, by which entries are ordered."""
     selector = match.selector(db, entry.policy)
     assert selector is not None, entry
     ref = _refs(db, entry.policy)[entry.number] if entry.list == "to" else None
@@ -133,7 +133,7 @@ def _ref(ref: Json) -> Ref:
 
 @question
 def targets(db: Db, policy: Key) -> tuple[tuple[Target, ...], ...]:
-    """What each entry of a policy's `to` means now; an entry that means nothing has no targets."""
+    """The targets of each entry of a policy's `to`; none for an entry whose reference finds nothing."""
     return tuple(tuple(_targets(db, policy, ref)) for ref in _refs(db, policy))
 
 
@@ -145,29 +145,29 @@ def _targets(db: Db, policy: Key, ref: Ref) -> Iterator[Target]:
         if ref.kind in ROUTE_KINDS or not ref.section:
             yield Target(ref.kind, key)
             continue
-        found = world.destination(db, key)
-        port = found.port(ref.section) if found else None
+        destination = world.destination(db, key)
+        port = destination.port(ref.section) if destination else None
         if port is not None:
             yield Target(ref.kind, key, port.section)
 
 
 def _referenced(db: Db, policy: Key, ref: Ref) -> tuple[Key, ...]:
-    wanted = ref.labels
+    ref_labels = ref.labels
     selector = match.selector(db, policy)
-    if wanted and selector is not None and selector.role is PolicyRole.PRODUCER:
-        # A producer speaks for its own namespace; equal names elsewhere are somebody else's.
-        wanted = pairs({**dict(wanted), "k8s.kuma.io/namespace": policy.namespace})
+    if ref_labels and selector is not None and selector.role is PolicyRole.PRODUCER:
+        # A producer policy targets services of its own namespace only (Kuma MADR 054).
+        ref_labels = pairs({**dict(ref_labels), "k8s.kuma.io/namespace": policy.namespace})
     namespace = ref.namespace or policy.namespace
-    return world.referenced(db, policy.mesh, ref.kind, ref.name, namespace, policy.zone, wanted)
+    return world.referenced(db, policy.mesh, ref.kind, ref.name, namespace, policy.zone, ref_labels)
 
 
 @question
 def conf(db: Db, entries: tuple[ItemId, ...]) -> Json:
-    """The configuration that entries, given in order, make together."""
+    """The merged conf of entries, given in ascending precedence."""
     return merge.merged([item(db, entry) for entry in entries])
 
 
 @question
 def route_rules(db: Db, entries: tuple[ItemId, ...]) -> tuple[RouteRule, ...]:
-    """The rules that entries of MeshHTTPRoutes make together, most important policy first."""
+    """The merged rules of entries of MeshHTTPRoutes, most important policy first."""
     return routes.merged_rules([item(db, entry) for entry in entries])

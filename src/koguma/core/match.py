@@ -1,11 +1,11 @@
 """Match: which policies select a proxy, and which of its inbounds.
 
-Reads selectors and labels only; configurations are read later, in merge, so that editing a timeout does not
-ask this question again.
+It reads selectors and labels only. Confs are read later, in `merge`, so that editing a timeout matches
+nothing again.
 
-Proxies are interned: what selectors can see of a proxy (the labels and tags that some selector mentions, its
-zone, namespace, type, its inbounds) is its `Traits`, and all proxies of equal traits share one answer. A
-selector by name is looked up by name and costs the others nothing.
+What selectors can see of a proxy (the labels and tags that some selector mentions, its zone, namespace, type
+and inbounds) is its `Traits`, and all proxies with equal traits share one answer. A proxy's name is part of
+its traits only where some selector asks for that name, so that it splits no others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ ROUTE_KINDS: Final = target_ref.ROUTES
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """What of a policy decides whom it selects, and how it ranks."""
+    """What decides which proxies a policy selects, and part of how it ranks."""
 
     policy: Key
     core_name: str
     top_kind: str  # as written; decides the rank
-    by: str = "Mesh"  # what really selects: Mesh, tags, Dataplane, MeshGateway; behind a route, its own
+    by: str = "Mesh"  # how proxies are selected: Mesh, tags, Dataplane, MeshGateway; via a route, the route's
     name: str = ""  # of a Dataplane or MeshGateway
     namespace: str = ""
     labels: Pairs = ()
@@ -40,12 +40,12 @@ class Selector(msgspec.Struct, frozen=True):
     role: PolicyRole = PolicyRole.SYSTEM
     origin: str = ""
     is_shadow: bool = False
-    via: Key | None = None  # the route through which a deprecated top-level reference goes
-    problem: str = ""  # why it selects nobody
+    via: Key | None = None  # the route that a deprecated top-level targetRef names
+    problem: str = ""  # why it selects no proxy
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What selectors can see of a proxy; equal traits are selected alike."""
+    """What selectors can see of a proxy; proxies with equal traits are selected by the same policies."""
 
     mesh: str
     type: str
@@ -54,7 +54,7 @@ class Traits(msgspec.Struct, frozen=True):
     zone: str
     origin: str
     namespace: str
-    name: str  # empty unless some selector asks for this very name
+    name: str  # empty unless some selector asks for this name
     labels: Pairs
     inbounds: tuple[tuple[str, Pairs], ...]  # section, tags
     gateway_tags: Pairs
@@ -93,9 +93,9 @@ def selector(db: Db, policy: Key) -> Selector | None:
     return _of_ref(db, base, spec.get("targetRef") or {"kind": "Mesh"})
 
 
-def _role(of: Mapping[str, str]) -> PolicyRole:
+def _role(own_labels: Mapping[str, str]) -> PolicyRole:
     try:
-        return PolicyRole(of.get(labels.ROLE, "system"))
+        return PolicyRole(own_labels.get(labels.ROLE, "system"))
     except ValueError:
         return PolicyRole.SYSTEM
 
@@ -103,25 +103,25 @@ def _role(of: Mapping[str, str]) -> PolicyRole:
 def _of_ref(db: Db, base: Selector, ref: Json) -> Selector:
     kind, name = ref.get("kind") or "Mesh", ref.get("name") or ""
     base = _with(base, top_kind=kind, proxy_types=tuple(sorted(ref.get("proxyTypes") or ())))
-    own, wanted = ref.get("tags") or {}, pairs(ref.get("labels"))
+    ref_tags, ref_labels = ref.get("tags") or {}, pairs(ref.get("labels"))
     match kind:
         case "Mesh":
             return base
         case "MeshSubset":
-            return _with(base, by="tags", tags=pairs(own))
-        case "MeshService" | "MeshServiceSubset" if not wanted:
-            return _with(base, by="tags", tags=pairs({tags.SERVICE: name, **own}))
+            return _with(base, by="tags", tags=pairs(ref_tags))
+        case "MeshService" | "MeshServiceSubset" if not ref_labels:
+            return _with(base, by="tags", tags=pairs({tags.SERVICE: name, **ref_tags}))
         case "Dataplane" | "MeshService":
             return _with(
                 base,
                 by="Dataplane",
                 name=name,
                 namespace=ref.get("namespace") or base.namespace,
-                labels=wanted,
+                labels=ref_labels,
                 section=ref.get("sectionName") or "",
             )
         case "MeshGateway":
-            return _with(base, by="MeshGateway", name=name, tags=pairs(own))
+            return _with(base, by="MeshGateway", name=name, tags=pairs(ref_tags))
         case _:
             return _through_route(db, base, kind, name, ref)
 
@@ -131,23 +131,23 @@ def _with(base: Selector, **changes: object) -> Selector:
 
 
 def _through_route(db: Db, base: Selector, kind: str, name: str, ref: Json) -> Selector:
-    """The deprecated top-level route: the policy selects whom its route selects."""
+    """A deprecated top-level targetRef to a route: the policy selects the proxies that its route selects."""
     key = base.policy
-    found = world.referenced(
+    routes = world.referenced(
         db, key.mesh, kind, name, ref.get("namespace") or key.namespace, key.zone, pairs(ref.get("labels"))
     )
-    through = selector(db, found[0]) if found else None
-    if through is None:
+    route_selector = selector(db, routes[0]) if routes else None
+    if route_selector is None:
         return _with(base, problem=f"couldn't resolve {kind} targetRef with name '{name}'")
     return _with(
-        through,
+        route_selector,
         policy=base.policy,
         core_name=base.core_name,
         top_kind=kind,
         role=base.role,
         origin=base.origin,
         is_shadow=base.is_shadow,
-        via=found[0],
+        via=routes[0],
     )
 
 
@@ -159,7 +159,7 @@ def selectors(db: Db, kind: str, mesh: str) -> tuple[Selector, ...]:
 
 
 class Mentioned(msgspec.Struct, frozen=True):
-    """What selectors of a mesh look at: keys of labels and tags, and names of proxies."""
+    """What selectors of a mesh read: keys of labels and tags, and names of proxies."""
 
     labels: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
@@ -168,12 +168,12 @@ class Mentioned(msgspec.Struct, frozen=True):
 
 @question
 def mentioned(db: Db, mesh: str) -> Mentioned:
-    """What any selector of the mesh looks at."""
-    all_selectors = [s for kind in policy_kinds(db) for s in selectors(db, kind, mesh)]
-    by_label = {name for s in all_selectors for name, _ in s.labels}
-    by_tag = {name for s in all_selectors for name, _ in s.tags}
-    names = {s.name for s in all_selectors if s.by == "Dataplane" and s.name}
-    names |= {value for s in all_selectors for name, value in s.labels if name == labels.DISPLAY_NAME}
+    """What the selectors of a mesh read."""
+    all_selectors = [each for kind in policy_kinds(db) for each in selectors(db, kind, mesh)]
+    by_label = {name for each in all_selectors for name, _ in each.labels}
+    by_tag = {name for each in all_selectors for name, _ in each.tags}
+    names = {each.name for each in all_selectors if each.by == "Dataplane" and each.name}
+    names |= {value for each in all_selectors for name, value in each.labels if name == labels.DISPLAY_NAME}
     return Mentioned(frozenset(by_label - {labels.DISPLAY_NAME}), frozenset(by_tag), frozenset(names))
 
 
@@ -183,7 +183,7 @@ def traits(db: Db, key: Key) -> Traits | None:
     proxy = world.proxy(db, key)
     if proxy is None:
         return None
-    looked_at = mentioned(db, key.mesh)
+    mentions = mentioned(db, key.mesh)
     gateway = gateway_of(db, key.mesh, key.zone, proxy.gateway_tags) if proxy.is_builtin else None
     return Traits(
         mesh=key.mesh,
@@ -193,17 +193,17 @@ def traits(db: Db, key: Key) -> Traits | None:
         zone=key.zone,
         origin=proxy.origin,
         namespace=key.namespace,
-        name=key.name if key.name in looked_at.names else "",
-        labels=_some(proxy.labels, looked_at.labels),
+        name=key.name if key.name in mentions.names else "",
+        labels=_some(proxy.labels, mentions.labels),
         inbounds=tuple(
-            (section, _visible_tags(proxy, own, looked_at)) for section, own in _doors(db, proxy, gateway)
+            (section, _visible_tags(proxy, own, mentions)) for section, own in _inbounds(db, proxy, gateway)
         ),
-        gateway_tags=_visible_tags(proxy, proxy.gateway_tags, looked_at),
+        gateway_tags=_visible_tags(proxy, proxy.gateway_tags, mentions),
     )
 
 
-def _doors(db: Db, proxy: Proxy, gateway: Key | None) -> Iterator[tuple[str, Pairs]]:
-    """Where calls arrive: a proxy's inbounds; at a built-in gateway the listeners of its MeshGateway."""
+def _inbounds(db: Db, proxy: Proxy, gateway: Key | None) -> Iterator[tuple[str, Pairs]]:
+    """Section and tags of a proxy's inbounds; for a built-in gateway, of the listeners of its MeshGateway."""
     for inbound in proxy.inbounds:
         yield inbound.section, inbound.tags
     if gateway is not None:
@@ -223,27 +223,27 @@ def listeners(db: Db, gateway: Key) -> tuple[tuple[str, Pairs], ...]:
     )
 
 
-def _some(of: Pairs, wanted: frozenset[str]) -> Pairs:
-    return tuple(pair for pair in of if pair[0] in wanted)
+def _some(values: Pairs, keys: frozenset[str]) -> Pairs:
+    return tuple(pair for pair in values if pair[0] in keys)
 
 
-def _visible_tags(proxy: Proxy, own: Pairs, looked_at: Mentioned) -> Pairs:
-    """An inbound's tags; what it does not say itself, its proxy's labels (such as zone and namespace) say."""
-    return _some(pairs({**dict(proxy.labels), **dict(own)}), looked_at.tags)
+def _visible_tags(proxy: Proxy, own: Pairs, mentions: Mentioned) -> Pairs:
+    """An inbound's tags; those that it lacks come from its proxy's labels, such as zone and namespace."""
+    return _some(pairs({**dict(proxy.labels), **dict(own)}), mentions.tags)
 
 
 @question
 def gateway_of(db: Db, mesh: str, zone: str, gateway_tags: Pairs) -> Key | None:
     """The MeshGateway that a built-in gateway proxy serves: the one whose selector fits best."""
     best: tuple[tuple[int, int], Key] | None = None
-    own = dict(gateway_tags)
+    own_tags = dict(gateway_tags)
     for key in world.BY_KIND.keys(db, ("MeshGateway", mesh)):
         if key.zone and key.zone != zone:
             continue
-        for wanted in _gateway_selectors(db, key):
-            if not all(_tag_fits(own.get(name), value) for name, value in wanted):
+        for required in _gateway_selectors(db, key):
+            if not all(_tag_fits(own_tags.get(name), value) for name, value in required):
                 continue
-            rank = len(wanted), sum(value != tags.ANY for _, value in wanted)
+            rank = len(required), sum(value != tags.ANY for _, value in required)
             if best is None or rank > best[0]:
                 best = rank, key
     return best[1] if best else None
@@ -252,90 +252,97 @@ def gateway_of(db: Db, mesh: str, zone: str, gateway_tags: Pairs) -> Key | None:
 @question
 def _gateway_selectors(db: Db, key: Key) -> tuple[Pairs, ...]:
     resource = world.RESOURCES.get(db, key)
-    found = (resource.spec.get("selectors") or ()) if resource else ()
-    return tuple(pairs(one.get("match")) for one in found)
+    written = (resource.spec.get("selectors") or ()) if resource else ()
+    return tuple(pairs(each.get("match")) for each in written)
 
 
-def _tag_fits(own: str | None, wanted: str) -> bool:
-    return own is not None and wanted in (tags.ANY, own)
+def _tag_fits(own: str | None, required: str) -> bool:
+    return own is not None and required in (tags.ANY, own)
 
 
 @question
-def matched(db: Db, kind: str, of: Traits) -> tuple[Matched, ...]:
+def matched(db: Db, kind: str, traits: Traits) -> tuple[Matched, ...]:
     """The policies of a kind that select proxies with these traits, in key order, less shadow ones."""
-    found = []
-    for one in selectors(db, kind, of.mesh):
-        sections = None if one.is_shadow or one.problem else selected(one, of)
+    policies = []
+    for selector in selectors(db, kind, traits.mesh):
+        sections = None if selector.is_shadow or selector.problem else selected(selector, traits)
         if sections is not None:
-            found.append(Matched(one.policy, tuple(sections)))
-    return tuple(found)
+            policies.append(Matched(selector.policy, tuple(sections)))
+    return tuple(policies)
 
 
-def selected(one: Selector, of: Traits) -> Iterable[str] | None:
+def selected(selector: Selector, traits: Traits) -> Iterable[str] | None:
     """The inbounds of a proxy that a selector selects, or None where it does not select the proxy."""
-    if not _may_reach(one, of):
+    if not _may_reach(selector, traits):
         return None
-    if one.proxy_types and of.type not in one.proxy_types:
+    if selector.proxy_types and traits.type not in selector.proxy_types:
         return None
-    match one.by:
+    match selector.by:
         case "Mesh":
-            return _sections(of)
+            return _sections(traits)
         case "Dataplane":
-            return _by_dataplane(one, of)
+            return _by_dataplane(selector, traits)
         case "MeshGateway":
-            return _by_gateway(one, of)
+            return _by_gateway(selector, traits)
         case _:
-            return _by_tags(one, of)
+            return _by_tags(selector, traits)
 
 
-def _may_reach(one: Selector, of: Traits) -> bool:
+def _may_reach(selector: Selector, traits: Traits) -> bool:
     """Zone and namespace: a zone's policy stays in its zone, a consumer's and owner's in their namespace."""
-    zone = one.policy.zone
-    if one.role is not PolicyRole.PRODUCER and of.origin == one.origin == "zone" and zone and zone != of.zone:
+    zone = selector.policy.zone
+    if (
+        selector.role is not PolicyRole.PRODUCER
+        and traits.origin == selector.origin == "zone"
+        and zone
+        and zone != traits.zone
+    ):
         return False
-    if one.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
-        return one.policy.namespace != "" and one.policy.namespace == of.namespace
+    if selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
+        return selector.policy.namespace != "" and selector.policy.namespace == traits.namespace
     return True
 
 
-def _sections(of: Traits) -> tuple[str, ...]:
-    return tuple(section for section, _ in of.inbounds)
+def _sections(traits: Traits) -> tuple[str, ...]:
+    return tuple(section for section, _ in traits.inbounds)
 
 
-def _by_dataplane(one: Selector, of: Traits) -> Iterable[str] | None:
-    if of.is_builtin:
+def _by_dataplane(selector: Selector, traits: Traits) -> Iterable[str] | None:
+    if traits.is_builtin:
         return None
-    if one.name and (of.name != one.name or (one.namespace and of.namespace != one.namespace)):
+    if selector.name and (
+        traits.name != selector.name or (selector.namespace and traits.namespace != selector.namespace)
+    ):
         return None
-    for name, value in one.labels:
+    for name, value in selector.labels:
         if name == labels.DISPLAY_NAME:
-            if of.name != value:
+            if traits.name != value:
                 return None
-        elif (name, value) not in of.labels:
+        elif (name, value) not in traits.labels:
             return None
-    if not one.section:
-        return _sections(of)
-    sections = [section for section in _sections(of) if section == one.section]
+    if not selector.section:
+        return _sections(traits)
+    sections = [section for section in _sections(traits) if section == selector.section]
     return sections or None
 
 
-def _by_tags(one: Selector, of: Traits) -> Iterable[str] | None:
-    if of.inbounds:
-        sections = [section for section, own in of.inbounds if _all_fit(one.tags, own)]
+def _by_tags(selector: Selector, traits: Traits) -> Iterable[str] | None:
+    if traits.inbounds:
+        sections = [section for section, own in traits.inbounds if _all_fit(selector.tags, own)]
         return sections or None
-    return () if _all_fit(one.tags, of.gateway_tags) else None
+    return () if _all_fit(selector.tags, traits.gateway_tags) else None
 
 
-def _all_fit(wanted: Pairs, own: Pairs) -> bool:
-    mine = dict(own)
-    return all(_tag_fits(mine.get(name), value) for name, value in wanted)
+def _all_fit(required: Pairs, own_tags: Pairs) -> bool:
+    values = dict(own_tags)
+    return all(_tag_fits(values.get(name), value) for name, value in required)
 
 
-def _by_gateway(one: Selector, of: Traits) -> Iterable[str] | None:
-    if of.gateway is None or of.gateway.name != one.name:
+def _by_gateway(selector: Selector, traits: Traits) -> Iterable[str] | None:
+    if traits.gateway is None or traits.gateway.name != selector.name:
         return None
-    sections = [section for section, own in of.inbounds if _all_fit(one.tags, own)]
-    return sections if sections or not one.tags else None
+    sections = [section for section, own in traits.inbounds if _all_fit(selector.tags, own)]
+    return sections if sections or not selector.tags else None
 
 
 @question
@@ -346,10 +353,10 @@ def proxies(db: Db, mesh: str) -> tuple[Key, ...]:
 
 def selected_by(db: Db, policy: Key) -> Iterator[Key]:
     """The proxies that a policy selects, shadow or not; asks every proxy of the mesh, so only for people."""
-    one = selector(db, policy)
-    if one is None or one.problem:
+    policy_selector = selector(db, policy)
+    if policy_selector is None or policy_selector.problem:
         return
     for key in proxies(db, policy.mesh):
-        of = traits(db, key)
-        if of is not None and selected(one, of) is not None:
+        proxy_traits = traits(db, key)
+        if proxy_traits is not None and selected(policy_selector, proxy_traits) is not None:
             yield key

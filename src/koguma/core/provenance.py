@@ -1,8 +1,8 @@
-"""Provenance: configurations as people ask for them, on demand with who set each field.
+"""Provenance: merged confs for people, on demand with who set each field.
 
-The configuration is what the engine merges. For its fields the same merge is replayed with tracing: each leaf
-then names the policy, the entry and the line that set it, and all that lost, with the reason. Lines are those
-of the policy as `koguma get -o yaml` prints it.
+The conf is the answer of `items.conf`, which the build compiles. For the origins of its fields the same merge
+is replayed with tracing: each leaf names the policy, the entry and the line that set it, and all that lost,
+with the reason. Line numbers are those of the policy as `koguma get -o yaml` prints it.
 """
 
 import re
@@ -27,7 +27,7 @@ _APPEND: Final = "append"
 
 
 class ShownConf(msgspec.Struct, frozen=True):
-    """A configuration, who set its fields where that was asked, and what had to be left out of it."""
+    """A conf, who set its fields where that was asked, and warnings about what was left out of it."""
 
     conf: Json
     origins: Mapping[str, Json] | None = None
@@ -35,19 +35,19 @@ class ShownConf(msgspec.Struct, frozen=True):
 
 
 class ShownRule(msgspec.Struct, frozen=True):
-    """The same for one rule of a route: which requests, and what becomes of them."""
+    """The same for one rule of a route: its matches, and its conf."""
 
     rule: RouteRule
     shown: ShownConf
-    matches_origin: Json = None  # who says which requests, where that was asked
+    matches_origin: Json = None  # who wrote the matches, where that was asked
 
     @property
     def matches(self) -> Json:
-        """Which requests, as the most important policy writes it."""
+        """The matches, as the most important policy writes them."""
         return self.rule.matches or []
 
     def origins(self, path: str) -> Iterator[tuple[str, Json]]:
-        """Who set the fields of the rule that stands at a path, where that was asked."""
+        """Who set the fields of this rule, by path under `path`; nothing where that was not asked."""
         if self.shown.origins is not None:
             yield child(path, "matches"), self.matches_origin
             for field, origin in self.shown.origins.items():
@@ -55,9 +55,9 @@ class ShownRule(msgspec.Struct, frozen=True):
 
 
 class Viewer:
-    """Shows what entries of policies make together; `fields` asks for who set each field.
+    """Shows the merged confs of entries; `fields` asks for who set each field.
 
-    It writes out each policy at most once, so keep one for an answer, and none for longer.
+    It prints each policy at most once, to find line numbers: use one viewer for one answer.
     """
 
     def __init__(self, db: Db, *, fields: bool = False) -> None:
@@ -66,7 +66,7 @@ class Viewer:
         self._pages: dict[Key, Page] = {}
 
     def conf(self, entries: Sequence[ItemId]) -> ShownConf:
-        """What entries, given in order, make together."""
+        """The merged conf of entries, given in ascending precedence."""
         conf = items.conf(self.db, tuple(dict.fromkeys(entries)))
         if not self._fields:
             return ShownConf(conf)
@@ -74,9 +74,9 @@ class Viewer:
         return ShownConf(conf, self._origins(conf, traced.origins, traced.losers))
 
     def confs(self, kind: str, entries: Sequence[ItemId]) -> ShownConf:
-        """The same as a list: one for each different set of hostnames of a MeshHTTPRoute, else a single one.
+        """The same as a list: one conf for each set of hostnames of a MeshHTTPRoute, else a single one.
 
-        With more than one, the paths of fields begin with the place in the list.
+        With more than one, the paths of fields begin with the index in the list.
         """
         if kind != target_ref.HTTP_ROUTE:
             shown = self.conf(entries)
@@ -90,7 +90,7 @@ class Viewer:
         return ShownConf([shown.conf for shown in groups], origins if self._fields else None, warnings)
 
     def route_rules(self, entries: Sequence[ItemId]) -> tuple[ShownRule, ...]:
-        """The rules that entries of MeshHTTPRoutes make together, without what must not stand together."""
+        """The merged rules of entries of MeshHTTPRoutes, without parts that exclude each other."""
         if self._fields:
             return tuple(self._traced_rule(each) for each in routes.traced_rules(self._items(entries)))
         return tuple(_resolved(rule) for rule in items.route_rules(self.db, tuple(dict.fromkeys(entries))))
@@ -107,21 +107,21 @@ class Viewer:
             yield hostnames, tuple(group)
 
     def _route_conf(self, hostnames: tuple[str, ...], entries: Entries) -> ShownConf:
-        found = self.route_rules(entries)
+        rules = self.route_rules(entries)
         conf: dict[str, Json] = {
-            "rules": [{"matches": each.matches, "default": each.shown.conf} for each in found]
+            "rules": [{"matches": rule.matches, "default": rule.shown.conf} for rule in rules]
         }
         if hostnames:
             conf["hostnames"] = list(hostnames)
         origins = dict(
-            pair for index, each in enumerate(found) for pair in each.origins(item("rules", index))
+            pair for index, rule in enumerate(rules) for pair in rule.origins(item("rules", index))
         )
-        return ShownConf(conf, origins, tuple(text for each in found for text in each.shown.warnings))
+        return ShownConf(conf, origins, tuple(text for rule in rules for text in rule.shown.warnings))
 
     def _traced_rule(self, traced: TracedRule) -> ShownRule:
         shown = _resolved(traced.rule).shown
-        left = {path: origin for path, origin in traced.origins.items() if _root(path) in shown.conf}
-        origins = self._origins(shown.conf, left, traced.losers)
+        kept = {path: origin for path, origin in traced.origins.items() if _root(path) in shown.conf}
+        origins = self._origins(shown.conf, kept, traced.losers)
         matches = Origin(traced.rule.origin, child(traced.rule.sources[-1].path, "matches"))
         return ShownRule(
             traced.rule,
@@ -161,8 +161,8 @@ class Viewer:
 
 
 def _resolved(rule: RouteRule) -> ShownRule:
-    left, problems = routes.resolved(rule)
-    return ShownRule(rule, ShownConf(left.conf, None, tuple(problem.message for problem in problems)))
+    resolved, problems = routes.resolved(rule)
+    return ShownRule(rule, ShownConf(resolved.conf, None, tuple(problem.message for problem in problems)))
 
 
 def _root(path: str) -> str:
@@ -170,7 +170,7 @@ def _root(path: str) -> str:
 
 
 def _leaves(conf: Json) -> Iterator[Json]:
-    """The leaves of a configuration in the order in which the merge traces them."""
+    """The leaves of a conf in the order in which the merge traces them."""
     for name, value in conf.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value)

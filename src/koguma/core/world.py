@@ -1,7 +1,7 @@
-"""World: who is there. Proxies and destinations, read from stored objects into the words of the engine.
+"""World: the proxies and destinations of a mesh, read from stored objects.
 
-The inputs are the stored objects themselves, the kinds, and which control plane this is. Everything here is
-read from specs as users wrote them; nothing is filled in but what follows from the object itself.
+The inputs of the engine are the stored objects, the kinds, and which control plane this is. Specs are read as
+users wrote them; nothing is filled in but what follows from the object itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 RESOURCES: Input[Key, Resource] = Input("resources")
-UNREADABLE: Input[Key, str] = Input("unreadable")  # stored objects that are no resources here, and why
+UNREADABLE: Input[Key, str] = Input("unreadable")  # stored objects that their kind cannot read, and why
 KINDS: Input[str, Kind] = Input("kinds")
 CONTROL_PLANE: Input[str, ControlPlaneInfo] = Input("control plane")
 
@@ -33,7 +33,7 @@ Pairs = tuple[tuple[str, str], ...]  # a map as a value that can be a key: sorte
 
 
 def pairs(mapping: Mapping[str, str] | None) -> Pairs:
-    """A map of texts as sorted pairs; most pairs are those of thousands of proxies, and are one."""
+    """A map of texts as sorted pairs; equal pairs are one object, since thousands of proxies share them."""
     return tuple(sorted(map(_pair, (mapping or {}).items())))
 
 
@@ -53,7 +53,7 @@ class Inbound(msgspec.Struct, frozen=True):
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """A Dataplane as the engine sees it."""
+    """A Dataplane as the engine reads it."""
 
     key: Key
     core_name: str
@@ -67,12 +67,12 @@ class Proxy(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """The word that policies use in proxyTypes."""
+        """The proxy type, as policies write it in proxyTypes."""
         return "Gateway" if self.is_gateway else "Sidecar"
 
 
 class DestinationRef(msgspec.Struct, frozen=True):
-    """A reference from a proxy to a destination; `port` 0 is any."""
+    """A reference from a proxy to a destination; `port` 0 means all its ports."""
 
     kind: str
     name: str = ""
@@ -82,14 +82,14 @@ class DestinationRef(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """Which destinations a proxy wants; None: all of its mesh."""
+    """Which destinations a proxy can call; without outbounds, and with backends None, all of its mesh."""
 
     outbounds: tuple[DestinationRef, ...] = ()
     backends: tuple[DestinationRef, ...] | None = None
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port of a destination; `section` is what rules and KRIs call it."""
+    """A port of a destination; `section` is its name in rules and KRIs: its name, or its number as text."""
 
     section: str
     number: int
@@ -112,7 +112,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 @question
 def kind_of(db: Db, name: str) -> Kind:
-    """The record of a kind; every stored kind has one."""
+    """The record of a kind; every stored object has one."""
     kind = KINDS.get(db, name)
     assert kind is not None, name
     return kind
@@ -157,9 +157,7 @@ def _inbounds(networking: Json) -> Iterator[Inbound]:
 
 
 def _reach(networking: Json) -> Reach:
-    outbounds = tuple(
-        wanted for outbound in networking.get("outbound") or () if (wanted := outbound_ref(outbound))
-    )
+    outbounds = tuple(ref for outbound in networking.get("outbound") or () if (ref := outbound_ref(outbound)))
     proxying = networking.get("transparentProxying") or {}
     backends = proxying.get("reachableBackends")
     if backends is None:
@@ -204,9 +202,9 @@ def _ports(resource: Resource) -> Iterator[Port]:
     spec = resource.spec
     if resource.kind == "MeshExternalService":
         match = spec.get("match") or ()
-        for one in [match] if isinstance(match, Mapping) else match:
-            number = one.get("port") or 0
-            yield Port(str(number), number, one.get("protocol") or "tcp")
+        for each in [match] if isinstance(match, Mapping) else match:
+            number = each.get("port") or 0
+            yield Port(str(number), number, each.get("protocol") or "tcp")
         return
     for port in spec.get("ports") or ():
         number, name = port.get("port") or 0, port.get("name") or ""
@@ -217,17 +215,17 @@ def _ports(resource: Resource) -> Iterator[Port]:
 def destinations(db: Db, mesh: str) -> tuple[Destination, ...]:
     """All destinations of a mesh, in key order."""
     keys = (key for kind in DESTINATION_KINDS for key in BY_KIND.keys(db, (kind, mesh)))
-    return tuple(found for key in sorted(keys) if (found := destination(db, key)) is not None)
+    return tuple(target for key in sorted(keys) if (target := destination(db, key)) is not None)
 
 
 @question
 def destinations_named(db: Db, mesh: str) -> Mapping[tuple[str, str], tuple[Key, ...]]:
-    """Keys of destinations by kind and display name, so that a reference by name costs one look."""
-    found: dict[tuple[str, str], list[Key]] = {}
+    """Keys of destinations by kind and display name, so that a reference by name costs one lookup."""
+    by_name: dict[tuple[str, str], list[Key]] = {}
     for kind in DESTINATION_KINDS:
         for key in BY_KIND.keys(db, (kind, mesh)):
-            found.setdefault((kind, key.name), []).append(key)
-    return {name: tuple(keys) for name, keys in found.items()}
+            by_name.setdefault((kind, key.name), []).append(key)
+    return {name: tuple(keys) for name, keys in by_name.items()}
 
 
 @question
@@ -245,38 +243,37 @@ def reached(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> tuple
 
 
 def _resolved_all(
-    db: Db, mesh: str, zone: str, namespace: str, wanted: tuple[DestinationRef, ...]
+    db: Db, mesh: str, zone: str, namespace: str, refs: tuple[DestinationRef, ...]
 ) -> tuple[tuple[Key, str], ...]:
-    found: dict[tuple[Key, str], None] = {}
-    for one in wanted:
-        for key in referenced(db, mesh, one.kind, one.name, one.namespace or namespace, zone, one.labels):
+    ports: dict[tuple[Key, str], None] = {}
+    for ref in refs:
+        for key in referenced(db, mesh, ref.kind, ref.name, ref.namespace or namespace, zone, ref.labels):
             target = destination(db, key)
             for port in target.ports if target else ():
-                if one.port in (0, port.number):
-                    found[key, port.section] = None
-    return tuple(sorted(found))
+                if ref.port in (0, port.number):
+                    ports[key, port.section] = None
+    return tuple(sorted(ports))
 
 
 @question
 def referenced(
-    db: Db, mesh: str, kind: str, name: str, namespace: str, zone: str, wanted: Pairs
+    db: Db, mesh: str, kind: str, name: str, namespace: str, zone: str, ref_labels: Pairs
 ) -> tuple[Key, ...]:
-    """The objects of a kind that a reference means: by name from a place, or by labels.
+    """The objects of a kind that a reference finds: by name from a zone and namespace, or by labels.
 
-    A name is looked up in the referrer's own zone and namespace first; what Global wrote (no zone) means the
-    name in any zone; and what is written without a zone, such as a MeshMultiZoneService, is found from
-    everywhere.
+    A name is looked up in the referrer's own zone and namespace first. A referrer from Global (no zone) finds
+    the name in any zone; an object without a zone, such as a MeshMultiZoneService, is found from every zone.
     """
-    if wanted:
-        return labelled(db, mesh, kind, wanted)
+    if ref_labels:
+        return labelled(db, mesh, kind, ref_labels)
     candidates = _named(db, mesh, kind, name)
-    near = [key for key in candidates if key.namespace == namespace]
-    own = tuple(key for key in near if key.zone == zone)
-    if own:
-        return own
+    same_namespace = [key for key in candidates if key.namespace == namespace]
+    same_zone = tuple(key for key in same_namespace if key.zone == zone)
+    if same_zone:
+        return same_zone
     if not zone:
-        return tuple(near)
-    return tuple(key for key in near if not key.zone)
+        return tuple(same_namespace)
+    return tuple(key for key in same_namespace if not key.zone)
 
 
 def _named(db: Db, mesh: str, kind: str, name: str) -> tuple[Key, ...]:
@@ -286,9 +283,9 @@ def _named(db: Db, mesh: str, kind: str, name: str) -> tuple[Key, ...]:
 
 
 @question
-def labelled(db: Db, mesh: str, kind: str, wanted: Pairs) -> tuple[Key, ...]:
-    """The objects of a kind whose labels have all the wanted ones."""
-    return tuple(key for key in BY_KIND.keys(db, (kind, mesh)) if set(wanted) <= set(labels_of(db, key)))
+def labelled(db: Db, mesh: str, kind: str, required: Pairs) -> tuple[Key, ...]:
+    """The objects of a kind that have all these labels."""
+    return tuple(key for key in BY_KIND.keys(db, (kind, mesh)) if set(required) <= set(labels_of(db, key)))
 
 
 @question
