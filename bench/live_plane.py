@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from koguma.main import ControlPlane
+from koguma.control_plane.control_plane import ControlPlane
 from koguma.runtime import logs, settings
 from koguma.xds.contract import ConnectRequest, Offer, ProxyConnection, ProxyStatus, XdsGate
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from koguma.main import ControlPlane
+from koguma.control_plane.control_plane import ControlPlane
 from koguma.runtime import logs, settings
 from tests.http_client import Response, send_request
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from koguma.core import pipeline
-from koguma.main import now
 from koguma.reconcile.services import ServiceGenerator
+from koguma.runtime.clock import now
 from tests import build
 from tests.control_plane import LocalControlPlane
 

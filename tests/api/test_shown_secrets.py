@@ -19,7 +19,7 @@ from koguma.identity import authority
 from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model import typed_parts
 from koguma.model.kind import Kinds
-from koguma.store.store import now
+from koguma.runtime.clock import now
 from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import bind_role

@@ -21,6 +21,7 @@ from koguma.model.forms import Draft, Form
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, item, under
+from koguma.runtime.clock import now
 from koguma.store.contract import (
     Delete,
     DeleteMesh,
@@ -31,7 +32,6 @@ from koguma.store.contract import (
     RequireNone,
     rfc3339,
 )
-from koguma.store.store import now
 
 
 class SecretName(NamedTuple):

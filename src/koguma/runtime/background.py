@@ -7,11 +7,13 @@ and started again. Who catches mistakes itself, so as to go on at once, reports 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 import structlog
+
+from koguma.runtime.clock import now
 
 RESTART_SECONDS_MIN: Final = 1.0
 RESTART_SECONDS_MAX: Final = 60.0
@@ -30,14 +32,10 @@ class TaskFailures(msgspec.Struct, frozen=True):
     reason: str
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Background:
     """Starts tasks, keeps them running, and knows which of them failed."""
 
-    def __init__(self, clock: Callable[[], datetime] = _now) -> None:
+    def __init__(self, clock: Callable[[], datetime] = now) -> None:
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: dict[str, TaskFailures] = {}

@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from koguma.model.errors import StoreFull, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.runtime.background import Background
+from koguma.runtime.clock import now
 from koguma.store import watch
 from koguma.store.contract import Change, Transaction
 from koguma.store.evaluate import NewUid, evaluate
@@ -33,11 +34,6 @@ RETENTION = timedelta(days=30)
 SHORT_RETENTION = timedelta(hours=1)
 
 _logger = structlog.get_logger("koguma.store")
-
-
-def now() -> datetime:
-    """The machine's clock."""
-    return datetime.now(UTC)
 
 
 def new_uid() -> str:

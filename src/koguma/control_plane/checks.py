@@ -1,0 +1,141 @@
+"""Checks of a control plane: what `koguma check` shows of its own parts; those of proxies are beside."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from koguma.application import secret_access
+from koguma.application.context import Context
+from koguma.application.live_engine import LiveEngine
+from koguma.core import services, world
+from koguma.core.problems import of_proxies
+from koguma.core.services import ReconcileProblem
+from koguma.identity import certificates
+from koguma.model.errors import KogumaError
+from koguma.model.redacted import masked_url
+from koguma.runtime.checks import Check
+from koguma.runtime.clock import now
+from koguma.runtime.settings import Settings
+from koguma.store import migrate
+from koguma.store.sealing import Sealing
+
+_SHOWN_MAX: Final = 20  # checks of one sort; the rest is counted
+
+
+class HealthChecks:
+    """Looks at the store, the API's certificate, stored objects, plugins and background tasks."""
+
+    def __init__(
+        self,
+        context: Context,
+        settings: Settings,
+        engine: LiveEngine,
+        sealing: Sealing,
+        *,
+        certificate: str,
+        plugin_failures: Mapping[str, str],
+        service_problems: Callable[[], Iterable[ReconcileProblem]],
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._engine = engine
+        self._sealing = sealing
+        self._certificate = certificate
+        self._plugin_failures = plugin_failures
+        self._service_problems = service_problems
+
+    async def all(self, warnings: Iterable[Check], proxies: Iterable[Check]) -> Sequence[Check]:
+        """Everything, with the warnings of the start and what was found about proxies in their places."""
+        return [
+            await self._store(),
+            *self._schema(),
+            self._api_certificate(),
+            *self._unreadable(),
+            *await self._unfit(),
+            *warnings,
+            *self._plugins(),
+            *self._services(),
+            *await self._dataplanes(),
+            *self._secret_references(),
+            *proxies,
+            *self._background(),
+        ]
+
+    async def _store(self) -> Check:
+        store, where = self._context.store, masked_url(self._settings.store_url)
+        try:
+            await store.ping()
+        except KogumaError as error:
+            return Check("store", "error", f"{where}: {error.detail}", "start the database; nothing is lost")
+        if store.full:
+            return Check("store", "error", f"{where}: {store.full}", "reads and proxies go on meanwhile")
+        text = f"{where}: revision {store.state.revision}, history from {store.state.compacted}"
+        summary = self._sealing.summary
+        return Check("store", "ok", f"{text}; {summary}" if summary else text)
+
+    def _schema(self) -> Iterator[Check]:
+        dialect = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(
+            self._settings.store_url.partition(":")[0]
+        )
+        if dialect:  # a store with another schema version does not start
+            yield Check("migrations", "ok", f"schema version {migrate.migrations(dialect)[-1].version}")
+
+    def _api_certificate(self) -> Check:
+        end = certificates.expires_at(self._certificate)
+        text = f"the API's certificate is valid until {end:%Y-%m-%d}"
+        if certificates.needs_renewal(self._certificate, now()):
+            hint = "restart the control plane: it renews its own; replace a given one"
+            return Check("certificate", "warning", text, hint)
+        return Check("certificate", "ok", text)
+
+    def _unreadable(self) -> Iterator[Check]:
+        for broken in self._context.state.unreadable.values():
+            text = f"{broken.key} cannot be read: {broken.error}"
+            yield Check("objects", "error", text, "delete it, or write it again")
+
+    async def _unfit(self) -> list[Check]:
+        """Objects that the store can read, and their kinds cannot: they act nowhere."""
+        objects = world.UNREADABLE.items(await self._engine.database())
+        hint = "delete it, or write it again"
+        return [Check("objects", "error", f"{key} cannot be read: {why}", hint) for key, why in objects]
+
+    def _plugins(self) -> Iterator[Check]:
+        for name, failure in sorted(self._plugin_failures.items()):
+            text = f"objects of {name} have no effect where it cannot read them: {failure}"
+            yield Check("policies", "warning", text, "correct the package, or write the objects again")
+
+    def _background(self) -> Iterator[Check]:
+        background = self._context.background
+        hint = "it goes on by itself; please report this with the log of the control plane"
+        for failed in background.failures:
+            status: Literal["warning", "error"] = "error" if background.is_recent(failed) else "warning"
+            times = "once" if failed.count == 1 else f"{failed.count} times"
+            last = f"{failed.last_at:%Y-%m-%dT%H:%M:%SZ}: {failed.reason}"
+            yield Check("background", status, f"{failed.task} failed {times}, last at {last}", hint)
+
+    def _services(self) -> Iterator[Check]:
+        for problem in self._service_problems():
+            if problem.rule != services.HAND_MADE:
+                yield Check("services", "warning", f"{problem.about}: {problem.message}")
+
+    def _secret_references(self) -> Iterator[Check]:
+        """References to Secrets that their writer may not read any more."""
+        lapsed = list(secret_access.lapsed(self._context))
+        for reference in lapsed[:_SHOWN_MAX]:
+            yield Check("secrets", "warning", str(reference), secret_access.LAPSED_HINT)
+        yield from _more("secrets", len(lapsed) - _SHOWN_MAX)
+
+    async def _dataplanes(self) -> Sequence[Check]:
+        """Problems of Dataplanes; most of those are written by no person, who would get them as warnings."""
+        problems, _ = await self._engine.beside(of_proxies)
+        return [
+            *(
+                Check("dataplanes", each.severity, each.message, f"docs/lint.md has more under {each.code}")
+                for each in problems[:_SHOWN_MAX]
+            ),
+            *_more("dataplanes", len(problems) - _SHOWN_MAX),
+        ]
+
+
+def _more(name: str, count: int) -> Iterator[Check]:
+    if count > 0:
+        yield Check(name, "warning", f"{count} more like these", "begin with the first ones")

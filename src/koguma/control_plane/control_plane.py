@@ -1,0 +1,325 @@
+"""A control plane, put together from all packages, started and stopped."""
+
+import asyncio
+import gc
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from koguma import __version__, kinds, plugins
+from koguma.access import authorizer
+from koguma.access.authorizer import Access, Attempt
+from koguma.access.token_keys import TokenKeys, TokenVerifier
+from koguma.api import openapi, routes, tracing
+from koguma.api.apply import Apply
+from koguma.api.authn import Authenticator
+from koguma.api.call import Call, answer
+from koguma.api.dispatch import Dispatch
+from koguma.api.health import Checks, Health
+from koguma.api.inspect import Inspect
+from koguma.api.kube.form import KubeForm
+from koguma.api.metrics import Gauges, Metrics
+from koguma.api.open_watches import OpenWatches
+from koguma.api.plain import Objects
+from koguma.api.proxies import Proxies
+from koguma.api.server import HttpServer
+from koguma.api.shown import Shown
+from koguma.api.system import System
+from koguma.api.tokens import TokenIssuer
+from koguma.api.tracing import Tracer
+from koguma.api.watch import Watches
+from koguma.application.context import About, Context
+from koguma.application.live_engine import LiveEngine
+from koguma.control_plane import metrics, server_certificate
+from koguma.control_plane.checks import HealthChecks
+from koguma.control_plane.proxy_services import ProxyServices
+from koguma.control_plane.server_certificate import ServerIdentity
+from koguma.envoy import schema
+from koguma.envoy.patch_check import PatchChecker
+from koguma.identity import files, signing_keys
+from koguma.kube.kinds import NATIVE_KINDS
+from koguma.model import duration
+from koguma.model.errors import KogumaError
+from koguma.model.schema import Json
+from koguma.reconcile import initial_objects
+from koguma.reconcile.housekeeping import Housekeeper
+from koguma.reconcile.services import ServiceGenerator
+from koguma.runtime import data_directory, garbage_collection
+from koguma.runtime.background import Background
+from koguma.runtime.checks import Check
+from koguma.runtime.clock import now
+from koguma.runtime.settings import Settings
+from koguma.store import Store, key_file_of, log_at
+from koguma.store.keys import KeyCommand, KeyFile
+from koguma.store.sealing import Sealing
+
+_log = structlog.get_logger("koguma")
+
+
+class ControlPlane:
+    """A running control plane: store, API, proxies, and the writers that act by themselves."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._warnings: list[Check] = []
+        self._plugin_failures: dict[str, str] = {}  # the last one of each policy that a package brought
+        self._plugins = plugins.load(kinds.KINDS, plugins.installed(), self._warn_of_plugin)
+        self.kinds = self._plugins.kinds
+        self.background = Background(now)
+        self._sealing = self._new_sealing()
+        log = log_at(settings.store_url, self._sealing)
+        self.store = Store(log, now, background=self.background)
+        self.metrics = Metrics()
+        self.ports: dict[str, int] = {}
+        self._not_ready = "starting"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open_watches = OpenWatches()
+        self._http: HttpServer | None = None
+        self._services: ServiceGenerator | None = None
+        self._proxies: ProxyServices | None = None
+        self._tracer: Tracer | None = None
+        self._patch_checks: PatchChecker | None = None
+
+    async def start(self) -> None:
+        """Open the store, fill a new one, and listen."""
+        data_dir = _existing(Path(self.settings.data_dir))
+        asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
+        loading = self.background.once("messages of Envoy", self._load_envoy())
+        await self.store.open()
+        engine = self._new_engine()
+        context, keys = self._new_context(engine)
+        self._tracer = self._traces(context.about)
+        await initial_objects.fill(context, self.settings)
+        await initial_objects.fill_kubernetes(context)
+        self._warn(await initial_objects.fill_zone(context))
+        self._warn(await initial_objects.admin_token(context, keys, data_dir, now()))
+        identity = server_certificate.identity_of(self.settings, data_dir)
+        for warning in identity.warnings:
+            self._warn(warning)
+        if not context.control_plane.is_global:
+            self._proxies = ProxyServices(context, engine, keys, self.settings, now)
+        self._http = HttpServer(self._dispatch(context, keys, self._checks(context, engine, identity)).handle)
+        await self._http.start()
+        await loading  # proxies need it too; before requests come, so that no patch is stored unseen
+        await self._listen(self._http, identity.tls)
+        self._start_tasks(context)
+        if self._proxies is not None:
+            await self._proxies.start(identity)
+            self.ports |= self._proxies.ports
+        gc.collect()
+        if self._proxies is not None:
+            await self._proxies.let_in()
+        garbage_collection.begin()
+        self._not_ready = ""
+
+    def _start_tasks(self, context: Context) -> None:
+        history = _span(self.settings.history)
+        short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
+        self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
+        self._run("housekeeping", Housekeeper(context).run)
+        self._run("review of watches", self._open_watches.run)
+        # It returns at once where the C library has nothing to offer.
+        self._tasks.append(self.background.forever("free memory", garbage_collection.give_back, may_end=True))
+        if not context.control_plane.is_global:
+            self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
+            self._run("service generator", self._services.run)
+
+    def _run(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks.append(self.background.forever(name, work))
+
+    async def _load_envoy(self) -> None:
+        """Check MeshProxyPatches against the messages of the Envoy of this machine, if there is one."""
+        try:
+            known = await asyncio.to_thread(lambda: schema.load(schema.find_envoy()))
+        except KogumaError:
+            return  # `ProxyServices` reports it
+        self._patch_checks = PatchChecker(known)
+
+    async def stop(self) -> None:
+        """End watches, finish requests, then close the store."""
+        self._not_ready = "stopping"
+        if self._proxies is not None:
+            await self._proxies.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.store.end_watches()
+        if self._http is not None:
+            await self._http.stop()
+        if self._tracer is not None:
+            await self._tracer.stop()
+        await self.store.close()
+        await self.background.stop()
+
+    def _new_context(self, engine: LiveEngine) -> tuple[Context, TokenKeys]:
+        settings = self.settings
+        roles = (*authorizer.builtin_roles(self.kinds), *settings.access.roles)
+        bindings = (*authorizer.BUILTIN_BINDINGS, *settings.access.bindings)
+        rules = Access(roles, bindings, authorizer.stored_in(lambda: self.store.state))
+        hostname = socket.gethostname()
+        about = About(
+            hostname=hostname,
+            instance_id=f"{hostname}-{secrets.token_hex(2)}",
+            cluster_id=lambda: initial_objects.cluster_id(context),
+            version=__version__,
+            settings=self._shown_settings,
+        )
+        context = Context(
+            kinds=self.kinds,
+            control_plane=settings.control_plane,
+            store=self.store,
+            access=rules,
+            about=about,
+            signing_key=lambda: signing_keys.generate().reveal(),
+            database=engine.database,
+            background=self.background,
+            patch_checks=lambda: self._patch_checks,
+        )
+        return context, TokenKeys(lambda: self.store.state)
+
+    def _new_sealing(self) -> Sealing:
+        """How Secrets are encrypted in the store."""
+        settings = self.settings
+        secret = {kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.admin_only}
+        source: KeyFile | KeyCommand | None = None
+        if settings.store_key_command:
+            source = KeyCommand(settings.store_key_command)
+        elif path := settings.store_key_file or key_file_of(settings.store_url):
+            source = KeyFile(path, is_default=not settings.store_key_file)
+        return Sealing(secret, source, is_on=settings.store_encryption)
+
+    def _new_engine(self) -> LiveEngine:
+        readable = plugins.for_engine(self._plugins, self._plugin_failures.__setitem__)
+        return LiveEngine(self.store, readable, self.settings.control_plane)
+
+    def _traces(self, about: About) -> Tracer | None:
+        settings = self.settings
+        if not settings.traces_url:
+            return None
+        described = {
+            "service.name": "koguma",
+            "service.version": about.version,
+            "service.instance.id": about.instance_id,
+            "host.name": about.hostname,
+            "koguma.mode": settings.mode,
+            "koguma.zone": settings.control_plane.zone,
+        }
+        return tracing.tracer(settings.traces_url, settings.traces_ratio, described)
+
+    @property
+    def proxy_address(self) -> str:
+        """Where proxies connect, for the line that says that all is ready."""
+        port = self.ports.get("dp")
+        return f"; proxies: https://{self.settings.dp_host}:{port}" if port else ""
+
+    def _shown_settings(self) -> Mapping[str, Json]:
+        names = {"apiPort": "api", "apiTlsPort": "api-tls", "dpPort": "dp", "xdsPort": "xds"}
+        used = {setting: self.ports.get(name) for setting, name in names.items()}
+        return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
+
+    def _dispatch(self, context: Context, keys: TokenKeys, checks: Checks) -> Dispatch:
+        shown = Shown(context)
+        objects = Objects(context, shown)
+        opened = self._open_watches
+        watches = Watches(context, opened, shown)
+        verifier = TokenVerifier(keys, now)
+        with_ids = self.settings.gate("ResourceID")
+        kube = KubeForm(context, now, verifier.user, opened, resource_ids=with_ids)
+        self.metrics.registry.register(Gauges(lambda: self._gauges(len(opened))))
+        health = Health(context.access, self.metrics, self._unready, checks)
+        description = openapi.encoded(self.kinds)
+
+        async def show_openapi(call: Call) -> web.StreamResponse:
+            context.access.check(call.user, Attempt("get", path="/openapi.json"))
+            return answer(description)
+
+        proxies = Proxies(context, self._shown_proxies, self._refused_proxies)
+        pages = {
+            "healthy": (health.healthy, True),
+            "ready": (health.ready, True),
+            "readyz": (health.ready, True),
+            "metrics": (health.metrics, False),
+            "_check": (health.check, False),
+            "_proxies": (proxies.list, False),
+            "openapi.json": (show_openapi, False),
+        }
+        system = System(context, objects, resource_ids=with_ids)
+        issuer = TokenIssuer(context, keys, now)
+        fixed = routes.fixed(system, Apply(context, objects), issuer, pages)
+        authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
+        variable = (
+            routes.objects(self.kinds, objects, watches),
+            routes.inspect(self.kinds, Inspect(context), proxies),
+            kube.route,
+        )
+        return Dispatch((fixed, *variable), authenticator, context.access, self.metrics, self._tracer)
+
+    def _checks(self, context: Context, engine: LiveEngine, identity: ServerIdentity) -> Checks:
+        checks = HealthChecks(
+            context,
+            self.settings,
+            engine,
+            self._sealing,
+            certificate=identity.certificate,
+            plugin_failures=self._plugin_failures,
+            service_problems=lambda: self._services.problems if self._services else (),
+        )
+        return lambda: checks.all(self._warnings, self._proxies.checks() if self._proxies else ())
+
+    def _gauges(self, n_watches: int) -> Iterator[metrics.Gauge]:
+        proxies = self._proxies.gauges() if self._proxies else iter(())
+        return metrics.gauges(self.store, self.background, n_watches, proxies)
+
+    def _unready(self) -> str:
+        return self._not_ready or self.store.full
+
+    def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
+        return self._proxies.as_json(mesh) if self._proxies else iter(())
+
+    def _refused_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
+        return self._proxies.refused_as_json(mesh) if self._proxies else iter(())
+
+    async def _listen(self, http: HttpServer, tls: ssl.SSLContext) -> None:
+        settings = self.settings
+        path = Path(settings.data_dir) / data_directory.ADMIN_SOCKET
+        try:
+            await http.listen_at(path)
+        except OSError as error:
+            hint = f"use the administrator's token: --token-file {path.with_name(files.ADMIN_TOKEN)}"
+            self._warn(f"cannot listen on {path}: {error.strerror}", "local admin", hint)
+        for name, port, context in (
+            ("api", settings.api_port, None),
+            ("api-tls", settings.api_tls_port, tls),
+        ):
+            try:
+                self.ports[name] = await http.listen(settings.api_host, port, context)
+            except OSError as error:
+                flag = "--api-port" if context is None else "--api-tls-port"
+                where, why = f"{settings.api_host}:{port}", os.strerror(error.errno or 0)
+                hint = f"stop what uses it, or choose another port with {flag}"
+                raise KogumaError(f"cannot listen on {where}: {why}; {hint}") from error
+
+    def _warn(self, text: str, about: str = "start", hint: str = "") -> None:
+        if text:
+            self._warnings.append(Check(about, "warning", text, hint))
+            _log.warning(about, warning=text)
+
+    def _warn_of_plugin(self, text: str) -> None:
+        self._warn(text, "policies", "correct the package or remove it, then restart the control plane")
+
+
+def _span(text: str) -> timedelta:
+    return timedelta(seconds=duration.seconds(text))
+
+
+def _existing(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
