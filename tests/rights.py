@@ -1,6 +1,6 @@
 """Stored roles and bindings for tests, and the access that reads them."""
 
-from koguma.access.authorizer import BUILTIN_BINDINGS, Access, Attempt, builtin_roles, stored_in
+from koguma.access.authorizer import BUILTIN_BINDINGS, Attempt, Authorizer, builtin_roles, stored_in
 from koguma.access.user import authenticated
 from koguma.kube import rbac
 from koguma.main import all_kinds
@@ -41,14 +41,14 @@ def stored(kind, name, spec, namespace="", labels=None):
 
 
 class House:
-    """Access over a store, with the rules of the code and a few of the settings."""
+    """Authorizer over a store, with the rules of the code and a few of the settings."""
 
     def __init__(self, *objects):
         self.state = State()
         red = Rule(verbs=("get",), resources=("meshtimeouts",), meshes=("red",))
         roles = (*builtin_roles(KINDS), Role(name="red", rules=(red,)))
         bindings = (*BUILTIN_BINDINGS, Binding(role="red", users=("rita",)))
-        self.access = Access(roles, bindings, stored_in(lambda: self.state))
+        self.access = Authorizer(roles, bindings, stored_in(lambda: self.state))
         self.put(*objects)
 
     def put(self, *objects, op=Op.CREATE):

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from koguma.access.authorizer import Access
+from koguma.access.authorizer import Authorizer
 from koguma.access.user import SYSTEM
 from koguma.application import transactions
-from koguma.application.context import About, Context
+from koguma.application.context import Context, ControlPlaneInfo
 from koguma.application.live_engine import LiveEngine
 from koguma.core import admission, pipeline, vips
 from koguma.model import forms
@@ -60,8 +60,8 @@ class Plane:
             kinds=ALL,
             control_plane=self.control_plane,
             store=self.store,
-            access=Access((), ()),
-            about=About("here", "here-1", lambda: "", "0", dict),
+            access=Authorizer((), ()),
+            about=ControlPlaneInfo("here", "here-1", lambda: "", "0", dict),
             signing_key=lambda: "",
             database=LiveEngine(self.store, ALL, self.control_plane).database,
         )

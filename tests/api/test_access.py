@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from koguma.access.authorizer import Access, Attempt, builtin_roles
+from koguma.access.authorizer import Attempt, Authorizer, builtin_roles
 from koguma.access.user import User
 from koguma.main import all_kinds
 from koguma.model.access import Binding, Role, Rule
@@ -219,7 +219,7 @@ def test_tls_with_the_self_made_authority(plane):
 def test_rules_say_no_unless_one_says_yes():
     kinds = all_kinds()
     role = Role(name="one", rules=(Rule(verbs=("get",), resources=("meshes",), names=("a",)),))
-    access = Access((*builtin_roles(kinds), role), (Binding(role="one", users=("u",)),))
+    access = Authorizer((*builtin_roles(kinds), role), (Binding(role="one", users=("u",)),))
     user = User("u")
     assert access.allows(user, Attempt("get", "meshes", "a"))
     assert not access.allows(user, Attempt("get", "meshes", "b"))
@@ -227,4 +227,4 @@ def test_rules_say_no_unless_one_says_yes():
     assert not access.allows(user, Attempt("get", "meshes", "a", group="kuma.io"))
     assert not access.allows(User("v"), Attempt("get", "meshes", "a"))
     with pytest.raises(ValueError, match='role "nope", which does not exist'):
-        Access((), (Binding(role="nope"),))
+        Authorizer((), (Binding(role="nope"),))

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from koguma.api.plain import Objects
+from koguma.api.plain import PlainObjects
 from koguma.store.contract import Put, Transaction
 from tests.build import timeout
 
@@ -84,7 +84,7 @@ def test_a_set_is_pruned_of_what_is_left_out(plane, mesh):
 
 def test_a_prune_looks_again_when_somebody_writes_what_it_removes(plane, mesh, monkeypatch):
     apply(plane, timeout("a", mesh), timeout("b", mesh), set="met")
-    commit, met = Objects.commit, []
+    commit, met = PlainObjects.commit, []
 
     async def late(self, call, operations):
         if not met:
@@ -94,7 +94,7 @@ def test_a_prune_looks_again_when_somebody_writes_what_it_removes(plane, mesh, m
             await plane.plane.store.write(Transaction((put,), "test", "status"))
         return await commit(self, call, operations)
 
-    monkeypatch.setattr(Objects, "commit", late)
+    monkeypatch.setattr(PlainObjects, "commit", late)
     assert actions(apply(plane, timeout("a", mesh), set="met", prune=True))[1] == ("b", "deleted")
 
 

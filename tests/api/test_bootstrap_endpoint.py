@@ -22,12 +22,12 @@ import yaml
 from structlog.testing import capture_logs
 
 from koguma.access import authorizer
-from koguma.access.authorizer import Access
+from koguma.access.authorizer import Authorizer
 from koguma.access.token_keys import TokenKeys
 from koguma.api import bootstrap_server as proxies_door
-from koguma.api.bootstrap_server import ProxiesDoor
+from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer, tls_context
-from koguma.application.context import About, Context
+from koguma.application.context import Context, ControlPlaneInfo
 from koguma.core import admission, pipeline
 from koguma.core.incremental import Db
 from koguma.fleet.gate import PROXY, ProxyGate
@@ -98,14 +98,14 @@ class House:
         self.now = NOW
         self.port = 0
 
-    def door(self, **changes: Any) -> ProxiesDoor:
+    def door(self, **changes: Any) -> BootstrapServer:
         given = {
             "xds_port": lambda: 5679,
             "ca": self.credentials.ca,
             "sans": certificate_facts.names(self.credentials.certificate),
         }
         gate = ProxyGate(self.context, self.keys, lambda: self.now)
-        return ProxiesDoor(self.context, gate, lambda: self.now, **{**given, **changes})
+        return BootstrapServer(self.context, gate, lambda: self.now, **{**given, **changes})
 
     @contextlib.asynccontextmanager
     async def open(self, **changes: Any) -> AsyncIterator["House"]:
@@ -191,8 +191,8 @@ async def closed(credentials, signing_key):
         kinds=kinds,
         control_plane=ControlPlaneInfo(),
         store=store,
-        access=Access((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
-        about=About("host", "host-1", lambda: "", "0", dict),
+        access=Authorizer((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
+        about=ControlPlaneInfo("host", "host-1", lambda: "", "0", dict),
         signing_key=lambda: signing_key,
         database=database,
     )

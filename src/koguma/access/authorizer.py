@@ -1,4 +1,4 @@
-"""Access: who may do what, by rules of the Kubernetes shape. What no rule allows is denied.
+"""Authorizer: who may do what, by rules of the Kubernetes shape. What no rule allows is denied.
 
 A rule names verbs and either resources (group, resource, optionally names and meshes) or paths. The plain
 REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for it opens nothing else. Rules
@@ -31,8 +31,8 @@ __all__ = [
     "READ_VERBS",
     "REST_GROUP",
     "WRITE_VERBS",
-    "Access",
     "Attempt",
+    "Authorizer",
     "builtin_roles",
     "denied",
     "namespace_of",
@@ -84,7 +84,7 @@ BUILTIN_BINDINGS: Final = (
 )
 
 
-class Access:
+class Authorizer:
     """Answers whether an attempt is allowed, by the rules of the moment.
 
     `stored` gives the roles and bindings that the store has; when they change, what was decided is forgotten.

@@ -15,10 +15,10 @@ from aiohttp import web
 from koguma.access.authorizer import WRITE_VERBS
 from koguma.api import plain
 from koguma.api.call import Call, answer_json
-from koguma.api.plain import Objects
+from koguma.api.plain import PlainObjects
 from koguma.application import advice, compare_and_swap, transactions
 from koguma.application.context import Context
-from koguma.application.transactions import SecretName
+from koguma.application.transactions import MeshSecretName
 from koguma.application.write_access import WriteAccess
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
@@ -40,7 +40,7 @@ _ACTIONS: Final = {
 }
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ApplyRequest(msgspec.Struct, frozen=True):
     """What a request asks for."""
 
     documents: Sequence[Json]
@@ -51,7 +51,7 @@ class Wanted(msgspec.Struct, frozen=True):
 class Apply:
     """Handler of `/_apply`."""
 
-    def __init__(self, context: Context, objects: Objects) -> None:
+    def __init__(self, context: Context, objects: PlainObjects) -> None:
         self._context = context
         self._objects = objects
 
@@ -94,7 +94,7 @@ class Apply:
             (now := state.get(each.key)) is None or now.revision != each.revision for each in resources
         )
 
-    def _drafts(self, wanted: Wanted) -> list[Draft]:
+    def _drafts(self, wanted: ApplyRequest) -> list[Draft]:
         drafts: list[Draft] = []
         violations: list[Violation] = []
         for index, document in enumerate(wanted.documents):
@@ -111,7 +111,7 @@ class Apply:
         return drafts
 
     async def _plan(
-        self, call: Call, drafts: Sequence[Draft], wanted: Wanted, unknown_fields: FieldValidation
+        self, call: Call, drafts: Sequence[Draft], wanted: ApplyRequest, unknown_fields: FieldValidation
     ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
         made: list[Admitted] = []
         puts: list[tuple[int, Operation]] = []
@@ -154,7 +154,7 @@ class Apply:
         draft: Draft,
         unknown_fields: FieldValidation,
         mesh_field: str,
-        secrets: frozenset[SecretName],
+        secrets: frozenset[MeshSecretName],
     ) -> tuple[Admitted, list[Operation]]:
         context = self._context
         if draft.kind.read_only_at(context.control_plane):
@@ -163,13 +163,13 @@ class Apply:
         access = WriteAccess(call.user)
         return transactions.put(context, access, draft, before, unknown_fields, mesh_field, secrets)
 
-    def _secret_names(self, drafts: Sequence[Draft]) -> Iterator[SecretName]:
+    def _secret_names(self, drafts: Sequence[Draft]) -> Iterator[MeshSecretName]:
         for draft in drafts:
             if draft.kind.name == "Secret":
                 identified = identity.of(draft, self._context.control_plane)
-                yield SecretName(identified.key.mesh, identified.core_name)
+                yield MeshSecretName(identified.key.mesh, identified.core_name)
 
-    def _pruned(self, call: Call, wanted: Wanted, kept: dict[Key, int]) -> list[Resource]:
+    def _pruned(self, call: Call, wanted: ApplyRequest, kept: dict[Key, int]) -> list[Resource]:
         found = [
             resource
             for kind in self._context.kinds
@@ -218,15 +218,15 @@ def _at(index: int, error: KogumaError) -> Iterator[Violation]:
     return under(f"objects[{index}]", violations)
 
 
-def _wanted(documents: Sequence[Json]) -> Wanted:
+def _wanted(documents: Sequence[Json]) -> ApplyRequest:
     if len(documents) == 1 and isinstance(documents[0], list):
-        return _limited(Wanted(documents[0]))
+        return _limited(ApplyRequest(documents[0]))
     if len(documents) == 1 and isinstance(documents[0], dict) and "objects" in documents[0]:
         return _limited(_envelope(documents[0]))
-    return _limited(Wanted(documents))
+    return _limited(ApplyRequest(documents))
 
 
-def _envelope(body: Json) -> Wanted:
+def _envelope(body: Json) -> ApplyRequest:
     objects, name, prune = body["objects"], body.get("set", ""), body.get("prune", False)
     unknown = sorted(set(body) - {"objects", "set", "prune"})
     if unknown:
@@ -239,10 +239,10 @@ def _envelope(body: Json) -> Wanted:
         raise Invalid(
             [Violation("prune", 'needs "set": the name of the set whose leftovers are removed', "set")]
         )
-    return Wanted(objects, name, prune)
+    return ApplyRequest(objects, name, prune)
 
 
-def _limited(wanted: Wanted) -> Wanted:
+def _limited(wanted: ApplyRequest) -> ApplyRequest:
     if len(wanted.documents) > OBJECTS_MAX:
         raise BadRequest(
             f"at most {OBJECTS_MAX} objects in one request, this one has {len(wanted.documents)}"

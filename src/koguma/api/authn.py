@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from multidict import MultiMapping
 
-from koguma.access.authorizer import Access, Attempt, denied
+from koguma.access.authorizer import Attempt, Authorizer, denied
 from koguma.access.user import (
     ANONYMOUS,
     AUTHENTICATED,
@@ -115,7 +115,7 @@ def _is_own_host(host: str) -> bool:
     return name == "localhost" or is_loopback(name)
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _Impersonation(msgspec.Struct, frozen=True):
     """Whom a request wants to act as."""
 
     name: str
@@ -156,7 +156,7 @@ class _Wanted(msgspec.Struct, frozen=True):
         return User(self.name, groups, self.uid, self.extra)
 
 
-def impersonated(user: User, headers: MultiMapping[str], access: Access) -> User:
+def impersonated(user: User, headers: MultiMapping[str], access: Authorizer) -> User:
     """Whom the request counts as: `user`, or somebody that he may act as and wants to, by its headers."""
     wanted = _wanted(headers) if any(name[:12].lower() == _IMPERSONATE for name in headers) else None
     if wanted is None:
@@ -167,11 +167,11 @@ def impersonated(user: User, headers: MultiMapping[str], access: Access) -> User
     return wanted.user()
 
 
-def _wanted(headers: MultiMapping[str]) -> _Wanted | None:
+def _wanted(headers: MultiMapping[str]) -> _Impersonation | None:
     name, groups = headers.get("Impersonate-User", ""), tuple(headers.getall("Impersonate-Group", ()))
     uid, extra = headers.get("Impersonate-Uid", ""), _extra(headers)
     if name:
-        return _Wanted(name, groups, uid, extra)
+        return _Impersonation(name, groups, uid, extra)
     if groups or uid or extra:
         raise BadRequest(
             "groups, a uid or extras are to be impersonated without a user; send Impersonate-User"

@@ -75,7 +75,7 @@ class _NotYetThere(NotFound):
     """No such Dataplane; said without a word, which tells a proxy to ask again."""
 
 
-class ProxiesDoor:
+class BootstrapServer:
     """Handlers of `POST /bootstrap` and `POST /deregister`; `handle` is for an HttpServer of its own."""
 
     def __init__(  # noqa: PLR0913 - what is known where the ports are put together

@@ -18,13 +18,13 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from koguma.access.authorizer import Access
+from koguma.access.authorizer import Authorizer
 from koguma.access.user import ANONYMOUS
 from koguma.api import parameters, problems
 from koguma.api.authn import UNIX_SOCKET, Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
-from koguma.api.parameters import Parameter
+from koguma.api.parameters import QueryParameter
 from koguma.api.tracing import Tracer
 from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound
 from koguma.model.short_keys import is_short
@@ -41,7 +41,7 @@ _INTERNAL: Final = "Internal Server Error"
 Refused = Callable[[KogumaError, tuple[Any, ...]], web.Response]  # an error, and what the path says
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class HttpEndpoint(msgspec.Struct, frozen=True):
     """What a path leads to: handlers by method, a word for metrics, and titles for what goes wrong."""
 
     word: str
@@ -50,11 +50,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_open: bool = False  # answered without asking who it is
     allowed: tuple[str, ...] = ()  # what to say is allowed, where that is less than what has a handler
     refused: Refused | None = None  # how errors are told, where the plain form's way is not the one
-    queries: Mapping[str, tuple[Parameter, ...]] | None = None  # by method; None: the handlers check them
+    queries: Mapping[str, tuple[QueryParameter, ...]] | None = (
+        None  # by method; None: the handlers check them
+    )
 
 
-Found = tuple[Endpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
-Route = Callable[[tuple[str, ...]], Found | None]
+RouteMatch = tuple[HttpEndpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
+Route = Callable[[tuple[str, ...]], RouteMatch | None]
 
 
 class Dispatch:
@@ -64,7 +66,7 @@ class Dispatch:
         self,
         routes: tuple[Route, ...],
         authenticator: Authenticator,
-        access: Access,
+        access: Authorizer,
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class Dispatch:
         self._log = structlog.get_logger("koguma.api")
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._kept: dict[str, Found] = {}  # where paths lead; kinds do not change while we live
+        self._kept: dict[str, RouteMatch] = {}  # where paths lead; kinds do not change while we live
 
     def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
         """Answer one request, as a span of a trace where requests are traced."""
@@ -101,7 +103,7 @@ class Dispatch:
     async def _answered(self, call: Call) -> web.StreamResponse:
         started = time.perf_counter()
         request = call.request
-        endpoint: Endpoint | None = None
+        endpoint: HttpEndpoint | None = None
         parts: tuple[Any, ...] = ()
         try:
             endpoint, parts = self._found(request)
@@ -117,7 +119,7 @@ class Dispatch:
         self._done(call, endpoint, response, time.perf_counter() - started)
         return response
 
-    def _keep(self, path: str, endpoint: Endpoint, parts: tuple[Any, ...], status: int) -> None:
+    def _keep(self, path: str, endpoint: HttpEndpoint, parts: tuple[Any, ...], status: int) -> None:
         """Remember where a path leads once somebody got something there; not for whoever makes up paths."""
         if status >= _FAILED or path in self._kept or not is_short(path):
             return
@@ -125,7 +127,7 @@ class Dispatch:
             self._kept.clear()
         self._kept[path] = (endpoint, parts)
 
-    def _found(self, request: web.BaseRequest) -> Found:
+    def _found(self, request: web.BaseRequest) -> RouteMatch:
         path = request.path
         if "%" in request.raw_path and _ENCODED_SLASH.search(request.rel_url.raw_path):
             raise BadRequest(
@@ -143,7 +145,7 @@ class Dispatch:
         text = f"there is nothing at {request.path[:200]}; GET /_resources lists kinds and paths"
         raise NotFound(text, title="Not Found")
 
-    async def _answer(self, call: Call, endpoint: Endpoint, parts: tuple[Any, ...]) -> web.StreamResponse:
+    async def _answer(self, call: Call, endpoint: HttpEndpoint, parts: tuple[Any, ...]) -> web.StreamResponse:
         request = call.request
         if not endpoint.is_open:
             peer = _peer(request.transport)
@@ -166,7 +168,7 @@ class Dispatch:
         return await handler(call, *parts)
 
     def _refused(
-        self, call: Call, endpoint: Endpoint | None, parts: tuple[Any, ...], error: KogumaError
+        self, call: Call, endpoint: HttpEndpoint | None, parts: tuple[Any, ...], error: KogumaError
     ) -> web.Response:
         if endpoint is not None and endpoint.refused is not None:
             response = endpoint.refused(error, parts)
@@ -184,7 +186,7 @@ class Dispatch:
         return response
 
     def _done(
-        self, call: Call, endpoint: Endpoint | None, response: web.StreamResponse, seconds: float
+        self, call: Call, endpoint: HttpEndpoint | None, response: web.StreamResponse, seconds: float
     ) -> None:
         request = call.request
         method = request.method if request.method in _METHODS else "other"

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from koguma.access.authorizer import Access, Attempt
+from koguma.access.authorizer import Attempt, Authorizer
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.metrics import CONTENT_TYPE, Metrics
 from koguma.runtime.checks import Check
@@ -15,7 +15,9 @@ Checks = Callable[[], Awaitable[Sequence[Check]]]
 class Health:
     """Handlers of `/healthy`, `/ready`, `/metrics` and `/_check`."""
 
-    def __init__(self, access: Access, metrics: Metrics, ready: Callable[[], str], checks: Checks) -> None:
+    def __init__(
+        self, access: Authorizer, metrics: Metrics, ready: Callable[[], str], checks: Checks
+    ) -> None:
         self._access = access
         self._metrics = metrics
         self._ready = ready

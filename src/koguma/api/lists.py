@@ -18,16 +18,16 @@ from koguma.model.violation import Violation
 Wanted = Callable[[Resource], bool]
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """Which part of a list."""
 
     size: int = SIZE_DEFAULT
     offset: int = 0
 
 
-def page(query: Mapping[str, str]) -> Page:
+def page(query: Mapping[str, str]) -> ListPage:
     """The part of the list that a query asks for."""
-    return Page(_size(query.get("size")), _offset(query.get("offset")))
+    return ListPage(_size(query.get("size")), _offset(query.get("offset")))
 
 
 def _size(text: str | None) -> int:

@@ -23,7 +23,7 @@ TEXT: Final[Json] = {"type": "string"}
 _FLAG: Final[Json] = {"type": "string", "enum": ["true", "false", "1", "0"]}
 
 
-class Parameter(msgspec.Struct, frozen=True):
+class QueryParameter(msgspec.Struct, frozen=True):
     """A query parameter. One whose name ends in `[` stands for all names that begin so."""
 
     name: str
@@ -49,78 +49,78 @@ class Parameter(msgspec.Struct, frozen=True):
 class PlainPath(msgspec.Struct, frozen=True):
     """A path of the plain form: the query parameters of each of its methods, by method."""
 
-    queries: Mapping[str, tuple[Parameter, ...]]
+    queries: Mapping[str, tuple[QueryParameter, ...]]
 
 
-SIZE: Final = Parameter(
+SIZE: Final = QueryParameter(
     "size",
     "Objects in one page.",
     {"type": "integer", "minimum": 1, "maximum": SIZE_MAX, "default": SIZE_DEFAULT},
 )
-OFFSET: Final = Parameter(
+OFFSET: Final = QueryParameter(
     "offset", "Objects to leave out at the beginning.", {"type": "integer", "minimum": 0}
 )
-NAME: Final = Parameter("name", "Only objects whose core name contains this.")
-FILTER: Final = Parameter("filter[", "`filter[labels.<key>]=<value>`: only objects with that label.")
-FORMAT: Final = Parameter(
+NAME: Final = QueryParameter("name", "Only objects whose core name contains this.")
+FILTER: Final = QueryParameter("filter[", "`filter[labels.<key>]=<value>`: only objects with that label.")
+FORMAT: Final = QueryParameter(
     "format", "The form of the answer.", {"type": "string", "enum": ["universal", "kubernetes", "k8s"]}
 )
-NAMESPACE: Final = Parameter("namespace", "Only objects of that namespace.")
-IN_NAMESPACE: Final = Parameter(
+NAMESPACE: Final = QueryParameter("namespace", "Only objects of that namespace.")
+IN_NAMESPACE: Final = QueryParameter(
     "namespace", "With format=kubernetes: the namespace to show an object in that has none."
 )
-MESH: Final = Parameter("mesh", "Only objects of that mesh.")
-INCLUDE: Final = Parameter("include", "Nothing more can be included here; accepted for Kuma's programs.")
-WATCH: Final = Parameter("watch", "Send changes as they happen (application/x-ndjson).", _FLAG)
-REVISION: Final = Parameter(
+MESH: Final = QueryParameter("mesh", "Only objects of that mesh.")
+INCLUDE: Final = QueryParameter("include", "Nothing more can be included here; accepted for Kuma's programs.")
+WATCH: Final = QueryParameter("watch", "Send changes as they happen (application/x-ndjson).", _FLAG)
+REVISION: Final = QueryParameter(
     "revision", "With watch: go on after this revision.", {"type": "integer", "minimum": 0}
 )
-TAG: Final = Parameter(
+TAG: Final = QueryParameter(
     "tag",
     "`<tag>:<part of its value>`, repeatable: only proxies that have all of them on one inbound, or as"
     " gateway; `*` is any value.",
 )
-GATEWAY: Final = Parameter(
+GATEWAY: Final = QueryParameter(
     "gateway",
     "Only gateways, only sidecars (`false`), or only gateways of one sort.",
     {"type": "string", "enum": ["true", "false", "builtin", "delegated"]},
 )
-DRY_RUN: Final = Parameter(
+DRY_RUN: Final = QueryParameter(
     "dryRun", "Check, and write nothing.", {"type": "string", "enum": ["All", "true", "false", "0"]}
 )
-FIELD_VALIDATION: Final = Parameter(
+FIELD_VALIDATION: Final = QueryParameter(
     "fieldValidation",
     "What happens to fields that do not exist.",
     {"type": "string", "enum": ["Strict", "Warn", "Ignore"], "default": "Strict"},
 )
-ORIGINS: Final = Parameter("origins", "Show who set each field.", {"type": "string", "enum": ["fields"]})
-SHADOW: Final = Parameter(
+ORIGINS: Final = QueryParameter("origins", "Show who set each field.", {"type": "string", "enum": ["fields"]})
+SHADOW: Final = QueryParameter(
     "shadow",
     "Also count policies with the label `kuma.io/effect: shadow`.",
     {"type": "string", "enum": ["true", "false"]},
 )
-DIFF: Final = Parameter(
+DIFF: Final = QueryParameter(
     "include",
     "`diff`: what this changes in the configuration that the proxy has now, as a JSON patch.",
     {"type": "string", "enum": ["diff"]},
 )
-STATE: Final = Parameter(
+STATE: Final = QueryParameter(
     "state",
     "Only proxies in that state.",
     {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
 )
-VERBOSE: Final = Parameter("verbose", "The answer is the same; Kubernetes' programs ask so.")
+VERBOSE: Final = QueryParameter("verbose", "The answer is the same; Kubernetes' programs ask so.")
 
 # What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
 _COMMON: Final = (SIZE, OFFSET, NAME, FILTER, FORMAT, INCLUDE, MESH)
 _LIST: Final = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, FORMAT, INCLUDE, MESH, WATCH, REVISION)
 
 
-def _ignored(*used: Parameter) -> tuple[Parameter, ...]:
+def _ignored(*used: QueryParameter) -> tuple[QueryParameter, ...]:
     """The parameters of a read: those that it uses, and the common ones, about which it promises nothing."""
     names = {parameter.name for parameter in used}
     text = "Has no effect here; accepted because Kuma's programs send it with any read."
-    return used + tuple(Parameter(p.name, text, {}) for p in _COMMON if p.name not in names)
+    return used + tuple(QueryParameter(p.name, text, {}) for p in _COMMON if p.name not in names)
 
 
 NOTHING: Final = PlainPath({"GET": ()})
@@ -222,7 +222,7 @@ def _of_kind(kind: Kind) -> dict[str, PlainPath]:
     }
 
 
-def check(names: Iterable[str], known: tuple[Parameter, ...]) -> None:
+def check(names: Iterable[str], known: tuple[QueryParameter, ...]) -> None:
     """Raise Invalid where a query has a parameter that the path does not have."""
     violations = [
         Violation(name[:100], _unknown(name[:100], known), "unknown-parameter")
@@ -233,7 +233,7 @@ def check(names: Iterable[str], known: tuple[Parameter, ...]) -> None:
         raise Invalid(violations, "A query parameter does not exist here")
 
 
-def _unknown(name: str, known: tuple[Parameter, ...]) -> str:
+def _unknown(name: str, known: tuple[QueryParameter, ...]) -> str:
     words = [f"{p.name}labels.<key>]" if p.name.endswith("[") else p.name for p in known]
     near = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
     meant = f'; did you mean "{near[0]}"?' if near else ""

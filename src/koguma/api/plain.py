@@ -8,7 +8,7 @@ from aiohttp import web
 
 from koguma.api import lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
-from koguma.api.shown import Shown
+from koguma.api.plain_encoder import PlainEncoder
 from koguma.application import advice, compare_and_swap, inline_secrets, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
@@ -27,10 +27,10 @@ _FORMATS: Final = {"universal": Form.PLAIN, "k8s": Form.KUBERNETES, "kubernetes"
 _PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "status")
 
 
-class Objects:
+class PlainObjects:
     """Handlers for the objects of every kind."""
 
-    def __init__(self, context: Context, shown: Shown) -> None:
+    def __init__(self, context: Context, shown: PlainEncoder) -> None:
         self._context = context
         self._shown = shown
 

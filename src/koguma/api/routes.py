@@ -8,10 +8,10 @@ from aiohttp import web
 from koguma.api import parameters
 from koguma.api.apply import Apply
 from koguma.api.call import Call
-from koguma.api.dispatch import Endpoint, Found, Handler, Route
+from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.inspect import Inspect
 from koguma.api.parameters import PlainPath
-from koguma.api.plain import Objects
+from koguma.api.plain import PlainObjects
 from koguma.api.proxies import Proxies
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
@@ -33,27 +33,27 @@ def fixed(
 ) -> Route:
     """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it is open to all."""
     endpoints = {
-        "/": Endpoint("index", {"GET": system.index}, is_open=True),
-        "/config": Endpoint("config", {"GET": system.config}),
-        "/who-am-i": Endpoint("who-am-i", {"GET": system.who_am_i}),
-        "/policies": Endpoint("policies", {"GET": system.policies}),
-        "/_resources": Endpoint("resources", {"GET": system.resources}),
-        "/_apply": Endpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
-        "/_kri/{kri}": Endpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
+        "/": HttpEndpoint("index", {"GET": system.index}, is_open=True),
+        "/config": HttpEndpoint("config", {"GET": system.config}),
+        "/who-am-i": HttpEndpoint("who-am-i", {"GET": system.who_am_i}),
+        "/policies": HttpEndpoint("policies", {"GET": system.policies}),
+        "/_resources": HttpEndpoint("resources", {"GET": system.resources}),
+        "/_apply": HttpEndpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
+        "/_kri/{kri}": HttpEndpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
         "/tokens/user": _token(issuer.user),
         "/tokens/dataplane": _token(issuer.dataplane),
         "/tokens/zone": _token(issuer.zone),
-        "/tokens/_review": Endpoint(
+        "/tokens/_review": HttpEndpoint(
             "token-review", {"POST": issuer.review}, {"POST": "Could not review a token"}
         ),
     }
     for path, (handler, is_open) in pages.items():
-        endpoints[f"/{path}"] = Endpoint(path, {"GET": handler}, is_open=is_open)
+        endpoints[f"/{path}"] = HttpEndpoint(path, {"GET": handler}, is_open=is_open)
     declared = {path: _declared(found, parameters.SYSTEM[path]) for path, found in endpoints.items()}
     by_kri = declared.pop("/_kri/{kri}")
     table = {tuple(part for part in path.split("/") if part): found for path, found in declared.items()}
 
-    def route(segments: tuple[str, ...]) -> Found | None:
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
         endpoint = table.get(segments)
         if endpoint is not None:
             return endpoint, ()
@@ -64,16 +64,16 @@ def fixed(
     return route
 
 
-def _declared(endpoint: Endpoint, path: PlainPath) -> Endpoint:
+def _declared(endpoint: HttpEndpoint, path: PlainPath) -> HttpEndpoint:
     """An endpoint that refuses query parameters which its path does not have."""
     return msgspec.structs.replace(endpoint, queries=path.queries)
 
 
-def _token(handler: Handler) -> Endpoint:
-    return Endpoint("token", {"POST": handler}, {"POST": "Could not issue a token"})
+def _token(handler: Handler) -> HttpEndpoint:
+    return HttpEndpoint("token", {"POST": handler}, {"POST": "Could not issue a token"})
 
 
-def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
+def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
     """`/<kind>`, `/<kind>/{name}`, `/meshes/{mesh}/<kind>`, `/meshes/{mesh}/<kind>/{name}`."""
 
     async def show(call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
@@ -87,15 +87,15 @@ def objects(kinds: Kinds, handlers: Objects, watches: Watches) -> Route:
         "PATCH": handlers.patch,
         "DELETE": handlers.delete,
     }
-    many = Endpoint("list", {"GET": show}, _LIST_TITLES)
-    one = Endpoint("item", methods, _ITEM_TITLES)
-    read_only = Endpoint("item", methods, _ITEM_TITLES, allowed=("GET",))  # the others say why not
+    many = HttpEndpoint("list", {"GET": show}, _LIST_TITLES)
+    one = HttpEndpoint("item", methods, _ITEM_TITLES)
+    read_only = HttpEndpoint("item", methods, _ITEM_TITLES, allowed=("GET",))  # the others say why not
     lists = {kind.name: _declared(many, parameters.listed(kind)) for kind in kinds}
     items = {
         kind.name: _declared(read_only if kind.read_only else one, parameters.item(kind)) for kind in kinds
     }
 
-    def route(segments: tuple[str, ...]) -> Found | None:
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
         meshed = len(segments) > 2 and segments[0] == "meshes"  # noqa: PLR2004 - /meshes/{mesh}/<kind>
         mesh, rest = (segments[1], segments[2:]) if meshed else (None, segments)
         kind = kinds.by_path.get(rest[0]) if rest else None
@@ -144,7 +144,7 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
         for path, declared in parameters.below(kind).items()
     }
 
-    def route(segments: tuple[str, ...]) -> Found | None:
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
         match segments:
             case ("meshes", mesh, path, name, _, *_):
                 kind, rest = kinds.by_path.get(path), segments[4:]
@@ -159,5 +159,5 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
     return route
 
 
-def _inspected(handler: Handler, path: PlainPath) -> Endpoint:
-    return _declared(Endpoint("inspect", {"GET": handler}, _ITEM_TITLES), path)
+def _inspected(handler: Handler, path: PlainPath) -> HttpEndpoint:
+    return _declared(HttpEndpoint("inspect", {"GET": handler}, _ITEM_TITLES), path)

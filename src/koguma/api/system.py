@@ -6,7 +6,7 @@ from aiohttp import web
 
 from koguma.access.authorizer import Attempt
 from koguma.api.call import Call, answer_json
-from koguma.api.plain import Objects
+from koguma.api.plain import PlainObjects
 from koguma.application.context import Context
 from koguma.model.errors import NotFound
 from koguma.model.kind import Kind
@@ -19,7 +19,7 @@ _KUMA_VERSION: Final = "2.13.10"
 class System:
     """Handlers of the endpoints beside the objects."""
 
-    def __init__(self, context: Context, objects: Objects, *, resource_ids: bool = True) -> None:
+    def __init__(self, context: Context, objects: PlainObjects, *, resource_ids: bool = True) -> None:
         self._context = context
         self._objects = objects
         self._resource_ids = resource_ids

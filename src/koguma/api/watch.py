@@ -16,7 +16,7 @@ from aiohttp import web
 from koguma.api import lists, open_watches
 from koguma.api.call import Call
 from koguma.api.open_watches import OpenWatches
-from koguma.api.shown import Shown
+from koguma.api.plain_encoder import PlainEncoder
 from koguma.application.context import Context
 from koguma.model.errors import BadRequest, Gone, KogumaError
 from koguma.model.kind import Kind
@@ -32,7 +32,7 @@ _BATCH = 500
 class Watches:
     """Handler of all watches."""
 
-    def __init__(self, context: Context, watches: OpenWatches, shown: Shown) -> None:
+    def __init__(self, context: Context, watches: OpenWatches, shown: PlainEncoder) -> None:
         self._context = context
         self._shown = shown
         self._watches = watches

@@ -75,7 +75,7 @@ def _is_asked(context: Context, key: Key) -> bool:
     )
 
 
-class Departure(msgspec.Struct, frozen=True):
+class DeletionContext(msgspec.Struct, frozen=True):
     """Objects that somebody is about to delete, and what leads to them as long as they are there."""
 
     resources: tuple[Resource, ...]
@@ -83,11 +83,11 @@ class Departure(msgspec.Struct, frozen=True):
     allowed: frozenset[Key]  # permissions that let somebody in
 
 
-async def departure(context: Context, resources: Sequence[Resource]) -> Departure:
+async def departure(context: Context, resources: Sequence[Resource]) -> DeletionContext:
     """What has to be known before objects are deleted, to tell afterwards what their absence does."""
     asked = [each for each in resources if each.kind in mentions.KINDS or _is_permission(context, each.key)]
     if not asked:
-        return Departure(tuple(resources), {}, frozenset())
+        return DeletionContext(tuple(resources), {}, frozenset())
     db = await context.database()
     keys = {each.key for each in asked}
     found: dict[Key, list[Mention]] = {}
@@ -96,7 +96,7 @@ async def departure(context: Context, resources: Sequence[Resource]) -> Departur
             found.setdefault(key, []).append(mention)
     meshes = {key.mesh for key in keys if _is_permission(context, key)}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
-    return Departure(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
+    return DeletionContext(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
 
 
 def _is_permission(context: Context, key: Key) -> bool:
@@ -105,7 +105,7 @@ def _is_permission(context: Context, key: Key) -> bool:
     return policy is not None and policy.lets_in is not None
 
 
-async def told_of(context: Context, left: Departure, tried: Tried = None) -> list[tuple[str, ...]]:
+async def told_of(context: Context, left: DeletionContext, tried: Tried = None) -> list[tuple[str, ...]]:
     """The warnings for each deleted object: what then refers to nothing, and a mesh that then is closed."""
     keys = [each.key for each in left.resources]
     if not left.mentioned and left.allowed.isdisjoint(keys):
@@ -117,7 +117,7 @@ async def told_of(context: Context, left: Departure, tried: Tried = None) -> lis
     return await _answered(context, tried, all_missed)
 
 
-def _missed(db: Db, key: Key, left: Departure) -> Iterator[str]:
+def _missed(db: Db, key: Key, left: DeletionContext) -> Iterator[str]:
     there = left.mentioned.get(key, ())
     found = [each for each in there if mentions.leads_nowhere(db, each, key.kind)]
     if found:

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import msgspec
 
-from koguma.access.authorizer import Access, Attempt, namespace_of
+from koguma.access.authorizer import Attempt, Authorizer, namespace_of
 from koguma.access.user import User
 from koguma.application.trial_engine import TrialEngine
 from koguma.core.incremental import Db
@@ -23,7 +23,7 @@ from koguma.store.state import State
 from koguma.store.store import Store
 
 
-class About(msgspec.Struct, frozen=True):
+class ControlPlaneInfo(msgspec.Struct, frozen=True):
     """What this control plane says about itself."""
 
     hostname: str
@@ -39,8 +39,8 @@ class Context(msgspec.Struct, frozen=True):
     kinds: Kinds
     control_plane: ControlPlaneInfo
     store: Store
-    access: Access
-    about: About
+    access: Authorizer
+    about: ControlPlaneInfo
     signing_key: Callable[[], str]  # a new private key, as a secret's data
     database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
     background: Background = msgspec.field(default_factory=Background)

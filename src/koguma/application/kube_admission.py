@@ -25,7 +25,7 @@ from koguma.model.violation import Violation, key, told_texts
 from koguma.store.contract import Delete, Operation, Put
 
 
-class Made(msgspec.Struct, frozen=True):
+class PlannedWrite(msgspec.Struct, frozen=True):
     """An object that may be stored over a revision, what must hold or be done first, and what to tell."""
 
     resource: Resource
@@ -58,7 +58,7 @@ def removal(context: Context, resource: Resource, expect: int | None) -> Sequenc
     return (Delete(resource.key, expect),)
 
 
-class Admission(msgspec.Struct, frozen=True):
+class KubeAdmission(msgspec.Struct, frozen=True):
     """What a document is admitted to: an endpoint, over what is stored there, by somebody."""
 
     context: Context
@@ -67,7 +67,7 @@ class Admission(msgspec.Struct, frozen=True):
     before: Resource | None
     validation: FieldValidation
 
-    def made(self, written: Written) -> Made:
+    def made(self, written: Written) -> PlannedWrite:
         """What a document stores."""
         first: tuple[Operation, ...] = ()
         if self.before is None:
@@ -88,7 +88,7 @@ class Admission(msgspec.Struct, frozen=True):
         what = f'{endpoint.qualified} "{draft.name}"'
         return tuple(namespaces.needed(self.context, draft.namespace or "", what))
 
-    def _ours(self, written: Written) -> Made:
+    def _ours(self, written: Written) -> PlannedWrite:
         before, validation = self.before, self.validation
         if before is not None:  # who owns what is for the writer of this form to say
             before = msgspec.structs.replace(before, meta=NO_META)
@@ -106,12 +106,12 @@ class Admission(msgspec.Struct, frozen=True):
         said = (each for each in done.warnings if not self.endpoint.converter or "is deprecated" not in each)
         *first, put = operations
         assert isinstance(put, Put), "the object itself comes last"
-        return Made(done.resource, put.expect, tuple(first), (*warnings, *said))
+        return PlannedWrite(done.resource, put.expect, tuple(first), (*warnings, *said))
 
     def _seen(self, violations: Iterable[Violation]) -> list[Violation]:
         return list(self.endpoint.conversion.seen(violations))
 
-    def _native(self, written: Written) -> Made:
+    def _native(self, written: Written) -> PlannedWrite:
         draft, kind, before = written.draft, self.endpoint.kind, self.before
         namespace = (draft.namespace or "") if self.endpoint.namespaced else ""
         about = ValidationContext(
@@ -140,7 +140,7 @@ class Admission(msgspec.Struct, frozen=True):
             status=before.status if before else native.first_status(kind),
         )
         seen = before.revision if before else _broken(self.context, resource.key)
-        return Made(resource, seen, (), self._told(ignored))
+        return PlannedWrite(resource, seen, (), self._told(ignored))
 
     def _sifted(self, found: Sequence[Violation]) -> list[Violation]:
         """Raise Invalid for what may not be; give what is only to be told."""

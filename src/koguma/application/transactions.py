@@ -34,7 +34,7 @@ from koguma.store.contract import (
 )
 
 
-class SecretName(NamedTuple):
+class MeshSecretName(NamedTuple):
     """A Secret of a mesh, by its core name."""
 
     mesh: str
@@ -58,7 +58,7 @@ def put(
     before: Resource | None,
     unknown_fields: FieldValidation,
     mesh_field: str = "mesh",
-    secrets_beside: Collection[SecretName] = (),
+    secrets_beside: Collection[MeshSecretName] = (),
 ) -> tuple[Admitted, list[Operation]]:
     """Write one object that the writer may write: over what it saw, in a mesh and a namespace that exist.
 
@@ -193,7 +193,7 @@ def _secret_names(backend: Json, mesh: str) -> set[str]:
 
 
 def _missing_secrets(
-    context: Context, mesh: Resource, secrets_beside: Collection[SecretName]
+    context: Context, mesh: Resource, secrets_beside: Collection[MeshSecretName]
 ) -> Iterator[Violation]:
     """Secrets that a provided CA of a mesh names and that are not there."""
     mtls = mesh_kind.mtls_of(mesh.spec)
@@ -205,7 +205,7 @@ def _missing_secrets(
         conf = mesh_kind.provided_conf(backend)
         for part, source in (("cert", conf.cert), ("key", conf.key)):
             name = source.secret if source else None
-            if not name or SecretName(mesh.name, name) in secrets_beside:
+            if not name or MeshSecretName(mesh.name, name) in secrets_beside:
                 continue
             if context.state.named("Secret", mesh.name, name) is None:
                 place = f'type="Secret" name="{name}" mesh="{mesh.name}"'

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from koguma.access.token_keys import TokenKeys
-from koguma.api.bootstrap_server import ProxiesDoor
+from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
@@ -110,7 +110,7 @@ class ProxyServices:
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
         self._xds = XdsServer(self.fleet, known, time.monotonic, hds_gate=self.hds_gate)
         self._run("review of proxies' tokens", self._xds.review)
-        door = ProxiesDoor(
+        door = BootstrapServer(
             self._context,
             self._gate,
             self._clock,

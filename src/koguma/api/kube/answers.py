@@ -12,9 +12,9 @@ from multidict import CIMultiDict
 
 from koguma.api.call import JSON, Call
 from koguma.api.kube import negotiation
-from koguma.api.kube.negotiation import Shape, Wanted
-from koguma.api.kube.shown import KubeShown
-from koguma.api.kube.target import Target
+from koguma.api.kube.encoder import KubeEncoder
+from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
+from koguma.api.kube.target import RequestTarget
 from koguma.kube import tables
 from koguma.kube.registry import Endpoint
 from koguma.model.resource import Resource
@@ -28,16 +28,21 @@ PIECE: Final = 64  # objects that are sent together
 class Answers:
     """Renders objects and lists for one request after another."""
 
-    def __init__(self, shown: KubeShown, clock: Callable[[], datetime]) -> None:
+    def __init__(self, shown: KubeEncoder, clock: Callable[[], datetime]) -> None:
         self.shown = shown
         self._clock = clock
 
     def one(
-        self, call: Call, target: Target, resource: Resource, status: int = 200, warnings: Iterable[str] = ()
+        self,
+        call: Call,
+        target: RequestTarget,
+        resource: Resource,
+        status: int = 200,
+        warnings: Iterable[str] = (),
     ) -> web.Response:
         """One object."""
         wanted = negotiation.wanted(call)
-        if wanted.shape is Shape.OBJECT:
+        if wanted.shape is AnswerFormat.OBJECT:
             return sent(self.shown.bytes(resource, target.endpoint, call.user), status, warnings)
         document = self.shown.seen(resource, target.endpoint, call.user)
         return self.document(call, target.endpoint, document, status, warnings)
@@ -48,22 +53,27 @@ class Answers:
         """One object that is not as it is stored, such as that of a dry run."""
         wanted = negotiation.wanted(call)
         body = document
-        if wanted.shape is Shape.TABLE:
+        if wanted.shape is AnswerFormat.TABLE:
             meta = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
             body = self.table(call, endpoint, [document], meta, wanted)
-        elif wanted.shape is Shape.PARTIAL:
+        elif wanted.shape is AnswerFormat.PARTIAL:
             body = tables.partial(document, wanted.api_version)
         return sent(msgspec.json.encode(body), status, warnings)
 
     def many(
-        self, call: Call, target: Target, resources: Sequence[Resource], meta: Json, warnings: Iterable[str]
+        self,
+        call: Call,
+        target: RequestTarget,
+        resources: Sequence[Resource],
+        meta: Json,
+        warnings: Iterable[str],
     ) -> web.Response:
         """A list."""
         endpoint, wanted = target.endpoint, negotiation.wanted(call)
-        if wanted.shape is Shape.OBJECT:
+        if wanted.shape is AnswerFormat.OBJECT:
             return sent(self._list(call, endpoint, resources, meta), 200, warnings)
         documents = [self.shown.seen(resource, endpoint, call.user) for resource in resources]
-        if wanted.shape is Shape.TABLE:
+        if wanted.shape is AnswerFormat.TABLE:
             body = self.table(call, endpoint, documents, meta, wanted)
         else:
             body = tables.partial_list(documents, meta, wanted.api_version)
@@ -88,7 +98,7 @@ class Answers:
         endpoint: Endpoint,
         documents: Sequence[Json],
         meta: Json,
-        wanted: Wanted,
+        wanted: AcceptedFormat,
         *,
         with_columns: bool = True,
     ) -> Json:

@@ -20,27 +20,27 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 BYTES_MAX: Final = 3 * 1024 * 1024
 
 
-class Given(msgspec.Struct, frozen=True):
+class RequestBody(msgspec.Struct, frozen=True):
     """The one value in a body, and the paths of fields that it gives more than once; the last one counts."""
 
     value: Json
     repeated: tuple[str, ...] = ()
 
 
-async def document(call: Call) -> Given:
+async def document(call: Call) -> RequestBody:
     """The object in a body: JSON unless the content type says otherwise."""
     media = call.media_type
     if media not in (JSON, "", YAML, PROTOBUF):
         raise unknown_media((JSON, YAML, PROTOBUF))
     data = await call.body(BYTES_MAX)
     if media == PROTOBUF:
-        return Given(await read_beside(protobuf.decode, data, YAML_BYTES_ON_LOOP))
+        return RequestBody(await read_beside(protobuf.decode, data, YAML_BYTES_ON_LOOP))
     if media == YAML:
         return await read_beside(_yaml, data, YAML_BYTES_ON_LOOP)
     return await read_beside(_json, data, JSON_BYTES_ON_LOOP)
 
 
-async def patch(call: Call) -> Given:
+async def patch(call: Call) -> RequestBody:
     """The patch in a body; who calls knows its media type to be one of a patch."""
     data = await call.body(BYTES_MAX)
     if call.media_type != APPLY:
@@ -55,27 +55,27 @@ def unknown_media(taken: Iterable[str]) -> UnsupportedMedia:
     )
 
 
-def _json(data: bytes) -> Given:
+def _json(data: bytes) -> RequestBody:
     try:
-        return Given(*documents.load_lenient_json(data))
+        return RequestBody(*documents.load_lenient_json(data))
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
 
 
-def _json_or_yaml(data: bytes) -> Given:
+def _json_or_yaml(data: bytes) -> RequestBody:
     with contextlib.suppress(BadDocument):  # most clients send JSON there, which is read faster
-        return Given(*documents.load_lenient_json(data))
+        return RequestBody(*documents.load_lenient_json(data))
     return _yaml(data)
 
 
-def _yaml(data: bytes) -> Given:
+def _yaml(data: bytes) -> RequestBody:
     try:
         found = documents.load(data)
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
     if len(found) != 1:
         raise BadRequest(f"one document is needed, the body has {len(found)}")
-    return Given(found[0].value)
+    return RequestBody(found[0].value)
 
 
 async def options(call: Call) -> Json:

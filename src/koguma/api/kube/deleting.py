@@ -1,4 +1,4 @@
-"""Deleting: one object or many; those with finalizers go when the last of them is gone."""
+"""Deletes of the Kubernetes form: one object or many; one with finalizers goes with the last of them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,8 +12,8 @@ from koguma.api.kube import bodies, options, status
 from koguma.api.kube.answers import Answers, sent
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
-from koguma.api.kube.reading import Reading
-from koguma.api.kube.target import Target, check, check_writable
+from koguma.api.kube.reading import KubeReads
+from koguma.api.kube.target import RequestTarget, check, check_writable
 from koguma.application import advice, compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.kube import owners
@@ -24,16 +24,16 @@ from koguma.store.contract import Change, Delete, Op, Operation, Transaction, Un
 _FINALIZERS: Final = {"Foreground": owners.FOREGROUND, "Orphan": owners.ORPHAN}
 
 
-class Deleting:
+class KubeDeletes:
     """Handlers of delete and deletecollection."""
 
-    def __init__(self, context: Context, finder: Finder, reading: Reading, answers: Answers) -> None:
+    def __init__(self, context: Context, finder: Finder, reading: KubeReads, answers: Answers) -> None:
         self._context = context
         self._finder = finder
         self._reading = reading
         self._answers = answers
 
-    async def delete(self, call: Call, target: Target) -> web.StreamResponse:
+    async def delete(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """One object: a Status when it is gone, the object itself while something holds it."""
         check_writable(self._context, target, "delete")
         check(self._context, call.user, target, "delete")
@@ -46,7 +46,7 @@ class Deleting:
             return self._answers.document(call, target.endpoint, document, warnings=warnings)
         return self._answers.one(call, target, change.resource, warnings=warnings)
 
-    async def delete_many(self, call: Call, target: Target) -> web.StreamResponse:
+    async def delete_many(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """All objects that the selectors fit, each for itself; answers with what they were."""
         check_writable(self._context, target, "deletecollection")
         fits = self._reading.filter(call, target)
@@ -68,7 +68,7 @@ class Deleting:
         return self._answers.many(call, target, done, meta, warnings)
 
     async def _deleted(
-        self, call: Call, target: Target, asked: DeleteOptions
+        self, call: Call, target: RequestTarget, asked: DeleteOptions
     ) -> tuple[Change, tuple[str, ...]]:
         """Delete what a target names, whatever is written to it in between, if it is what was meant.
 

@@ -6,7 +6,7 @@ Asked before a role or a binding is stored, for every write that changes more th
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from koguma.access.authorizer import Access, Attempt
+from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.user import User
 from koguma.kube import escalation, rbac
 from koguma.model.access import Rule
@@ -17,7 +17,7 @@ GROUP: Final = rbac.GROUP  # of the kinds that this is about
 
 
 def check(
-    access: Access,
+    access: Authorizer,
     user: User,
     kind: str,
     namespace: str,
@@ -37,7 +37,7 @@ def check(
 
 
 def _check_role(
-    access: Access, user: User, kind: str, namespace: str, spec: Json, *, name: str, before: Json
+    access: Authorizer, user: User, kind: str, namespace: str, spec: Json, *, name: str, before: Json
 ) -> None:
     plural = rbac.PLURALS[kind]
     attempt = Attempt("escalate", plural, name, group=rbac.GROUP, namespace=namespace)
@@ -52,7 +52,9 @@ def _check_role(
         raise Forbidden(f"{_subject(kind, name)} is forbidden: {words}")
 
 
-def _check_binding(access: Access, user: User, kind: str, namespace: str, spec: Json, *, name: str) -> None:
+def _check_binding(
+    access: Authorizer, user: User, kind: str, namespace: str, spec: Json, *, name: str
+) -> None:
     ref = spec.get("roleRef") if isinstance(spec, Mapping) else None
     ref = ref if isinstance(ref, Mapping) else {}
     role_kind, role = str(ref.get("kind", "")), str(ref.get("name", ""))

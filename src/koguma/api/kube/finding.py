@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from koguma.api.kube.status import Expired
-from koguma.api.kube.target import Target
+from koguma.api.kube.target import RequestTarget
 from koguma.application.context import Context
 from koguma.core import identity
 from koguma.kube import places
@@ -25,14 +25,14 @@ SNAPSHOTS_MAX: Final = 64
 Placed = tuple[Spot, Resource]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ListSnapshot(msgspec.Struct, frozen=True):
     """All objects of a set as they were at one revision, sorted by place."""
 
     revision: int
     objects: tuple[Placed, ...]
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListChunk(msgspec.Struct, frozen=True):
     """A part of a list. `after` is where the next one begins, if there is one."""
 
     revision: int
@@ -41,7 +41,7 @@ class Page(msgspec.Struct, frozen=True):
     n_left: int | None = None
 
 
-class Continue(msgspec.Struct, frozen=True):
+class ContinueToken(msgspec.Struct, frozen=True):
     """What a `continue` token says: the list's revision, and the last place that was handed out."""
 
     rv: int
@@ -55,9 +55,9 @@ class Finder:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sorted: dict[str, tuple[object, tuple[Placed, ...]]] = {}
-        self._kept: OrderedDict[tuple[str, int], Snapshot] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], ListSnapshot] = OrderedDict()
 
-    def get(self, target: Target) -> Resource:
+    def get(self, target: RequestTarget) -> Resource:
         """The object that a target names; NotFound, or what is wrong where it cannot be read."""
         found = self.find(target.endpoint, target.where, target.name)
         if found is None:
@@ -93,7 +93,7 @@ class Finder:
         stored_as = endpoint.set.stored_as
         return (broken for key, broken in self._context.state.unreadable.items() if key.kind == stored_as)
 
-    def snapshot(self, endpoint: Endpoint) -> Snapshot:
+    def snapshot(self, endpoint: Endpoint) -> ListSnapshot:
         """All objects of an endpoint's set, as they are now."""
         state, stored_as = self._context.state, endpoint.set.stored_as
         listed = state.listed(stored_as)
@@ -101,9 +101,9 @@ class Finder:
         if known is None or known[0] is not listed:
             placed = tuple(places.sorted_by_spot(listed, endpoint.kind, self._context.control_plane))
             known = self._sorted[stored_as] = (listed, placed)
-        return Snapshot(state.revision, known[1])
+        return ListSnapshot(state.revision, known[1])
 
-    def at(self, endpoint: Endpoint, revision: int) -> Snapshot:
+    def at(self, endpoint: Endpoint, revision: int) -> ListSnapshot:
         """The objects as they were at a revision, where that is kept."""
         kept = self._kept.get((endpoint.set.stored_as, revision))
         if kept is not None:
@@ -115,12 +115,12 @@ class Finder:
 
     def page(
         self,
-        target: Target,
+        target: RequestTarget,
         fits: Callable[[Resource], bool] | None,
         limit: int,
         token: str,
         revision: int | None,
-    ) -> Page:
+    ) -> ListChunk:
         """A page of what fits; `revision` asks for the state of that moment."""
         endpoint = target.endpoint
         begin = _decoded(token) if token else None
@@ -135,31 +135,31 @@ class Finder:
             objects = [each for each in objects[low:high] if fits(each[1])]
             low, high = 0, len(objects)
         if not limit or high - low <= limit:
-            return Page(shot.revision, objects[low:high])
+            return ListChunk(shot.revision, objects[low:high])
         self._keep(endpoint, shot)
         end = low + limit
-        token = _encoded(Continue(shot.revision, *objects[end - 1][0]))
-        return Page(shot.revision, objects[low:end], token, high - end if fits is None else None)
+        token = _encoded(ContinueToken(shot.revision, *objects[end - 1][0]))
+        return ListChunk(shot.revision, objects[low:end], token, high - end if fits is None else None)
 
-    def _going_on(self, endpoint: Endpoint, begin: Continue) -> Snapshot:
+    def _going_on(self, endpoint: Endpoint, begin: ContinueToken) -> ListSnapshot:
         if begin.rv < 0:  # goes on with what is current, after its list was given up
             return self.snapshot(endpoint)
         try:
             return self.at(endpoint, begin.rv)
         except Expired:
-            resume = _encoded(Continue(-1, begin.namespace, begin.name))
+            resume = _encoded(ContinueToken(-1, begin.namespace, begin.name))
             text = "The provided continue parameter is too old to display a consistent list result."
             hint = "List again without it, or go on from what is current with the token in metadata.continue."
             raise Expired(f"{text} {hint}", resume) from None
 
-    def _keep(self, endpoint: Endpoint, shot: Snapshot) -> None:
+    def _keep(self, endpoint: Endpoint, shot: ListSnapshot) -> None:
         self._kept[endpoint.set.stored_as, shot.revision] = shot
         self._kept.move_to_end((endpoint.set.stored_as, shot.revision))
         while len(self._kept) > SNAPSHOTS_MAX:
             self._kept.popitem(last=False)
 
 
-def _range(objects: Sequence[Placed], namespace: str | None, begin: Continue | None) -> tuple[int, int]:
+def _range(objects: Sequence[Placed], namespace: str | None, begin: ContinueToken | None) -> tuple[int, int]:
     """Which part of the sorted objects is in a namespace (None: in any), and after what was handed out."""
     low, high = 0, len(objects)
     if namespace is not None:
@@ -178,12 +178,12 @@ def _namespace(placed: Placed) -> str:
     return placed[0].namespace
 
 
-def _encoded(token: Continue) -> str:
+def _encoded(token: ContinueToken) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
-def _decoded(text: str) -> Continue:
+def _decoded(text: str) -> ContinueToken:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Continue)
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=ContinueToken)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise BadRequest("continue key is not valid: take it from the list's metadata as it is") from None

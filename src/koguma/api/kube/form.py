@@ -11,16 +11,16 @@ from koguma.api.call import Call
 from koguma.api.dispatch import Route
 from koguma.api.kube import bodies, negotiation, reviews, routes
 from koguma.api.kube.answers import Answers, sent
-from koguma.api.kube.deleting import Deleting
+from koguma.api.kube.deleting import KubeDeletes
+from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.finding import Finder
-from koguma.api.kube.negotiation import Shape
+from koguma.api.kube.negotiation import AnswerFormat
 from koguma.api.kube.pages import Pages
-from koguma.api.kube.reading import Reading
+from koguma.api.kube.reading import KubeReads
 from koguma.api.kube.routes import Handlers
-from koguma.api.kube.shown import KubeShown
-from koguma.api.kube.target import Target, check
-from koguma.api.kube.watching import Watching
-from koguma.api.kube.writing import Writing
+from koguma.api.kube.target import RequestTarget, check
+from koguma.api.kube.watching import KubeWatches
+from koguma.api.kube.writing import KubeWrites
 from koguma.api.open_watches import OpenWatches
 from koguma.application.context import Context
 from koguma.kube import catalog, codec
@@ -46,24 +46,24 @@ class KubeForm:
         self._verify = verify
         known = catalog.of(context.kinds)
         self.registry = known.registry
-        answers = Answers(KubeShown(context), clock)
+        answers = Answers(KubeEncoder(context), clock)
         finder = Finder(context)
-        reading = Reading(context, finder, answers)
-        watching = Watching(context, finder, reading, answers, watches)
+        reading = KubeReads(context, finder, answers)
+        watching = KubeWatches(context, finder, reading, answers, watches)
         handlers = Handlers(
             Pages(context, known, resource_ids=resource_ids),
             reading,
             watching,
-            Writing(context, finder, answers, known, clock),
-            Deleting(context, finder, reading, answers),
+            KubeWrites(context, finder, answers, known, clock),
+            KubeDeletes(context, finder, reading, answers),
             self.review,
         )
         self.route: Route = routes.kube(self.registry, handlers)
 
-    async def review(self, call: Call, target: Target) -> web.StreamResponse:
+    async def review(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A question about rights or about a user, which is answered and not stored."""
         check(self._context, call.user, target, "create")
-        if negotiation.wanted(call).shape is not Shape.OBJECT:
+        if negotiation.wanted(call).shape is not AnswerFormat.OBJECT:
             raise NotAcceptable("a review is answered as it is, not as a table")
         given = codec.typed((await bodies.document(call)).value, target.endpoint)
         given = _placed(given, target)
@@ -73,7 +73,7 @@ class KubeForm:
         return sent(msgspec.json.encode(answer), 201)
 
 
-def _placed(given: Json, target: Target) -> Json:
+def _placed(given: Json, target: RequestTarget) -> Json:
     """A review in the namespace of its path, whatever it says itself."""
     metadata = given.get("metadata") or {}
     if not target.endpoint.namespaced or not isinstance(metadata, dict):

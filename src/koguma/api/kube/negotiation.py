@@ -14,7 +14,7 @@ _META_GROUP: Final = "meta.k8s.io"
 _META_VERSIONS: Final = ("v1", "v1beta1")
 
 
-class Shape(Enum):
+class AnswerFormat(Enum):
     """What an answer holds."""
 
     OBJECT = "object"
@@ -22,10 +22,10 @@ class Shape(Enum):
     PARTIAL = "PartialObjectMetadata"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class AcceptedFormat(msgspec.Struct, frozen=True):
     """A shape, and the version of meta.k8s.io in which it is said."""
 
-    shape: Shape
+    shape: AnswerFormat
     version: str = "v1"
 
     @property
@@ -34,16 +34,16 @@ class Wanted(msgspec.Struct, frozen=True):
         return f"{_META_GROUP}/{self.version}"
 
 
-_OBJECTS: Final = Wanted(Shape.OBJECT)
+_OBJECTS: Final = AcceptedFormat(AnswerFormat.OBJECT)
 
 
-def wanted(call: Call) -> Wanted:
+def wanted(call: Call) -> AcceptedFormat:
     """The first shape that the Accept header names and we have."""
     return _wanted(call.header("Accept") or "*/*")
 
 
 @kept_if_short(maxsize=256)
-def _wanted(accept: str) -> Wanted:
+def _wanted(accept: str) -> AcceptedFormat:
     for entry in accept.split(","):
         found = _one(entry)
         if found is not None:
@@ -61,7 +61,7 @@ def parameters(entry: str) -> tuple[str, dict[str, str]]:
     return media.lower(), {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _one(entry: str) -> Wanted | None:
+def _one(entry: str) -> AcceptedFormat | None:
     media, said = parameters(entry)
     if media not in (JSON, "*/*", "application/*"):
         return None
@@ -71,9 +71,9 @@ def _one(entry: str) -> Wanted | None:
     if said.get("g") != _META_GROUP or version not in _META_VERSIONS:
         return None
     if shape == "Table":
-        return Wanted(Shape.TABLE, version)
+        return AcceptedFormat(AnswerFormat.TABLE, version)
     if shape in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-        return Wanted(Shape.PARTIAL, version)
+        return AcceptedFormat(AnswerFormat.PARTIAL, version)
     return None
 
 

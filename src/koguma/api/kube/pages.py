@@ -13,7 +13,7 @@ from koguma import __version__
 from koguma.access.authorizer import Attempt, denied
 from koguma.api.call import JSON, Call
 from koguma.api.kube import negotiation
-from koguma.api.kube.target import Target
+from koguma.api.kube.target import RequestTarget
 from koguma.application.context import Context
 from koguma.kube import discovery, openapi
 from koguma.kube.catalog import Catalog
@@ -34,7 +34,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Page(msgspec.Struct, frozen=True, dict=True):
+class DiscoveryPage(msgspec.Struct, frozen=True, dict=True):
     """A document as it is served."""
 
     body: bytes
@@ -49,8 +49,8 @@ class Page(msgspec.Struct, frozen=True, dict=True):
         return CIMultiDict({**said, "Vary": "Accept"} if self.by_accept else said)
 
 
-def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> Page:
-    return Page(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type, by_accept)
+def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> DiscoveryPage:
+    return DiscoveryPage(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type, by_accept)
 
 
 class Pages:
@@ -61,11 +61,11 @@ class Pages:
         self._registry = known.registry
         self._catalog = known  # its schemas are made when somebody asks for a description
         self._resource_ids = resource_ids
-        self._made: dict[tuple[str, ...], Page] = {}
-        self._asked: dict[tuple[str, str], Page] = {}  # a root and an Accept header: read once
+        self._made: dict[tuple[str, ...], DiscoveryPage] = {}
+        self._asked: dict[tuple[str, str], DiscoveryPage] = {}  # a root and an Accept header: read once
         self._attempts: dict[str, Attempt] = {}
 
-    def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> Page:
+    def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> DiscoveryPage:
         page = self._made.get(key)
         if page is None:
             document = make()
@@ -92,7 +92,7 @@ class Pages:
                 _remember(self._asked, (word, accept), page)
         return _sent(call, page)
 
-    def _negotiated(self, word: str, accept: str, plain: Callable[[], Json]) -> Page:
+    def _negotiated(self, word: str, accept: str, plain: Callable[[], Json]) -> DiscoveryPage:
         for entry in accept.split(","):
             media, said = negotiation.parameters(entry)
             if media not in (JSON, "*/*", "application/*"):
@@ -104,7 +104,7 @@ class Pages:
                 return self._aggregated(word, form)
         raise NotAcceptable(f"only {JSON} is served here, plain or as APIGroupDiscoveryList")
 
-    def _aggregated(self, word: str, form: str) -> Page:
+    def _aggregated(self, word: str, form: str) -> DiscoveryPage:
         def make() -> Json:
             core = word == "api"
             return discovery.aggregated(self._registry, form, core=core, resource_ids=self._resource_ids)
@@ -137,7 +137,7 @@ class Pages:
         return _sent(call, page)
 
     @cached_property
-    def _v3(self) -> dict[str, Page]:
+    def _v3(self) -> dict[str, DiscoveryPage]:
         made = {
             root: openapi.v3_document(self._registry, self._catalog.schemas, group, version)
             for root, (group, version) in openapi.v3_roots(self._registry).items()
@@ -145,7 +145,7 @@ class Pages:
         return {root: _page(msgspec.json.encode(document)) for root, document in made.items()}
 
     @cached_property
-    def _v3_index(self) -> Page:
+    def _v3_index(self) -> DiscoveryPage:
         digests = {root: openapi.digest(page.body) for root, page in self._v3.items()}
         return _page(msgspec.json.encode(openapi.v3_index(digests)))
 
@@ -165,11 +165,11 @@ class Pages:
         return openapi.v2_document(self._registry, self._catalog.schemas)
 
     @cached_property
-    def _v2_json(self) -> Page:
+    def _v2_json(self) -> DiscoveryPage:
         return _page(msgspec.json.encode(self._v2), by_accept=True)
 
     @cached_property
-    def _v2_protobuf(self) -> Page:
+    def _v2_protobuf(self) -> DiscoveryPage:
         return _page(openapi.v2_protobuf(self._v2), _V2_SAID, by_accept=True)
 
     async def version(self, _call: Call) -> web.StreamResponse:
@@ -198,7 +198,7 @@ class Pages:
             raise Forbidden(denied(call.user, attempt))
 
 
-def _sent(call: Call, page: Page) -> web.Response:
+def _sent(call: Call, page: DiscoveryPage) -> web.Response:
     headers = page.headers.copy()
     if page.etag in (call.header("If-None-Match") or ""):
         return web.Response(status=304, headers=headers)
@@ -213,27 +213,27 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     known[key] = value
 
 
-def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Target | None:
+def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> RequestTarget | None:
     """What the part of a path below a group and version addresses; None where there is no such thing."""
     for target in _readings(registry, group, version, rest):
         return target
     return None
 
 
-def _readings(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Iterator[Target]:
+def _readings(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Iterator[RequestTarget]:
     if len(rest) > 2 and rest[0] == "namespaces":  # noqa: PLR2004 - namespaces/{namespace}/{plural}
         endpoint = registry.find(group, version, rest[2])
         if endpoint is not None and endpoint.namespaced:
-            yield from _below(Target(endpoint, rest[1]), rest[3:])
+            yield from _below(RequestTarget(endpoint, rest[1]), rest[3:])
     endpoint = registry.find(group, version, rest[0]) if rest else None
     if endpoint is not None:
         if not endpoint.namespaced:
-            yield from _below(Target(endpoint), rest[1:])
+            yield from _below(RequestTarget(endpoint), rest[1:])
         elif len(rest) == 1:
-            yield Target(endpoint)
+            yield RequestTarget(endpoint)
 
 
-def _below(target: Target, rest: tuple[str, ...]) -> Iterator[Target]:
+def _below(target: RequestTarget, rest: tuple[str, ...]) -> Iterator[RequestTarget]:
     match rest:
         case ():
             yield target

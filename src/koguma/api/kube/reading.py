@@ -1,4 +1,4 @@
-"""Reading: one object, and lists with selectors, pages and revisions."""
+"""Reads of the Kubernetes form: one object, and lists with selectors, pages and revisions."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from koguma.api.call import Call
 from koguma.api.kube import options
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
-from koguma.api.kube.target import Target, check
+from koguma.api.kube.target import RequestTarget, check
 from koguma.application.context import Context
 from koguma.kube import places, selectable, selectors
 from koguma.kube.registry import Endpoint
@@ -25,7 +25,7 @@ _WAIT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.02
 
 
-class Reading:
+class KubeReads:
     """Handlers of get and list."""
 
     def __init__(self, context: Context, finder: Finder, answers: Answers) -> None:
@@ -33,14 +33,14 @@ class Reading:
         self._finder = finder
         self._answers = answers
 
-    async def get(self, call: Call, target: Target) -> web.StreamResponse:
+    async def get(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """One object."""
         check(self._context, call.user, target, "get")
         if call.has_query:
             await self.reached(options.revision(call.query.get("resourceVersion")))
         return self._answers.one(call, target, self._finder.get(target))
 
-    async def list(self, call: Call, target: Target) -> web.StreamResponse:
+    async def list(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A list of what is there, or a page of it."""
         fits = self.filter(call, target)
         check(self._context, call.user, target, "list")
@@ -94,7 +94,7 @@ class Reading:
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def filter(self, call: Call, target: Target) -> Fits | None:
+    def filter(self, call: Call, target: RequestTarget) -> Fits | None:
         """What the selectors of a query ask for; None where they ask for everything."""
         query = call.query
         labels = selectors.labels(query.get("labelSelector") or "")

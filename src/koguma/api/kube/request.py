@@ -1,13 +1,13 @@
-"""Request: one write of the Kubernetes form: who asks, for what, how it is to be done, and the body."""
+"""WriteRequest: one write of the Kubernetes form: who asks, for what, how it is to be done, and the body."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from koguma.api.call import Call
-from koguma.api.kube.bodies import Given
+from koguma.api.kube.bodies import RequestBody
 from koguma.api.kube.options import WriteOptions
-from koguma.api.kube.target import Target
+from koguma.api.kube.target import RequestTarget
 from koguma.application import kube_admission
 from koguma.core.admission import FieldValidation
 from koguma.kube.registry import Endpoint
@@ -16,13 +16,13 @@ from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, told_texts
 
 
-class Request(msgspec.Struct, frozen=True):
+class WriteRequest(msgspec.Struct, frozen=True):
     """A write. The target of one that creates gets its name once that is known."""
 
     call: Call
-    target: Target
+    target: RequestTarget
     options: WriteOptions
-    given: Given
+    given: RequestBody
 
     @property
     def endpoint(self) -> Endpoint:
@@ -39,7 +39,7 @@ class Request(msgspec.Struct, frozen=True):
         """Whether fields that do not exist, or are given twice, are refused."""
         return self.options.validation is FieldValidation.STRICT
 
-    def named(self, name: str) -> "Request":
+    def named(self, name: str) -> "WriteRequest":
         """The same, for an object of this name."""
         return msgspec.structs.replace(self, target=msgspec.structs.replace(self.target, name=name))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.access.authorizer import Access, Attempt
+from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.user import User
 from koguma.kube import places
 from koguma.model.access import Rule
@@ -31,11 +31,11 @@ class _Question(msgspec.Struct, frozen=True):
     document: Mapping[str, Json]
     spec: Mapping[str, Json]
     user: User
-    access: Access
+    access: Authorizer
     verify: Verify
 
 
-def answer(kind_name: str, document: Json, user: User, access: Access, verify: Verify) -> Json:
+def answer(kind_name: str, document: Json, user: User, access: Authorizer, verify: Verify) -> Json:
     """The document with its status. `verify` turns a token into its user, or raises Unauthenticated."""
     if not isinstance(document, dict):
         raise BadRequest(f"a {kind_name} is an object")

@@ -7,15 +7,15 @@ import msgspec
 from aiohttp import web
 
 from koguma.api.call import Call
-from koguma.api.dispatch import Endpoint, Found, Handler, Route
+from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.kube import negotiation, status
 from koguma.api.kube.answers import sent
-from koguma.api.kube.deleting import Deleting
+from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.pages import Pages, addressed
-from koguma.api.kube.reading import Reading
-from koguma.api.kube.target import Target
-from koguma.api.kube.watching import Watching
-from koguma.api.kube.writing import Writing
+from koguma.api.kube.reading import KubeReads
+from koguma.api.kube.target import RequestTarget
+from koguma.api.kube.watching import KubeWatches
+from koguma.api.kube.writing import KubeWrites
 from koguma.kube.registry import Registry
 from koguma.model.errors import KogumaError, NotFound
 
@@ -27,17 +27,17 @@ class Handlers(msgspec.Struct, frozen=True):
     """Those who answer."""
 
     pages: Pages
-    reading: Reading
-    watching: Watching
-    writing: Writing
-    deleting: Deleting
+    reading: KubeReads
+    watching: KubeWatches
+    writing: KubeWrites
+    deleting: KubeDeletes
     reviewing: Handler
 
 
 def kube(registry: Registry, handlers: Handlers) -> Route:
     """All paths of the form."""
     pages = handlers.pages
-    fixed: Mapping[tuple[str, ...], Endpoint] = {
+    fixed: Mapping[tuple[str, ...], HttpEndpoint] = {
         ("api",): _page("discovery", pages.core),
         ("apis",): _page("discovery", pages.groups),
         ("version",): _page("version", pages.version, is_open=True),
@@ -48,9 +48,9 @@ def kube(registry: Registry, handlers: Handlers) -> Route:
     group = _page("discovery", pages.group)
     version = _page("discovery", pages.resources)
     document = _page("openapi", pages.openapi_v3)
-    objects = Objects(handlers)
+    objects = ObjectRoutes(handlers)
 
-    def route(segments: tuple[str, ...]) -> Found | None:
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
         found = fixed.get(segments)
         if found is not None:
             return found, ()
@@ -72,8 +72,8 @@ def kube(registry: Registry, handlers: Handlers) -> Route:
     return route
 
 
-def _page(word: str, handler: Handler, *, is_open: bool = False) -> Endpoint:
-    return Endpoint(word, {"GET": handler}, is_open=is_open, refused=refused)
+def _page(word: str, handler: Handler, *, is_open: bool = False) -> HttpEndpoint:
+    return HttpEndpoint(word, {"GET": handler}, is_open=is_open, refused=refused)
 
 
 async def _ok(_call: Call) -> web.StreamResponse:
@@ -82,8 +82,8 @@ async def _ok(_call: Call) -> web.StreamResponse:
 
 def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
     """An error as Kubernetes' clients read it; an unknown path is told in plain text."""
-    target = parts[0] if parts and isinstance(parts[0], Target) else None
-    if isinstance(error, status.RefusedAt):
+    target = parts[0] if parts and isinstance(parts[0], RequestTarget) else None
+    if isinstance(error, status.TargetedError):
         target, error = error.target, error.error
     if target is None and isinstance(error, NotFound):
         return web.Response(text="404 page not found\n", status=404)
@@ -95,7 +95,7 @@ def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
     return response
 
 
-class Objects:
+class ObjectRoutes:
     """What objects answer to, by method and by how much of the path names them."""
 
     def __init__(self, handlers: Handlers) -> None:
@@ -120,7 +120,7 @@ class Objects:
         self._review = _endpoint("review", {"POST": handlers.reviewing})
         self._watch = _endpoint("list", {"GET": handlers.watching.watch})
 
-    def route(self, registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> Found:
+    def route(self, registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> RouteMatch:
         """Where a path below a group and version leads."""
         is_watch = rest[0] == "watch"  # the older spelling of ?watch=true
         target = addressed(registry, group, version, rest[1:] if is_watch else rest)
@@ -137,14 +137,14 @@ class Objects:
             return self._everywhere, (target,)
         return self._many, (target,)
 
-    async def _show(self, call: Call, target: Target) -> web.StreamResponse:
+    async def _show(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         if call.has_query and negotiation.flag(call, "watch"):
             return await self._handlers.watching.watch(call, target)
         return await self._handlers.reading.list(call, target)
 
 
-def _endpoint(word: str, methods: Mapping[str, Handler]) -> Endpoint:
-    return Endpoint(word, methods, refused=refused)
+def _endpoint(word: str, methods: Mapping[str, Handler]) -> HttpEndpoint:
+    return HttpEndpoint(word, methods, refused=refused)
 
 
 async def _no_resource(_call: Call, why: str) -> web.StreamResponse:
@@ -167,5 +167,5 @@ def _unknown(error: KogumaError, _parts: tuple[Any, ...]) -> web.Response:
 
 
 _NONE: Final = dict.fromkeys(("GET", "PUT", "POST", "PATCH", "DELETE"), _no_resource)
-_NO_RESOURCE: Final = Endpoint("none", _NONE, refused=_unknown)
-_NO_PAGE: Final = Endpoint("none", _NONE, refused=refused)
+_NO_RESOURCE: Final = HttpEndpoint("none", _NONE, refused=_unknown)
+_NO_PAGE: Final = HttpEndpoint("none", _NONE, refused=refused)

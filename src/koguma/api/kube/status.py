@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.api.kube.target import Target
+from koguma.api.kube.target import RequestTarget
 from koguma.model import errors
 from koguma.model.errors import KogumaError
 from koguma.model.resource import Resource
@@ -48,14 +48,14 @@ _CAUSES: Final = {
 _RETRY_SECONDS: Final = 1
 
 
-class Refused(msgspec.Struct, frozen=True):
+class StatusResponse(msgspec.Struct, frozen=True):
     """A Status that says no."""
 
     code: int
     body: Json
 
 
-def refused(error: KogumaError, target: Target | None) -> Refused:
+def refused(error: KogumaError, target: RequestTarget | None) -> StatusResponse:
     """The Status of an error at a target."""
     code, reason = _reason(error)
     shown: dict[str, Json] = {
@@ -70,13 +70,13 @@ def refused(error: KogumaError, target: Target | None) -> Refused:
     details = _details(error, target, reason)
     if details:
         shown["details"] = details
-    return Refused(code, shown)
+    return StatusResponse(code, shown)
 
 
-class RefusedAt(KogumaError):
+class TargetedError(KogumaError):
     """An error about an object that the path alone does not name: one that was to be created."""
 
-    def __init__(self, error: KogumaError, target: Target) -> None:
+    def __init__(self, error: KogumaError, target: RequestTarget) -> None:
         super().__init__(error.detail)
         self.error = error
         self.target = target
@@ -97,7 +97,7 @@ def _reason(error: KogumaError) -> tuple[int, str]:
     return 500, "InternalError"
 
 
-def _message(error: KogumaError, target: Target | None, reason: str) -> str:
+def _message(error: KogumaError, target: RequestTarget | None, reason: str) -> str:
     if target is None:
         return error.detail
     endpoint, name = target.endpoint, target.name
@@ -118,7 +118,7 @@ def _message(error: KogumaError, target: Target | None, reason: str) -> str:
     return error.detail
 
 
-def _details(error: KogumaError, target: Target | None, reason: str) -> dict[str, Json]:
+def _details(error: KogumaError, target: RequestTarget | None, reason: str) -> dict[str, Json]:
     shown: dict[str, Json] = {}
     if target is not None:
         endpoint = target.endpoint
@@ -141,7 +141,7 @@ def _causes(violations: Sequence[Violation]) -> list[Json]:
     ]
 
 
-def deleted(target: Target, resource: Resource) -> Json:
+def deleted(target: RequestTarget, resource: Resource) -> Json:
     """The Status of an object that is gone."""
     endpoint = target.endpoint
     details: dict[str, Json] = {"name": target.name, "kind": endpoint.plural, "uid": resource.uid}

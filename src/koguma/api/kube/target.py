@@ -1,4 +1,4 @@
-"""Target: what a path of the Kubernetes form addresses."""
+"""RequestTarget: what a path of the Kubernetes form addresses."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from koguma.kube.registry import Endpoint
 from koguma.model.errors import Forbidden, NotAllowed
 
 
-class Target(msgspec.Struct, frozen=True):
+class RequestTarget(msgspec.Struct, frozen=True):
     """An endpoint, and which part of it: a namespace (None: all of them), a name, a subresource."""
 
     endpoint: Endpoint
@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
         )
 
 
-def check_writable(context: Context, target: Target, verb: str) -> None:
+def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
     """Raise NotAllowed where nobody may do this to objects of an endpoint, or not on this control plane."""
     endpoint = target.endpoint
     if not places.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
@@ -46,7 +46,7 @@ def check_writable(context: Context, target: Target, verb: str) -> None:
         raise NotAllowed("the server does not allow this method on the requested resource")
 
 
-def check(context: Context, user: User, target: Target, verb: str, name: str | None = None) -> None:
+def check(context: Context, user: User, target: RequestTarget, verb: str, name: str | None = None) -> None:
     """Raise Forbidden, in the words that Kubernetes' users know, unless the user may."""
     attempt = target.attempt(verb, name)
     if not context.access.allows(user, attempt):

@@ -1,4 +1,4 @@
-"""Watching: changes as they happen, as Kubernetes' clients read them: one JSON event a line.
+"""Watches of the Kubernetes form: changes as they happen, one JSON event per line.
 
 Without a revision, what is there comes first, as ADDED; from a revision on, only changes after it. With
 `sendInitialEvents` a BOOKMARK says where the first part ends. An object that stops to fit a selector is told
@@ -18,9 +18,9 @@ from koguma.api.call import JSON, Call
 from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
-from koguma.api.kube.negotiation import Shape, Wanted
-from koguma.api.kube.reading import Fits, Reading
-from koguma.api.kube.target import Target, check
+from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
+from koguma.api.kube.reading import Fits, KubeReads
+from koguma.api.kube.target import RequestTarget, check
 from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.application.context import Context
 from koguma.kube import places, tables
@@ -39,11 +39,11 @@ _MADE_MAX: Final = 1_000
 _WORDS: Final = {Op.CREATE: "ADDED", Op.UPDATE: "MODIFIED", Op.DELETE: "DELETED"}
 
 
-class Watching:
+class KubeWatches:
     """Handler of all watches."""
 
     def __init__(
-        self, context: Context, finder: Finder, reading: Reading, answers: Answers, watches: OpenWatches
+        self, context: Context, finder: Finder, reading: KubeReads, answers: Answers, watches: OpenWatches
     ) -> None:
         self._context = context
         self._finder = finder
@@ -52,7 +52,7 @@ class Watching:
         self._made: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
         self._watches = watches
 
-    async def watch(self, call: Call, target: Target) -> web.StreamResponse:
+    async def watch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Send changes until the client leaves, its time is over, or the server stops."""
         fits = self._reading.filter(call, target)
         check(self._context, call.user, target, "watch")
@@ -64,7 +64,7 @@ class Watching:
         if sends_first:
             await self._reading.reached(given)
         after, first, error = self._start(target, fits, given, sends_first=sends_first)
-        teller = _Teller(call, target, self._answers, wanted)
+        teller = _EventEncoder(call, target, self._answers, wanted)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         response.enable_chunked_encoding()
         await response.prepare(call.request)
@@ -82,7 +82,7 @@ class Watching:
     async def _follow(
         self,
         response: web.StreamResponse,
-        teller: "_Teller",
+        teller: "_EventEncoder",
         after: int,
         fits: Fits | None,
         seconds: float,
@@ -93,7 +93,7 @@ class Watching:
         feed = self._context.store.watch(frozenset({target.endpoint.set.stored_as}), after)
         time = asyncio.get_running_loop().time
         ends_at = time() + seconds
-        marks = _Marks(time(), ends_at) if bookmarks else None
+        marks = _BookmarkSchedule(time(), ends_at) if bookmarks else None
         may_watch = partial(check, self._context, call.user, target, "watch")
         try:
             with self._watches.opened(call, feed, may_watch) as watch:
@@ -124,7 +124,7 @@ class Watching:
         return negotiation.flag(call, "sendInitialEvents")
 
     def _start(
-        self, target: Target, fits: Fits | None, given: int | None, *, sends_first: bool
+        self, target: RequestTarget, fits: Fits | None, given: int | None, *, sends_first: bool
     ) -> tuple[int, Sequence[Resource], KogumaError | None]:
         """From where on, what comes first, and why it cannot begin there."""
         state = self._context.state
@@ -136,7 +136,7 @@ class Watching:
         return given, (), None
 
     def _told(
-        self, changes: Sequence[Change], target: Target, teller: "_Teller", fits: Fits | None
+        self, changes: Sequence[Change], target: RequestTarget, teller: "_EventEncoder", fits: Fits | None
     ) -> list[bytes]:
         if fits is not None or not teller.is_whole:
             return [line for change in changes for line in self._lines(change, target, teller, fits)]
@@ -144,7 +144,7 @@ class Watching:
         made = [self._line(change, target.endpoint, teller) for change in changes if not change.error]
         return [line for where, line in made if namespace is None or where == namespace]
 
-    def _line(self, change: Change, endpoint: Endpoint, teller: "_Teller") -> tuple[str, bytes]:
+    def _line(self, change: Change, endpoint: Endpoint, teller: "_EventEncoder") -> tuple[str, bytes]:
         """In which namespace a change is, and its line: made once for all watches that tell it alike."""
         key = (endpoint.api_version, change.revision)
         made = self._made.get(key)
@@ -157,7 +157,9 @@ class Watching:
                 self._made[key] = made
         return made
 
-    def _lines(self, change: Change, target: Target, teller: "_Teller", fits: Fits | None) -> Iterator[bytes]:
+    def _lines(
+        self, change: Change, target: RequestTarget, teller: "_EventEncoder", fits: Fits | None
+    ) -> Iterator[bytes]:
         resource = change.resource
         if change.error or not self._is_there(resource, target):
             return
@@ -169,13 +171,13 @@ class Watching:
         else:
             yield from self._selected(change, teller, fits)
 
-    def _is_there(self, resource: Resource, target: Target) -> bool:
+    def _is_there(self, resource: Resource, target: RequestTarget) -> bool:
         if target.namespace is None or not target.endpoint.namespaced:
             return True
         spot = places.spot(resource, target.endpoint.kind, self._context.control_plane)
         return spot.namespace == target.namespace
 
-    def _selected(self, change: Change, teller: "_Teller", fits: Fits) -> Iterator[bytes]:
+    def _selected(self, change: Change, teller: "_EventEncoder", fits: Fits) -> Iterator[bytes]:
         before = self._context.store.replaced(change.revision)
         did_fit = fits(before) if before is not None else change.op is not Op.CREATE
         if fits(change.resource):
@@ -192,7 +194,7 @@ def _life(call: Call) -> float:
     return life_seconds()
 
 
-class _Marks:
+class _BookmarkSchedule:
     """When bookmarks are due: every so often, and a last time before the end."""
 
     def __init__(self, now: float, ends_at: float) -> None:
@@ -207,16 +209,16 @@ class _Marks:
         return True
 
 
-class _Teller:
+class _EventEncoder:
     """Makes the lines of one watch."""
 
-    def __init__(self, call: Call, target: Target, answers: Answers, wanted: Wanted) -> None:
+    def __init__(self, call: Call, target: RequestTarget, answers: Answers, wanted: AcceptedFormat) -> None:
         self.call = call
         self.target = target
         self._answers = answers
         self._wanted = wanted
         self._has_columns = False
-        self.is_whole = wanted.shape is Shape.OBJECT
+        self.is_whole = wanted.shape is AnswerFormat.OBJECT
         self._show: Callable[[Resource], bytes] = self._whole if self.is_whole else self._shaped
 
     def added(self, resource: Resource) -> bytes:
@@ -251,9 +253,9 @@ class _Teller:
             "apiVersion": endpoint.api_version,
             "metadata": {**metadata, "creationTimestamp": None},
         }
-        if self._wanted.shape is Shape.TABLE:
+        if self._wanted.shape is AnswerFormat.TABLE:
             shown = self._table([shown], bookmark=True)
-        elif self._wanted.shape is Shape.PARTIAL:
+        elif self._wanted.shape is AnswerFormat.PARTIAL:
             shown = tables.partial(shown, self._wanted.api_version)
         return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(shown)
 
@@ -267,7 +269,7 @@ class _Teller:
 
     def _shaped(self, resource: Resource) -> bytes:
         document = self._answers.shown.seen(resource, self.target.endpoint, self.call.user)
-        if self._wanted.shape is Shape.PARTIAL:
+        if self._wanted.shape is AnswerFormat.PARTIAL:
             return msgspec.json.encode(tables.partial(document, self._wanted.api_version))
         return msgspec.json.encode(self._table([document]))
 

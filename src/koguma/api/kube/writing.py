@@ -1,4 +1,7 @@
-"""Writing: create, replace, patch and apply, again where somebody was faster, with dry runs and warnings."""
+"""Writes of the Kubernetes form: create, replace, patch and apply, with dry runs and warnings.
+
+A write that loses to a concurrent one is planned again on what is stored then.
+"""
 
 import secrets
 from collections.abc import Callable
@@ -13,13 +16,13 @@ from koguma.api.call import Call
 from koguma.api.kube import bodies, options
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
-from koguma.api.kube.making import Making
-from koguma.api.kube.request import Request
-from koguma.api.kube.status import RefusedAt
-from koguma.api.kube.target import Target, check, check_writable
+from koguma.api.kube.request import WriteRequest
+from koguma.api.kube.status import TargetedError
+from koguma.api.kube.target import RequestTarget, check, check_writable
+from koguma.api.kube.write_planner import WritePlanner
 from koguma.application import advice, compare_and_swap, transactions
 from koguma.application.context import Context
-from koguma.application.kube_admission import Made
+from koguma.application.kube_admission import PlannedWrite
 from koguma.core.admission import Admitted
 from koguma.kube import codec, native, places, strategic
 from koguma.kube.catalog import Catalog
@@ -41,7 +44,7 @@ Stored = Resource | Unreadable | None
 Patch = Callable[[Json, Json], Json]
 
 
-class Writing:
+class KubeWrites:
     """Handlers of everything that writes objects, one at a time."""
 
     def __init__(
@@ -55,12 +58,12 @@ class Writing:
         self._context = context
         self._finder = finder
         self._answers = answers
-        self._making = Making(context, answers.shown, known, clock)
+        self._making = WritePlanner(context, answers.shown, known, clock)
 
-    async def create(self, call: Call, target: Target) -> web.StreamResponse:
+    async def create(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A new object."""
         self._check(call, target, "create")
-        request = Request(call, target, options.of_write(call), await bodies.document(call))
+        request = WriteRequest(call, target, options.of_write(call), await bodies.document(call))
         written = _read(request)
         if written.draft.revision:
             raise BadRequest("resourceVersion should not be set on objects to be created")
@@ -71,25 +74,25 @@ class Writing:
                 return await self._created(at, named)
             except AlreadyExists as error:
                 if written.draft.name or attempt == _NAME_TRIES - 1:
-                    raise RefusedAt(error, at.target) from None
+                    raise TargetedError(error, at.target) from None
             except KogumaError as error:
-                raise RefusedAt(error, at.target) from None
+                raise TargetedError(error, at.target) from None
         raise AssertionError("the last attempt returns or raises")
 
-    async def _created(self, request: Request, written: Written) -> web.StreamResponse:
-        def make(before: Stored) -> Made:
+    async def _created(self, request: WriteRequest, written: Written) -> web.StreamResponse:
+        def make(before: Stored) -> PlannedWrite:
             if isinstance(before, Resource):
                 raise AlreadyExists(f'{request.endpoint.qualified} "{before.name}" already exists')
             return self._making.new(request, written)
 
         return await self._written(request, make)
 
-    async def replace(self, call: Call, target: Target) -> web.StreamResponse:
+    async def replace(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """The whole object, or its status, as the body says; a few kinds come into being by it."""
         self._check(call, target, "update")
-        request = Request(call, target, options.of_write(call), await bodies.document(call))
+        request = WriteRequest(call, target, options.of_write(call), await bodies.document(call))
 
-        def make(before: Stored) -> Made:
+        def make(before: Stored) -> PlannedWrite:
             if before is None and not target.subresource and native.made_by_update(target.endpoint.kind):
                 check(self._context, call.user, target, "create")
                 given = codec.read(request.given.value, target.endpoint, target.where, target.name)
@@ -98,15 +101,15 @@ class Writing:
 
         return await self._written(request, make)
 
-    async def patch(self, call: Call, target: Target) -> web.StreamResponse:
+    async def patch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Parts of an object, in one of four ways."""
         self._check(call, target, "patch")
         applies = call.media_type == bodies.APPLY
         asked = options.of_write(call, applies=applies)
         change = None if applies else _patch_of(call.media_type, target.endpoint)
-        request = Request(call, target, asked, await bodies.patch(call))
+        request = WriteRequest(call, target, asked, await bodies.patch(call))
 
-        def make(before: Stored) -> Made:
+        def make(before: Stored) -> PlannedWrite:
             if change is None:
                 return self._making.applied(request, self._applied_to(request, before))
             found = _found(before)
@@ -115,7 +118,7 @@ class Writing:
 
         return await self._written(request, make)
 
-    def _applied_to(self, request: Request, before: Stored) -> Resource | None:
+    def _applied_to(self, request: WriteRequest, before: Stored) -> Resource | None:
         """What an apply goes to; where nothing is, it creates, if its user may do that too."""
         given = request.given.value
         if not isinstance(given, dict):
@@ -127,11 +130,13 @@ class Writing:
         check(self._context, request.call.user, request.target, "create")
         return None
 
-    def _check(self, call: Call, target: Target, verb: str) -> None:
+    def _check(self, call: Call, target: RequestTarget, verb: str) -> None:
         check_writable(self._context, target, verb)
         check(self._context, call.user, target, verb)
 
-    async def _written(self, request: Request, make: Callable[[Stored], Made]) -> web.StreamResponse:
+    async def _written(
+        self, request: WriteRequest, make: Callable[[Stored], PlannedWrite]
+    ) -> web.StreamResponse:
         """Write what is made of what is stored, and make it again where somebody was faster."""
         told = request.repeated()
         before: Stored = None
@@ -149,10 +154,12 @@ class Writing:
         what = f'{request.endpoint.qualified} "{request.target.name}"'
         return await compare_and_swap.retried(attempt, what, may_retry)
 
-    def _stored(self, target: Target) -> Stored:
+    def _stored(self, target: RequestTarget) -> Stored:
         return self._finder.find(target.endpoint, target.where, target.name)
 
-    async def _answered(self, request: Request, made: Made, before: Stored) -> web.StreamResponse:
+    async def _answered(
+        self, request: WriteRequest, made: PlannedWrite, before: Stored
+    ) -> web.StreamResponse:
         context, call, is_dry = self._context, request.call, request.options.is_dry
         operations = list(made.operations(context))
         if not made.is_gone:
@@ -171,7 +178,7 @@ class Writing:
             return self._answers.document(call, request.endpoint, document, status, warnings)
         return self._answers.one(call, request.target, change.resource, status, warnings)
 
-    def _tried(self, request: Request, change: Change, before: Stored) -> Json:
+    def _tried(self, request: WriteRequest, change: Change, before: Stored) -> Json:
         """What a dry run would store, with no revision that nobody could have seen."""
         document = self._answers.shown.seen(change.resource, request.endpoint, request.call.user)
         if before is None:
@@ -181,7 +188,7 @@ class Writing:
         return document
 
     async def _warnings(
-        self, request: Request, made: Made, change: Change, tried: advice.Tried
+        self, request: WriteRequest, made: PlannedWrite, change: Change, tried: advice.Tried
     ) -> tuple[str, ...]:
         if change.op is Op.DELETE or places.is_native(request.endpoint.kind):
             return made.warnings
@@ -212,7 +219,7 @@ def _patch_of(media: str, endpoint: Endpoint) -> Patch:
     raise bodies.unknown_media([*taken, bodies.STRATEGIC] if endpoint.strategic else taken)
 
 
-def _read(request: Request) -> Written:
+def _read(request: WriteRequest) -> Written:
     """What the document of a new object asks for; a refusal names the object that it is about."""
     given, target = request.given.value, request.target
     try:
@@ -220,7 +227,7 @@ def _read(request: Request) -> Written:
     except Invalid as error:
         metadata = given.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
-        raise RefusedAt(error, request.named(name if isinstance(name, str) else "").target) from None
+        raise TargetedError(error, request.named(name if isinstance(name, str) else "").target) from None
 
 
 def _named(written: Written) -> Written:

@@ -16,7 +16,7 @@ Data = bytes  # so called below, where `bytes` is a method
 _KEPT_MAX = 100_000
 
 
-class KubeShown:
+class KubeEncoder:
     """The bytes of each object's newest revision that somebody asked for, by endpoint."""
 
     def __init__(self, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Making: what a write stores, with its fields owned by who wrote them.
+"""WritePlanner: what a write stores, with its fields owned by who wrote them.
 
 A writer owns what it changes; an apply owns what it says. What is stored is shown to it in the version of its
 endpoint, and what comes back is stored in the version that is stored.
@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from koguma.api.kube import escalation
-from koguma.api.kube.request import Request
-from koguma.api.kube.shown import KubeShown
+from koguma.api.kube.encoder import KubeEncoder
+from koguma.api.kube.request import WriteRequest
 from koguma.application import inline_secrets
 from koguma.application.context import Context
-from koguma.application.kube_admission import Admission, Made
+from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
 from koguma.kube import apply, codec
 from koguma.kube.apply import Writer
@@ -37,22 +37,22 @@ _MODIFIED: Final = (
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Making:
+class WritePlanner:
     """Makes what writes store, for one request after another."""
 
     def __init__(
-        self, context: Context, shown: KubeShown, known: Catalog, clock: Callable[[], datetime]
+        self, context: Context, shown: KubeEncoder, known: Catalog, clock: Callable[[], datetime]
     ) -> None:
         self._context = context
         self._shown = shown
         self._catalog = known
         self._clock = clock
 
-    def new(self, request: Request, written: Written) -> Made:
+    def new(self, request: WriteRequest, written: Written) -> PlannedWrite:
         """A new object."""
         return self._owned(request, written, None, None)
 
-    def changed(self, request: Request, before: Resource, given: Json) -> Made:
+    def changed(self, request: WriteRequest, before: Resource, given: Json) -> PlannedWrite:
         """An object, or a part of it, written over what is stored, if the writer saw that."""
         target, live = request.target, self._shown.document(before, request.endpoint)
         given = codec.typed(given, request.endpoint)
@@ -68,7 +68,7 @@ class Making:
         said = (given.get("metadata") or {}).get("managedFields")
         return self._owned(request, written, before, said)
 
-    def applied(self, request: Request, before: Resource | None) -> Made:
+    def applied(self, request: WriteRequest, before: Resource | None) -> PlannedWrite:
         """What a server-side apply gives: what the writer wants, merged with what others own."""
         target, endpoint = request.target, request.endpoint
         config = _config(request)
@@ -89,7 +89,9 @@ class Making:
             return _with_status(before, status, written.meta.managed_fields)
         return self._with_meta(self._admitted(request, written, before), written.meta, before)
 
-    def _owned(self, request: Request, written: Written, before: Resource | None, said: Json) -> Made:
+    def _owned(
+        self, request: WriteRequest, written: Written, before: Resource | None, said: Json
+    ) -> PlannedWrite:
         """What a write that is no apply stores; `said` is what it says itself about owners."""
         made = self._with_meta(self._admitted(request, written, before), written.meta, before)
         live = self._shown.document(before, request.endpoint) if before else None
@@ -102,13 +104,13 @@ class Making:
         meta = msgspec.structs.replace(written.meta, managed_fields=tuple(fields))
         return self._with_meta(made, meta, before)
 
-    def _with_meta(self, made: Made, meta: Meta, before: Resource | None) -> Made:
+    def _with_meta(self, made: PlannedWrite, meta: Meta, before: Resource | None) -> PlannedWrite:
         """The same with other metadata; that it is on its way out is not for writers to say."""
         ends = before.meta.deletion_timestamp if before else ""
         kept = msgspec.structs.replace(meta, deletion_timestamp=ends)
         return msgspec.structs.replace(made, resource=msgspec.structs.replace(made.resource, meta=kept))
 
-    def _admitted(self, request: Request, written: Written, before: Resource | None) -> Made:
+    def _admitted(self, request: WriteRequest, written: Written, before: Resource | None) -> PlannedWrite:
         draft = msgspec.structs.replace(written.draft, revision=None)
         draft = inline_secrets.restored(self._context, draft, before)
         if before is not None and _is_same(request, before, draft.spec):
@@ -118,11 +120,11 @@ class Making:
         endpoint, validation = request.endpoint, request.options.validation
         access = WriteAccess.through(endpoint, request.call.user, request.verb if before else "create")
         try:
-            return Admission(self._context, access, endpoint, before, validation).made(written)
+            return KubeAdmission(self._context, access, endpoint, before, validation).made(written)
         except Invalid as error:
             raise request.refusal(error) from None
 
-    def _check_rights(self, request: Request, written: Written, before: Resource | None) -> None:
+    def _check_rights(self, request: WriteRequest, written: Written, before: Resource | None) -> None:
         """Nobody may give rights that he does not have; roles also gather others by labels."""
         draft, old = written.draft, before.spec if before else None
         is_new = before is None or draft.spec != old or draft.labels != before.labels
@@ -131,18 +133,18 @@ class Making:
             user, where = request.call.user, request.target.where
             escalation.check(access, user, kind, where, draft.spec, name=draft.name, before=old)
 
-    def _status(self, request: Request, before: Resource, live: Json, given: Json) -> Made:
+    def _status(self, request: WriteRequest, before: Resource, live: Json, given: Json) -> PlannedWrite:
         status = _checked_status(request, given.get("status"))
         new = {**live, "status": status}
         shape = self._catalog.shape(request.endpoint)
         return _with_status(before, status, apply.updated(live, new, self._writer(request), shape))
 
-    def _writer(self, request: Request) -> Writer:
+    def _writer(self, request: WriteRequest) -> Writer:
         now, version = rfc3339(self._clock()), request.endpoint.api_version
         return Writer(request.options.manager, version, now, request.target.subresource)
 
 
-def _config(request: Request) -> dict[str, Json]:
+def _config(request: WriteRequest) -> dict[str, Json]:
     """What an applier says, with the names that the path says for it."""
     given, target = request.given.value, request.target
     codec.check_type(given, request.endpoint)
@@ -165,7 +167,7 @@ def _check_seen(before: Resource, written: Written) -> None:
         raise Conflict(_MODIFIED)
 
 
-def _is_same(request: Request, before: Resource, spec: Json) -> bool:
+def _is_same(request: WriteRequest, before: Resource, spec: Json) -> bool:
     """Whether a writer of another version than the stored one gives back what it was shown."""
     between = request.endpoint.converter
     if between is None:
@@ -176,7 +178,7 @@ def _is_same(request: Request, before: Resource, spec: Json) -> bool:
         return False
 
 
-def _checked_status(request: Request, status: Json) -> Json:
+def _checked_status(request: WriteRequest, status: Json) -> Json:
     kind = request.endpoint.kind
     if kind.status is not None:
         wrong = list(kind.status_checker(status if status is not None else {}, STATUS))
@@ -185,16 +187,16 @@ def _checked_status(request: Request, status: Json) -> Json:
     return status
 
 
-def _finalized(before: Resource, given: Json) -> Made:
+def _finalized(before: Resource, given: Json) -> PlannedWrite:
     """A namespace that waits for those who are named now, and for nobody else."""
     spec = given.get("spec") or {}
     held = (spec.get("finalizers") if isinstance(spec, dict) else spec) or []
     if not isinstance(held, list) or not all(isinstance(each, str) for each in held):
         raise Invalid([Violation("spec.finalizers", "must be a list of names", "type")])
     resource = msgspec.structs.replace(before, spec={**(before.spec or {}), "finalizers": held})
-    return Made(resource, before.revision)
+    return PlannedWrite(resource, before.revision)
 
 
-def _with_status(before: Resource, status: Json, fields: Iterable[Json]) -> Made:
+def _with_status(before: Resource, status: Json, fields: Iterable[Json]) -> PlannedWrite:
     meta = msgspec.structs.replace(before.meta, managed_fields=tuple(fields))
-    return Made(msgspec.structs.replace(before, status=status, meta=meta), before.revision)
+    return PlannedWrite(msgspec.structs.replace(before, status=status, meta=meta), before.revision)

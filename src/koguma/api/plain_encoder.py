@@ -1,4 +1,4 @@
-"""Shown: stored objects as bytes of the plain form, made once per revision and joined as often as asked."""
+"""Plain encoder: stored objects as JSON bytes of the plain form, cached per revision."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from koguma.model.resource import Resource
 _KEPT_MAX = 100_000
 
 
-class Shown:
+class PlainEncoder:
     """The bytes of each object's newest revision that somebody asked for."""
 
     def __init__(self, context: Context) -> None:
