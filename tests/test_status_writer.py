@@ -10,7 +10,7 @@ import pytest
 from koguma.access.authorizer import Authorizer
 from koguma.access.user import SYSTEM
 from koguma.application import transactions
-from koguma.application.context import Context, ControlPlaneInfo
+from koguma.application.context import Context, InstanceInfo
 from koguma.application.live_engine import LiveEngine
 from koguma.core import admission, pipeline, vips
 from koguma.model import forms
@@ -61,7 +61,7 @@ class Plane:
             control_plane=self.control_plane,
             store=self.store,
             access=Authorizer((), ()),
-            about=ControlPlaneInfo("here", "here-1", lambda: "", "0", dict),
+            about=InstanceInfo("here", "here-1", lambda: "", "0", dict),
             signing_key=lambda: "",
             database=LiveEngine(self.store, ALL, self.control_plane).database,
         )

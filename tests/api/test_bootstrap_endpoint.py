@@ -27,7 +27,7 @@ from koguma.access.token_keys import TokenKeys
 from koguma.api import bootstrap_server as proxies_door
 from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer, tls_context
-from koguma.application.context import Context, ControlPlaneInfo
+from koguma.application.context import Context, InstanceInfo
 from koguma.core import admission, pipeline
 from koguma.core.incremental import Db
 from koguma.fleet.gate import PROXY, ProxyGate
@@ -192,7 +192,7 @@ async def closed(credentials, signing_key):
         control_plane=ControlPlaneInfo(),
         store=store,
         access=Authorizer((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
-        about=ControlPlaneInfo("host", "host-1", lambda: "", "0", dict),
+        about=InstanceInfo("host", "host-1", lambda: "", "0", dict),
         signing_key=lambda: signing_key,
         database=database,
     )

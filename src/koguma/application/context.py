@@ -23,7 +23,7 @@ from koguma.store.state import State
 from koguma.store.store import Store
 
 
-class ControlPlaneInfo(msgspec.Struct, frozen=True):
+class InstanceInfo(msgspec.Struct, frozen=True):
     """What this control plane says about itself."""
 
     hostname: str
@@ -40,7 +40,7 @@ class Context(msgspec.Struct, frozen=True):
     control_plane: ControlPlaneInfo
     store: Store
     access: Authorizer
-    about: ControlPlaneInfo
+    about: InstanceInfo
     signing_key: Callable[[], str]  # a new private key, as a secret's data
     database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
     background: Background = msgspec.field(default_factory=Background)
