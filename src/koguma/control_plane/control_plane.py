@@ -16,7 +16,7 @@ from aiohttp import web
 
 from koguma import __version__, kinds, plugins
 from koguma.access import authorizer
-from koguma.access.authorizer import Access, Attempt
+from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.token_keys import TokenKeys, TokenVerifier
 from koguma.api import openapi, routes, tracing
 from koguma.api.apply import Apply
@@ -28,15 +28,15 @@ from koguma.api.inspect import Inspect
 from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.open_watches import OpenWatches
-from koguma.api.plain import Objects
+from koguma.api.plain import PlainObjects
+from koguma.api.plain_encoder import PlainEncoder
 from koguma.api.proxies import Proxies
 from koguma.api.server import HttpServer
-from koguma.api.shown import Shown
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
-from koguma.application.context import About, Context
+from koguma.application.context import Context, InstanceInfo
 from koguma.application.live_engine import LiveEngine
 from koguma.control_plane import metrics, server_certificate
 from koguma.control_plane.checks import HealthChecks
@@ -163,9 +163,9 @@ class ControlPlane:
         settings = self.settings
         roles = (*authorizer.builtin_roles(self.kinds), *settings.access.roles)
         bindings = (*authorizer.BUILTIN_BINDINGS, *settings.access.bindings)
-        rules = Access(roles, bindings, authorizer.stored_in(lambda: self.store.state))
+        rules = Authorizer(roles, bindings, authorizer.stored_in(lambda: self.store.state))
         hostname = socket.gethostname()
-        about = About(
+        about = InstanceInfo(
             hostname=hostname,
             instance_id=f"{hostname}-{secrets.token_hex(2)}",
             cluster_id=lambda: initial_objects.cluster_id(context),
@@ -200,7 +200,7 @@ class ControlPlane:
         readable = plugins.for_engine(self._plugins, self._plugin_failures.__setitem__)
         return LiveEngine(self.store, readable, self.settings.control_plane)
 
-    def _traces(self, about: About) -> Tracer | None:
+    def _traces(self, about: InstanceInfo) -> Tracer | None:
         settings = self.settings
         if not settings.traces_url:
             return None
@@ -226,8 +226,8 @@ class ControlPlane:
         return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
     def _dispatch(self, context: Context, keys: TokenKeys, checks: Checks) -> Dispatch:
-        shown = Shown(context)
-        objects = Objects(context, shown)
+        shown = PlainEncoder(context)
+        objects = PlainObjects(context, shown)
         opened = self._open_watches
         watches = Watches(context, opened, shown)
         verifier = TokenVerifier(keys, now)
