@@ -12,7 +12,7 @@ import pytest
 
 from koguma.envoy import external, schema
 from koguma.envoy.encode import Encoder
-from koguma.envoy.external import Endpoint, San, Tls
+from koguma.envoy.external import ExternalEndpoint, San, Tls
 from koguma.envoy.snapshot import CLUSTER, SECRET
 from koguma.identity import certificates
 
@@ -22,9 +22,9 @@ CA = AUTHORITY.certificate
 OWN = "cert:secret:kri_extsvc_default___mongo_"
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-IP, IP6 = Endpoint("10.0.0.1", 1), Endpoint("fd00:0::1", 2)
-DOMAIN, DOTTED = Endpoint("Example.com", 3), Endpoint("example.org.", 4)
-SOCKET = Endpoint("unix:///run/x.sock")
+IP, IP6 = ExternalEndpoint("10.0.0.1", 1), ExternalEndpoint("fd00:0::1", 2)
+DOMAIN, DOTTED = ExternalEndpoint("Example.com", 3), ExternalEndpoint("example.org.", 4)
+SOCKET = ExternalEndpoint("unix:///run/x.sock")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,11 @@ def test_a_cluster_is_called_by_one_name_and_waits_five_seconds():
 
 
 def test_priorities_have_no_gaps():
-    endpoints = [Endpoint("10.0.0.1", 1, 128), Endpoint("10.0.0.2", 1, 3), Endpoint("10.0.0.3", 1, 128)]
+    endpoints = [
+        ExternalEndpoint("10.0.0.1", 1, 128),
+        ExternalEndpoint("10.0.0.2", 1, 3),
+        ExternalEndpoint("10.0.0.3", 1, 128),
+    ]
     ranked = ["0 10.0.0.2:1 10.0.0.2", "1 10.0.0.1:1 10.0.0.1", "1 10.0.0.3:1 10.0.0.3"]
     assert places(external.cluster("x", endpoints)) == ranked
 

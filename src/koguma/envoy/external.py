@@ -46,7 +46,7 @@ _OLD_CIPHERS: Final = (
 )
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ExternalEndpoint(msgspec.Struct, frozen=True):
     """One address of a service: an IP, a domain, or `unix://` and a path, which has no port."""
 
     address: str
@@ -98,19 +98,19 @@ class Tls(msgspec.Struct, frozen=True):
     certificate: str = ""  # name of the secret with our certificate
 
 
-def is_mixed(endpoints: Iterable[Endpoint]) -> bool:
+def is_mixed(endpoints: Iterable[ExternalEndpoint]) -> bool:
     """Whether some endpoints need a resolver and others cannot have one."""
     found = tuple(endpoints)
     return any(each.path for each in found) and any(each.domain for each in found)
 
 
-def is_nameless(endpoints: Iterable[Endpoint], tls: Tls) -> bool:
+def is_nameless(endpoints: Iterable[ExternalEndpoint], tls: Tls) -> bool:
     """Whether names are to be checked, and there are none to check."""
     said = tls.server_name or tls.sans or not (tls.checks_ca and tls.checks_names)
     return not said and not any(each.ip or each.domain for each in endpoints)
 
 
-def cluster(name: str, endpoints: Sequence[Endpoint], tls: Tls | None = None) -> Data:
+def cluster(name: str, endpoints: Sequence[ExternalEndpoint], tls: Tls | None = None) -> Data:
     """The cluster of a service that is at these endpoints; whoever asks has looked that they can be one."""
     assert endpoints, name
     assert not is_mixed(endpoints), name
@@ -155,7 +155,7 @@ def secret(name: str, certificate: str, key: str) -> Data:
     return {"name": name, "tls_certificate": pair}
 
 
-def _localities(endpoints: Sequence[Endpoint], tls: Tls | None) -> list[Data]:
+def _localities(endpoints: Sequence[ExternalEndpoint], tls: Tls | None) -> list[Data]:
     """Endpoints in groups of one priority each; Envoy wants priorities without gaps."""
     is_split = tls is not None and _is_split(endpoints, tls)
     used = sorted({each.priority for each in endpoints})
@@ -166,7 +166,7 @@ def _localities(endpoints: Sequence[Endpoint], tls: Tls | None) -> list[Data]:
     return groups
 
 
-def _endpoint(endpoint: Endpoint, *, is_split: bool) -> Data:
+def _endpoint(endpoint: ExternalEndpoint, *, is_split: bool) -> Data:
     at = (
         proto_json.pipe(endpoint.path)
         if endpoint.path
@@ -180,12 +180,12 @@ def _endpoint(endpoint: Endpoint, *, is_split: bool) -> Data:
     return data
 
 
-def _is_split(endpoints: Sequence[Endpoint], tls: Tls) -> bool:
+def _is_split(endpoints: Sequence[ExternalEndpoint], tls: Tls) -> bool:
     """Whether some endpoints are asked for by their own name and others have none."""
     return not tls.server_name and len({bool(each.domain) for each in endpoints}) > 1
 
 
-def _sockets(endpoints: Sequence[Endpoint], tls: Tls) -> Data:
+def _sockets(endpoints: Sequence[ExternalEndpoint], tls: Tls) -> Data:
     nameless = _socket(tls, _nameless(endpoints, tls))
     if tls.server_name or not any(each.domain for each in endpoints):
         return {"transport_socket": nameless}
@@ -210,7 +210,7 @@ def _named(tls: Tls) -> _Asked:
     return _Asked({"auto_host_sni": True, "auto_sni_san_validation": True}, ())
 
 
-def _nameless(endpoints: Sequence[Endpoint], tls: Tls) -> _Asked:
+def _nameless(endpoints: Sequence[ExternalEndpoint], tls: Tls) -> _Asked:
     """All endpoints by one name: the given one, or the first that the certificate may have."""
     own = (San(tls.server_name),) if tls.server_name else tuple(San(each.ip) for each in endpoints if each.ip)
     domains = (each.value for each in tls.sans if not each.is_prefix and _types(each) == ("DNS",))
@@ -248,7 +248,7 @@ def _parameters(tls: Tls) -> Data:
 
 def _matchers(san: San) -> Iterator[Data]:
     how = "prefix" if san.is_prefix else "exact"
-    ip = "" if san.is_prefix else Endpoint(san.value).ip
+    ip = "" if san.is_prefix else ExternalEndpoint(san.value).ip
     for type_ in _types(san):
         yield {"san_type": type_, "matcher": {how: ip or san.value}}
 
@@ -259,6 +259,6 @@ def _types(san: San) -> tuple[str, ...]:
         return ("URI",)
     if san.is_prefix:
         return ("DNS", "URI", "IP_ADDRESS")
-    if Endpoint(san.value).ip:
+    if ExternalEndpoint(san.value).ip:
         return ("IP_ADDRESS",)
     return ("URI",) if ":" in san.value else ("DNS",)

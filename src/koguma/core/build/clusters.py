@@ -1,7 +1,7 @@
 """Clusters: how a destination's port is called, and where its endpoints are.
 
-A cluster is named by its destination's KRI, also where only some of its endpoints are meant: subsets are
-chosen by metadata, so that a service stays one name in every metric.
+A cluster is named by its destination's KRI. A subset of its endpoints is no cluster of its own: metadata
+selects it, so that a service has one name in all metrics.
 """
 
 from typing import NamedTuple
@@ -25,18 +25,18 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
-    """What decides, beside policies, how a proxy calls others."""
+    """What of a calling proxy, beside policies, decides its listeners, routes and clusters."""
 
     mesh: str
     zone: str
-    affinity: Pairs = ()  # its values of the tags that load balancing looks at
+    affinity: Pairs = ()  # its values of the tags by which load balancing prefers near endpoints
     both_ends: ByKind = ()  # entries on which both ends of a connection agree
     log_pipe: str = ""
-    service: str = ""  # empty where policies do not look at who calls
+    service: str = ""  # empty where no policy of its class reads it, so that proxies of all services share
     machine: MachineAccess = MachineAccess()
 
     def where(self, protocol: str, name: str) -> Where:
-        """What is told to policies about a port that is called."""
+        """What the hooks of policies get to know about a port that is called."""
         return Where(
             protocol,
             self.mesh,
@@ -49,73 +49,77 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class ClusterSpec(msgspec.Struct, frozen=True):
-    """A destination's port as some proxies call it."""
+    """All that decides the cluster of a destination's port; equal for all proxies that share it."""
 
     destination: Key
     section: str
-    said: PolicyOverlays
-    caller: ClientContext
-    subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tags by which routes choose endpoints
+    overlays: PolicyOverlays
+    client: ClientContext
+    subsets: tuple[tuple[str, ...], ...] = ()  # the sets of tag keys by which routes select endpoints
 
 
 @question
-def cluster(db: Db, of: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
-    """The cluster of a port, and what it needs or lacks."""
-    name = encoding.kri(db, of.destination, of.section)
-    port = world.port(db, of.destination, of.section)
+def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
+    """The cluster of a port with its secrets, or why there is none."""
+    name = encoding.kri(db, spec.destination, spec.section)
+    port = world.port(db, spec.destination, spec.section)
     if port is None or not name:
         return ()
-    if of.destination.kind == "MeshExternalService":
-        return _external(db, of, name)
-    skeleton = {"cluster": _skeleton(name, of.subsets), "http_options": _HTTP2}
-    parts = lay.over_parts(skeleton, of.said.overlays)
-    if of.said.locality is not None and of.said.locality.affinity_tags:
+    if spec.destination.kind == "MeshExternalService":
+        return _external(db, spec, name)
+    skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
+    parts = lay.over_parts(skeleton, spec.overlays.overlays)
+    if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
         parts = _with_localities(parts)
-    transport = _transport(db, of)
-    data = _finished(parts, is_http=port.protocol in world.HTTP_PROTOCOLS, transport=transport)
-    needs = ((ENDPOINTS, name), *(tls.secrets(of.caller.mesh) if transport else ()))
-    piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return piece, *of.said.failures
+    transport = _transport(db, spec)
+    data = _cluster_data(parts, is_http=port.protocol in world.HTTP_PROTOCOLS, transport=transport)
+    needs = ((ENDPOINTS, name), *(tls.secrets(spec.client.mesh) if transport else ()))
+    resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))
+    return resource, *spec.overlays.failures
 
 
-def laid(db: Db, destination: Key, section: str, said: MergedConfs, caller: ClientContext) -> PolicyOverlays:
-    """What policies mean for the cluster of a port."""
+def cluster_overlays(
+    db: Db, destination: Key, section: str, confs: MergedConfs, client: ClientContext
+) -> PolicyOverlays:
+    """What policies change in the cluster of a port."""
     port, name = world.port(db, destination, section), encoding.kri(db, destination, section)
     if port is None or not name:
         return overlays.NOTHING
-    return overlays.outbound(db, said, caller.where(port.protocol, name)).cluster
+    return overlays.outbound(db, confs, client.where(port.protocol, name)).cluster
 
 
 class LoadAssignmentSpec(NamedTuple):
-    """A port whose endpoints somebody needs, and the entries that say which come first."""
+    """A port whose endpoints a cluster needs, and the entries that say which are preferred."""
 
     destination: Key
     section: str
     entries: ByKind = ()
 
 
-def assigned(db: Db, destination: Key, section: str, entries: ByKind) -> tuple[LoadAssignmentSpec, ...]:
-    """The port itself, if its endpoints come apart from its cluster."""
+def load_assignments(
+    db: Db, destination: Key, section: str, entries: ByKind
+) -> tuple[LoadAssignmentSpec, ...]:
+    """The port itself if its endpoints are sent apart from its cluster (EDS), or nothing."""
     if destination.kind == "MeshExternalService" or not encoding.kri(db, destination, section):
         return ()
     return (LoadAssignmentSpec(destination, section, hooks.on_endpoints(db, entries)),)
 
 
 @question
-def assignments(db: Db, of: Group[Group[LoadAssignmentSpec]], zone: str, affinity: Pairs) -> Bundle:
-    """The endpoints of some ports; apart from all else, so that a moved proxy touches nothing but these."""
-    return encoding.bundled(assignment(db, one, zone, affinity) for part in of for one in part)
+def assignments(db: Db, specs: Group[Group[LoadAssignmentSpec]], zone: str, affinity: Pairs) -> Bundle:
+    """The endpoints of some ports; apart, so that a proxy with a new address changes nothing else."""
+    return encoding.bundled(assignment(db, spec, zone, affinity) for shard in specs for spec in shard)
 
 
 @question
-def assignment(db: Db, of: LoadAssignmentSpec, zone: str, affinity: Pairs) -> XdsResource | Failure:
+def assignment(db: Db, spec: LoadAssignmentSpec, zone: str, affinity: Pairs) -> XdsResource | Failure:
     """The endpoints of a port as clients of one zone see them."""
-    name = encoding.kri(db, of.destination, of.section)
-    # What a hook cannot read is shown with the cluster.
-    near, _ = hooks.locality(db, ((kind, items.conf(db, entries)) for kind, entries in of.entries))
-    found = endpoints.of(db, of.destination, of.section)
-    data = locality.assignment(name, found, zone, affinity, near)
-    return encoding.encoded(db, ENDPOINTS, name, data, origin=str(of.destination))
+    name = encoding.kri(db, spec.destination, spec.section)
+    # A failure of the hook is reported with the cluster.
+    preference, _ = hooks.locality(db, ((kind, items.conf(db, entries)) for kind, entries in spec.entries))
+    of_port = endpoints.of(db, spec.destination, spec.section)
+    data = locality.assignment(name, of_port, zone, affinity, preference)
+    return encoding.encoded(db, ENDPOINTS, name, data, origin=str(spec.destination))
 
 
 def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
@@ -126,7 +130,7 @@ def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
         "connect_timeout": "5s",
     }
     if subsets:
-        # A subset without endpoints has none: calls that asked for version 2 must not meet version 1.
+        # Without fallback: requests for version 2 fail where it has no endpoints, and never reach version 1.
         selectors = [{"keys": list(keys), "fallback_policy": "NO_FALLBACK"} for keys in subsets]
         fallback = {"fallback_policy": "ANY_ENDPOINT", "subset_selectors": selectors}
         return {**cluster, "lb_subset_config": fallback}
@@ -140,38 +144,39 @@ _HTTP2 = {
 
 
 def _with_localities(parts: lay.Parts) -> lay.Parts:
-    """Groups of near endpoints have weights, which Envoy looks at only when told so."""
+    """The cluster with locality-weighted balancing, without which Envoy ignores weights of localities."""
     weighted: Data = {"common_lb_config": {"locality_weighted_lb_config": {}}}
     if "lb_subset_config" in parts["cluster"]:
         weighted["lb_subset_config"] = {"locality_weight_aware": True}
     cluster: Data = lay.laid(parts["cluster"], weighted)
     balancing = dict(cluster["common_lb_config"])
-    # Envoy weighs groups or fails in panic, not both; without panic only hosts that are well are used.
+    # Envoy has either weighted localities or `fail_traffic_on_panic`. A panic threshold of zero is nearly the
+    # same as the latter: only healthy hosts are used.
     if (balancing.pop("zone_aware_lb_config", None) or {}).get("fail_traffic_on_panic"):
         balancing["healthy_panic_threshold"] = {"value": 0.0}
     return {**parts, "cluster": {**cluster, "common_lb_config": balancing}}
 
 
-def _transport(db: Db, of: ClusterSpec) -> Data | None:
-    how = tls.mtls(db, of.caller.mesh)
-    if how is None or (how.is_permissive and not _is_ready(db, of.destination)):
+def _transport(db: Db, spec: ClusterSpec) -> Data | None:
+    mtls = tls.mtls(db, spec.client.mesh)
+    if mtls is None or (mtls.is_permissive and not _is_ready(db, spec.destination)):
         return None
-    named = tls.server_name(db, of.destination, of.section)
-    context = tls.upstream(of.caller.mesh, endpoints.identities(db, of.destination), named)
-    where = Where("tcp", of.caller.mesh, of.caller.zone)
-    for part in overlays.of_both_ends(db, of.caller.both_ends, where).part("upstream_tls"):
+    sni = tls.server_name(db, spec.destination, spec.section)
+    context = tls.upstream(spec.client.mesh, endpoints.identities(db, spec.destination), sni)
+    where = Where("tcp", spec.client.mesh, spec.client.zone)
+    for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
         context = lay.laid(context, part)
     return tls.socket(context)
 
 
 def _is_ready(db: Db, destination: Key) -> bool:
-    """Whether everybody behind a destination can be called over mTLS."""
+    """Whether all proxies of a destination can be called over mTLS."""
     if destination.kind != "MeshMultiZoneService":
         return tls.is_ready(db, destination)
     return all(tls.is_ready(db, service) for service in endpoints.multi_zone_services(db, destination))
 
 
-def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:
+def _cluster_data(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:
     cluster: Data = dict(parts["cluster"])
     if is_http and "http_options" in parts:
         options = proto_json.typed(HTTP_OPTIONS, **parts["http_options"])
@@ -181,13 +186,13 @@ def _finished(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Dat
     return cluster
 
 
-def _external(db: Db, of: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
-    found = external.of(db, of.destination, of.section)
-    if found is None or found.problem:
-        text = found.problem if found else "it has no such port"
-        return (Failure(CLUSTER, name, text, str(of.destination)),)
-    parts = lay.over_parts(found.parts, of.said.overlays)
-    data = _finished(parts, is_http="http_options" in found.parts, transport=None)
-    needs = [each.id for each in found.secrets]
-    piece = encoding.encoded(db, CLUSTER, name, data, needs, str(of.destination))
-    return piece, *found.secrets, *of.said.failures
+def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
+    outside = external.of(db, spec.destination, spec.section)
+    if outside is None or outside.problem:
+        text = outside.problem if outside else "it has no such port"
+        return (Failure(CLUSTER, name, text, str(spec.destination)),)
+    parts = lay.over_parts(outside.parts, spec.overlays.overlays)
+    data = _cluster_data(parts, is_http="http_options" in outside.parts, transport=None)
+    needs = [each.id for each in outside.secrets]
+    resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))
+    return resource, *outside.secrets, *spec.overlays.failures

@@ -1,4 +1,4 @@
-"""Encoding: plain data becomes a piece, or a failure that names who asked for it.
+"""Encoding: plain data becomes an xDS resource, or a failure that names the object it is for.
 
 The encoder is an input, since its schema comes out of the Envoy that will read what we send.
 """
@@ -21,23 +21,23 @@ ENCODER: Input[str, Encoder] = Input("encoder")
 @question
 def encoder(db: Db) -> Encoder:
     """The encoder for the Envoy that will read what we send."""
-    found = ENCODER.get(db, "envoy")
-    if found is None:
+    loaded = ENCODER.get(db, "envoy")
+    if loaded is None:
         raise LookupError("no Envoy schema is loaded")
-    return found
+    return loaded
 
 
 def encoded(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
 ) -> XdsResource | Failure:
-    """The piece, or why there is none; equal data is encoded once, whoever asks, and is one piece."""
+    """The resource, or why there is none. Equal data is encoded once, and is one value for all proxies."""
     return _or_failure(encoder(db).shared, type_, name, data, needs, origin)
 
 
 def own(
     db: Db, type_: str, name: str, data: Json, needs: Iterable[Id] = (), origin: str = ""
 ) -> XdsResource | Failure:
-    """The same for what no other proxy has."""
+    """The same for a resource that no other proxy has."""
     return _or_failure(encoder(db).resource, type_, name, data, needs, origin)
 
 
@@ -57,14 +57,14 @@ def _or_failure(
 
 
 def nameless(type_: str, key: Key) -> Failure:
-    """Why there is nothing of an object whose stored names make no identifier."""
+    """Why there is no resource for an object whose stored names make no identifier."""
     text = "its name or a port's name cannot be part of an identifier; rename it"
     return Failure(type_, str(key), text, str(key))
 
 
-def bundled(found: Iterable[XdsResource | Failure]) -> Bundle:
-    """Pieces and failures as one bundle, each failure once."""
-    everything = tuple(found)
+def bundled(built: Iterable[XdsResource | Failure]) -> Bundle:
+    """Resources and failures as one bundle, each failure once."""
+    everything = tuple(built)
     return bundle(
         (each for each in everything if isinstance(each, XdsResource)),
         dict.fromkeys(each for each in everything if isinstance(each, Failure)),

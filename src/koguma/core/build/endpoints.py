@@ -1,8 +1,8 @@
-"""Endpoints: the proxies that are a service, and their addresses.
+"""Endpoints: the proxies that serve a service, and their addresses.
 
-A MeshService selects proxies by tags or labels; what an inbound's tags do not say, its proxy's labels do.
-One that is not ready has no endpoint. A change here touches the endpoints of the services that select the
-proxy, and nothing else.
+A MeshService selects proxies by tags or labels; labels of a proxy count as tags of its inbounds. An inbound
+that is not ready has no endpoint. A change here touches the endpoints of the services that select the proxy,
+and nothing else.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ class Endpoint(msgspec.Struct, frozen=True, order=True):
     tags: Pairs = ()
 
 
-class _Selector(msgspec.Struct, frozen=True):
+class _ServiceSelector(msgspec.Struct, frozen=True):
     """How a MeshService finds its proxies."""
 
     tags: Pairs = ()
@@ -44,13 +44,13 @@ class _Selector(msgspec.Struct, frozen=True):
 
 
 @question
-def _selector(db: Db, service: Key) -> _Selector:
+def _selector(db: Db, service: Key) -> _ServiceSelector:
     resource = world.RESOURCES.get(db, service)
-    chosen = (resource.spec.get("selector") or {}) if resource else {}
-    ref = chosen.get("dataplaneRef") or {}
-    return _Selector(
-        pairs(chosen.get("dataplaneTags")),
-        pairs((chosen.get("dataplaneLabels") or {}).get("matchLabels")),
+    selector = (resource.spec.get("selector") or {}) if resource else {}
+    ref = selector.get("dataplaneRef") or {}
+    return _ServiceSelector(
+        pairs(selector.get("dataplaneTags")),
+        pairs((selector.get("dataplaneLabels") or {}).get("matchLabels")),
         ref.get("name") or "",
         service.namespace,
     )
@@ -58,7 +58,7 @@ def _selector(db: Db, service: Key) -> _Selector:
 
 @question
 def _target_ports(db: Db, service: Key) -> Mapping[str, tuple[int | str, int]]:
-    """Where each port of a MeshService leads: a number or a word, and its own number, by section."""
+    """The target port of each port of a MeshService, and the port's own number, by section."""
     resource = world.RESOURCES.get(db, service)
     found = {}
     for port in (resource.spec.get("ports") or ()) if resource else ():
@@ -70,33 +70,33 @@ def _target_ports(db: Db, service: Key) -> Mapping[str, tuple[int | str, int]]:
 
 @question
 def selected(db: Db, service: Key) -> tuple[tuple[Key, tuple[str, ...]], ...]:
-    """The proxies that are a MeshService, each with the inbounds that its tags select."""
-    chosen = _selector(db, service)
-    if chosen.is_empty:
+    """The proxies that a MeshService selects, each with the sections of the inbounds that it selects."""
+    selector = _selector(db, service)
+    if selector.is_empty:
         return ()
     return tuple(
         (key, sections)
-        for key in _candidates(db, service.mesh, chosen)
-        if key.zone == service.zone and (sections := _sections(db, key, chosen))
+        for key in _candidates(db, service.mesh, selector)
+        if key.zone == service.zone and (sections := _sections(db, key, selector))
     )
 
 
-def _candidates(db: Db, mesh: str, chosen: _Selector) -> tuple[Key, ...]:
-    """The proxies with the rarest thing that is asked for."""
-    if chosen.name:
+def _candidates(db: Db, mesh: str, selector: _ServiceSelector) -> tuple[Key, ...]:
+    """The proxies with the one tag or label of the selector that fewest proxies have."""
+    if selector.name:
         there = world.BY_KIND.keys(db, ("Dataplane", mesh))
-        return tuple(key for key in there if (key.namespace, key.name) == (chosen.namespace, chosen.name))
-    wanted = (*chosen.tags, *chosen.labels)
+        return tuple(key for key in there if (key.namespace, key.name) == (selector.namespace, selector.name))
+    wanted = (*selector.tags, *selector.labels)
     first = next((pair for pair in wanted if pair[0] in (tags.SERVICE, "kuma.io/workload")), wanted[0])
     return network.BY_TAG.keys(db, (mesh, *first))
 
 
-def _sections(db: Db, key: Key, chosen: _Selector) -> tuple[str, ...]:
+def _sections(db: Db, key: Key, selector: _ServiceSelector) -> tuple[str, ...]:
     proxy = world.proxy(db, key)
-    if proxy is None or not set(chosen.labels) <= set(proxy.labels):
+    if proxy is None or not set(selector.labels) <= set(proxy.labels):
         return ()
     own = dict(proxy.labels)
-    wanted = set(chosen.tags)
+    wanted = set(selector.tags)
     return tuple(
         inbound.section for inbound in proxy.inbounds if wanted <= set({**own, **dict(inbound.tags)}.items())
     )
@@ -109,25 +109,25 @@ def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     found = (
         _endpoint(key, inbound)
         for key, sections in selected(db, service)
-        for inbound in _meant(_inbounds(db, key), sections, target, number)
+        for inbound in _target_inbounds(_inbounds(db, key), sections, target, number)
         if inbound.is_ready
     )
     return tuple(sorted(each for each in found if each is not None))
 
 
-def _meant(
+def _target_inbounds(
     inbounds: Iterable[InboundNetworking], sections: Collection[str], target: int | str | None, number: int
 ) -> Sequence[InboundNetworking]:
-    """The inbounds of a proxy to which a port leads: by number, by name, or by protocol.
+    """The inbounds of a proxy to which a target port leads: by number, by name, or by protocol.
 
-    A word that is nobody's name may be a protocol. Then it means the only inbound that speaks it, whatever
-    its number, or the one that has the number of the service's own port.
+    A text that no inbound has as its name may be a protocol. Then the only inbound with this protocol is
+    meant, or among several the one with the number of the service's own port.
     """
-    chosen = [inbound for inbound in inbounds if inbound.section in sections]
-    named = [inbound for inbound in chosen if target in (inbound.port, inbound.name, inbound.section)]
+    selector = [inbound for inbound in inbounds if inbound.section in sections]
+    named = [inbound for inbound in selector if target in (inbound.port, inbound.name, inbound.section)]
     if named or not target:
         return named
-    alike = [inbound for inbound in chosen if inbound.protocol == target]
+    alike = [inbound for inbound in selector if inbound.protocol == target]
     return alike if len(alike) == 1 else [inbound for inbound in alike if inbound.port == number]
 
 
@@ -160,8 +160,8 @@ def is_ip(text: str) -> bool:
 def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
     """The MeshServices behind a MeshMultiZoneService."""
     resource = world.RESOURCES.get(db, service)
-    chosen = ((resource.spec.get("selector") or {}).get("meshService") or {}) if resource else {}
-    wanted = pairs(chosen.get("matchLabels"))
+    selector = ((resource.spec.get("selector") or {}).get("meshService") or {}) if resource else {}
+    wanted = pairs(selector.get("matchLabels"))
     return world.labelled(db, service.mesh, "MeshService", wanted) if wanted else ()
 
 
@@ -190,21 +190,21 @@ def of(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:
 
 @question
 def identities(db: Db, destination: Key) -> tuple[str, ...]:
-    """The SPIFFE identities by which a destination's proxies are known, sorted."""
+    """The SPIFFE ids that a destination's proxies may have, sorted."""
     if destination.kind == "MeshMultiZoneService":
         services = multi_zone_services(db, destination)
         return tuple(sorted({each for key in services for each in identities(db, key)}))
     resource = world.RESOURCES.get(db, destination)
-    said = (resource.spec.get("identities") or ()) if resource else ()
-    if said:
-        return tuple(sorted(_identity(destination.mesh, each) for each in said))
+    listed = (resource.spec.get("identities") or ()) if resource else ()
+    if listed:
+        return tuple(sorted(_identity(destination.mesh, each) for each in listed))
     service = dict(_selector(db, destination).tags).get(tags.SERVICE)
     if service:
         return (f"spiffe://{destination.mesh}/{service}",)
-    return tuple(sorted(set(_served(db, destination))))
+    return tuple(sorted(set(_proxy_identities(db, destination))))
 
 
-def _served(db: Db, destination: Key) -> Iterator[str]:
+def _proxy_identities(db: Db, destination: Key) -> Iterator[str]:
     for key, sections in selected(db, destination):
         proxy = world.proxy(db, key)
         if proxy is None:
@@ -216,6 +216,6 @@ def _served(db: Db, destination: Key) -> Iterator[str]:
             yield f"spiffe://{destination.mesh}/{service}"
 
 
-def _identity(mesh: str, said: Json) -> str:
-    value = str(said.get("value") or "")
-    return value if said.get("type") == "SpiffeID" else f"spiffe://{mesh}/{value}"
+def _identity(mesh: str, identity: Json) -> str:
+    value = str(identity.get("value") or "")
+    return value if identity.get("type") == "SpiffeID" else f"spiffe://{mesh}/{value}"

@@ -1,8 +1,8 @@
 """External: how a proxy calls a port of a MeshExternalService: the cluster, and secrets that it needs.
 
-Both shapes are read as one: `destination` as it was first written, and `endpoints` and `tls` beside a single
-`match` as Kuma released it. Certificates and keys stand in the object itself or in a Secret of its mesh. What
-cannot be built is a problem in words, with the field and a way out; nothing else is touched by it.
+Two forms of the spec are supported: with `destination`, as Kuma first designed it, and with `endpoints` and
+`tls` beside a single `match`, as Kuma released it. Certificates and keys are in the object itself or in a
+Secret of its mesh. What cannot be built is reported with the field and what to do; nothing else fails by it.
 
 A port on which programs start TLS themselves gets none from the proxy: `tls` is for the other ports. Kuma's
 mode SkipCA is like SkipAll, since Envoy compares no names in a certificate that anybody may have signed.
@@ -20,7 +20,7 @@ from koguma.core.build import encoding
 from koguma.core.incremental import Db, question
 from koguma.core.world import Port
 from koguma.envoy import external as envoy
-from koguma.envoy.external import Endpoint, San, Tls
+from koguma.envoy.external import ExternalEndpoint, San, Tls
 from koguma.envoy.snapshot import SECRET, Failure, XdsResource
 from koguma.model import reserved_secrets
 from koguma.model.kri import SecretName
@@ -41,7 +41,7 @@ _CERTIFICATE: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[^-]*-
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN ((?!ENCRYPTED)[A-Z0-9 ]*PRIVATE KEY)-----[^-]*-----END \1-----", re.ASCII
 )
-# What leaves a source, and nothing else of it: a Secret may hold a certificate and its key together.
+# Only these PEM blocks of a source are used: a Secret may hold a certificate and its key together.
 _PEM: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "caCert": (_CERTIFICATE, "certificate"),
     "clientCert": (_CERTIFICATE, "certificate"),
@@ -60,48 +60,48 @@ _DOMAIN_LENGTH_MAX: Final = 255
 _PATH_LENGTH_MAX: Final = 107  # what fits into a socket's address
 
 
-class External(msgspec.Struct, frozen=True):
-    """How a port is called; with a `problem` it cannot be, and the parts are empty."""
+class ExternalCluster(msgspec.Struct, frozen=True):
+    """The parts of an external port's cluster, and its secrets; or a problem, and then no parts."""
 
     parts: Mapping[str, Json] = {}  # "cluster" and, where it speaks HTTP, "http_options"
     secrets: tuple[XdsResource, ...] = ()
     problem: str = ""
 
 
-class _Going(msgspec.Struct, frozen=True):
-    """Where calls go, out of either shape; `at` is the path of what was read."""
+class _ExternalDestination(msgspec.Struct, frozen=True):
+    """Where calls go, from either form of the spec, and the path of the fields that say so."""
 
-    at: str
+    path: str
     type: str
-    said: Json
+    fields: Json
 
 
 @question
-def of(db: Db, service: Key, section: str) -> External | None:
+def of(db: Db, service: Key, section: str) -> ExternalCluster | None:
     """How a port of a MeshExternalService is called; None where there is no such port."""
     resource, port = world.RESOURCES.get(db, service), world.port(db, service, section)
     if resource is None or port is None:
         return None
     name = encoding.kri(db, service, port.section)
     if not name:
-        return External(problem="its name cannot be part of an identifier; rename it")
-    going = _going(resource.spec)
-    problems = tuple(_problems(resource.spec, going, port))
+        return ExternalCluster(problem="its name cannot be part of an identifier; rename it")
+    destination = _destination(resource.spec)
+    problems = tuple(_problems(resource.spec, destination, port))
     if problems:
-        return External(problem="; ".join(problems))
-    if going.type == "Passthrough":
-        return External(_parts(envoy.passthrough(name), port))
-    return _regular(db, service, going, port)
+        return ExternalCluster(problem="; ".join(problems))
+    if destination.type == "Passthrough":
+        return ExternalCluster(_parts(envoy.passthrough(name), port))
+    return _regular(db, service, destination, port)
 
 
-def _going(spec: Json) -> _Going:
-    said = spec.get("destination")
-    if said is not None:
-        return _Going("spec.destination", said.get("type") or "Passthrough", said)
+def _destination(spec: Json) -> _ExternalDestination:
+    fields = spec.get("destination")
+    if fields is not None:
+        return _ExternalDestination("spec.destination", fields.get("type") or "Passthrough", fields)
     if spec.get("extension"):
-        return _Going("spec", "Extension", {"extension": spec["extension"]})
+        return _ExternalDestination("spec", "Extension", {"extension": spec["extension"]})
     is_released = isinstance(spec.get("match"), Mapping) or spec.get("endpoints") or spec.get("tls")
-    return _Going("spec", "Regular" if is_released else "Passthrough", spec)
+    return _ExternalDestination("spec", "Regular" if is_released else "Passthrough", spec)
 
 
 def _parts(cluster: Json, port: Port) -> Mapping[str, Json]:
@@ -109,23 +109,23 @@ def _parts(cluster: Json, port: Port) -> Mapping[str, Json]:
     return {"cluster": cluster} if options is None else {"cluster": cluster, "http_options": options}
 
 
-def _problems(spec: Json, going: _Going, port: Port) -> Iterator[str]:
-    """Why there can be no cluster, as far as that stands in the object itself."""
-    for field in _EXCLUDED.get(going.type, ()):
-        if going.said.get(field):
-            at = child(going.at, field)
-            yield f"{at}: does not go with type {going.type}; take it away, or choose another type"
-    match going.type:
+def _problems(spec: Json, destination: _ExternalDestination, port: Port) -> Iterator[str]:
+    """Why there can be no cluster, as far as the object itself says it."""
+    for field in _EXCLUDED.get(destination.type, ()):
+        if destination.fields.get(field):
+            at = child(destination.path, field)
+            yield f"{at}: does not go with type {destination.type}; take it away, or choose another type"
+    match destination.type:
         case "Extension":
-            plugin = (going.said.get("extension") or {}).get("type") or ""
+            plugin = (destination.fields.get("extension") or {}).get("type") or ""
             yield f'no plugin "{plugin}" is installed; install one, or give the service endpoints'
         case "Passthrough":
-            # The address that was called would be the virtual one: the proxy would call itself, forever.
+            # The original destination would be the virtual address: the proxy would call itself in a loop.
             types = {each.get("type") for each in _matches(spec) if each.get("port") == port.number}
             if types == {"InternalVIP"}:
                 yield f"port {port.number}: {_VIRTUAL_ONLY}"
         case _:
-            yield from _endpoint_problems(going, port)
+            yield from _endpoint_problems(destination, port)
 
 
 def _matches(spec: Json) -> Sequence[Json]:
@@ -133,26 +133,28 @@ def _matches(spec: Json) -> Sequence[Json]:
     return (match,) if isinstance(match, Mapping) else match
 
 
-def _endpoint_problems(going: _Going, port: Port) -> Iterator[str]:
-    at = child(going.at, "endpoints")
-    found = _endpoints(going, port)
-    if not found:
+def _endpoint_problems(destination: _ExternalDestination, port: Port) -> Iterator[str]:
+    at = child(destination.path, "endpoints")
+    endpoints = _endpoints(destination, port)
+    if not endpoints:
         yield f"{at}: there are none, so calls have nowhere to go; write one"
-    for index, endpoint in enumerate(found):
+    for index, endpoint in enumerate(endpoints):
         if not _is_address(endpoint):
             yield f'{item(at, index)}.address: "{endpoint.address}" is no IP, domain, or unix:// and a path'
-    if envoy.is_mixed(found):
+    if envoy.is_mixed(endpoints):
         yield f"{at}: {_MIXED}"
 
 
-def _endpoints(going: _Going, port: Port) -> tuple[Endpoint, ...]:
+def _endpoints(destination: _ExternalDestination, port: Port) -> tuple[ExternalEndpoint, ...]:
     return tuple(
-        Endpoint(each.get("address") or "", each.get("port") or port.number, each.get("priority") or 0)
-        for each in going.said.get("endpoints") or ()
+        ExternalEndpoint(
+            each.get("address") or "", each.get("port") or port.number, each.get("priority") or 0
+        )
+        for each in destination.fields.get("endpoints") or ()
     )
 
 
-def _is_address(endpoint: Endpoint) -> bool:
+def _is_address(endpoint: ExternalEndpoint) -> bool:
     if endpoint.address.startswith(envoy.UNIX):
         return 0 < len(endpoint.path.encode()) <= _PATH_LENGTH_MAX
     if endpoint.ip:
@@ -160,55 +162,55 @@ def _is_address(endpoint: Endpoint) -> bool:
     return len(endpoint.address) <= _DOMAIN_LENGTH_MAX and _DOMAIN.fullmatch(endpoint.address) is not None
 
 
-def _regular(db: Db, service: Key, going: _Going, port: Port) -> External:
-    name, endpoints = encoding.kri(db, service, port.section), _endpoints(going, port)
-    said = going.said.get("tls") or {}
-    if not said.get("enabled") or port.protocol == "tls":
-        return External(_parts(envoy.cluster(name, endpoints), port))
-    at = child(going.at, "tls")
-    texts = _texts(db, service, said, at)
-    tls = _tls(said, texts, _secret_name(db, service))
+def _regular(db: Db, service: Key, destination: _ExternalDestination, port: Port) -> ExternalCluster:
+    name, endpoints = encoding.kri(db, service, port.section), _endpoints(destination, port)
+    tls_spec = destination.fields.get("tls") or {}
+    if not tls_spec.get("enabled") or port.protocol == "tls":
+        return ExternalCluster(_parts(envoy.cluster(name, endpoints), port))
+    at = child(destination.path, "tls")
+    sources = _sources(db, service, tls_spec, at)
+    tls = _tls(tls_spec, sources, _secret_name(db, service))
     problems = [
-        *(each.problem for each in texts.values() if each.problem),
+        *(each.problem for each in sources.values() if each.problem),
         *_name_problems(endpoints, tls, at),
     ]
     if problems:
-        return External(problem="; ".join(problems))
-    made = tuple(_certificate(db, service, tls, texts))
-    refused = [each.text for each in made if isinstance(each, Failure)]
+        return ExternalCluster(problem="; ".join(problems))
+    encoded = tuple(_certificate(db, service, tls, sources))
+    refused = [each.text for each in encoded if isinstance(each, Failure)]
     if refused:
-        return External(problem="; ".join(refused))
-    secrets = tuple(each for each in made if isinstance(each, XdsResource))
-    return External(_parts(envoy.cluster(name, endpoints, tls), port), secrets)
+        return ExternalCluster(problem="; ".join(refused))
+    secrets = tuple(each for each in encoded if isinstance(each, XdsResource))
+    return ExternalCluster(_parts(envoy.cluster(name, endpoints, tls), port), secrets)
 
 
-def _tls(said: Json, texts: "_Texts", secret_name: str) -> Tls:
-    verification, version = said.get("verification") or {}, said.get("version") or {}
+def _tls(spec: Json, sources: "_Sources", secret_name: str) -> Tls:
+    verification, version = spec.get("verification") or {}, spec.get("version") or {}
     skips_names = verification.get("skip") or verification.get("mode") == "SkipSAN"
     return Tls(
         version_min=_VERSIONS.get(version.get("min") or "", ""),
         version_max=_VERSIONS.get(version.get("max") or "", ""),
-        allow_renegotiation=bool(said.get("allowRenegotiation")),
-        checks_ca=_checks_ca(said),
+        allow_renegotiation=bool(spec.get("allowRenegotiation")),
+        checks_ca=_checks_ca(spec),
         checks_names=not skips_names,
         server_name=(verification.get("serverName") or "").lower().removesuffix("."),
         sans=tuple(_san(each) for each in verification.get("subjectAltNames") or ()),
-        ca=texts["caCert"].text if "caCert" in texts else "",
-        certificate=secret_name if "clientCert" in texts else "",
+        ca=sources["caCert"].text if "caCert" in sources else "",
+        certificate=secret_name if "clientCert" in sources else "",
     )
 
 
-def _checks_ca(said: Json) -> bool:
-    return (said.get("verification") or {}).get("mode") not in ("SkipCA", "SkipAll")
+def _checks_ca(tls_spec: Json) -> bool:
+    return (tls_spec.get("verification") or {}).get("mode") not in ("SkipCA", "SkipAll")
 
 
-def _san(said: Json) -> San:
-    if isinstance(said, str):
-        return San(said)
-    return San(said.get("value") or "", said.get("type") == "Prefix")
+def _san(name: Json) -> San:
+    if isinstance(name, str):
+        return San(name)
+    return San(name.get("value") or "", name.get("type") == "Prefix")
 
 
-def _name_problems(endpoints: Sequence[Endpoint], tls: Tls, at: str) -> Iterator[str]:
+def _name_problems(endpoints: Sequence[ExternalEndpoint], tls: Tls, at: str) -> Iterator[str]:
     if envoy.is_nameless(endpoints, tls):
         yield f"{at}.verification: {_NAMELESS}"
     for index, san in enumerate(tls.sans):
@@ -217,24 +219,24 @@ def _name_problems(endpoints: Sequence[Endpoint], tls: Tls, at: str) -> Iterator
             yield f"{path}: is empty; write a name, or take it away"
 
 
-class _Source(msgspec.Struct, frozen=True):
+class _PemSource(msgspec.Struct, frozen=True):
     """A certificate or key as PEM, or why there is none."""
 
     text: str = ""
     problem: str = ""
 
 
-_Texts = Mapping[str, _Source]
+_Sources = Mapping[str, _PemSource]
 
 
-def _texts(db: Db, service: Key, said: Json, at: str) -> _Texts:
-    """The certificates and keys that are needed, by field; one that is not used may be missing."""
-    verification = said.get("verification") or {}
-    found = {}
+def _sources(db: Db, service: Key, tls_spec: Json, at: str) -> _Sources:
+    """The certificates and keys that are used, by field."""
+    verification = tls_spec.get("verification") or {}
+    sources = {}
     for field, (pattern, what) in _PEM.items():
-        inside = not said.get(field)  # where Kuma has it
-        source = verification.get(field) if inside else said.get(field)
-        if not source or (field == "caCert" and not _checks_ca(said)):
+        inside = not tls_spec.get(field)  # Kuma has it in `verification`
+        source = verification.get(field) if inside else tls_spec.get(field)
+        if not source or (field == "caCert" and not _checks_ca(tls_spec)):
             continue
         path = child(child(at, "verification") if inside else at, field)
         text, problem = _text(db, service, source)
@@ -242,21 +244,21 @@ def _texts(db: Db, service: Key, said: Json, at: str) -> _Texts:
         if not problem and not blocks:
             problem = f"holds no {what} as PEM"
         kept = "".join(f"{block}\n" for block in (blocks[:1] if field == "clientKey" else blocks))
-        found[field] = _Source(kept, f"{path}: {problem}" if problem else "")
-    if ("clientCert" in found) != ("clientKey" in found):
-        found["clientCert"] = _Source("", f"{at}: clientCert and clientKey must both be there, or none")
-    return found
+        sources[field] = _PemSource(kept, f"{path}: {problem}" if problem else "")
+    if ("clientCert" in sources) != ("clientKey" in sources):
+        sources["clientCert"] = _PemSource("", f"{at}: clientCert and clientKey must both be there, or none")
+    return sources
 
 
 def _text(db: Db, service: Key, source: Json) -> tuple[str, str]:
-    """What a data source holds, in any of its spellings; or what is wrong with it."""
+    """The text of a data source, in any of its forms; or what is wrong with it."""
     name, text = _chosen(source)
     if name and reserved_secrets.is_reserved(name):  # stored before that was refused, or past the API
         return "", f'"{name}" {reserved_secrets.MESSAGE}'
     if name:
-        found = _secret(db, service.mesh, service.zone, name)
+        data = _secret(db, service.mesh, service.zone, name)
         missing = f'there is no Secret "{name}" in mesh "{service.mesh}"; write it, or name another one'
-        return ("", missing) if found is None else (found, "")
+        return ("", missing) if data is None else (data, "")
     return text, "" if text else "names no Secret and holds nothing itself"
 
 
@@ -270,23 +272,23 @@ def _chosen(source: Json) -> tuple[str, str]:
         case None:
             text = source.get("inlineString") or _decoded(source.get("inline") or "")
             return source.get("secret") or "", text
-    return "", ""  # a file or variable of the control plane, which nobody outside may choose
+    return "", ""  # a file or variable of the control plane, which users must not read
 
 
 @question
 def _secret(db: Db, mesh: str, zone: str, name: str) -> str | None:
-    """What a Secret holds: the one from the same zone, or from here, before one from elsewhere."""
+    """The data of a Secret: of the service's zone first, then of this zone, then of any other."""
     here = world.control_plane(db).zone
     keys = [key for key in world.BY_KIND.keys(db, ("Secret", mesh)) if key.name == name]
     for key in sorted(keys, key=lambda key: (key.zone != zone, key.zone != here, key)):
-        found = world.RESOURCES.get(db, key)
-        if found is not None:
-            return _decoded(found.spec.get("data") or "")
+        resource = world.RESOURCES.get(db, key)
+        if resource is not None:
+            return _decoded(resource.spec.get("data") or "")
     return None
 
 
 def _decoded(text: str) -> str:
-    """PEM is plain ASCII; what stands around it may be anything."""
+    """The text of base64 data. PEM is ASCII; what is around it may be anything."""
     try:
         return base64.b64decode(text).decode(errors="replace")
     except ValueError:
@@ -297,8 +299,8 @@ def _secret_name(db: Db, service: Key) -> str:
     return str(SecretName("cert", "secret", encoding.kri(db, service, "")))
 
 
-def _certificate(db: Db, service: Key, tls: Tls, texts: _Texts) -> Iterator[XdsResource | Failure]:
-    """Our certificate comes as a secret of its own, so that a new one touches no connection."""
+def _certificate(db: Db, service: Key, tls: Tls, sources: _Sources) -> Iterator[XdsResource | Failure]:
+    """The client certificate as a secret of its own, so that a new one closes no connection."""
     if tls.certificate:
-        data = envoy.secret(tls.certificate, texts["clientCert"].text, texts["clientKey"].text)
+        data = envoy.secret(tls.certificate, sources["clientCert"].text, sources["clientKey"].text)
         yield encoding.encoded(db, SECRET, tls.certificate, data, origin=str(service))

@@ -1,4 +1,4 @@
-"""Internals: what a proxy has for itself: readiness, names of the mesh, and traffic that nobody described."""
+"""Internals: what Envoy gets for the proxy itself: readiness, admin, DNS, agent settings, passthrough."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ Records = Group[tuple[str, tuple[str, ...]]]
 TTL_SECONDS: Final = 30
 READINESS_SOCKET: Final = "kuma-readiness-reporter.sock"
 CONFIG_SOCKET: Final = "kuma-mesh-metric-config.sock"
-# What of Envoy's admin can be read on the machine itself, beside parts of its configuration.
+# Paths of Envoy's admin that can be read on the machine itself, beside parts of its configuration.
 ADMIN_PATHS: Final = (
     "/certs",
     "/clusters",
@@ -56,61 +56,61 @@ _REFUSED: Final = (
 _DNS_TYPE: Final = "envoy.extensions.filters.udp.dns_filter.v3.DnsFilterConfig"
 
 
-class _Side(msgspec.Struct, frozen=True):
-    """What of a proxy decides what Envoy has for whoever is beside it."""
+class _AgentSpec(msgspec.Struct, frozen=True):
+    """What of a proxy decides the listeners for its agent and its operators."""
 
     workdir: str
     address: str
-    port: int  # where it is asked whether it is ready; 0: nowhere
-    is_told: bool  # whether there is anything to tell to the agent
-    is_on_loopback: bool = False  # apart from the address, which a cast has a mark for
+    port: int  # of readiness and admin; 0: none
+    has_agent_config: bool  # whether the agent reads settings from Envoy
+    is_on_loopback: bool = False  # apart from the address, which is a placeholder in templates
     has_admin_port: bool = False  # whether Envoy's own admin is on that port of the loopback address
-    readiness_port: int = 0  # where the agent says whether it is ready; 0: on a socket
+    readiness_port: int = 0  # where the agent reports whether it is ready; 0: on a socket
 
 
 @question
 def resources(db: Db, proxy: Key, records: Records) -> Bundle:
-    """What a proxy has for itself."""
-    net, node, mine = (
+    """The resources of the proxy itself; `records` are the DNS records of what it can call."""
+    networking, node, proxy_class = (
         network.networking(db, proxy),
         network.node_metadata(db, proxy),
         rules.class_of(db, proxy),
     )
-    if net is None or mine is None:
+    if networking is None or proxy_class is None:
         return encoding.bundled(())
-    net = net.with_redirection_of(node)
-    said = (
-        overlays.whole(db, mine, _told(db, proxy, net, node))
-        if _is_ruled(db, mine)
+    networking = networking.with_redirection_of(node)
+    policy_overlays = (
+        overlays.whole(db, proxy_class, _where(db, proxy, networking, node))
+        if _has_rules(db, proxy_class)
         else overlays.PolicyOverlays()
     )
-    parts, origin = lay.over_parts({}, said.overlays), str(proxy)
+    parts, origin = lay.over_parts({}, policy_overlays.overlays), str(proxy)
     return encoding.bundled(
         (
-            *_beside(db, net, node, records, parts.get("settings") or {}),
-            *passthrough.resources(db, proxy, net, node),
+            *_agent_resources(db, networking, node, records, parts.get("settings") or {}),
+            *passthrough.resources(db, proxy, networking, node),
             *added_resources.clusters(db, parts, origin),
             *added_resources.listeners(db, parts, origin),
-            *said.failures,
+            *policy_overlays.failures,
         )
     )
 
 
 @question
-def _is_ruled(db: Db, mine: ProxyClass) -> bool:
-    """Whether policies say anything about proxies of a class themselves; one thing to read for each."""
-    return bool(rules.whole_proxy(db, mine))
+def _has_rules(db: Db, proxy_class: ProxyClass) -> bool:
+    """Whether policies have entries about the proxies of a class as a whole; one answer to read for each."""
+    return bool(rules.whole_proxy(db, proxy_class))
 
 
-def _told(db: Db, proxy: Key, net: Networking, node: NodeMetadata) -> Where:
-    """What is told to policies about the proxy itself."""
+def _where(db: Db, proxy: Key, networking: Networking, node: NodeMetadata) -> Where:
+    """What the hooks of policies get to know about the proxy itself."""
     return Where(
         "",
         proxy.mesh,
         proxy.zone,
         encoding.kri(db, proxy, ""),
         service=network.own_service(db, proxy),
-        address=net.address,
+        address=networking.address,
         workdir=node.workdir,
         has_mtls=tls.mtls(db, proxy.mesh) is not None,
         kuma_dp=_kuma_dp(db, proxy, node),
@@ -125,82 +125,84 @@ def _kuma_dp(db: Db, proxy: Key, node: NodeMetadata) -> KumaDp | None:
     return KumaDp(socket, node.metrics_certificate, node.metrics_key)
 
 
-def _beside(
-    db: Db, net: Networking, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
+def _agent_resources(
+    db: Db, networking: Networking, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
 ) -> Iterator[XdsResource | Failure]:
-    """What there is for whoever is beside Envoy: whether it is ready, names of the mesh, and settings."""
-    port = (net.admin_port or node.admin_port) if node.workdir else 0
-    if port and not endpoints.is_ip(net.address):
-        text = f'it is asked on "{net.address}", which is no IP; write an IP as networking.address'
+    """The resources for the agent and for operators: readiness and admin, DNS, and settings."""
+    port = (networking.admin_port or node.admin_port) if node.workdir else 0
+    if port and not endpoints.is_ip(networking.address):
+        text = f'it is asked on "{networking.address}", which is no IP; write an IP as networking.address'
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
         port = 0
-    is_told = bool(node.workdir) and (node.has_own_dns or bool(settings))
-    of = _Side(
+    has_agent_config = bool(node.workdir) and (node.has_own_dns or bool(settings))
+    spec = _AgentSpec(
         node.workdir,
-        net.address,
+        networking.address,
         port,
-        is_told,
-        is_on_loopback=bool(port) and net.address == network.LOOPBACK,
+        has_agent_config,
+        is_on_loopback=bool(port) and networking.address == network.LOOPBACK,
         has_admin_port=bool(port) and not node.is_own_agent,
         readiness_port=0 if not port or node.has_readiness_socket else node.readiness_port,
     )
-    made: tuple[XdsResource | Failure, ...] = _from_template(db, of) or tuple(_built(db, of))
-    yield from made[:-1] if is_told else made
-    uses_names = bool(net.redirect_outbound) or node.binds_outbounds
+    built: tuple[XdsResource | Failure, ...] = _from_template(db, spec) or tuple(_built(db, spec))
+    yield from built[:-1] if has_agent_config else built
+    uses_names = bool(networking.redirect_outbound) or node.binds_outbounds
     if node.dns_port and uses_names and not (node.has_own_dns and node.workdir):
-        # Names of the mesh, answered by Envoy itself where the agent beside it does not. They lead to virtual
-        # addresses, so without these nobody asks. kuma-dp names a port for DNS even where DNS is off.
+        # Envoy answers DNS itself where the agent does not. The names lead to virtual addresses, so without
+        # these they are of no use. kuma-dp reports a DNS port even where DNS is off.
         yield encoding.encoded(db, snapshot.LISTENER, names.DNS, _dns(node, records))
-    if is_told:
-        yield made[-1]
-        yield _told_of_names(db, records) if not settings else _told_all(db, node, records, settings)
+    if has_agent_config:
+        yield built[-1]
+        yield _dns_config(db, records) if not settings else _agent_config(db, node, records, settings)
 
 
-def _from_template(db: Db, of: _Side) -> tuple[XdsResource, ...] | None:
-    """The pieces of a proxy out of a cast; None where there is none."""
-    texts = of.workdir, of.address
-    marked = resource_template.placeholders(texts)
-    found = (
-        _templates(db, msgspec.structs.replace(of, workdir=marked[0], address=marked[1])) if marked else None
-    )
-    return found.filled(texts) if found else None
+def _from_template(db: Db, spec: _AgentSpec) -> tuple[XdsResource, ...] | None:
+    """The resources of a proxy from a template; None where there is none."""
+    texts = spec.workdir, spec.address
+    placeholders = resource_template.placeholders(texts)
+    if placeholders is None:
+        return None
+    workdir, address = placeholders
+    templates = _templates(db, msgspec.structs.replace(spec, workdir=workdir, address=address))
+    return templates.filled(texts) if templates else None
 
 
 @question
-def _templates(db: Db, of: _Side) -> resource_template.ResourceTemplates | None:
-    """What proxies have that differ in their addresses only."""
+def _templates(db: Db, spec: _AgentSpec) -> resource_template.ResourceTemplates | None:
+    """Templates for proxies that differ in their addresses only."""
 
     def make(texts: resource_template.Texts) -> Iterator[XdsResource | Failure]:
         workdir, address = texts
-        return _built(db, msgspec.structs.replace(of, workdir=workdir, address=address))
+        return _built(db, msgspec.structs.replace(spec, workdir=workdir, address=address))
 
     return resource_template.checked(encoding.encoder(db), make, 2)
 
 
-def _built(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
-    if of.port:
-        yield from _admin(db, of)
-    if of.is_told:
-        # Apart from its listener, what is told is the same for many proxies, and a new name drains nothing.
+def _built(db: Db, spec: _AgentSpec) -> Iterator[XdsResource | Failure]:
+    if spec.port:
+        yield from _admin(db, spec)
+    if spec.has_agent_config:
+        # The configuration is in routes apart from the listener: many proxies share it, and a new DNS record
+        # drains no listener.
         needs = ((snapshot.ROUTES, names.DYNAMIC_CONFIG),)
-        yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(of), needs)
+        yield encoding.own(db, snapshot.LISTENER, names.DYNAMIC_CONFIG, _dynamic_config(spec), needs)
 
 
-def _admin(db: Db, of: _Side) -> Iterator[XdsResource | Failure]:
-    """The admin port: whether the proxy is ready, to whoever asks; on the machine itself, a little more."""
-    at = proto_json.address(network.LOOPBACK, of.readiness_port)
-    at = at if of.readiness_port else proto_json.pipe(f"{of.workdir}/{READINESS_SOCKET}")
+def _admin(db: Db, spec: _AgentSpec) -> Iterator[XdsResource | Failure]:
+    """The admin port: readiness for everybody; on the machine itself, the read-only part of Envoy's admin."""
+    at = proto_json.address(network.LOOPBACK, spec.readiness_port)
+    at = at if spec.readiness_port else proto_json.pipe(f"{spec.workdir}/{READINESS_SOCKET}")
     yield encoding.own(db, snapshot.CLUSTER, names.READINESS, _cluster_at(names.READINESS, at))
     needs = ((snapshot.CLUSTER, names.READINESS),)
-    if not of.is_on_loopback:  # where Envoy listens itself, or the listener below does
+    if not spec.is_on_loopback:  # there Envoy itself listens, or the listener below
         config = _route_configuration(names.ADMIN, [_READY])
-        listener = _admin_listener(names.ADMIN, of.address, of.port, config)
+        listener = _admin_listener(names.ADMIN, spec.address, spec.port, config)
         yield encoding.own(db, snapshot.LISTENER, names.ADMIN, listener, needs)
-    if not of.has_admin_port:
-        admin = proto_json.pipe(f"{of.workdir}/{ADMIN_SOCKET}")
+    if not spec.has_admin_port:
+        admin = proto_json.pipe(f"{spec.workdir}/{ADMIN_SOCKET}")
         yield encoding.own(db, snapshot.CLUSTER, names.ADMIN, _cluster_at(names.ADMIN, admin))
         name = names.ADMIN_LOOPBACK
-        listener = _admin_listener(name, network.LOOPBACK, of.port, _admin_routes(name))
+        listener = _admin_listener(name, network.LOOPBACK, spec.port, _admin_routes(name))
         yield encoding.own(db, snapshot.LISTENER, name, listener, (*needs, (snapshot.CLUSTER, names.ADMIN)))
 
 
@@ -210,15 +212,15 @@ def _admin_listener(name: str, address: str, port: int, config: Data) -> Data:
         "stat_prefix": name,
         "address": proto_json.address(address, port),
         **skeletons.EXCLUSIVE,
-        "filter_chains": [{"filters": _answering(name, route_config=config)}],
+        "filter_chains": [{"filters": _http_filters(name, route_config=config)}],
     }
 
 
 def _admin_routes(name: str) -> Data:
     """What of Envoy's admin can be read on the machine itself.
 
-    Nothing can be changed. Hosts are named, so that no web page reads them by a name of its own; and of the
-    configuration only what came from the control plane is shown, since the bootstrap holds the token.
+    Nothing can be changed. Only local host names are served, so that no web page reads it by DNS rebinding;
+    and of the configuration only what came over xDS is shown, since the bootstrap holds the token.
     """
     read = {"name": ":method", "string_match": {"exact": "GET"}}
     matches: list[Data] = [{"path": path, "headers": [read]} for path in ADMIN_PATHS]
@@ -249,8 +251,8 @@ def _cluster_at(name: str, address: Data) -> Data:
     }
 
 
-def _answering(name: str, **routes: Data) -> list[Data]:
-    """The filters of a listener for whoever is beside the proxy."""
+def _http_filters(name: str, **routes: Data) -> list[Data]:
+    """The filters of a listener for the agent and operators."""
     hcm = {"stat_prefix": name, "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT], **routes}
     return skeletons.chain({"hcm": hcm, "http_filters": skeletons.http_filters("http")})
 
@@ -260,46 +262,46 @@ def _route_configuration(name: str, routes: list[Data]) -> Data:
     return {"name": name, "virtual_hosts": [host], "validate_clusters": False}
 
 
-def _told_all(
+def _agent_config(
     db: Db, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
 ) -> XdsResource | Failure:
-    """What the agent beside Envoy is told, by path: names of the mesh, and what policies want of it."""
+    """The configuration that the agent fetches from Envoy, by path: DNS records, and settings of policies."""
     bodies = {path: _body(settings[path]) for path in sorted(settings)}
     if node.has_own_dns:
-        bodies["/dns"] = answer(db, records)
-    return _answering_all(db, tuple(bodies.items()))
+        bodies["/dns"] = dns_body(db, records)
+    return _config_routes(db, tuple(bodies.items()))
 
 
 @question
-def _told_of_names(db: Db, records: Records) -> XdsResource | Failure:
-    """The same where policies want nothing, which is one thing to read for most proxies."""
-    return _answering_all(db, (("/dns", answer(db, records)),))
+def _dns_config(db: Db, records: Records) -> XdsResource | Failure:
+    """The same without settings of policies, which is one answer for most proxies."""
+    return _config_routes(db, (("/dns", dns_body(db, records)),))
 
 
 @question
-def _answering_all(db: Db, bodies: tuple[tuple[str, str], ...]) -> XdsResource | Failure:
-    """What is told, as a piece that all who are told the same share."""
+def _config_routes(db: Db, bodies: tuple[tuple[str, str], ...]) -> XdsResource | Failure:
+    """The routes that serve the configuration, which all agents with the same one share."""
     return encoding.own(db, snapshot.ROUTES, names.DYNAMIC_CONFIG, _answers(dict(bodies)))
 
 
 @question
-def answer(_db: Db, records: Records) -> str:
-    """What the agent beside Envoy is told of names."""
+def dns_body(_db: Db, records: Records) -> str:
+    """The DNS records for the agent, as JSON."""
     rows = [{"name": name, "ips": list(ips)} for name, ips in records]
     return _body({"records": rows, "ttl": TTL_SECONDS})
 
 
-def _body(told: Json) -> str:
-    return json.dumps(told, separators=(",", ":"))
+def _body(config: Json) -> str:
+    return json.dumps(config, separators=(",", ":"))
 
 
-def _dynamic_config(of: _Side) -> Data:
+def _dynamic_config(spec: _AgentSpec) -> Data:
     name = names.DYNAMIC_CONFIG
     return {
         "name": name,
         "stat_prefix": name,
-        "address": proto_json.pipe(f"{of.workdir}/{CONFIG_SOCKET}"),
-        "filter_chains": [{"filters": _answering(name, rds=skeletons.rds(name))}],
+        "address": proto_json.pipe(f"{spec.workdir}/{CONFIG_SOCKET}"),
+        "filter_chains": [{"filters": _http_filters(name, rds=skeletons.rds(name))}],
     }
 
 
@@ -311,7 +313,7 @@ def _answers(bodies: Mapping[str, str]) -> Data:
 
 
 def _versioned(path: str, body: str) -> Iterator[Data]:
-    """The routes of an answer that is not given again to whoever names its version."""
+    """The routes of a body with an ETag: 304 for an agent that has this version already."""
     tag = hashlib.sha256(body.encode()).hexdigest()
     unchanged = {"name": "If-None-Match", "string_match": {"exact": tag}}
     yield {"match": {"path": path, "headers": [unchanged]}, "direct_response": {"status": 304}}

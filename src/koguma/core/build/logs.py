@@ -1,4 +1,4 @@
-"""Logs: the loggers of a listener, out of what policies say about its port and about routes to it."""
+"""Logs: the access logs of a listener, from the overlays of its port and of the routes to it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,28 +13,32 @@ _PART = "access_logs"
 
 
 def with_logs(parts: Parts, on_routes: Mapping[str, PolicyOverlays] | None = None) -> Parts:
-    """The parts of a listener with its loggers in them; `on_routes` is what is said about routes, by name.
+    """The parts of a listener with its access logs; `on_routes` are the overlays of routes, by route name.
 
-    Loggers of a route come with the clusters that they need.
+    Access logs of a route come with the clusters that they need.
     """
-    of_routes = {name: lay.over_parts({}, said.overlays) for name, said in (on_routes or {}).items()}
-    added = _added((parts, *of_routes.values()))
+    of_routes = {
+        name: lay.over_parts({}, policy_overlays.overlays)
+        for name, policy_overlays in (on_routes or {}).items()
+    }
+    clusters = _clusters((parts, *of_routes.values()))
     logs = list(
-        _chosen(parts.get(_PART) or {}, {name: on.get(_PART) or {} for name, on in of_routes.items()})
+        _filtered(parts.get(_PART) or {}, {name: on.get(_PART) or {} for name, on in of_routes.items()})
     )
-    made = {**parts, "clusters": added} if added else parts
+    parts = {**parts, "clusters": clusters} if clusters else parts
     if not logs:
-        return made
-    place = "hcm" if "hcm" in made else "tcp"
-    own = made[place].get("access_log") or ()
-    return {**made, place: {**made[place], "access_log": [*own, *logs]}}
+        return parts
+    part = "hcm" if "hcm" in parts else "tcp"
+    own = parts[part].get("access_log") or ()
+    return {**parts, part: {**parts[part], "access_log": [*own, *logs]}}
 
 
-def _added(all_parts: tuple[Parts, ...]) -> Data:
+def _clusters(all_parts: tuple[Parts, ...]) -> Data:
     return {name: data for parts in all_parts for name, data in (parts.get("clusters") or {}).items()}
 
 
-def _chosen(logs: Mapping[str, Json], by_route: Mapping[str, Mapping[str, Json]]) -> Iterator[Data]:
+def _filtered(logs: Mapping[str, Json], by_route: Mapping[str, Mapping[str, Json]]) -> Iterator[Data]:
+    """The logs of a port for requests of no other route, and those of routes with logs of their own."""
     other = {name: own for name, own in sorted(by_route.items()) if own != logs}
     for log in logs.values():
         yield access_logs.not_on_routes(log, other) if other else log

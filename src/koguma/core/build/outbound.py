@@ -29,7 +29,7 @@ class Outbounds(msgspec.Struct, frozen=True):
     """What proxies of a class get in order to call others; endpoints are built apart, for the ports named."""
 
     bundle: Bundle
-    assigned: Group[Group[LoadAssignmentSpec]]
+    load_assignments: Group[Group[LoadAssignmentSpec]]
 
 
 @question
@@ -37,7 +37,7 @@ def resources(
     db: Db,
     proxy_class: ProxyClass,
     ports: Group[OutboundPort],
-    caller: ClientContext,
+    client: ClientContext,
     binding: ListenerBinding,
 ) -> Outbounds:
     """What proxies of a class call; one value for all proxies with equal arguments.
@@ -46,34 +46,34 @@ def resources(
     joins few bundles again.
     """
     listeners = [
-        _joined_listeners(db, batch, caller, binding) for batch in _listener_batches(db, proxy_class, ports)
+        _joined_listeners(db, batch, client, binding) for batch in _listener_batches(db, proxy_class, ports)
     ]
     required = _required_by_shard(db, Group(each.required for each in listeners))
-    clusters = [_joined_clusters(db, batch, caller) for batch in _cluster_batches(db, proxy_class, required)]
+    clusters = [_joined_clusters(db, batch, client) for batch in _cluster_batches(db, proxy_class, required)]
     bundles = (*(each.bundle for each in listeners), *(each.bundle for each in clusters))
-    assigned = Group(chain.from_iterable(each.assigned for each in clusters))
-    return Outbounds(outbound_shards.joined(bundles), assigned)
+    load_assignments = Group(chain.from_iterable(each.load_assignments for each in clusters))
+    return Outbounds(outbound_shards.joined(bundles), load_assignments)
 
 
 @question
 def _joined_listeners(
     db: Db,
     batch: Group[tuple[ShardRules, Group[OutboundPort]]],
-    caller: ClientContext,
+    client: ClientContext,
     binding: ListenerBinding,
 ) -> ListenerShard:
-    shards = [outbound_listeners.listeners(db, rules, ports, caller, binding) for rules, ports in batch]
+    shards = [outbound_listeners.listeners(db, rules, ports, client, binding) for rules, ports in batch]
     required = tuple(chain.from_iterable(shard.required for shard in shards))
     return ListenerShard(outbound_shards.joined(tuple(shard.bundle for shard in shards)), required)
 
 
 @question
 def _joined_clusters(
-    db: Db, batch: Group[tuple[ShardRules, Group[Required]]], caller: ClientContext
+    db: Db, batch: Group[tuple[ShardRules, Group[Required]]], client: ClientContext
 ) -> Outbounds:
-    shards = [outbound_clusters.clusters(db, rules, required, caller) for rules, required in batch]
+    shards = [outbound_clusters.clusters(db, rules, required, client) for rules, required in batch]
     bundle = outbound_shards.joined(tuple(shard.bundle for shard in shards))
-    return Outbounds(bundle, Group(shard.assigned for shard in shards))
+    return Outbounds(bundle, Group(shard.load_assignments for shard in shards))
 
 
 @question

@@ -33,21 +33,21 @@ class ClusterShard(msgspec.Struct, frozen=True):
     """The clusters of some ports, and the ports whose endpoints these need."""
 
     bundle: Bundle
-    assigned: Group[LoadAssignmentSpec]
+    load_assignments: Group[LoadAssignmentSpec]
 
 
 @question
-def clusters(db: Db, rules: ShardRules, required: Group[Required], caller: ClientContext) -> ClusterShard:
+def clusters(db: Db, rules: ShardRules, required: Group[Required], client: ClientContext) -> ClusterShard:
     """The clusters of some ports."""
     built: list[XdsResource | Failure] = []
-    assigned: list[LoadAssignmentSpec] = []
+    load_assignments: list[LoadAssignmentSpec] = []
     for (destination, section), subsets in sorted(_subsets(required).items()):
         entries = (*rules.of(destination, section).entries, *rules.whole)
-        confs = overlays.merged_confs(db, entries, caller.mesh)
-        policy_overlays = one_cluster.laid(db, destination, section, confs, caller)
-        built += one_cluster.cluster(db, ClusterSpec(destination, section, policy_overlays, caller, subsets))
-        assigned += one_cluster.assigned(db, destination, section, entries)
-    return ClusterShard(encoding.bundled(built), Group(assigned))
+        confs = overlays.merged_confs(db, entries, client.mesh)
+        policy_overlays = one_cluster.cluster_overlays(db, destination, section, confs, client)
+        built += one_cluster.cluster(db, ClusterSpec(destination, section, policy_overlays, client, subsets))
+        load_assignments += one_cluster.load_assignments(db, destination, section, entries)
+    return ClusterShard(encoding.bundled(built), Group(load_assignments))
 
 
 def _subsets(

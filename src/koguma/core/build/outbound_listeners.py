@@ -98,7 +98,7 @@ def listeners(
     db: Db,
     shard_rules: ShardRules,
     ports: Group[OutboundPort],
-    caller: ClientContext,
+    client: ClientContext,
     binding: ListenerBinding,
 ) -> ListenerShard:
     """The listeners of some ports, with their routes."""
@@ -106,7 +106,7 @@ def listeners(
     required: dict[int, dict[RequiredCluster, None]] = {}
     for port in ports:
         port_rules = shard_rules.of(port.destination, port.section)
-        spec = _listener_spec(db, port_rules, shard_rules.whole, caller, port.subset)
+        spec = _listener_spec(db, port_rules, shard_rules.whole, client, port.subset)
         outbound = listener(db, spec, port.addresses, binding)
         built += outbound.resources
         for backend in outbound.backends:
@@ -118,11 +118,11 @@ def listeners(
 
 
 def _listener_spec(
-    db: Db, port: PortRules, whole: ByKind, caller: ClientContext, subset: Pairs
+    db: Db, port: PortRules, whole: ByKind, client: ClientContext, subset: Pairs
 ) -> ListenerSpec:
     """A listener's spec; `whole` are entries about whole proxies that act on outbound traffic."""
     protocol = rules.protocol(db, port)
-    where = caller.where(protocol, encoding.kri(db, port.destination, port.section))
+    where = client.where(protocol, encoding.kri(db, port.destination, port.section))
     route_kind = target_ref.TCP_ROUTE if protocol == "tcp" else target_ref.HTTP_ROUTE
     route_overlays = tuple(
         (route.key, _overlays(db, (*entries, *whole), where))
@@ -138,7 +138,7 @@ def _listener_spec(
         port.http,
         port.tcp,
         subset,
-        caller.machine.reads_data,
+        client.machine.reads_data,
     )
 
 

@@ -1,8 +1,8 @@
-"""Passthrough: where the kernel sends all traffic of a service, and what becomes of what nobody described.
+"""Passthrough: the listeners to which the kernel redirects all traffic, and traffic to unknown destinations.
 
-The kernel redirects to one port for each direction. What is meant for one of the other listeners is handed to
-it; the rest goes where it was going, unless the mesh does not want that: then it is closed. What arrives must
-not get around mTLS, so where that is strict only described ports are served, by their one address.
+The kernel redirects to one port for each direction. Envoy hands a connection to the listener of its original
+destination. Where there is none, it goes to its original destination, or is closed where the mesh forbids
+that. Inbound traffic must not get around mTLS: where that is strict, only ports of the Dataplane are served.
 """
 
 from collections.abc import Iterator
@@ -18,64 +18,68 @@ from koguma.envoy.snapshot import Failure, XdsResource
 from koguma.model.overlay import Where
 from koguma.model.resource import Key
 
-_IDLE: Final = "3600s"
+_IDLE_TIMEOUT: Final = "3600s"
 _EVERYWHERE: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - the kernel redirects from every address
-_OWN_CALLS: Final = {4: "127.0.0.6", 6: "::6"}
+_PASSTHROUGH_SOURCE: Final = {4: "127.0.0.6", 6: "::6"}
 _ORIGINAL_DST: Final = proto_json.extension(
     "envoy.filters.listener.original_dst", "envoy.extensions.filters.listener.original_dst.v3.OriginalDst"
 )
 
 
-def resources(db: Db, proxy: Key, net: Networking, node: NodeMetadata) -> Iterator[XdsResource | Failure]:
+def resources(
+    db: Db, proxy: Key, networking: Networking, node: NodeMetadata
+) -> Iterator[XdsResource | Failure]:
     """The listeners that the kernel redirects to, with their clusters."""
-    families = (4, 6) if node.has_ipv6 and net.ip_family != "IPv4" else (4,)
-    inbound, outbound = net.redirect_inbound, net.redirect_outbound
+    families = (4, 6) if node.has_ipv6 and networking.ip_family != "IPv4" else (4,)
+    inbound, outbound = networking.redirect_inbound, networking.redirect_outbound
     if not inbound and not outbound:
         return
-    # A connection to the redirection's own port would go in circles until no file is left to open.
+    # A connection to the port of the redirection itself would loop until no file descriptor is left.
     closed = {
-        "inbound": {inbound, outbound, *guarded(db, proxy)} if passes_in(db, proxy.mesh) else None,
+        "inbound": {inbound, outbound, *strict_ports(db, proxy)} if passes_in(db, proxy.mesh) else None,
         "outbound": {outbound} if passes_out(db, proxy.mesh) else None,
     }
     for direction, port in (("inbound", inbound), ("outbound", outbound)):
         for family in families if port else ():
-            yield from _one(db, direction, family, port, closed[direction])
+            yield from _listener(db, direction, family, port, closed[direction])
 
 
 @question
 def passes_out(db: Db, mesh: str) -> bool:
-    """Whether proxies may call what the mesh does not know."""
-    found = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
-    networking = (found.spec.get("networking") or {}) if found else {}
+    """Whether proxies may call destinations that the mesh does not know."""
+    resource = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
+    networking = (resource.spec.get("networking") or {}) if resource else {}
     return (networking.get("outbound") or {}).get("passthrough") is not False
 
 
 @question
 def passes_in(db: Db, mesh: str) -> bool:
     """Whether ports that no Dataplane describes can be called."""
-    how = tls.mtls(db, mesh)
-    return how is None or how.is_permissive
+    mtls = tls.mtls(db, mesh)
+    return mtls is None or mtls.is_permissive
 
 
 @question
-def guarded(db: Db, proxy: Key) -> tuple[int, ...]:
-    """Ports that only proxies of the mesh may call although the mesh is permissive, by whatever address."""
-    net, seen = network.networking(db, proxy), match.traits(db, proxy)
-    if net is None or seen is None or tls.mtls(db, proxy.mesh) is None:
+def strict_ports(db: Db, proxy: Key) -> tuple[int, ...]:
+    """Ports whose policies require mTLS although the mesh is permissive; on every address of the proxy."""
+    networking, traits = network.networking(db, proxy), match.traits(db, proxy)
+    if networking is None or traits is None or tls.mtls(db, proxy.mesh) is None:
         return ()
-    found = set()
-    for inbound in net.inbounds:
-        said = overlays.inbound_of(db, seen, inbound.section, Where("tcp", proxy.mesh, proxy.zone))
-        modes = [part["mode"] for part in said.part("inbound") if part.get("mode")]
+    ports = set()
+    for inbound in networking.inbounds:
+        policy_overlays = overlays.inbound_of(
+            db, traits, inbound.section, Where("tcp", proxy.mesh, proxy.zone)
+        )
+        modes = [part["mode"] for part in policy_overlays.part("inbound") if part.get("mode")]
         if modes and modes[-1] == "Strict":
-            found |= {inbound.port, inbound.service_port}
-    return tuple(sorted(found))
+            ports |= {inbound.port, inbound.service_port}
+    return tuple(sorted(ports))
 
 
-def _one(
+def _listener(
     db: Db, direction: str, family: int, port: int, closed: set[int] | None
 ) -> Iterator[XdsResource | Failure]:
-    """A listener, and its cluster; `closed` are ports that lead nowhere, None if all do."""
+    """A listener with its cluster; connections to the ports in `closed` are closed, to all ports if None."""
     name = names.passthrough(direction, family)
     if closed is not None:
         yield encoding.encoded(db, snapshot.CLUSTER, name, _cluster(name, direction, family))
@@ -102,14 +106,14 @@ def _cluster(name: str, direction: str, family: int) -> Data:
         "lb_policy": "CLUSTER_PROVIDED",
         "connect_timeout": "5s",
     }
-    if direction == "inbound":  # how the kernel tells these calls from those of everybody else
-        source = {"address": _OWN_CALLS[family], "port_value": 0}
+    if direction == "inbound":  # by this source address the kernel's rules tell these calls from others
+        source = {"address": _PASSTHROUGH_SOURCE[family], "port_value": 0}
         cluster["upstream_bind_config"] = {"source_address": source}
     return cluster
 
 
 def _chain(name: str, cluster: str, port: int = 0) -> Data:
-    filters = skeletons.chain({"tcp": skeletons.tcp_proxy(name, {"cluster": cluster}, _IDLE)})
+    filters = skeletons.chain({"tcp": skeletons.tcp_proxy(name, {"cluster": cluster}, _IDLE_TIMEOUT)})
     return (
         {"filter_chain_match": {"destination_port": port}, "filters": filters}
         if port

@@ -1,7 +1,7 @@
 """Patches: what policies such as MeshProxyPatch change in the finished configuration, as the last step.
 
-A class without patches asks nothing here. Others ask by bundle, so that proxies that share one share what
-becomes of it, and within that by piece, so that a changed endpoint patches no listener again.
+A class without patches asks nothing here. Others ask by bundle, so that proxies that share a bundle share its
+patched form, and within that by resource, so that a changed endpoint patches no listener again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
-# What each bundle of a proxy is for; it is the origin of what is in there, unless a name says another.
+# The origins of bundles, and of their resources (Kuma's word), unless the name of a resource says another.
 OUTBOUND: Final = "outbound"
 INBOUND: Final = "inbound"
 INTERNAL: Final = "internal"
@@ -40,23 +40,23 @@ _ORIGINS: Final[Mapping[str, str]] = {
 }
 _STARTS: Final = tuple(_ORIGINS)
 
-Bundles = Iterable[tuple[str, Bundle]]  # with what each is for
+Bundles = Iterable[tuple[str, Bundle]]  # each with its origin
 
 
-def origin_of(which: str, id_: Id) -> str:
-    """The origin of a piece, by which patches find it."""
+def origin_of(origin: str, id_: Id) -> str:
+    """The origin of a resource, by which modifications match it; `origin` is that of its bundle."""
     name = id_[1]
     if not name.startswith(_STARTS):
-        return which
-    return next(origin for start, origin in _ORIGINS.items() if name.startswith(start))
+        return origin
+    return next(own for start, own in _ORIGINS.items() if name.startswith(start))
 
 
-def entries(db: Db, mine: ProxyClass) -> Entries:
-    """The patches of a class, the least important first."""
+def entries(db: Db, proxy_class: ProxyClass) -> Entries:
+    """The patch entries of a class, in ascending precedence."""
     lists = hooks.modifications(db)
     return tuple(
         entry
-        for kind, chosen in mine.policies
+        for kind, chosen in proxy_class.policies
         if kind in lists
         for entry in rules.default_entries(db, chosen)
     )
@@ -71,9 +71,9 @@ def _patcher(db: Db) -> Patcher:
 
 
 @question
-def modifications(db: Db, found: Entries) -> tuple[Modification, ...]:
-    """What patches change, in order: their lists put together, each entry with its own policy and place."""
-    return tuple(each for entry in found for each in _modifications(db, entry))
+def modifications(db: Db, patch_entries: Entries) -> tuple[Modification, ...]:
+    """The modifications of all entries, in order, each with its policy and path."""
+    return tuple(each for entry in patch_entries for each in _modifications(db, entry))
 
 
 def _modifications(db: Db, entry: ItemId) -> Iterator[Modification]:
@@ -81,9 +81,9 @@ def _modifications(db: Db, entry: ItemId) -> Iterator[Modification]:
     policy = encoding.kri(db, entry.policy, "") or str(entry.policy)
     field = hooks.modifications(db)[entry.policy.kind]
     for number, conf in enumerate(one.conf.get(field) or ()):
-        # What is stored and cannot be read becomes an empty one, which is a failure and keeps no other back.
-        known = conf if _is_readable(world.kind_of(db, entry.policy.kind), field, conf) else {}
-        yield Modification(known, policy, item(child(one.path, field), number))
+        # A stored modification that cannot be read becomes an empty one: a failure that stops no other.
+        readable = conf if _is_readable(world.kind_of(db, entry.policy.kind), field, conf) else {}
+        yield Modification(readable, policy, item(child(one.path, field), number))
 
 
 def _is_readable(kind: Kind, field: str, conf: Json) -> bool:
@@ -95,55 +95,55 @@ def _is_readable(kind: Kind, field: str, conf: Json) -> bool:
 
 
 @question
-def program(db: Db, found: Entries) -> Program:
-    """The same, read with Envoy's own schema; what cannot be read is a failure."""
-    return _patcher(db).program(modifications(db, found))
+def program(db: Db, patch_entries: Entries) -> Program:
+    """The modifications parsed with Envoy's schema; what cannot be parsed is a failure."""
+    return _patcher(db).program(modifications(db, patch_entries))
 
 
 @question
-def _outcome(db: Db, found: Entries, n_before: int, piece: XdsResource, origin: str) -> Outcome:
-    """What becomes of a piece by all changes but the first so many."""
-    return _patcher(db).outcome(program(db, found).changes[n_before:], piece, origin)
+def _outcome(db: Db, patch_entries: Entries, n_before: int, resource: XdsResource, origin: str) -> Outcome:
+    """A resource after all changes but the first so many."""
+    return _patcher(db).outcome(program(db, patch_entries).changes[n_before:], resource, origin)
 
 
 @question
-def _patched(db: Db, found: Entries, bundle: Bundle, which: str) -> Patched:
+def _patched(db: Db, patch_entries: Entries, bundle: Bundle, origin: str) -> Patched:
     return patch.over(
-        program(db, found),
+        program(db, patch_entries),
         bundle.resources,
-        partial(origin_of, which),
-        partial(_outcome, db, found),
-        is_home=which == OUTBOUND,
+        partial(origin_of, origin),
+        partial(_outcome, db, patch_entries),
+        is_home=origin == OUTBOUND,
     )
 
 
 @question
-def applied(db: Db, found: Entries, bundle: Bundle, which: str) -> Bundle:
+def applied(db: Db, patch_entries: Entries, bundle: Bundle, origin: str) -> Bundle:
     """A bundle with patches applied; the very same one where they change nothing in it."""
-    made = _patched(db, found, bundle, which)
-    if not (made.policies or made.failures):
+    patched = _patched(db, patch_entries, bundle, origin)
+    if not (patched.policies or patched.failures):
         return bundle
-    return Bundle(made.resources, (*bundle.failures, *made.failures))
+    return Bundle(patched.resources, (*bundle.failures, *patched.failures))
 
 
-def touching(db: Db, found: Entries, bundle: Bundle, which: str) -> Mapping[Id, tuple[str, ...]]:
-    """The policies (by KRI) that changed, added or removed a piece of a bundle, by piece."""
-    return _patched(db, found, bundle, which).policies
+def touching(db: Db, patch_entries: Entries, bundle: Bundle, origin: str) -> Mapping[Id, tuple[str, ...]]:
+    """The policies (by KRI) that changed, added or removed a resource of a bundle, by resource."""
+    return _patched(db, patch_entries, bundle, origin).policies
 
 
-def over(db: Db, mine: ProxyClass, bundles: Bundles) -> tuple[Bundle, ...]:
+def over(db: Db, proxy_class: ProxyClass, bundles: Bundles) -> tuple[Bundle, ...]:
     """What the proxies of a class get, with their patches applied."""
-    found = entries(db, mine)
-    if not found:
+    patch_entries = entries(db, proxy_class)
+    if not patch_entries:
         return tuple(bundle for _, bundle in bundles)
-    return tuple(applied(db, found, bundle, which) for which, bundle in bundles)
+    return tuple(applied(db, patch_entries, bundle, origin) for origin, bundle in bundles)
 
 
-def touching_any(db: Db, mine: ProxyClass, bundles: Bundles) -> Mapping[Id, tuple[str, ...]]:
+def touching_any(db: Db, proxy_class: ProxyClass, bundles: Bundles) -> Mapping[Id, tuple[str, ...]]:
     """The same for all that the proxies of a class get."""
     policies: dict[Id, tuple[str, ...]] = {}
-    found = entries(db, mine)
-    for which, bundle in bundles if found else ():
-        for id_, each in touching(db, found, bundle, which).items():
-            policies.setdefault(id_, each)  # an added piece is known best where it is at home, which is first
+    patch_entries = entries(db, proxy_class)
+    for origin, bundle in bundles if patch_entries else ():
+        for id_, each in touching(db, patch_entries, bundle, origin).items():
+            policies.setdefault(id_, each)  # an added resource belongs to the first bundle
     return policies

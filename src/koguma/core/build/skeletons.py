@@ -1,4 +1,4 @@
-"""Shape: the skeletons of listeners that inbounds and outbounds share, as plain Envoy data."""
+"""Skeletons: the parts of listeners that inbounds and outbounds share, before policies change them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -24,19 +24,19 @@ _LOOPBACK: Final = [
 ]
 
 # By default Envoy listens with SO_REUSEPORT, and the kernel spreads the connections of a port over all
-# processes that listen on it so: calls to one proxy would be answered by another one, in silence. Without it
-# the second one gets "Address already in use". The workers of one Envoy share the socket either way.
+# processes that do so: another proxy on the machine would silently take connections of this one. Without it
+# the second proxy gets "Address already in use". The workers of one Envoy share the socket either way.
 EXCLUSIVE: Final[Data] = {"enable_reuse_port": False}
 
-# An inbound without a port does not exist; it is what a connection gets that may go nowhere.
+# A cluster that does not exist: Envoy closes connections that are routed to it.
 NOWHERE: Final = "_kuma_no_destination"
 
 
 class ListenerBinding(msgspec.Struct, frozen=True):
     """Whether Envoy binds a listener's addresses itself, and whether other processes may bind them too.
 
-    Envoy refuses a change of `is_shared` while it has the listener, so it follows from what stays the same
-    for as long as an Envoy runs.
+    Envoy refuses a change of `is_shared` for a listener that it has, so it depends only on what is constant
+    while an Envoy runs.
     """
 
     is_bound: bool = True
@@ -44,7 +44,7 @@ class ListenerBinding(msgspec.Struct, frozen=True):
 
 
 def hcm(name: str) -> Data:
-    """An HTTP connection manager whose routes come by themselves."""
+    """An HTTP connection manager whose routes are sent apart (RDS)."""
     return {
         "stat_prefix": name,
         "rds": rds(name),
@@ -56,7 +56,7 @@ def hcm(name: str) -> Data:
 
 
 def rds(name: str) -> Data:
-    """Where routes come from that come by themselves."""
+    """The RDS source of a route configuration."""
     return {"route_config_name": name, "config_source": proto_json.ADS}
 
 
@@ -66,15 +66,15 @@ def http_filters(protocol: str) -> Data:
     return {**grpc, filters.ROUTER: _ROUTER}
 
 
-def tcp_proxy(name: str, target: Json, idle: str) -> Data:
-    """A proxy of bytes to a cluster, or to several by weight."""
-    return {"stat_prefix": name, "idle_timeout": idle, **target}
+def tcp_proxy(name: str, target: Json, idle_timeout: str) -> Data:
+    """A TcpProxy to a cluster, or to weighted clusters."""
+    return {"stat_prefix": name, "idle_timeout": idle_timeout, **target}
 
 
 def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
-    """The network filters of a filter chain out of the parts of a skeleton.
+    """The network filters of a filter chain, from the parts of a skeleton.
 
-    Whole filters have their configuration elsewhere; they are HTTP filters where there are requests.
+    `whole` are filters with their own configuration source: HTTP filters where the protocol is HTTP.
     """
     configs = dict(parts.get("network_filters") or {})
     if "hcm" not in parts:

@@ -44,7 +44,7 @@ def whole(own_bundles: OwnBundles, shared_bundles: tuple[Bundle, Bundle]) -> Sna
 def shared(db: Db, spec: OutboundSpec) -> tuple[Bundle, Bundle]:
     """What all proxies with this spec get: how they call others, and the endpoints of these."""
     outbounds, client = spec.outbounds(db), spec.client
-    endpoints = clusters.assignments(db, outbounds.assigned, client.zone, client.affinity)
+    endpoints = clusters.assignments(db, outbounds.load_assignments, client.zone, client.affinity)
     (patched,) = patches.over(db, spec.proxy_class, ((patches.OUTBOUND, outbounds.bundle),))
     return patched, endpoints
 

@@ -1,7 +1,7 @@
 """TLS between proxies: whether a mesh has it, and the contexts of both ends.
 
-Certificates and the mesh's CAs always come as secrets of their own, never inside a listener or cluster: so
-they rotate without touching a connection.
+Certificates and the mesh's CAs are always sent as secrets of their own (SDS), never inside a listener or
+cluster, so that they rotate without closing a connection.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
-ALPN: Final = "kuma"  # says that this is a proxy of a mesh, not a program that speaks TLS itself
+ALPN: Final = "kuma"  # tells proxies of a mesh from programs that speak TLS themselves
 _TLS: Final = "envoy.extensions.transport_sockets.tls.v3"
 _SNI_LENGTH_MAX: Final = 253
 
-# Envoy as a client stops at TLS 1.2 unless told otherwise.
+# Envoy as a client uses TLS 1.2 at most by default.
 _CLIENT_VERSIONS: Final[Data] = {
     "tls_minimum_protocol_version": "TLSv1_2",
     "tls_maximum_protocol_version": "TLSv1_3",
@@ -40,10 +40,10 @@ class Mtls(msgspec.Struct, frozen=True):
 @question
 def mtls(db: Db, mesh: str) -> Mtls | None:
     """How a mesh does mTLS; None where it is off."""
-    found = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
-    said = (found.spec.get("mtls") or {}) if found else {}
-    enabled = said.get("enabledBackend")
-    for backend in said.get("backends") or ():
+    resource = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
+    spec = (resource.spec.get("mtls") or {}) if resource else {}
+    enabled = spec.get("enabledBackend")
+    for backend in spec.get("backends") or ():
         if enabled and backend.get("name") == enabled:
             return Mtls(enabled, backend.get("mode") == "PERMISSIVE")
     return None
@@ -68,7 +68,7 @@ def ca_name(mesh: str) -> str:
 
 
 def secrets(mesh: str) -> tuple[Id, ...]:
-    """What both ends of a connection between proxies refer to."""
+    """The secrets to which both ends of a connection between proxies refer."""
     return (SECRET, identity_name(mesh)), (SECRET, ca_name(mesh))
 
 
@@ -83,7 +83,7 @@ def _common(mesh: str, sans: Iterable[Data]) -> Data:
 
 
 def downstream(mesh: str) -> Data:
-    """What an inbound asks of its callers: a certificate of the same mesh."""
+    """The TLS context of inbounds: callers need a certificate of the same mesh."""
     any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{mesh}/"}}
     return proto_json.typed(
         f"{_TLS}.DownstreamTlsContext",
@@ -93,8 +93,8 @@ def downstream(mesh: str) -> Data:
 
 
 def upstream(mesh: str, identities: Iterable[str], server_name: str) -> Data:
-    """What an outbound asks of the called: a certificate of one of these identities."""
-    # Without any name Envoy would take every certificate of the mesh; the bare prefix is nobody's name.
+    """The TLS context of outbound clusters: endpoints need a certificate with one of these identities."""
+    # Without a matcher Envoy would accept every certificate of the mesh; no identity equals the bare prefix.
     named = tuple(identities) or (f"spiffe://{mesh}/",)
     sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in named]
     context = proto_json.typed(
@@ -115,7 +115,7 @@ def socket(context: Json) -> Data:
 
 @question
 def server_name(db: Db, destination: Key, section: str) -> str:
-    """The name by which zone proxies know a port; empty where its parts are no DNS labels."""
+    """The SNI by which zone proxies route to a port; empty where its parts are no DNS labels."""
     zoned = (destination.zone, destination.namespace) if destination.zone else ()
     short = world.kind_of(db, destination.kind).short
     parts = [short, destination.mesh, *(part for part in zoned if part), destination.name, section]

@@ -1,8 +1,7 @@
 """What if: the configuration that would follow if some objects were different.
 
-A database with the inputs of another one, as far as one mesh goes, and some objects written over. The
-original is only read, so that asking changes nothing for the proxies. It costs a compile from scratch of
-whatever is asked, so it is for people.
+A database with the inputs of another one for one mesh, and some objects replaced. The original is only read,
+so that proxies are not affected. Every answer is compiled from scratch: it is for the API, not for the fleet.
 """
 
 from collections.abc import Iterable
@@ -17,10 +16,10 @@ from koguma.model.kind import Kinds
 from koguma.model.resource import Key, Resource
 
 
-def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
-    """A database in which these objects are written too."""
-    stored = {key: row for key, row in world.RESOURCES.items(db) if _is_seen_from(key, mesh)}
-    stored |= {resource.key: resource for resource in written}
+def with_objects(db: Db, mesh: str, replaced: Iterable[Resource]) -> Db:
+    """A database in which these objects are stored too, or instead."""
+    stored = {key: row for key, row in world.RESOURCES.items(db) if _is_visible(key, mesh)}
+    stored |= {resource.key: resource for resource in replaced}
     other = loading.load(
         Kinds([kind for _, kind in world.KINDS.items(db)]), world.control_plane(db), stored.values()
     )
@@ -32,7 +31,7 @@ def with_objects(db: Db, mesh: str, written: Iterable[Resource]) -> Db:
     return other
 
 
-def _is_seen_from(key: Key, mesh: str) -> bool:
+def _is_visible(key: Key, mesh: str) -> bool:
     return key.mesh in ("", mesh)
 
 
@@ -43,9 +42,9 @@ def with_shadows(db: Db, mesh: str) -> Db:
         for key, resource in world.RESOURCES.items(db)
         if key.mesh == mesh and resource.labels.get(labels.EFFECT) == "shadow"
     ]
-    return with_objects(db, mesh, map(_acting, shadows))
+    return with_objects(db, mesh, map(_without_shadow, shadows))
 
 
-def _acting(policy: Resource) -> Resource:
+def _without_shadow(policy: Resource) -> Resource:
     own = {name: value for name, value in policy.labels.items() if name != labels.EFFECT}
     return msgspec.structs.replace(policy, labels=own)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koguma.envoy import external, proto_json
-from koguma.envoy.external import Endpoint, Tls
+from koguma.envoy.external import ExternalEndpoint, Tls
 from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
@@ -99,7 +99,9 @@ def cluster(name: str, collector: Collector) -> Data:
     """The cluster by which Envoy reaches a collector."""
     is_tls = collector.protocol == "https"
     options = external.http_options("grpc" if collector.protocol == "grpc" else "http")
-    data = external.cluster(name, [Endpoint(collector.host, collector.port, 0)], Tls() if is_tls else None)
+    data = external.cluster(
+        name, [ExternalEndpoint(collector.host, collector.port, 0)], Tls() if is_tls else None
+    )
     return {
         **data,
         "typed_extension_protocol_options": {_OPTIONS: proto_json.typed(_OPTIONS, **(options or {}))},
