@@ -182,7 +182,7 @@ BROKEN = {
     "POLICIES = kind(plural=None)": "plural must match [a-z][a-z0-9]*, not None",
     "POLICIES = kind(doc='')": "doc must be the page of the manual",
     "POLICIES = kind(policy=None)": "policy must be a Policy",
-    "POLICIES = kind(policy=Policy(phase=6000, has_to=True))": "policy.phase must be a koguma.model.phase",
+    "POLICIES = kind(policy=Policy(phase=6000, has_to=True))": "policy.phase must be Phase.EXTENSIONS,",
     "POLICIES = kind(policy=Policy())": 'policy says has_to=False, and spec has "to"',
     "POLICIES = kind(policy=Policy(has_to=True, has_rules=True))": 'and spec lacks "rules"',
     "POLICIES = kind(spec=dict)": "spec must be a class made from koguma.model.schema.Spec",

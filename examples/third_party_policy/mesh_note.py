@@ -1,8 +1,10 @@
 """Whom to ask about a service, and when it may be away.
 
-MeshNote is a policy of another package than Koguma's. It changes no traffic: it tells people who owns what a
-proxy calls, where the runbook is, and when maintenance is announced. What is said for the whole mesh holds
-for every service; a note about one service says only what differs there. Links of all notes are joined.
+MeshNote is a policy of another package than Koguma's. It tells people who owns what a proxy calls, where the
+runbook is, and when maintenance is announced. Over HTTP it acts on calls, too: every response comes with the
+owner in the header `x-service-owner`, and a caller waits no longer than `patience`. What is said for the
+whole mesh holds for every service; a note about one service says only what differs there. Links of all notes
+are joined.
 
 ```yaml
 type: MeshNote
@@ -22,9 +24,11 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+from koguma.envoy import proto_json
 from koguma.model import duration, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.schema import Duration, Spec, doc
+from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 
@@ -48,6 +52,7 @@ class NoteConf(Spec):
 
     owner: Annotated[str | None, doc("Who answers for the service.")] = None
     runbook: Annotated[str | None, doc("Where it says what to do.")] = None
+    patience: Annotated[Duration | None, doc("How long callers wait for a response.")] = None
     maintenance: Annotated[NoteMaintenance | None, doc("When the service may be away.")] = None
     append_links: Annotated[tuple[str, ...], doc("Further pages; those of all notes are joined.")] = ()
 
@@ -82,9 +87,13 @@ def validate(spec: MeshNoteSpec, context: ValidationContext) -> Iterator[Violati
 
 def _conf(conf: NoteConf, path: str) -> Iterator[Violation]:
     if conf == NoteConf():
-        yield Violation(path, "must say something: owner, runbook, maintenance or appendLinks", "required")
+        yield Violation(
+            path, "must say something: owner, runbook, patience, maintenance or appendLinks", "required"
+        )
     if conf.runbook is not None and not conf.runbook.startswith("https://"):
         yield Violation(child(path, "runbook"), "must begin with https://", "format")
+    if conf.patience is not None and duration.seconds(conf.patience) <= 0:
+        yield Violation(child(path, "patience"), "must be more than 0s", "range")
     window = conf.maintenance or NoteMaintenance()
     at = child(path, "maintenance")
     if window.start is not None and not _CLOCK.fullmatch(window.start):
@@ -101,6 +110,29 @@ def warn(spec: MeshNoteSpec, _context: ValidationContext) -> Iterator[str]:
             yield f"spec.to[{index}].default.maintenance: every service of the mesh is announced to be away"
 
 
+_MUTATION = "envoy.filters.http.header_mutation"
+
+
+def outbound(conf: Json, where: Where) -> Overlay:
+    """What a note changes for calls to a destination's port, or through one of its routes."""
+    overlay: dict[str, Json] = {}
+    if where.is_http and conf.get("owner"):
+        overlay["http_filters"] = {_MUTATION: _owner_header(conf["owner"])}
+    if where.is_http and conf.get("patience"):
+        overlay["route_action"] = {"timeout": proto_json.seconds(conf["patience"])}
+    return overlay
+
+
+def _owner_header(owner: str) -> Json:
+    """The configuration of Envoy's filter that writes headers; see its documentation for the fields."""
+    header = {"key": "x-service-owner", "value": owner.replace("%", "%%")}  # else Envoy reads a variable
+    added = {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+    return proto_json.typed(
+        "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+        mutations={"response_mutations": [added]},
+    )
+
+
 KIND = Kind(
     name="MeshNote",
     plural="meshnotes",
@@ -108,7 +140,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshNoteSpec,
     sync=POLICY,
-    policy=Policy(has_to=True),
+    policy=Policy(has_to=True, overlays=Overlays(outbound=outbound)),
     validate=validate,
     warn=warn,
 )

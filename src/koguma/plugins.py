@@ -88,6 +88,7 @@ _TYPES: Final = (
     ("sync", Sync, "a Sync"),
     ("aliases", tuple, "a tuple of words"),
 )
+_PHASES: Final = (Phase.EXTENSIONS, Phase.OVERRIDES, Phase.PATCHES)  # each other one is a built-in policy's
 _HOOKS: Final = ("clean", "validate", "warn")
 # First words of paths that are no kinds.
 _RESERVED: Final = frozenset(
@@ -121,8 +122,8 @@ def _wrong_types(kind: Any) -> Iterator[str]:
         if not isinstance(getattr(kind, field), type_):
             yield f"{field} must be {words}"
     phase = getattr(kind.policy, "phase", Phase.EXTENSIONS)
-    if not isinstance(phase, Phase):
-        yield f"policy.phase must be a koguma.model.phase.Phase, not {phase!r:.100}"
+    if phase not in _PHASES:
+        yield f"policy.phase must be Phase.EXTENSIONS, Phase.OVERRIDES or Phase.PATCHES, not {phase!r:.100}"
     for field in _HOOKS:
         if not callable(getattr(kind, field)):
             yield f"{field} must be a function"

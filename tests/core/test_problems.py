@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,9 @@ from koguma.model.kind import Kinds
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 
-ALL_KINDS = Kinds((*KINDS, *POLICIES))
+EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_policy" / "mesh_note.py"
+MESH_NOTE = runpy.run_path(str(EXAMPLE))["KIND"]  # of another package, as an installed one would be
+ALL_KINDS = Kinds((*KINDS, *POLICIES, MESH_NOTE))
 CASES = sorted((Path(__file__).parent / "cases" / "problems").glob("*.yaml"))
 DASHES = "-" * 40 + "\n"
 MESH = "default"

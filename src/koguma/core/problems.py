@@ -18,7 +18,7 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
-from koguma.core.oddities import effects, permissions, ports, proxies, references, selection, ties
+from koguma.core.oddities import effects, overlaps, permissions, ports, proxies, references, selection, ties
 from koguma.core.oddities.effects import warning
 from koguma.core.oddities.problem import (
     CODES,
@@ -56,6 +56,7 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     ties.broken_rules,
     ties.ties,
     permissions.of_policy,
+    overlaps.of_policy,
 )
 
 

@@ -5,7 +5,7 @@ for the hooks that `model/overlay.py` describes.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from koguma.core import items, match, order, world
 from koguma.core.incremental import Db, question
@@ -14,6 +14,8 @@ from koguma.core.rules import ProxyClass
 from koguma.envoy.snapshot import Failure
 from koguma.model.overlay import Locality, Overlays
 from koguma.model.schema import Json
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @question
@@ -25,6 +27,17 @@ def _all_hooks(db: Db) -> Mapping[str, Overlays]:
 def of(db: Db, kind: str) -> Overlays:
     """The hooks of a kind."""
     return _all_hooks(db).get(kind) or Overlays()
+
+
+@question
+def _places(db: Db) -> Mapping[str, int]:
+    return {kind: number for number, kind in enumerate(match.policy_kinds(db))}
+
+
+def in_order(db: Db, by_kind: Iterable[T]) -> list[T]:
+    """Tuples that begin with a kind, in the order of phases."""
+    places = _places(db)
+    return sorted(by_kind, key=lambda each: places[each[0]])
 
 
 def raised(kind: str, error: Exception) -> Failure:

@@ -48,8 +48,9 @@ def merged_confs(db: Db, entries: ByKind, mesh: str) -> MergedConfs:
 
     Equal configurations are one value whichever policies they come from, so overlays are built once for them.
     """
-    found = ((kind, _conf(db, kind, each, mesh)) for kind, each in entries if _acts_on_calls(db, kind))
-    return Group((kind, _written.encode(conf)) for kind, conf in found if conf)
+    acting = [each for each in entries if _acts_on_calls(db, each[0])]
+    confs = ((kind, conf(db, kind, each, mesh)) for kind, each in hooks.in_order(db, acting))
+    return Group((kind, _written.encode(merged)) for kind, merged in confs if merged)
 
 
 def _acts_on_calls(db: Db, kind: str) -> bool:
@@ -79,7 +80,7 @@ def outbound(db: Db, of: MergedConfs, where: Where) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
     found = _collect(_outbound_calls(db, of, where))
     cluster = _some(found, of_clusters=True)
-    near = hooks.locality(db, ((kind, msgspec.json.decode(conf)) for kind, conf in of))
+    near = hooks.locality(db, ((kind, msgspec.json.decode(words)) for kind, words in of))
     cluster = PolicyOverlays(cluster.overlays, (*cluster.failures, *near.failures), near.locality)
     return OutboundOverlays(_interned(_some(found, of_clusters=False)), _interned(cluster))
 
@@ -123,11 +124,11 @@ def is_per_service(db: Db, of: ProxyClass) -> bool:
     """Whether what proxies of a class call differs by the service that calls."""
     for kind, found in on_outbounds(db, of):
         asks = hooks.of(db, kind).per_service
-        conf = _conf(db, kind, found, of.mesh) if asks else None
+        merged = conf(db, kind, found, of.mesh) if asks else None
         with contextlib.suppress(
             Exception
         ):  # the hook itself will fail on such a configuration, and be shown
-            if asks and conf and asks(conf):
+            if asks and merged and asks(merged):
                 return True
     return False
 
@@ -141,7 +142,7 @@ def _calls_of_both_ends(db: Db, entries: ByKind, where: Where) -> Iterator[tuple
     for kind, found in entries:
         hook = hooks.of(db, kind).inbound
         if hook:
-            yield kind, partial(hook, _conf(db, kind, found, where.mesh), (), where)
+            yield kind, partial(hook, conf(db, kind, found, where.mesh), (), where)
 
 
 def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
@@ -152,43 +153,52 @@ def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
 def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, found in rules.whole_proxy(db, of):
         hook = hooks.of(db, kind).whole
-        conf = _conf(db, kind, found, where.mesh) if hook else None
-        if hook and conf:
-            yield kind, partial(hook, conf, where)
+        merged = conf(db, kind, found, where.mesh) if hook else None
+        if hook and merged:
+            yield kind, partial(hook, merged, where)
 
 
 def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> PolicyOverlays:
     """What policies say about calls that arrive at one inbound."""
     found = _arriving(db, seen, section)
-    return _collect((kind, partial(hook, conf, ruled, where)) for kind, hook, conf, ruled in found)
+    return _collect((kind, partial(hook, merged, ruled, where)) for kind, hook, merged, ruled in found)
 
 
 @question
 def _arriving(db: Db, seen: match.Traits, section: str) -> tuple[_Arriving, ...]:
     """The hooks about calls that arrive at one inbound, with what they are told; one thing to read."""
-    return tuple(_hooks_of_inbound(db, seen, section))
+    return tuple(hooks.in_order(db, _hooks_of_inbound(db, seen, section)))
 
 
 def _hooks_of_inbound(db: Db, seen: match.Traits, section: str) -> Iterator[_Arriving]:
     for kind, found in inbound.of(db, seen, section):
         hook = hooks.of(db, kind).inbound
         if hook:
-            ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
-            ruled = tuple(_ruled(db, kind, rule) for rule in ascending)
-            yield kind, hook, _for_everybody(db, kind, found), ruled
-    for kind, chosen in rules.policies_of(db, seen):
+            yield kind, hook, *inbound_arguments(db, kind, found)
+    for kind, entries in on_inbounds(db, seen):
         hook = hooks.of(db, kind).inbound
-        entries = rules.default_entries(db, chosen) if hook else ()
-        if hook and entries:
-            yield kind, hook, _conf(db, kind, entries, seen.mesh), ()
+        if hook:
+            yield kind, hook, conf(db, kind, entries, seen.mesh), ()
 
 
-def _for_everybody(db: Db, kind: str, found: tuple[inbound.InboundRule, ...]) -> Json:
-    entries = tuple(rule.entry for rule in found if rule.client == inbound.Client())
-    return _conf(db, kind, entries, entries[0].policy.mesh) if entries else {}
+def on_inbounds(db: Db, seen: match.Traits) -> ByKind:
+    """The entries of policies about whole proxies that act on calls that arrive."""
+    acting = [(kind, chosen) for kind, chosen in rules.policies_of(db, seen) if hooks.of(db, kind).inbound]
+    found = ((kind, rules.default_entries(db, chosen)) for kind, chosen in acting)
+    return tuple((kind, entries) for kind, entries in found if entries)
 
 
-def _conf(db: Db, kind: str, entries: Entries, mesh: str) -> Json:
+def inbound_arguments(
+    db: Db, kind: str, found: tuple[inbound.InboundRule, ...]
+) -> tuple[Json, tuple[Ruled, ...]]:
+    """What the hook about an inbound gets: the configuration for everybody, and all entries in order."""
+    everybody = tuple(rule.entry for rule in found if rule.client == inbound.Client())
+    ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
+    merged = conf(db, kind, everybody, everybody[0].policy.mesh) if everybody else {}
+    return merged, tuple(_ruled(db, kind, rule) for rule in ascending)
+
+
+def conf(db: Db, kind: str, entries: Entries, mesh: str) -> Json:
     """What entries say together; an object that the hook wants to see stands beside the reference to it."""
     said, kinds = items.conf(db, entries), hooks.of(db, kind).looks_up
     return _with_objects(db, said, kinds, mesh) if kinds else said
@@ -216,7 +226,7 @@ def _spec(db: Db, mesh: str, kind: str, wanted: Pairs) -> Json:
 
 def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> Ruled:
     return Ruled(
-        conf=_conf(db, kind, (rule.entry,), rule.entry.policy.mesh),
+        conf=conf(db, kind, (rule.entry,), rule.entry.policy.mesh),
         origin=rule.entry.policy,
         kri=encoding.kri(db, rule.entry.policy, ""),
         path=rule.entry.path,
@@ -230,7 +240,7 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverla
     overlays, failures = [], []
     for kind, call in calls:
         try:
-            made = _checked(call())
+            made = checked(call())
             failures += [
                 hooks.failure(kind, f"{at}: {text}") for at, text in made.get("problems", {}).items()
             ]
@@ -240,7 +250,7 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverla
     return PolicyOverlays(tuple(overlays), tuple(failures))
 
 
-def _checked(overlay: Overlay) -> Overlay:
+def checked(overlay: Overlay) -> Overlay:
     """An overlay, if it has the shape of one; what it says is for the encoder to check."""
     for name, part in overlay.items():
         for each in part if name == "callers" else (part,):

@@ -30,6 +30,7 @@ SAME_ADDRESS: Final = "KG013"
 OUTBOUND_TO_NOWHERE: Final = "KG014"
 NOT_BUILT: Final = "KG015"
 NO_PERMISSION: Final = "KG016"
+OVERLAP: Final = "KG017"
 
 # Every code, and what it means in a few words.
 CODES: Final[Mapping[str, str]] = {
@@ -50,6 +51,7 @@ CODES: Final[Mapping[str, str]] = {
     OUTBOUND_TO_NOWHERE: "an outbound that leads nowhere",
     NOT_BUILT: "a policy that is stored and does not act yet",
     NO_PERMISSION: "mTLS without a permission",
+    OVERLAP: "policies of different kinds that set the same field",
 }
 
 
