@@ -15,10 +15,10 @@ def memos(number: int) -> list[Memo]:
 def test_readers_stand_in_order_of_arrival_while_others_leave(number):
     node, readers = GraphNode({}, "x"), memos(number)
     for reader in readers:
-        node.gain(reader)
+        node.add_reader(reader)
     for leaving in Random(number).sample(readers, k=number):
         assert list(node.readers) == readers
-        node.lose(leaving)
+        node.remove_reader(leaving)
         readers.remove(leaving)
     assert not node.readers
 
@@ -27,7 +27,7 @@ def test_readers_stand_in_order_of_arrival_while_others_leave(number):
 def test_who_comes_back_stands_last(number):
     node, (first, *others) = GraphNode({}, "x"), memos(number)
     for reader in (first, *others):
-        node.gain(reader)
-    node.lose(first)
-    node.gain(first)
+        node.add_reader(reader)
+    node.remove_reader(first)
+    node.add_reader(first)
     assert list(node.readers) == [*others, first]

@@ -1,7 +1,7 @@
-"""Answers of questions: a value, or what was raised instead; and when two of them are the same.
+"""Answers of questions: a value, or the exception that was raised instead; and when two answers are equal.
 
-A question that needs its own answer stands on a circle. That error passes through questions as `Circular`,
-which they cannot catch: what they would make of it would depend on where the circle was entered.
+A question that needs its own answer is on a dependency cycle. That error passes through questions as
+`Circular`, which they cannot catch: their answers would depend on where the cycle was entered.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from types import TracebackType
 
 
 class CycleError(RuntimeError):
-    """A question needs its own answer; the text names the circle, the same wherever it was entered."""
+    """A question needs its own answer; the text names the cycle, the same wherever it was entered."""
 
     def __init__(self, names: Sequence[str]) -> None:
         first = names.index(min(names))
-        circle = [*names[first:], *names[: first + 1]]
-        super().__init__(f"a question needs its own answer: {' -> '.join(circle)}")
+        cycle = [*names[first:], *names[: first + 1]]
+        super().__init__(f"a question needs its own answer: {' -> '.join(cycle)}")
 
 
 class Circular(BaseException):
@@ -38,17 +38,17 @@ class Raised:
         return isinstance(other, Raised) and _content(self.error) == _content(other.error)
 
     def throw(self, *, inside: bool) -> None:
-        """Raise it, for another question or for the outside; its traceback does not grow by that."""
+        """Raise it, for another question or for a caller outside; its traceback does not grow by that."""
         if inside and isinstance(self.error, CycleError):
             raise Circular(self.error)
         raise self.error.with_traceback(self.traceback)
 
 
 def same(one: object, other: object) -> bool:
-    """Whether an answer is no news after another."""
+    """Whether two answers are equal."""
     try:
         return one is other or bool(one == other)
-    except Exception:  # noqa: BLE001 - what cannot be compared is news
+    except Exception:  # noqa: BLE001 - what cannot be compared counts as changed
         return False
 
 

@@ -1,14 +1,15 @@
-"""Who read what: the nodes of the incremental engine, their readers, and how far a change has come.
+"""Graph: the dependency graph of the incremental engine, and how far a change has been propagated.
 
-A *cell* is something of an input that can be read; a *memo* is the kept answer of a question. Both know
-their readers; a memo also knows its reads, and stands higher than all of them. That gives an order: whoever
-takes stale memos lowest first never has to come back to one.
+A *cell* is one readable part of an input; a *memo* is the memoised answer of a question. Both know their
+readers. A memo also knows its reads, and its height is greater than theirs. So stale memos that run
+lowest first run once each.
 
-A memo is *observed* if it is held from outside, or read by one that is. Observed memos are kept true. Of the
-others, a change only says that they may not be true any more; they are looked at when somebody asks.
+A memo is *observed* if it is held from outside the engine, or read by an observed memo. Observed memos are
+brought up to date after a change. The others are only marked as doubtful, and verified when they are asked
+for.
 
-The graph knows neither questions nor what makes answers equal; incremental.py asks and compares. All its
-collections keep the order of arrival, so that equal histories run equally.
+The graph knows neither questions nor when answers are equal; incremental.py runs and compares. All
+collections keep the order of insertion, so that equal histories run in equal order.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,107 +20,107 @@ from typing import Any, Final
 SETTLED: Final = 1 << 60  # a level above all memos: nothing is stale
 NEVER: Final = object()  # the answer of a question that was never asked; equals no other
 
-# What is known against an answer, in place of the epoch in which it was found true.
+# In place of the epoch in which an answer was last verified.
 MAYBE: Final = -1  # something that it depends on may have changed
 STALE: Final = -2  # something that it read directly has changed
 
-FEW: Final = 16  # among so many readers, one that leaves may be looked for
+FEW: Final = 16  # up to so many readers are kept in a tuple and searched linearly
 HEIGHT: Final = attrgetter("height")
 
 
 class GraphNode:
-    """What can be read. While anybody needs it, it lies in the dictionary `home`. By itself it is a cell."""
+    """A cell, or a memo (the subclass). It is an entry of the dictionary `home` as long as it is needed."""
 
     __slots__ = ("_readers", "home", "key")
-    height: int = 0  # cells are the ground, and what they hold is always true
+    height: int = 0  # cells stand lowest, and are always up to date
 
     def __init__(self, home: dict[Any, Any], key: Any) -> None:
         self.home = home
         self.key = key
-        # There are many nodes, and most have one reader or a few. A dictionary takes four times the room.
+        # There are many nodes, and most have few readers. A dictionary takes four times a tuple's memory.
         self._readers: Memo | tuple[Memo, ...] | dict[Memo, None] | None = None
 
     @property
     def readers(self) -> "Collection[Memo]":
-        """Who read it, in order."""
-        found = self._readers
-        if found is None:
+        """The memos that read it, in order."""
+        readers = self._readers
+        if readers is None:
             return ()
-        return (found,) if isinstance(found, Memo) else found
+        return (readers,) if isinstance(readers, Memo) else readers
 
-    def gain(self, reader: "Memo") -> None:
-        """Somebody reads it who did not."""
-        found = self._readers
-        if found is None:
+    def add_reader(self, reader: "Memo") -> None:
+        """Add a reader."""
+        readers = self._readers
+        if readers is None:
             self._readers = reader
-        elif isinstance(found, tuple):
-            more = found + (reader,)  # noqa: RUF005 - unpacking takes half as long again, and this is frequent
-            self._readers = more if len(more) <= FEW else dict.fromkeys(more)
-        elif isinstance(found, dict):
-            found[reader] = None
+        elif isinstance(readers, tuple):
+            joined = readers + (reader,)  # noqa: RUF005 - unpacking takes half as long again, and this is frequent
+            self._readers = joined if len(joined) <= FEW else dict.fromkeys(joined)
+        elif isinstance(readers, dict):
+            readers[reader] = None
         else:
-            self._readers = (found, reader)
+            self._readers = (readers, reader)
 
-    def lose(self, reader: "Memo") -> None:
-        """Somebody reads it no longer."""
-        found = self._readers
-        if isinstance(found, dict):
-            del found[reader]
-            self._readers = found or None
-        elif isinstance(found, tuple):
-            place = found.index(reader)
-            rest = found[:place] + found[place + 1 :]
+    def remove_reader(self, reader: "Memo") -> None:
+        """Remove a reader."""
+        readers = self._readers
+        if isinstance(readers, dict):
+            del readers[reader]
+            self._readers = readers or None
+        elif isinstance(readers, tuple):
+            index = readers.index(reader)
+            rest = readers[:index] + readers[index + 1 :]
             self._readers = rest if len(rest) > 1 else rest[0]
         else:
-            assert found is reader
+            assert readers is reader
             self._readers = None
 
 
 class Memo(GraphNode):
-    """An answer and what it was made of. There are so many of them that each slot counts."""
+    """An answer and what it read. There are so many memos that each slot costs noticeable memory."""
 
-    __slots__ = ("answer", "height", "n_observers", "of", "reads", "true_at")
+    __slots__ = ("answer", "height", "n_observers", "of", "reads", "verified_at")
 
     def __init__(self, home: dict[Any, Any], key: Any, of: Any) -> None:
         super().__init__(home, key)
-        self.of = of  # whose answer it is; the graph does not look at it
+        self.of = of  # the question; the graph does not read it
         self.answer: Any = NEVER
         self.reads: tuple[GraphNode, ...] = ()
         self.height = 0
-        self.true_at = STALE  # the epoch in which it was last found true, if nothing is known against it
+        self.verified_at = STALE  # the epoch in which it was last verified; or STALE, or MAYBE
         self.n_observers = 0
 
 
 class Graph:
-    """The readers, the stale memos by height, and the nodes that may have become useless."""
+    """The stale memos by height, and the nodes that may no longer be needed."""
 
     def __init__(self) -> None:
-        self.level = SETTLED  # no stale memo that waits for its turn stands lower
-        self.epoch = 0  # counts edits of inputs; what was found true in this one is still true
-        self.held: dict[GraphNode, None] = {}  # needed from outside, whoever reads them
-        self.loose: dict[GraphNode, None] = {}  # first asked from outside; `collect` looks at them
-        self.circled: dict[GraphNode, None] = {}  # were found to need their own answer
-        self.orphans: dict[GraphNode, None] = {}  # perhaps useless; `sweep` looks at them
+        self.level = SETTLED  # the height of the lowest queued memo
+        self.epoch = 0  # counts edits of inputs; what was verified in this epoch is up to date
+        self.held: dict[GraphNode, None] = {}  # watched or kept from outside the engine
+        self.asked_outside: dict[GraphNode, None] = {}  # first asked from outside; `collect` drops them
+        self.on_cycle: dict[GraphNode, None] = {}  # were on a cycle when they last ran
+        self.orphans: dict[GraphNode, None] = {}  # perhaps not needed; `sweep` checks them
         self._stale: dict[int, dict[Memo, None]] = {}  # by height
         self._heights: list[int] = []  # a heap of these heights
 
-    def is_true(self, memo: Memo) -> bool:
-        """Whether nothing that a memo was made of can have changed; if not, that is still to be found out."""
-        return memo.true_at >= 0 and (memo.height <= self.level or memo.true_at == self.epoch)
+    def is_up_to_date(self, memo: Memo) -> bool:
+        """Whether an answer is known to be up to date; if not, it is yet to be verified."""
+        return memo.verified_at >= 0 and (memo.height <= self.level or memo.verified_at == self.epoch)
 
     def is_needed(self, node: GraphNode) -> bool:
-        """Whether anybody would miss it."""
+        """Whether it has readers or is held."""
         return bool(node.readers) or node in self.held
 
     def touch(self, node: GraphNode) -> None:
-        """It is different now: its readers are stale. Their readers are not, until their turn has come."""
+        """A node has changed: queue its direct readers. Their readers follow only if these change too."""
         for reader in node.readers:
-            if reader.true_at != STALE:
+            if reader.verified_at != STALE:
                 self.queue(reader)
 
     def queue(self, memo: Memo) -> None:
-        """Count a memo as stale, and let it wait for its turn."""
-        memo.true_at = STALE
+        """Mark a memo as stale, and queue it by height."""
+        memo.verified_at = STALE
         height = memo.height
         if height not in self._stale:
             self._stale[height] = {}
@@ -127,39 +128,39 @@ class Graph:
         self._stale[height][memo] = None
         self.level = min(self.level, height)
 
-    def found_true(self, memo: Memo) -> None:
-        """Count a memo as true."""
-        if memo.true_at < 0:
+    def mark_verified(self, memo: Memo) -> None:
+        """Mark a memo as up to date in this epoch."""
+        if memo.verified_at < 0:
             self._unqueue(memo)
-        memo.true_at = self.epoch
+        memo.verified_at = self.epoch
 
     def next_stale(self) -> Memo | None:
-        """Take out an observed stale memo, of the lowest there are; it is left to the caller."""
+        """Take an observed stale memo of the lowest height out of the queue; the caller refreshes it."""
         self._find_level()
         while self._heights:
             memo, _ = self._stale[self.level].popitem()
             if memo.n_observers:
                 return memo
-            self._doubt_readers(memo)
+            self._mark_readersdoubtful(memo)
             self._find_level()
         return None
 
     def hold(self, memo: Memo) -> None:
-        """Observe a memo that is true, and keep it."""
+        """Observe a memo that is up to date, until `release`."""
         if memo not in self.held:
             self.held[memo] = None
-            self.loose.pop(memo, None)
+            self.asked_outside.pop(memo, None)
             self._observe([memo], 1)
 
     def release(self, memo: Memo) -> None:
-        """Hold it no longer."""
+        """Undo `hold`."""
         if memo in self.held:
             del self.held[memo]
             self._observe([memo], -1)
             self.orphans[memo] = None
 
     def link(self, memo: Memo, reads: dict[GraphNode, None]) -> None:
-        """Exchange what a memo is known to have read."""
+        """Replace the recorded reads of a memo."""
         old, memo.reads = memo.reads, tuple(reads)
         if old == memo.reads:
             return
@@ -167,7 +168,7 @@ class Graph:
         gained = [node for node in reads if node not in kept] if kept else memo.reads
         lost = [node for node in old if node not in kept]
         for node in gained:
-            node.gain(memo)
+            node.add_reader(memo)
         if memo.n_observers:
             self._observe(gained, 1)
             self._observe(lost, -1)
@@ -176,19 +177,19 @@ class Graph:
         self._lift(memo, 1 + max(map(HEIGHT, reads), default=0))
 
     def collect(self) -> None:
-        """Drop what was only asked from outside."""
-        self.orphans.update(self.loose)
-        self.loose.clear()
+        """Drop the memos that were only asked from outside."""
+        self.orphans.update(self.asked_outside)
+        self.asked_outside.clear()
         self.sweep()
 
     def sweep(self) -> None:
-        """Drop the orphans that nobody needs, and what only they had read. Not while a question runs."""
+        """Drop orphans that are not needed, and what only they had read. Never while a question runs."""
         while self.orphans:
             node, _ = self.orphans.popitem()
             if not self.is_needed(node):
                 del node.home[node.key]
-                self.loose.pop(node, None)
-                self.circled.pop(node, None)
+                self.asked_outside.pop(node, None)
+                self.on_cycle.pop(node, None)
                 if isinstance(node, Memo):
                     self._unqueue(node)
                     for read in node.reads:
@@ -196,7 +197,7 @@ class Graph:
         self._find_level()
 
     def _observe(self, nodes: Iterable[GraphNode], step: int) -> None:
-        """Give memos an observer more or less, and so on downwards where that makes a difference."""
+        """Change the count of observers of memos, and of their reads where being observed starts or ends."""
         todo = [node for node in nodes if isinstance(node, Memo)]
         while todo:
             memo = todo.pop()
@@ -205,22 +206,22 @@ class Graph:
             if before == 0 or memo.n_observers == 0:
                 todo += [read for read in memo.reads if isinstance(read, Memo)]
 
-    def _doubt_readers(self, memo: Memo) -> None:
-        """Nobody observes this, nor therefore what reads it: let all of it wait until it is asked for."""
+    def _mark_readersdoubtful(self, memo: Memo) -> None:
+        """Mark all transitive readers of an unobserved memo as doubtful; none of them is observed either."""
         todo = [memo]
         while todo:
             for reader in todo.pop().readers:
-                if reader.true_at >= 0:
-                    reader.true_at = MAYBE
+                if reader.verified_at >= 0:
+                    reader.verified_at = MAYBE
                     todo.append(reader)
 
     def _unlink(self, node: GraphNode, memo: Memo) -> None:
-        node.lose(memo)
+        node.remove_reader(memo)
         if not node.readers:
             self.orphans[node] = None
 
     def _lift(self, memo: Memo, height: int) -> None:
-        """Keep readers higher than their reads. Heights never sink, so that this is paid once."""
+        """Keep readers higher than their reads. Heights never shrink, so this cost is paid once."""
         todo = [(memo, height)]
         while todo:
             low, height = todo.pop()

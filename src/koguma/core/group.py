@@ -1,4 +1,4 @@
-"""Group: a tuple that is often a key. Its hash is computed once, and equal groups are found by it first."""
+"""Group: a tuple for use as a key. Its hash is computed once, and equality compares hashes first."""
 
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Group(Generic[T]):
-    """Some values in order; as good a key as a tuple, and cheaper the second time."""
+    """Some values in order, with a cached hash."""
 
     __slots__ = ("_hash", "members")
 

@@ -1,7 +1,8 @@
-"""The incremental engine: inputs are set, questions are asked, and a change costs only what it touches.
+"""Incremental: the engine that memoises pure functions and recomputes only what a change affects.
 
-A *question* is a pure function of a `Db` and some arguments. Its answer is kept (a *memo*), and every read
-that it makes, of an input or of another question, is recorded by the engine; nobody declares a cache key.
+A *question* is a pure function of a `Db` and some arguments. Its answer is memoised (a *memo*), and every
+read that it makes, of an input or of another question, is recorded by the engine; nobody declares a cache
+key.
 
     @question
     def labels(db: Db, name: str) -> Labels | None:     # called as labels(db, "web")
@@ -9,44 +10,43 @@ that it makes, of an input or of another question, is recorded by the engine; no
         return proxy and proxy.labels
 
     watcher = Watcher(db)
-    watcher.watch(labels, "web")                        # from now on, tell when the answer is another one
+    watcher.watch(labels, "web")                        # from now on, report when the answer changes
     db.set(PROXIES, "web", Proxy(...))
     watcher.changed()                                   # [Asked(labels, ("web",))]
 
-**Who is told.** Each `Watcher` has its own questions and its own news: what one is told, or does, takes
-nothing from another. `Db.watch` and `Db.changed` are a watcher that the database has itself, for who has the
-database alone. `Db.keep` only keeps an answer up to date, and tells nobody.
+**Watchers.** Each `Watcher` has its own questions, and is told of changes independently of other watchers.
+`Db.watch` and `Db.changed` use a watcher of the database itself, for a single user. `Db.keep` keeps an answer
+up to date without reporting changes.
 
-**How a change travels.** What can be read of inputs (cells) and memos are nodes of a graph without circles;
-each knows its readers, and a memo stands higher than all that it reads (graph.py). Setting an input marks the
-direct readers of the touched cells *stale*, and nobody else. `changed()` runs the stale memos, lowest first.
-An answer that equals (`==`) the former one ends the wave there: whoever reads it is not even looked at. A new
-answer marks its direct readers stale, and they wait for their turn. So the work follows the answers
-that really differ, never the number of memos. Lowest first means that what a question reads again is
-settled before it runs, and that it runs once.
+**Propagation.** The readable parts of inputs (cells) and the memos are nodes of an acyclic graph; each knows
+its readers, and a memo stands higher than all that it reads (graph.py). Setting an input marks the direct
+readers of the touched cells *stale*, and no others. `changed()` runs the stale memos, lowest first. An answer
+that equals (`==`) the former one stops the propagation there: its readers are not visited. A changed answer
+marks its direct readers stale. So the work follows the answers that really differ, never the number of memos.
+Lowest first means that what a question reads is up to date before it runs, and that it runs once.
 
-**Asking before `changed()`**, or reading something higher while the wave is under way. A memo that is not
-stale is true if nothing stale is lower. Otherwise its reads are *replayed*: each is made true in the order
-in which it was read, and if one turns out different, the question runs. That is Salsa's verification. Here it
-is the exception, and looks only at what lies below the memo that is asked for.
+**Asking before `changed()`**, or reading something higher during a propagation. A memo that is not stale is
+up to date if nothing stale is lower. Otherwise it is *verified*: its reads are brought up to date in the
+order in which they were read, and if one has changed, the question runs. That is Salsa's verification. Here
+it is the exception, and visits only what lies below the memo that is asked for.
 
-**For whom.** `changed()` runs only what watched questions read, directly or not. What was made for others is
-marked as doubtful, and waits until it is asked for; then its reads are replayed, too.
+**Unobserved memos.** `changed()` runs only what watched questions read, directly or not. Other affected memos
+are marked as doubtful, and are verified when they are asked for.
 
-**How memory is given back.** A memo lives while it is watched, or read by another; one that was only asked
-from outside lives until `collect()`. A memo that goes releases what it read.
+**Memory.** A memo lives while it is watched, or read by another; one that was only asked from outside lives
+until `collect()`. A dropped memo releases what it read.
 
 **When a question raises**, the error is its answer: kept, compared (type, arguments, attributes), and raised
-for each reader, who may catch it. A question that needs its own answer is a bug: it, and all who ask for it,
-answer with a `CycleError`, which no question can catch (answers.py). What is no `Exception` is no answer: it
-passes through, and the question remains to be answered.
+for each reader, who may catch it. A question that needs its own answer is a bug: it, and all that read it,
+answer with a `CycleError`, which no question can catch (answers.py). What is raised and is no `Exception` is
+no answer: it passes through, and the question remains unanswered.
 
-**How deep.** A first answer nests as its questions do, `DEPTH_MAX` at most, so that Python's own limit is not
-met at random. Beyond that the outermost question answers with a RecursionError; ask the inner ones before it
-where a chain can be longer. The wave of `changed()` does not nest, however long a chain is.
+**Depth.** A first answer nests as its questions do, at most `DEPTH_MAX` deep, so that Python's own limit is
+not hit at an arbitrary place. Beyond that the outermost question answers with a RecursionError; ask the inner
+ones before it where a chain can be longer. The propagation of `changed()` does not nest.
 
-**What it trusts.** Questions are pure, values never change, and equal is `==` (so that 1, 1.0 and True are
-one answer). A question may be run for a reader that then no longer asks it; being pure, it does no harm.
+**Assumptions.** Questions are pure, values are immutable, and equal means `==` (so 1, 1.0 and True are one
+answer). A question may be run for a reader that then no longer asks it; being pure, it does no harm.
 """
 
 import functools
@@ -60,8 +60,8 @@ from koguma.core.answers import Circular, CycleError, Raised, same
 from koguma.core.graph import STALE, Graph, GraphNode, Memo
 from koguma.core.inputs import Input, InputChange, InputTable, K, V
 
-DEPTH_MAX: Final = 100  # each takes three calls of Python and those of the question; Python allows 1000
-ONE: Final = [(inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty)]  # one, always given
+DEPTH_MAX: Final = 100  # a question takes three Python frames and its own; Python's limit is 1000 frames
+_ONE_PARAMETER: Final = [(inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty)]  # required
 
 _Frame = dict[GraphNode, None]  # what a question has read so far, in order
 P = ParamSpec("P")
@@ -69,14 +69,14 @@ R = TypeVar("R")
 
 
 class Question(Generic[P, R]):
-    """A pure function whose answers are kept. Its name is `module.function`, as callers write it."""
+    """A pure function whose answers are memoised. Its name is `module.function`, as callers write it."""
 
     def __init__(self, function: Callable[Concatenate["Db", P], R]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         _db, *others = inspect.signature(function).parameters.values()
-        self.takes_one = [(each.kind, each.default) for each in others] == ONE
+        self.takes_one = [(each.kind, each.default) for each in others] == _ONE_PARAMETER
 
     def __call__(self, db: "Db", /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer."""
@@ -88,24 +88,24 @@ class Question(Generic[P, R]):
         return self.name
 
     def key_of(self, args: tuple[Any, ...]) -> Any:
-        """By what a memo is found: most questions' only argument, without the room of a tuple around it."""
+        """The key of a memo: the arguments; of a question with one argument that itself, to save a tuple."""
         if not self.takes_one:
             return args
         (key,) = args
         return key
 
     def args_of(self, key: Any) -> tuple[Any, ...]:
-        """The arguments of a memo that is found by this."""
+        """The arguments of the memo with this key."""
         return (key,) if self.takes_one else key
 
     def refuse(self, named: Mapping[str, object]) -> None:
-        """Arguments have one spelling, so that an answer has one memo."""
+        """Raise for keyword arguments: each answer must have one key."""
         if named:
             raise TypeError(f"{self.name}: give {', '.join(named)} by position; a question takes no names")
 
 
 def question(function: Callable[Concatenate["Db", P], R]) -> Question[P, R]:
-    """Make a pure function a question: called as before, answered from memory where nothing changed."""
+    """Make a pure function a question: called as before, run only where something that it read changed."""
     return Question(function)
 
 
@@ -120,7 +120,7 @@ class Asked(NamedTuple):
 
 
 class Db:
-    """Inputs, and the answers that follow from them. For one thread; `runs` counts what ran, by name."""
+    """Inputs, and the answers that follow from them. Not thread-safe. `runs` counts what ran, by name."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -130,17 +130,17 @@ class Db:
         self._watchers: dict[Memo, tuple[Watcher, ...]] = {}
         self._kept: set[Memo] = set()
         self._own_watcher: Watcher | None = None
-        self._making: dict[Memo, _Frame] = {}  # whose question runs, innermost last
-        self._frame: _Frame | None = None  # that of the innermost
+        self._running: dict[Memo, _Frame] = {}  # memos whose question runs, innermost last
+        self._frame: _Frame | None = None  # of the innermost
 
-    # What happens from outside.
+    # For users of the engine.
 
     def set(self, table: Input[K, V], key: K, row: V) -> None:
         """Write a row of an input."""
         self._put(table, key, row)
 
     def remove(self, table: Input[K, V], key: K) -> None:
-        """Take a row of an input out, if it is there."""
+        """Remove a row of an input, if it is there."""
         self._put(table, key, None)
 
     @contextmanager
@@ -152,19 +152,19 @@ class Db:
             self._put(table, key, row)
 
     def watch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """`Watcher.watch`, for who has the database alone."""
+        """`Watcher.watch`, for a single user of the database."""
         self._watcher().watch(question, *args, **kwargs)
 
     def unwatch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """`Watcher.unwatch`, for who has the database alone."""
+        """`Watcher.unwatch`, for a single user of the database."""
         self._watcher().unwatch(question, *args, **kwargs)
 
     def changed(self) -> list[Asked]:
-        """`Watcher.changed`, for who has the database alone."""
+        """`Watcher.changed`, for a single user of the database."""
         return self._watcher().changed()
 
     def keep(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Answer this, and keep the answer up to date from now on, as a watched one is; nobody is told."""
+        """Answer this, and keep the answer up to date from now on, without reporting its changes."""
         question.refuse(kwargs)
         self._kept.add(self.hold(question, args))
 
@@ -172,27 +172,27 @@ class Db:
 
     def hold(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo:
         """Answer this, and keep it up to date."""
-        self._must_be_outside()
+        self._refuse_inside_question()
         memo = self._memo(question, question.key_of(args))
         try:
-            if not self._graph.is_true(memo):
+            if not self._graph.is_up_to_date(memo):
                 self._refresh(memo)
             self._graph.hold(memo)
         finally:
             self._graph.sweep()
         return memo
 
-    def tell(self, memo: Memo, watcher: "Watcher") -> None:
-        """Let a watcher note when a held answer is another one."""
+    def add_watcher(self, memo: Memo, watcher: "Watcher") -> None:
+        """Notify a watcher when a held answer changes."""
         self._watchers[memo] = (*self._watchers.get(memo, ()), watcher)
 
     def memo_of(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo | None:
-        """What is kept for a question, if anything is."""
-        self._must_be_outside()
+        """The memo of a question, if there is one."""
+        self._refuse_inside_question()
         return self._memos.get(question, {}).get(question.key_of(args))
 
-    def let_go(self, memo: Memo, watcher: "Watcher") -> None:
-        """A watcher stops; what nobody else watches, keeps or reads is dropped."""
+    def remove_watcher(self, memo: Memo, watcher: "Watcher") -> None:
+        """Stop notifying a watcher; what nothing else watches, keeps or reads is dropped."""
         others = tuple(other for other in self._watchers.pop(memo) if other is not watcher)
         if others:
             self._watchers[memo] = others
@@ -201,21 +201,21 @@ class Db:
             self._graph.sweep()
 
     def settle(self) -> None:
-        """Make true what is watched or kept, by whomever; each watcher notes its own news."""
-        self._must_be_outside()
+        """Bring all watched and kept answers up to date, and notify their watchers."""
+        self._refuse_inside_question()
         while (memo := self._graph.next_stale()) is not None:
             self._refresh(memo)
         self._graph.sweep()
 
-    # Other things from outside.
+    # Maintenance.
 
     def collect(self) -> None:
         """Drop the answers that were only asked from outside."""
-        self._must_be_outside()
+        self._refuse_inside_question()
         self._graph.collect()
 
     def reset_counts(self) -> None:
-        """Count again from zero what runs."""
+        """Set the counts of what ran to zero."""
         self.runs.clear()
 
     @property
@@ -225,14 +225,14 @@ class Db:
 
     @property
     def n_cells(self) -> int:
-        """How many different reads of inputs are remembered."""
+        """How many cells of inputs are recorded."""
         return sum(table.n_cells for table in self._tables.values())
 
-    # Reading. Question, Input and Index stand before these.
+    # Reading; called by Question, Input and Index.
 
     def ask(self, question: Question[..., R], args: tuple[Any, ...]) -> R:
-        """The answer; from memory where it is true."""
-        # Most calls end here, so `key_of` and `Graph.is_true` are written out.
+        """The answer; memoised where it is up to date."""
+        # The hottest path of the engine, so `key_of` and `Graph.is_up_to_date` are inlined.
         key: Any = args
         if question.takes_one:
             (key,) = args
@@ -241,11 +241,11 @@ class Db:
         except KeyError:
             memo = self._memo(question, key)
         graph = self._graph
-        if memo.true_at < 0 or (memo.height > graph.level and memo.true_at != graph.epoch):
+        if memo.verified_at < 0 or (memo.height > graph.level and memo.verified_at != graph.epoch):
             try:
                 self._refresh(memo)
             finally:
-                if not self._making:
+                if not self._running:
                     graph.sweep()
         frame = self._frame
         if frame is not None:
@@ -263,7 +263,7 @@ class Db:
         return table
 
     def record(self, cells: dict[Any, GraphNode], key: Any) -> None:
-        """Remember that the running question reads this cell."""
+        """Record that the running question reads this cell."""
         frame = self._frame
         if frame is not None:
             cell = cells.get(key)
@@ -271,7 +271,7 @@ class Db:
                 cell = cells[key] = GraphNode(cells, key)
             frame[cell] = None
 
-    # Inside.
+    # Internals.
 
     def _watcher(self) -> "Watcher":
         if self._own_watcher is None:
@@ -279,7 +279,7 @@ class Db:
         return self._own_watcher
 
     def _put(self, table: Input[Any, Any], key: Any, row: Any) -> None:
-        self._must_be_outside()
+        self._refuse_inside_question()
         self._graph.epoch += 1
         for cell in self.table(table).put(key, row):
             self._graph.touch(cell)
@@ -289,19 +289,19 @@ class Db:
         memo = home.get(key)
         if memo is None:
             memo = home[key] = Memo(home, key, question)
-            if not self._making:
-                self._graph.loose[memo] = None
+            if not self._running:
+                self._graph.asked_outside[memo] = None
         return memo
 
     def _refresh(self, memo: Memo) -> None:
-        """Make an answer true: run the question, unless a replay of its reads finds nothing new."""
-        if memo in self._making:
-            raise self._circle(memo)
+        """Bring an answer up to date: run the question, unless none of its reads has changed."""
+        if memo in self._running:
+            raise self._cycle(memo)
         asker, frame = self._frame, self._enter(memo)
         try:
             try:
-                if self._replay(memo, frame):
-                    self._graph.found_true(memo)
+                if self._verify(memo, frame):
+                    self._graph.mark_verified(memo)
                     return
                 question: Question[..., Any] = memo.of
                 self.runs[question.name] += 1
@@ -310,116 +310,121 @@ class Db:
                 answer = Raised(circular.error)
             except Exception as error:
                 if isinstance(error, RecursionError) and asker is not None:
-                    raise  # the inner ones are not to blame: asked by themselves, they have an answer
+                    raise  # only the outermost question is too deep: asked alone, inner ones have an answer
                 answer = Raised(error)
-            is_news = not same(answer, memo.answer)
+            is_changed = not same(answer, memo.answer)
         except BaseException:
-            self._give_up(memo, frame, asker)
+            self._abandon(memo, frame, asker)
             raise
         finally:
-            del self._making[memo]
+            del self._running[memo]
             self._frame = asker
         self._graph.link(memo, frame)
-        self._graph.found_true(memo)
-        if is_news:
+        self._graph.mark_verified(memo)
+        if is_changed:
             before, memo.answer = memo.answer, answer
             self._graph.touch(memo)
             for watcher in self._watchers.get(memo, ()):
-                watcher.note(memo, before)
+                watcher.notify(memo, before)
 
     def _enter(self, memo: Memo) -> _Frame:
-        if len(self._making) >= DEPTH_MAX:
+        if len(self._running) >= DEPTH_MAX:
             self._graph.orphans[memo] = None
             inner = f"{_asked(memo)}, asked by {self._innermost()}"
             raise RecursionError(f"more than {DEPTH_MAX} questions deep: {inner}; ask the inner ones first")
         frame: _Frame = {}
-        self._making[memo] = self._frame = frame
+        self._running[memo] = self._frame = frame
         return frame
 
-    def _replay(self, memo: Memo, frame: _Frame) -> bool:
-        """Whether all reads are as they were. One from a circle also has reads of others, so that it runs."""
-        if memo in self._graph.circled:
-            del self._graph.circled[memo]
+    def _verify(self, memo: Memo, frame: _Frame) -> bool:
+        """Whether no read has changed. A memo on a cycle has also reads of the others, so it runs again."""
+        if memo in self._graph.on_cycle:
+            del self._graph.on_cycle[memo]
             return False
         for read in memo.reads:
-            if memo.true_at == STALE:
+            if memo.verified_at == STALE:
                 break
-            if isinstance(read, Memo) and not self._graph.is_true(read):
+            if isinstance(read, Memo) and not self._graph.is_up_to_date(read):
                 self._refresh(read)
             frame[read] = None
-        return memo.true_at != STALE
+        return memo.verified_at != STALE
 
-    def _circle(self, memo: Memo) -> Circular:
-        """A memo is asked for while it is being made: all from it inwards fail for what all of them read."""
-        circle = [*self._making.items()][[*self._making].index(memo) :]
-        reads = {read: None for _, frame in circle for read in frame}
-        for member, frame in circle:
+    def _cycle(self, memo: Memo) -> Circular:
+        """The error of a memo that is asked for while its question runs.
+
+        All memos on the cycle get it as their answer, and depend on what any of them has read.
+        """
+        cycle = [*self._running.items()][[*self._running].index(memo) :]
+        reads = {read: None for _, frame in cycle for read in frame}
+        for member, frame in cycle:
             frame.update(reads)
-            self._graph.circled[member] = None
-        return Circular(CycleError([str(_asked(member)) for member, _ in circle]))
+            self._graph.on_cycle[member] = None
+        return Circular(CycleError([str(_asked(member)) for member, _ in cycle]))
 
-    def _give_up(self, memo: Memo, frame: _Frame, asker: _Frame | None) -> None:
-        """A run was broken off: it remains to be done, if anyone needs it. Who asked depends on its reads."""
+    def _abandon(self, memo: Memo, frame: _Frame, asker: _Frame | None) -> None:
+        """A run was aborted: queue the memo again if it is needed. Its asker depends on what it has read."""
         if asker is not None:
             asker.update(frame)
         self._graph.orphans |= frame
         self._graph.orphans[memo] = None
-        memo.true_at = STALE
+        memo.verified_at = STALE
         if self._graph.is_needed(memo):
             self._graph.queue(memo)
 
-    def _must_be_outside(self) -> None:
-        if self._making:
+    def _refuse_inside_question(self) -> None:
+        if self._running:
             raise RuntimeError(f"{self._innermost()}: a question must not change, watch or collect")
 
     def _innermost(self) -> Asked:
-        return _asked(next(reversed(self._making)))
+        return _asked(next(reversed(self._running)))
 
 
 class Watcher:
-    """The questions that one part of the program waits for, and which of them have another answer."""
+    """The questions that one part of the program watches, and which of their answers have changed."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
         self._n_watched = 0
-        # In which order they were watched, and the answer that was last told.
-        self._told: dict[Memo, tuple[int, Any]] = {}
-        # Answered anew since; whether that is known to differ from what was last told.
-        self._to_tell: dict[Memo, bool] = {}
+        # In which order they were watched, and the answer that was last reported.
+        self._reported: dict[Memo, tuple[int, Any]] = {}
+        # Changed since; whether the answer is known to differ from the one that was last reported.
+        self._pending: dict[Memo, bool] = {}
 
     def watch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Answer this, keep it, and let `changed` tell when the answer is no longer what it is now."""
+        """Answer this, keep it up to date, and let `changed` report when the answer differs from now."""
         question.refuse(kwargs)
         memo = self._db.hold(question, args)
-        if memo not in self._told:
-            self._db.tell(memo, self)
-            self._told[memo] = self._n_watched, memo.answer
+        if memo not in self._reported:
+            self._db.add_watcher(memo, self)
+            self._reported[memo] = self._n_watched, memo.answer
             self._n_watched += 1
 
     def unwatch(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Stop watching, and drop what nothing reads any more."""
+        """Stop watching, and drop what nothing needs any more."""
         question.refuse(kwargs)
         memo = self._db.memo_of(question, args)
-        if memo is not None and memo in self._told:
-            self._db.let_go(memo, self)
-            del self._told[memo]
-            self._to_tell.pop(memo, None)
+        if memo is not None and memo in self._reported:
+            self._db.remove_watcher(memo, self)
+            del self._reported[memo]
+            self._pending.pop(memo, None)
 
     def changed(self) -> list[Asked]:
-        """The watched questions with another answer than was last told, in the order of watching."""
+        """The watched questions whose answer differs from the last reported one, in the order of watching."""
         self._db.settle()
-        told = self._told
-        news = [
-            memo for memo, differs in self._to_tell.items() if differs or not same(memo.answer, told[memo][1])
+        reported = self._reported
+        changed = [
+            memo
+            for memo, differs in self._pending.items()
+            if differs or not same(memo.answer, reported[memo][1])
         ]
-        self._to_tell.clear()
-        for memo in news:
-            told[memo] = told[memo][0], memo.answer
-        return [_asked(memo) for memo in sorted(news, key=lambda memo: told[memo][0])]
+        self._pending.clear()
+        for memo in changed:
+            reported[memo] = reported[memo][0], memo.answer
+        return [_asked(memo) for memo in sorted(changed, key=lambda memo: reported[memo][0])]
 
-    def note(self, memo: Memo, before: Any) -> None:
-        """A watched question has another answer than `before`; the database calls this."""
-        self._to_tell[memo] = before is self._told[memo][1]
+    def notify(self, memo: Memo, before: Any) -> None:
+        """Called by the database: a watched question has another answer than `before`."""
+        self._pending[memo] = before is self._reported[memo][1]
 
 
 def _asked(memo: Memo) -> Asked:

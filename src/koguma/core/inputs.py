@@ -9,9 +9,9 @@
     BY_MESH.keys(db, "default")       # the same two, of one group
     BY_MESH.items(db, "default")
 
-Each of these reads is a *cell* of its own. An edit touches only the cells that now hold something else: who
-read keys is not disturbed by an edited row, nor one group by another. Keys come sorted, so
-that the order in which rows were written leaves no trace. Rows are frozen values, and never None.
+Each of these reads is a *cell* of its own. An edit touches only the cells whose content changes: readers of
+keys are not affected by an edited row, nor readers of one group by another. Keys come sorted, so that answers
+do not depend on the order in which rows were written. Rows are frozen values, and never None.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -21,7 +21,7 @@ from koguma.core.graph import GraphNode
 
 
 class Ordered(Hashable, Protocol):
-    """What can be a key."""
+    """What can be a key: hashable and sortable."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
@@ -32,13 +32,13 @@ G = TypeVar("G", bound=Hashable)
 
 
 class Reader(Protocol):
-    """The engine, as far as inputs know it."""
+    """The part of the engine that inputs use."""
 
     def table(self, of: "Input[Any, Any]") -> "InputTable":
         """The rows of an input."""
 
     def record(self, cells: dict[Any, GraphNode], key: Any) -> None:
-        """Remember that the running question reads this cell."""
+        """Record that the running question reads this cell."""
 
 
 class Input(Generic[K, V]):
@@ -69,7 +69,7 @@ class Input(Generic[K, V]):
 class Index(Generic[K, V, G]):
     """Groups of a table's rows; `groups` says to which a row belongs, and must not raise.
 
-    It costs nothing until it is read; from then on an edit moves the edited row, and nothing else.
+    It costs nothing until it is first read; from then on an edit moves only the edited row.
     """
 
     def __init__(self, of: Input[K, V], groups: Callable[[K, V], Iterable[G]]) -> None:
@@ -101,12 +101,12 @@ class InputChange:
         self.edits[table, key] = row
 
     def remove(self, table: Input[K, V], key: K) -> None:
-        """Take a row out, if it is there."""
+        """Remove a row, if it is there."""
         self.edits[table, key] = None
 
 
 class InputTable:
-    """The rows of one input in one Db, who read which of them, and the indexes that were read."""
+    """The rows of one input in one Db, the cells that were read, and the indexes that were read."""
 
     def __init__(self) -> None:
         self.rows: dict[Any, Any] = {}
@@ -115,12 +115,12 @@ class InputTable:
 
     @property
     def n_cells(self) -> int:
-        """How many different reads are remembered."""
+        """How many cells are recorded."""
         groups = self.indexes.values()
         return len(self.cells) + sum(len(each.key_cells) + len(each.item_cells) for each in groups)
 
     def grouped(self, index: Index[Any, Any, Any]) -> "_Groups":
-        """The groups of an index, made when it is first read."""
+        """The groups of an index, built when it is first read."""
         groups = self.indexes.get(index)
         if groups is None:
             groups = self.indexes[index] = _Groups()
@@ -129,7 +129,7 @@ class InputTable:
         return groups
 
     def put(self, key: Any, row: Any) -> list[GraphNode]:
-        """Write a row, or take it out where it is None; gives the cells that now hold something else."""
+        """Write a row, or remove it where it is None; gives the cells whose content changed."""
         old = self.rows.get(key)
         if old == row:
             return []
@@ -145,7 +145,7 @@ class InputTable:
 
 
 class _Groups:
-    """The groups of one index: who is in them, and who read which of them."""
+    """The groups of one index: their members, and the cells that were read."""
 
     def __init__(self) -> None:
         self.members: dict[Any, set[Any]] = {}
@@ -154,7 +154,7 @@ class _Groups:
         self.item_cells: dict[Any, GraphNode] = {}
 
     def sorted_keys(self, group: Any) -> tuple[Any, ...]:
-        """The keys in a group; sorted once, until somebody joins or leaves."""
+        """The keys in a group; sorted once, until a row joins or leaves."""
         if group not in self.members:
             return ()
         if group not in self.sorted:
@@ -177,7 +177,7 @@ class _Groups:
             self.sorted.pop(group, None)
 
     def leave(self, key: Any, groups: Iterable[Any]) -> None:
-        """Take a row out of groups; an empty one is forgotten."""
+        """Remove a row from groups; an empty group is dropped."""
         for group in groups:
             self.members[group].remove(key)
             self.sorted.pop(group, None)
