@@ -1,1 +1,1 @@
-"""What `make release` and `make audit` do: artefacts, their parts, where they come from, known holes."""
+"""`make release` and `make audit`: packages, SBOM, provenance, and a check for known vulnerabilities."""

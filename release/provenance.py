@@ -1,6 +1,6 @@
-"""Where artefacts come from: an in-toto statement with SLSA's provenance about the files of a release.
+"""Provenance: an in-toto statement, with SLSA's predicate, about the files of a release.
 
-It is not signed here; whoever publishes a release signs it with a key that is not on the machine that builds.
+It is not signed here; whoever publishes a release signs it, with a key that is not on the build machine.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Source(NamedTuple):
-    """The commit that is built; one that is not all that was there is marked as such."""
+    """The commit that is built; `is_clean` is False where the tree had other changes."""
 
     commit: str
     committed_at: datetime
@@ -29,7 +29,7 @@ def sha256(file: Path) -> str:
 
 
 def statement(artefacts: list[Path], locks: list[Path], source: Source) -> dict[str, Any]:
-    """The statement about artefacts, which were built from a commit with what the locks name."""
+    """The statement about artefacts that were built from a commit and the lock files."""
     dependencies = [
         {"uri": "git+koguma", "digest": {"gitCommit": source.commit}},
         *({"uri": f"file:requirements/{file.name}", "digest": {"sha256": sha256(file)}} for file in locks),

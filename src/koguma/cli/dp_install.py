@@ -1,4 +1,4 @@
-"""`koguma dp install` and `koguma dp uninstall`: whether the kernel sends traffic through the proxy."""
+"""`koguma dp install` and `koguma dp uninstall`: the kernel's redirection of traffic to the proxy."""
 
 import ipaddress
 import pwd
@@ -39,7 +39,7 @@ def uninstall_group() -> None:
     """Take out what `koguma dp install` put in."""
 
 
-def install(**given: Any) -> int:
+def install(**flags: Any) -> int:
     """Let the kernel redirect all TCP traffic of this machine, and its DNS queries, to the proxy.
 
     Services need no change then: they call each other by name, and everything that arrives or leaves goes
@@ -50,12 +50,12 @@ def install(**given: Any) -> int:
     """
     from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
 
-    settings = _settings(given)
-    if given["dry_run"]:
-        print(redirect.rendered(settings, given["backend"]), end="")
+    settings = _settings(flags)
+    if flags["dry_run"]:
+        print(redirect.rendered(settings, flags["backend"]), end="")
         return ExitCode.FINE
-    used = redirect.install(settings, given["backend"])
-    for line in _told(settings):
+    used = redirect.install(settings, flags["backend"])
+    for line in _summary(settings):
         print(line)
     print(f"made with {used}; `koguma dp uninstall transparent-proxy` removes it")
     if settings.proxy_uid == 0:
@@ -78,82 +78,85 @@ def uninstall(*, dry_run: bool) -> int:
     return ExitCode.FINE
 
 
-def _told(of: "RedirectSettings") -> list[str]:
-    families = "IPv4 and IPv6" if of.has_ipv6 else "IPv4"
-    but = f", but for ports {_listed(of.not_inbound_ports)}" if of.not_inbound_ports else ""
-    lines = [f"{families}: TCP that arrives goes to port {of.inbound_port}{but}"] if of.inbound_port else []
+def _summary(settings: "RedirectSettings") -> list[str]:
+    families = "IPv4 and IPv6" if settings.has_ipv6 else "IPv4"
+    excluded = settings.not_inbound_ports
+    but = f", but for ports {_listed(excluded)}" if excluded else ""
+    inbound, outbound = settings.inbound_port, settings.outbound_port
+    lines = [f"{families}: TCP that arrives goes to port {inbound}{but}"] if inbound else []
     lines.append(
-        f"{families}: TCP that leaves goes to port {of.outbound_port}, but for that of uid {of.proxy_uid}"
+        f"{families}: TCP that leaves goes to port {outbound}, but for that of uid {settings.proxy_uid}"
     )
-    if of.dns_port:
-        asked = "" if of.dns_servers is None else f" to {', '.join(of.dns_servers)}"
-        lines.append(f"DNS queries{asked} go to port {of.dns_port}")
+    if settings.dns_port:
+        servers = "" if settings.dns_servers is None else f" to {', '.join(settings.dns_servers)}"
+        lines.append(f"DNS queries{servers} go to port {settings.dns_port}")
     return lines
 
 
 def _listed(ranges: "tuple[NumberRange, ...]") -> str:
     return ", ".join(
-        str(each.first) if each.first == each.last else f"{each.first}-{each.last}" for each in ranges
+        str(ports.first) if ports.first == ports.last else f"{ports.first}-{ports.last}" for ports in ranges
     )
 
 
-def _settings(given: Mapping[str, Any]) -> "RedirectSettings":
+def _settings(flags: Mapping[str, Any]) -> "RedirectSettings":
     from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
     from koguma.dp.redirect_rules import RedirectSettings  # noqa: PLC0415 - the same
 
-    has_ipv6 = given["ip_family"] == "dualstack"
+    has_ipv6 = flags["ip_family"] == "dualstack"
     if has_ipv6 and not machine.has_ipv6():
         terminal.print_stderr("note: this machine has no IPv6, so only IPv4 is redirected")
         has_ipv6 = False
     return RedirectSettings(
-        proxy_uid=_proxy_uid(given["user"], given["uid"]),
-        inbound_port=given["inbound_port"] if given["redirect_inbound"] else 0,
-        outbound_port=given["outbound_port"],
-        dns_port=given["dns_port"] if given["redirect_dns"] else 0,
-        dns_servers=None if given["all_dns"] else _name_servers(),
-        has_dns_zone=not given["skip_zone"],
-        not_inbound_ports=_joined(given["not_inbound_ports"]),
-        not_outbound_ports=_joined(given["not_outbound_ports"]),
-        not_outbound_networks=_joined(given["not_outbound_networks"]),
-        not_uids=_joined(given["not_uids"]),
+        proxy_uid=_proxy_uid(flags["user"], flags["uid"]),
+        inbound_port=flags["inbound_port"] if flags["redirect_inbound"] else 0,
+        outbound_port=flags["outbound_port"],
+        dns_port=flags["dns_port"] if flags["redirect_dns"] else 0,
+        dns_servers=None if flags["all_dns"] else _name_servers(),
+        has_dns_zone=not flags["skip_zone"],
+        not_inbound_ports=_joined(flags["not_inbound_ports"]),
+        not_outbound_ports=_joined(flags["not_outbound_ports"]),
+        not_outbound_networks=_joined(flags["not_outbound_networks"]),
+        not_uids=_joined(flags["not_uids"]),
         has_ipv6=has_ipv6,
     )
 
 
-def _joined(given: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(each for one in given for each in one))
+def _joined(occurrences: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
+    """The values of a repeatable option, of all its occurrences."""
+    return tuple(dict.fromkeys(value for values in occurrences for value in values))
 
 
 def _name_servers() -> tuple[str, ...]:
     """The name servers of this machine.
 
-    Where one of them runs here, only that one: what it asks others must reach them, or it would be asked its
-    own question again.
+    Where one of them runs on this machine, only that one: its own queries to others must not be redirected,
+    or they would come back to it.
     """
     from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
     from koguma.dp.dns_message import upstreams_of  # noqa: PLC0415 - the same
 
-    found = [address.partition("%")[0] for address, _ in upstreams_of(machine.resolv_conf())]
-    local = [address for address in found if ipaddress.ip_address(address).is_loopback]
-    return tuple(local or found)
+    all_servers = [address.partition("%")[0] for address, _ in upstreams_of(machine.resolv_conf())]
+    local = [address for address in all_servers if ipaddress.ip_address(address).is_loopback]
+    return tuple(local or all_servers)
 
 
 def _proxy_uid(user: int | None, uid: int | None) -> int:
     if user is not None and uid is not None and user != uid:
         raise click.UsageError(f"--kuma-dp-user is uid {user}, and --uid is {uid}; give one of them")
-    found = uid if user is None else user
-    for name in () if found is not None else _USERS:
+    chosen = uid if user is None else user
+    for name in () if chosen is not None else _USERS:
         try:
             return pwd.getpwnam(name).pw_uid
         except KeyError:
             continue
-    if found is None:
+    if chosen is None:
         raise CommandFailure(
             "say as whom the proxy runs, with --kuma-dp-user or --uid: its own calls must not be redirected",
             (f" - to make such a user: {_MAKE_USER}",),
             ExitCode.USAGE,
         )
-    return found
+    return chosen
 
 
 install_group.add_command(

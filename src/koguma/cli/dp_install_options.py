@@ -1,4 +1,4 @@
-"""Options of `koguma dp install transparent-proxy`, under headings, and the texts that they take."""
+"""Options of `koguma dp install transparent-proxy`, under headings, and the parsers of their values."""
 
 import ipaddress
 import pwd
@@ -41,13 +41,13 @@ def users(text: str) -> "tuple[NumberRange, ...]":
     """Users by name or number, and ranges of numbers."""
     from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not pay for it
 
-    found = []
-    for part in (each.strip() for each in text.split(",")):
+    ranges = []
+    for part in (part.strip() for part in text.split(",")):
         if part and not part.replace("-", "").isdigit():
-            found.append(NumberRange(user(part), user(part)))
+            ranges.append(NumberRange(user(part), user(part)))
         elif part:
-            found.append(_range(part, 0, _UID_MAX, "a uid"))
-    return tuple(found)
+            ranges.append(_range(part, 0, _UID_MAX, "a uid"))
+    return tuple(ranges)
 
 
 def _range(text: str, least: int, most: int, what: str) -> "NumberRange":
@@ -57,21 +57,21 @@ def _range(text: str, least: int, most: int, what: str) -> "NumberRange":
     numbers = (first, last if dash else first)
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise ValueError(f"must be a list such as 22,9000-9100: {text.strip()!r} is not {what}")
-    found = NumberRange(int(numbers[0]), int(numbers[1]))
-    if not least <= found.first <= found.last <= most:
+    parsed = NumberRange(int(numbers[0]), int(numbers[1]))
+    if not least <= parsed.first <= parsed.last <= most:
         raise ValueError(f"must be within {least} to {most}, in order; {text.strip()} is not")
-    return found
+    return parsed
 
 
 def networks(text: str) -> tuple[str, ...]:
     """Addresses and networks."""
-    found = []
-    for part in (each.strip() for each in text.split(",")):
+    parsed = []
+    for part in (part.strip() for part in text.split(",")):
         try:
-            found += [str(ipaddress.ip_network(part, strict=False))] if part else []
+            parsed += [str(ipaddress.ip_network(part, strict=False))] if part else []
         except ValueError:
             raise ValueError(f"must be a list such as 10.0.0.0/8,192.0.2.1; {part!r} is no address") from None
-    return tuple(found)
+    return tuple(parsed)
 
 
 _PORT: Final = ParsedType("PORT", port)
@@ -80,10 +80,10 @@ _PORTS: Final = ParsedType("PORTS", ports)
 
 def all_options() -> list[click.Parameter]:
     """The options, in the order of the help."""
-    return [*_whose(), *_what(), *_exclusions(), *_how()]
+    return [*_user_options(), *_redirection(), *_exclusions(), *_method()]
 
 
-def _whose() -> list[click.Parameter]:
+def _user_options() -> list[click.Parameter]:
     whose = "Whose calls pass"
     return [
         Option(
@@ -97,7 +97,7 @@ def _whose() -> list[click.Parameter]:
     ]
 
 
-def _what() -> list[click.Parameter]:
+def _redirection() -> list[click.Parameter]:
     what = "What is redirected"
     return [
         Option(
@@ -188,7 +188,7 @@ def _exclusions() -> list[click.Parameter]:
     ]
 
 
-def _how() -> list[click.Parameter]:
+def _method() -> list[click.Parameter]:
     how = "How"
     return [
         Option(

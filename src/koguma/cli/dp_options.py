@@ -1,4 +1,4 @@
-"""Options of `koguma dp run`, under headings, and the texts that they take."""
+"""Options of `koguma dp run`, under headings, and the parsers of their values."""
 
 import ipaddress
 from collections.abc import Callable
@@ -22,18 +22,18 @@ _FORMATS: Final = ("auto", "json", "text")
 
 
 class ParsedType(click.ParamType):  # type: ignore[type-arg] # generic only in newer versions of click
-    """A text that a function reads; its ValueError says what is wrong with it."""
+    """A value that a function parses; its ValueError says what is wrong."""
 
-    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
-        self._read = read
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What the text says."""
+        """The parsed value."""
         if not isinstance(value, str):
             return value
         try:
-            return self._read(value)
+            return self._parse(value)
         except ValueError as error:
             self.fail(f'"{value}" {error}', param, ctx)
 
@@ -48,18 +48,18 @@ def pair(text: str) -> tuple[str, str]:
 
 def seconds(text: str) -> float:
     """A duration that is not negative."""
-    found = duration.seconds(text)
-    if found < 0:
+    parsed = duration.seconds(text)
+    if parsed < 0:
         raise ValueError("must not be negative")
-    return found
+    return parsed
 
 
 def port(text: str) -> int:
     """A port's number."""
-    found = port_or_none(text)
-    if not found:
+    number = port_or_none(text)
+    if not number:
         raise ValueError(f"must be a port from 1 to {_PORT_MAX}")
-    return found
+    return number
 
 
 def port_or_none(text: str) -> int:
@@ -70,14 +70,14 @@ def port_or_none(text: str) -> int:
 
 
 def threads(text: str) -> int:
-    """How many threads."""
+    """A number of threads."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ValueError("must be a number from 1 on")
     return int(text)
 
 
 def size(text: str) -> int:
-    """A number of bytes that an Envoy can live with."""
+    """A number of bytes, at least what Envoy needs to run."""
     digits = text.rstrip("KMGi")
     unit = _UNITS.get(text[len(digits) :])
     if unit is None or not (digits.isascii() and digits.isdigit()) or int(digits) * unit < _SIZE_MIN:
@@ -86,7 +86,7 @@ def size(text: str) -> int:
 
 
 def name_server(text: str) -> tuple[str, int]:
-    """An IP address, and the port where it is not 53."""
+    """An IP address with a port, which is 53 by default."""
     host, colon, number = text.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):  # no port, or an IPv6 address alone
         host, number = text, str(_DNS_PORT)
@@ -98,15 +98,15 @@ def name_server(text: str) -> tuple[str, int]:
 
 
 def directory(text: str) -> str:
-    """A directory from the root, without ways up."""
-    found = PurePosixPath(text)
-    if not found.is_absolute() or ".." in found.parts:
+    """An absolute directory, without `..`."""
+    path = PurePosixPath(text)
+    if not path.is_absolute() or ".." in path.parts:
         raise ValueError("must be a directory from the root, without '..'")
-    return str(found)
+    return str(path)
 
 
 def outbound(text: str) -> Any:
-    """A service and the local port through which it is called."""
+    """A service and the local port through which it is reached."""
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
 
     try:
@@ -145,10 +145,10 @@ class SectionedCommand(click.Command):
 
 def all_options() -> list[click.Parameter]:
     """The options, in the order of the help."""
-    return [*_who(), *_where(), *_envoy(), *_beside(), *_machine()]
+    return [*_identity(), *_control_plane(), *_envoy(), *_agent(), *_machine()]
 
 
-def _who() -> list[click.Parameter]:
+def _identity() -> list[click.Parameter]:
     who = "Who the proxy is"
     return [
         Option(who, "--name", metavar="NAME", help="Name of the Dataplane; alone, of one that is stored."),
@@ -201,7 +201,7 @@ def _who() -> list[click.Parameter]:
     ]
 
 
-def _where() -> list[click.Parameter]:
+def _control_plane() -> list[click.Parameter]:
     where = "Where the control plane is"
     return [
         Option(
@@ -298,7 +298,7 @@ def _envoy() -> list[click.Parameter]:
     ]
 
 
-def _beside() -> list[click.Parameter]:
+def _agent() -> list[click.Parameter]:
     beside = "Beside Envoy"
     return [
         Option(

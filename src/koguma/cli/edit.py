@@ -19,7 +19,7 @@ from koguma.model.documents import BadDocument, Document
 
 _METHOD_NOT_ALLOWED: Final = 405
 _PRECONDITION_FAILED: Final = 412
-_MENDABLE: Final = (400, 409, _PRECONDITION_FAILED, 413)  # another text may be taken
+_CORRECTABLE: Final = (400, 409, _PRECONDITION_FAILED, 413)  # another text may be accepted
 
 _EXAMPLES = """\b
 Examples:
@@ -40,26 +40,26 @@ def command(client: ApiClient, *, words: Sequence[str], mesh: str, dry_run: bool
     before, changes nothing. Where the server refuses the text, or somebody else wrote the object since it was
     opened, the text is opened again with the reasons on top. What cannot be written is kept in a file.
     """
-    wanted = objects.read(client, words, mesh)
-    if len(wanted.references) != 1:
+    selection = objects.read(client, words, mesh)
+    if len(selection.references) != 1:
         raise click.UsageError("name one object: KIND NAME, KIND/NAME or a KRI")
-    (answer,) = objects.fetched(client, wanted.references)
+    (answer,) = objects.fetched(client, selection.references)
     named = objects.named(kind_lookup.from_server(client), answer.object)
     _Edit(client, named, answer, dry_run=dry_run).run(edit_file.editor(os.environ))
 
 
 class _Edit:
-    """One object on its way through the editor, as often as it takes."""
+    """Opens one object in the editor until its text is accepted or unchanged."""
 
     def __init__(self, client: ApiClient, named: ObjectName, read: ApiResponse, *, dry_run: bool) -> None:
         self._client = client
         self._named = named
-        self._read = read  # the version that the text is to replace
-        self._dry = [("dryRun", "All")] if dry_run else []
+        self._read = read  # the version that the text replaces
+        self._query = [("dryRun", "All")] if dry_run else []
         self._mark = " (dry run)" if dry_run else ""
 
     def run(self, editor: Sequence[str]) -> None:
-        """Open the editor until the text is written, or says nothing new."""
+        """Open the editor until the text is written, or unchanged."""
         self._check_writable()
         with EditFile(str(self._named), self._read.object) as text:
             while text.open(editor):
@@ -70,14 +70,14 @@ class _Edit:
                     continue
                 if document.value == edit_file.bare(self._read.object):
                     break
-                remarks = self._written(document)
+                remarks = self._write(document)
                 if not remarks:
                     return
                 text.reopen(remarks)
         print(f"{self._named} unchanged")
 
     def _check_writable(self) -> None:
-        """Try to write what is there, so that nobody edits at length what they may not write."""
+        """Write the unchanged object in a dry run: who may not write it is told before editing."""
         try:
             self._put(edit_file.bare(self._read.object), [("dryRun", "All")])
         except ApiError as error:
@@ -87,15 +87,15 @@ class _Edit:
     def _put(self, value: Json, query: Sequence[tuple[str, str]]) -> ApiResponse:
         return self._client.send("PUT", self._named.path, query, value, {"If-Match": self._read.etag})
 
-    def _written(self, document: Document) -> list[Remark]:
-        """Write, and show what changed; answers why it was refused, where another text may be taken."""
+    def _write(self, document: Document) -> list[Remark]:
+        """Write, and print the diff; returns why it was refused, where another text may be accepted."""
         try:
-            answer = self._put(document.value, self._dry)
+            answer = self._put(document.value, self._query)
         except ApiError as error:
-            if error.status not in _MENDABLE:
+            if error.status not in _CORRECTABLE:
                 raise error.about(str(self._named)) from None
-            is_old = error.status == _PRECONDITION_FAILED
-            return list(self._changed_by_others() if is_old else _remarks(error, document))
+            is_outdated = error.status == _PRECONDITION_FAILED
+            return list(self._concurrent_change() if is_outdated else _remarks(error, document))
         self._show(answer, document.value)
         return []
 
@@ -107,8 +107,8 @@ class _Edit:
             print(line)
         print(f"{self._named} {terminal.paint('configured', 'yellow')}{self._mark}")
 
-    def _changed_by_others(self) -> Iterator[Remark]:
-        """What somebody else made of the object since it was read; the next text is to replace that."""
+    def _concurrent_change(self) -> Iterator[Remark]:
+        """What somebody else changed since the object was read; the next text replaces that version."""
         before = self._read
         (self._read,) = objects.fetched(self._client, [self._named])
         yield Remark(

@@ -1,7 +1,7 @@
-"""Sheet: an object as text in a private file, on its way through an editor.
+"""Edit file: an object as text in a private file, which an editor opens.
 
-Lines with `#` at the top are ours: what the object is, and why the text was not taken. They are replaced when
-it is opened again, and never sent. The file is removed at the end, unless a text in it could not be written.
+Lines with `#` at the top are ours: what the object is, and why the text was refused. They are replaced when
+the file is opened again, and never sent. The file is removed at the end, unless its text cannot be written.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from koguma.model import documents, labels
 from koguma.model.documents import BadDocument, Document
 
 _EDITORS: Final = ("KOGUMA_EDITOR", "VISUAL", "EDITOR")
-_LAST_RESORT: Final = "vi"
+_DEFAULT_EDITOR: Final = "vi"
 _COMPUTED: Final = ("creationTime", "modificationTime", "kri", "snis", "status")
-# The server sets these from the object itself, or leaves them as they are where an update does not say.
+# The server sets these labels from the object itself, or keeps them where an update omits them.
 _COMPUTED_LABELS: Final = (
     labels.DISPLAY_NAME,
     labels.ORIGIN,
@@ -38,27 +38,29 @@ _COMPUTED_LABELS: Final = (
 
 
 class Remark(NamedTuple):
-    """Something to say about a line of the object's text; 0 stands for all of it."""
+    """A remark about a line of the object's text; line 0 stands for the whole text."""
 
     line: int
     text: str
 
 
 def bare(value: Json) -> Json:
-    """An object without what the server writes by itself."""
+    """An object without the fields that the server sets."""
     kept = {name: part for name, part in value.items() if name not in _COMPUTED}
-    own = {
+    own_labels = {
         name: text for name, text in (kept.pop("labels", None) or {}).items() if name not in _COMPUTED_LABELS
     }
-    if not own:
+    if not own_labels:
         return kept
     first = {name: kept.pop(name) for name in ("type", "mesh", "name") if name in kept}
-    return {**first, "labels": own, **kept}
+    return {**first, "labels": own_labels, **kept}
 
 
 def editor(environment: Mapping[str, str]) -> list[str]:
-    """The command that edits a file, to which the file is to be added."""
-    text = next((environment[name] for name in _EDITORS if environment.get(name, "").strip()), _LAST_RESORT)
+    """The editor's command, without the file."""
+    text = next(
+        (environment[name] for name in _EDITORS if environment.get(name, "").strip()), _DEFAULT_EDITOR
+    )
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -66,20 +68,20 @@ def editor(environment: Mapping[str, str]) -> list[str]:
 
 
 class EditFile:
-    """The file of one object, while it is entered."""
+    """The file of one object; it exists while the context is entered."""
 
     def __init__(self, title: str, value: Json) -> None:
         self._title = title
-        self._first = output.yaml_text(bare(value))
-        self._shown = ""  # what the editor was last given
-        self._refused = False
+        self._original = output.yaml_text(bare(value))
+        self._opened_text = ""  # the text that the editor was last given
+        self._was_refused = False
         self._file = Path()
 
     def __enter__(self) -> Self:
-        handle, name = tempfile.mkstemp(prefix="koguma-edit-", suffix=".yaml")  # readable by its owner alone
+        handle, name = tempfile.mkstemp(prefix="koguma-edit-", suffix=".yaml")  # mode 0600
         os.close(handle)
         self._file = Path(name)
-        self._lay((), self._first)
+        self._write((), self._original)
         return self
 
     def __exit__(
@@ -93,43 +95,45 @@ class EditFile:
             terminal.print_stderr(f"your text is kept in {self._file}")
 
     def open(self, command: Sequence[str]) -> bool:
-        """Let the editor work on it; says whether there is a text to write now."""
-        _edited([*command, str(self._file)])
+        """Run the editor; returns whether there is a text to write now."""
+        _run_editor([*command, str(self._file)])
         text = self._text()
         if not _body(text).strip():
             return False
-        if text != self._shown:
+        if text != self._opened_text:
             return True
-        if self._refused:
+        if self._was_refused:
             raise CommandFailure("the text was left as it was refused; nothing is written")
         return False
 
     def document(self) -> Document:
-        """The object in the text, with the places of its fields; BadDocument where there is none."""
+        """The object in the text, with the places of its fields; raises BadDocument."""
         body = _body(self._text())
-        found = documents.load(body)
-        if len(found) > 1:
-            place, problem = found[1].place(""), "one object is edited, and here begins another"
+        loaded = documents.load(body)
+        if len(loaded) > 1:
+            place, problem = loaded[1].place(""), "one object is edited, and here begins another"
             raise BadDocument("", *place, problem)
-        if not found or not isinstance(found[0].value, dict):
+        if not loaded or not isinstance(loaded[0].value, dict):
             raise BadDocument("", 1, 1, "an object is needed here")
-        return found[0]
+        return loaded[0]
 
     def reopen(self, remarks: Sequence[Remark]) -> None:
-        """Put what was said about the text on top of it, for the next look."""
-        self._refused = True
-        self._lay(remarks, _body(self._text()))
+        """Put remarks above the text, for the next run of the editor."""
+        self._was_refused = True
+        self._write(remarks, _body(self._text()))
 
-    def _lay(self, remarks: Sequence[Remark], body: str) -> None:
-        plain = [line for remark in remarks for line in _lines(remark)]
-        head = list(_head(self._title, remarks=bool(plain)))
-        height = len(head) + len(plain)
-        said = [f"# {f'line {line + height}: ' if line else ''}{text}".rstrip() for line, text in plain]
-        self._shown = "\n".join([*head, *said, body])
-        self._file.write_text(self._shown, encoding="utf-8")
+    def _write(self, remarks: Sequence[Remark], body: str) -> None:
+        single_lines = [line for remark in remarks for line in _lines(remark)]
+        head = list(_head(self._title, remarks=bool(single_lines)))
+        n_above = len(head) + len(single_lines)
+        comments = [
+            f"# {f'line {line + n_above}: ' if line else ''}{text}".rstrip() for line, text in single_lines
+        ]
+        self._opened_text = "\n".join([*head, *comments, body])
+        self._file.write_text(self._opened_text, encoding="utf-8")
 
     def _text(self) -> str:
-        """The file as it is now; an editor may have put another in its place."""
+        """The text of the file now; an editor may have replaced the file."""
         try:
             return self._file.read_bytes().decode("utf-8", "replace")
         except OSError as error:
@@ -138,7 +142,7 @@ class EditFile:
     def _is_worth_keeping(self) -> bool:
         with contextlib.suppress(CommandFailure):
             body = _body(self._text())
-            return bool(body.strip()) and body != self._first
+            return bool(body.strip()) and body != self._original
         return False
 
 
@@ -161,23 +165,23 @@ def _body(text: str) -> str:
     return "".join(lines)
 
 
-def _edited(command: Sequence[str]) -> None:
+def _run_editor(command: Sequence[str]) -> None:
     shown = shlex.join(command[:-1])
     with _ignored_interrupts():
         try:
-            ended = subprocess.run(command, check=False)  # noqa: S603 - the person's own editor
+            process = subprocess.run(command, check=False)  # noqa: S603 - the user's own editor
         except OSError as error:
             raise CommandFailure(
                 f"cannot start the editor `{shown}`: {error.strerror}",
                 (" - name another with KOGUMA_EDITOR, VISUAL or EDITOR",),
             ) from None
-    if ended.returncode:
-        raise CommandFailure(f"the editor `{shown}` ended with {ended.returncode}; nothing is written")
+    if process.returncode:
+        raise CommandFailure(f"the editor `{shown}` ended with {process.returncode}; nothing is written")
 
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """Leave Ctrl-C to the editor. A function, because a child inherits signals that are ignored."""
+    """Leave Ctrl-C to the editor. Not SIG_IGN but a handler: a child inherits ignored signals."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

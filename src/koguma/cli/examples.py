@@ -1,7 +1,7 @@
-"""Examples: what stands at the end of each command's help.
+"""Examples: the examples at the end of each command's help.
 
-They are in one place, so that they read as one story and a test can run over all of them. A command with more
-to say has its own.
+They are in one place, so that they use the same names and a test can run all of them. A command with longer
+examples has its own.
 """
 
 from collections.abc import Mapping

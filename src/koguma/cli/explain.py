@@ -1,4 +1,4 @@
-"""`koguma explain`: who set a value, where it stands, and whom it won against."""
+"""`koguma explain`: which policy set a value, at which line, and which policies it won against."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ _VALUE_MAX: Final = 40
 
 
 class ExplainQuery(NamedTuple):
-    """What is to be explained; what is empty means all."""
+    """The values to explain; an empty field means all."""
 
     to: str
     port: str
@@ -45,55 +45,55 @@ def command() -> None:
 @offline.options
 @options.output("json")
 @options.connection
-def dataplane(name: str, *, mesh: str, files: Sequence[str], **given: Any) -> None:
+def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> None:
     """Say who set the values for a proxy's calls to a service.
 
     Without --field: a table of all values. With it: the policy and the line that set it, and each one that
     lost, with the reason. Lines are those of `koguma get -o yaml`. With -f the files are explained instead,
     without a server, and places are those in the files.
     """
-    wanted = ExplainQuery(**{option: given.pop(option) for option in ExplainQuery._fields})
-    control_plane = offline.control_plane(zone=given.pop("zone"), is_global=given.pop("is_global"))
-    form = given.pop("output")
+    query = ExplainQuery(**{option: flags.pop(option) for option in ExplainQuery._fields})
+    control_plane = offline.control_plane(zone=flags.pop("zone"), is_global=flags.pop("is_global"))
+    output_format = flags.pop("output")
     with contextlib.ExitStack() as stack:
         if files:
-            loaded = offline.sound(offline.load(inputs.read(files), control_plane))
+            loaded = offline.require_valid(offline.load(inputs.read(files), control_plane))
             proxy = explanation.proxy_named(loaded.db, mesh, name)
             source: InspectSource = explanation.FilesInspect(
                 loaded.db, offline.known_kinds(), proxy, loaded.documents
             )
         else:
-            client = stack.enter_context(contextlib.closing(options.client(**given)))
+            client = stack.enter_context(contextlib.closing(options.client(**flags)))
             source = explanation.ServerInspect(client, mesh, name)
         layout = source.layout()
-        spoken = explanation.protocols(layout)
-        found = _found(source, wanted, layout)
-        for line in _lines(source, found, spoken, wanted, form):
+        protocols = explanation.protocols(layout)
+        rows = _rows(source, query, layout)
+        for line in _lines(source, rows, protocols, query, output_format):
             print(line)
-        for reason in inert_fields.reasons(((row.to, row.field) for row in found), spoken, wanted.field):
+        for reason in inert_fields.reasons(((row.to, row.field) for row in rows), protocols, query.field):
             terminal.print_stderr(f"note: {reason}")
 
 
-def _found(source: InspectSource, wanted: ExplainQuery, layout: Json) -> list[ExplainedField]:
-    outbounds = explanation.chosen(layout, wanted.to, wanted.port)
-    kind = offline.known_kinds().word(wanted.kind).name if wanted.kind else ""
-    of_kind = [row for row in explanation.rows(source, outbounds, wanted.route) if kind in ("", row.kind)]
-    found = [row for row in of_kind if explanation.is_of_field(row, wanted.field)]
-    if not found:
-        what = " of ".join(filter(None, (wanted.field or "anything", kind)))
-        through = f" through {wanted.route}" if wanted.route else ""
+def _rows(source: InspectSource, query: ExplainQuery, layout: Json) -> list[ExplainedField]:
+    outbounds = explanation.selected_outbounds(layout, query.to, query.port)
+    kind = offline.known_kinds().word(query.kind).name if query.kind else ""
+    of_kind = [row for row in explanation.rows(source, outbounds, query.route) if kind in ("", row.kind)]
+    rows = [row for row in of_kind if explanation.is_of_field(row, query.field)]
+    if not rows:
+        what = " of ".join(filter(None, (query.field or "anything", kind)))
+        through = f" through {query.route}" if query.route else ""
         inactive = ", ".join(explanation.inactive(source, outbounds, kind)) if kind else ""
         if inactive:
             raise CommandFailure(f"{kind} {inactive} is stored, and does not act yet on these calls (KG015)")
         if kind and not _acts(kind):
             raise CommandFailure(f"{kind} is only stored, and does not act yet (KG015)")
-        asked = ((outbound, wanted.field) for outbound in outbounds)
-        notes = inert_fields.reasons(asked, explanation.protocols(layout), wanted.field)
+        fields = ((outbound, query.field) for outbound in outbounds)
+        notes = inert_fields.reasons(fields, explanation.protocols(layout), query.field)
         raise CommandFailure(
-            f"no policy sets {what} for these calls{through}{_near(wanted.field, of_kind)}",
+            f"no policy sets {what} for these calls{through}{_near(query.field, of_kind)}",
             tuple(f" - {note}" for note in notes),
         )
-    return found
+    return rows
 
 
 def _acts(kind: str) -> bool:
@@ -109,25 +109,25 @@ def _near(field: str, rows: Sequence[ExplainedField]) -> str:
 
 def _lines(
     source: InspectSource,
-    found: Sequence[ExplainedField],
-    spoken: Mapping[str, str],
-    wanted: ExplainQuery,
-    form: str | None,
+    rows: Sequence[ExplainedField],
+    protocols: Mapping[str, str],
+    query: ExplainQuery,
+    output_format: str | None,
 ) -> Iterator[str]:
-    if form == "json":
-        yield output.json_text({"fields": [_json(row, source, spoken) for row in found]})
+    if output_format == "json":
+        yield output.json_text({"fields": [_json(row, source, protocols) for row in rows]})
         return
-    kept = found if wanted.route else list(explanation.without_inherited(found))
-    if not wanted.field:
-        yield from _table(kept, source)
+    shown = rows if query.route else list(explanation.without_inherited(rows))
+    if not query.field:
+        yield from _table(shown, source)
         return
-    for row in kept:
-        also = [other.route for other in found if other not in kept and explanation.is_same(other, row)]
+    for row in shown:
+        also = [other.route for other in rows if other not in shown and explanation.is_same(other, row)]
         yield from _in_full(row, also, source)
 
 
-def _json(row: ExplainedField, source: InspectSource, spoken: Mapping[str, str]) -> Json:
-    origin, *losers = ({**each, "place": source.place(each)} for each in (row.origin, *row.losers))
+def _json(row: ExplainedField, source: InspectSource, protocols: Mapping[str, str]) -> Json:
+    origin, *losers = ({**policy, "place": source.place(policy)} for policy in (row.origin, *row.losers))
     return {
         "to": row.to,
         "route": row.route,
@@ -135,7 +135,7 @@ def _json(row: ExplainedField, source: InspectSource, spoken: Mapping[str, str])
         "kind": row.kind,
         "field": row.field,
         "value": row.value,
-        "acts": inert_fields.acts(row.field, spoken.get(row.to, "")),
+        "acts": inert_fields.acts(row.field, protocols.get(row.to, "")),
         "origin": {name: value for name, value in origin.items() if name not in ("losers", "value")},
         "losers": losers,
     }
@@ -148,24 +148,21 @@ def _in_full(row: ExplainedField, also: Sequence[str], source: InspectSource) ->
     requests = f" ({terminal.printable(row.requests)})" if row.requests else ""
     yield f"  for calls to {_port(row.to)}{through}{requests}"
     yield f"  set by {row.origin['kri']}, {source.place(row.origin)}"
-    for lost in row.losers:
-        yield f"  not {_text(lost['value'])} of {lost['kri']}, {source.place(lost)}: {lost['reason']}"
+    for loser in row.losers:
+        yield f"  not {_text(loser['value'])} of {loser['kri']}, {source.place(loser)}: {loser['reason']}"
 
 
 def _table(found: Sequence[ExplainedField], source: InspectSource) -> Iterator[str]:
-    """A table; what is the same for all rows and goes without saying has no column."""
+    """A table, without the columns TO and ROUTE where they would be the same or empty in all rows."""
     header = ["TO", "ROUTE", "KIND", "FIELD", "VALUE", "SET BY", "WHERE", "OVER"]
-    needless = [
-        index
-        for index, needed in enumerate((len({row.to for row in found}) > 1, any(row.route for row in found)))
-        if not needed
-    ]
+    is_needed = (len({row.to for row in found}) > 1, any(row.route for row in found))
+    omitted = [index for index, needed in enumerate(is_needed) if not needed]
     rows = (tuple(_cells(row, source)) for row in found)
-    return tables.lines(_without(header, needless), (_without(row, needless) for row in rows))
+    return tables.lines(_without(header, omitted), (_without(row, omitted) for row in rows))
 
 
-def _without(cells: Sequence[str], needless: Sequence[int]) -> Sequence[str]:
-    return [cell for index, cell in enumerate(cells) if index not in needless]
+def _without(cells: Sequence[str], omitted: Sequence[int]) -> Sequence[str]:
+    return [cell for index, cell in enumerate(cells) if index not in omitted]
 
 
 def _cells(row: ExplainedField, source: InspectSource) -> Iterator[str]:
@@ -181,9 +178,9 @@ def _cells(row: ExplainedField, source: InspectSource) -> Iterator[str]:
 
 
 def named(text: str) -> str:
-    """An object in a few letters: its name, and its namespace where it has one."""
-    own = kri.parse(text)
-    return f"{own.name}.{own.namespace}" if own.namespace else own.name
+    """The short name of an object: its name, and its namespace where it has one."""
+    parsed = kri.parse(text)
+    return f"{parsed.name}.{parsed.namespace}" if parsed.namespace else parsed.name
 
 
 def _port(text: str) -> str:

@@ -1,6 +1,7 @@
-"""Explanation: who set each value for a proxy's calls, from the Inspect API or from the engine on files.
+"""Explanation: which policy set each value for a proxy's calls, from the Inspect API or from files.
 
-Both answer with the same values, since the API shows what the engine's own views give.
+Both sources give the same data: the API serves the views of the policy engine, and files are loaded into the
+same engine here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,36 +27,36 @@ _WITH_MESH: Final = "with the mesh"
 
 
 class InspectSource(Protocol):
-    """Where answers about one proxy come from; outbounds and routes are named by KRI."""
+    """A source of Inspect data about one proxy; outbounds and routes are named by KRI."""
 
     def layout(self) -> Json:
-        """The ports that the proxy serves and calls."""
+        """The inbounds and outbounds of the proxy."""
 
     def policies(self, outbound: str) -> Json:
-        """What holds for calls to a port."""
+        """The policies for calls to an outbound."""
 
     def routes(self, outbound: str) -> Json:
-        """The routes of calls to a port."""
+        """The routes of calls to an outbound."""
 
     def route_policies(self, outbound: str, route: str) -> Json:
-        """What holds for calls to a port through a route."""
+        """The policies for calls to an outbound through a route."""
 
     def place(self, origin: Mapping[str, Json]) -> str:
-        """Where people find what an origin names."""
+        """Where the value of an origin is written."""
 
     def line(self, origin: Mapping[str, Json]) -> str:
-        """The same in a few letters."""
+        """The same, short."""
 
 
 class ServerInspect:
-    """Answers of a server."""
+    """Inspect data of a server."""
 
     def __init__(self, client: ApiClient, mesh: str, name: str) -> None:
         self._client = client
         self._base = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
 
     def layout(self) -> Json:
-        """The ports that the proxy serves and calls."""
+        """The inbounds and outbounds of the proxy."""
         return self._client.get(f"{self._base}/_layout").object
 
     def rules(self) -> Json:
@@ -63,20 +64,20 @@ class ServerInspect:
         return self._client.get(f"{self._base}/_rules").object
 
     def policies(self, outbound: str) -> Json:
-        """What holds for calls to a port."""
+        """The policies for calls to an outbound."""
         return self._client.get(f"{self._base}/_outbounds/{outbound}/_policies", _FIELDS).object
 
     def routes(self, outbound: str) -> Json:
-        """The routes of calls to a port."""
+        """The routes of calls to an outbound."""
         return self._client.get(f"{self._base}/_outbounds/{outbound}/_routes", _FIELDS).object
 
     def route_policies(self, outbound: str, route: str) -> Json:
-        """What holds for calls to a port through a route."""
+        """The policies for calls to an outbound through a route."""
         path = f"{self._base}/_outbounds/{outbound}/_routes/{route}/_policies"
         return self._client.get(path, _FIELDS).object
 
     def place(self, origin: Mapping[str, Json]) -> str:
-        """The field and its line in what `koguma get -o yaml` prints."""
+        """The field, and its line in the output of `koguma get -o yaml`."""
         return f"{origin['path']}, {self.line(origin)}"
 
     def line(self, origin: Mapping[str, Json]) -> str:
@@ -85,59 +86,60 @@ class ServerInspect:
 
 
 class FilesInspect:
-    """Answers of the engine on files."""
+    """Inspect data of the policy engine, with the objects of files."""
 
     def __init__(self, db: Db, kinds: Kinds, proxy: Key, documents: Mapping[Key, Document]) -> None:
         self._db, self._kinds, self._proxy, self._documents = db, kinds, proxy, documents
 
     def layout(self) -> Json:
-        """The ports that the proxy serves and calls."""
+        """The inbounds and outbounds of the proxy."""
         return inspect.layout(self._db, self._proxy)
 
     def policies(self, outbound: str) -> Json:
-        """What holds for calls to a port."""
+        """The policies for calls to an outbound."""
         return inspect.outbound_policies(self._db, self._port(outbound), fields=True)
 
     def routes(self, outbound: str) -> Json:
-        """The routes of calls to a port."""
+        """The routes of calls to an outbound."""
         return inspect.outbound_routes(self._db, self._port(outbound), fields=True)
 
     def route_policies(self, outbound: str, route: str) -> Json:
-        """What holds for calls to a port through a route."""
+        """The policies for calls to an outbound through a route."""
         return inspect.route_policies(self._db, self._port(outbound), self._key(route), fields=True)
 
     def place(self, origin: Mapping[str, Json]) -> str:
-        """File, line and column; what no file holds comes with a mesh."""
-        found = self.line(origin)
-        return f"{origin['path']}, which comes with the mesh" if found == _WITH_MESH else found
+        """File, line and column; a policy in no file is a default of the mesh."""
+        line = self.line(origin)
+        return f"{origin['path']}, which comes with the mesh" if line == _WITH_MESH else line
 
     def line(self, origin: Mapping[str, Json]) -> str:
-        """File, line and column, or why there are none."""
+        """File, line and column; or that it comes with the mesh."""
         document = self._documents.get(self._key(origin["kri"]))
         return inputs.place(document, origin["path"]) if document else _WITH_MESH
 
     def _port(self, outbound: str) -> PortRules:
-        found = inspect.outbound(self._db, self._proxy, self._key(outbound), kri.parse(outbound).section)
-        assert found is not None, outbound  # it is one of the layout's
-        return found
+        port = inspect.outbound(self._db, self._proxy, self._key(outbound), kri.parse(outbound).section)
+        assert port is not None, outbound  # it comes from the layout
+        return port
 
     def _key(self, text: str) -> Key:
-        own = kri.parse(text)
-        return Key(self._kinds.by_short[own.short].name, own.mesh, own.zone, own.namespace, own.name)
+        parsed = kri.parse(text)
+        kind = self._kinds.by_short[parsed.short].name
+        return Key(kind, parsed.mesh, parsed.zone, parsed.namespace, parsed.name)
 
 
 def proxy_named(db: Db, mesh: str, name: str) -> Key:
     """The proxy of that name in files."""
-    known = {key: world.proxy(db, key) for key in match.proxies(db, mesh)}
-    for key, proxy in known.items():
+    proxies = {key: world.proxy(db, key) for key in match.proxies(db, mesh)}
+    for key, proxy in proxies.items():
         if proxy is not None and name in (proxy.core_name, key.name):
             return key
-    there = ", ".join(key.name for key in known) or "none"
-    raise CommandFailure(f'the files have no Dataplane "{name}" in mesh "{mesh}"; they have {there}')
+    names = ", ".join(key.name for key in proxies) or "none"
+    raise CommandFailure(f'the files have no Dataplane "{name}" in mesh "{mesh}"; they have {names}')
 
 
 class ExplainedField(NamedTuple):
-    """A value for calls to a port, through a route or not, and who set it."""
+    """A value for calls to an outbound, maybe through a route, and the policies that set it."""
 
     to: str
     route: str
@@ -146,37 +148,45 @@ class ExplainedField(NamedTuple):
     value: Json
     origin: Mapping[str, Json]
     losers: Sequence[Mapping[str, Json]]
-    requests: str = ""  # which, where a route's rule says so
+    requests: str = ""  # the matches of a route's rule, where it is for some requests only
 
 
 def protocols(layout: Json) -> dict[str, str]:
-    """What the ports that a proxy calls speak, by KRI."""
-    return {each["kri"]: str(each.get("protocol") or "") for each in layout["outbounds"] if each["kri"]}
+    """The protocols of a proxy's outbounds, by KRI."""
+    outbounds = layout["outbounds"]
+    return {outbound["kri"]: str(outbound.get("protocol") or "") for outbound in outbounds if outbound["kri"]}
 
 
-def chosen(layout: Json, to: str, port: str) -> list[str]:
-    """The outbounds that are meant by a service (name, kind/name or KRI) and maybe a port."""
-    outbounds = [(kri.parse(each["kri"]), each) for each in layout["outbounds"] if each["kri"]]
-    named = [(own, each) for own, each in outbounds if to in _words(own)]
-    if not named:
-        there = ", ".join(sorted({own.name for own, _ in outbounds})) or "nothing"
-        raise CommandFailure(f'the proxy does not call "{to}"; it can call {there}')
-    found = [str(own) for own, each in named if port in ("", own.section, str(each["port"]))]
-    if not found:
-        ports = ", ".join(f"{own.section} ({each['port']})" for own, each in named)
+def selected_outbounds(layout: Json, to: str, port: str) -> list[str]:
+    """The KRIs of the outbounds to a service (name, kind/name or KRI), of all ports or one."""
+    outbounds = [
+        (kri.parse(outbound["kri"]), outbound) for outbound in layout["outbounds"] if outbound["kri"]
+    ]
+    to_service = [(identifier, outbound) for identifier, outbound in outbounds if to in _names(identifier)]
+    if not to_service:
+        destinations = ", ".join(sorted({identifier.name for identifier, _ in outbounds})) or "nothing"
+        raise CommandFailure(f'the proxy does not call "{to}"; it can call {destinations}')
+    selected = [
+        str(identifier)
+        for identifier, outbound in to_service
+        if port in ("", identifier.section, str(outbound["port"]))
+    ]
+    if not selected:
+        ports = ", ".join(f"{identifier.section} ({outbound['port']})" for identifier, outbound in to_service)
         raise CommandFailure(f'"{to}" has no port "{port}"; it has {ports}')
-    return found
+    return selected
 
 
-def _words(own: Kri) -> tuple[str, ...]:
-    """What people may call a destination."""
-    names = (own.name, f"{own.name}.{own.namespace}")
+def _names(identifier: Kri) -> tuple[str, ...]:
+    """All names under which a destination can be selected."""
+    names = (identifier.name, f"{identifier.name}.{identifier.namespace}")
     kinds = {"msvc": "meshservice", "extsvc": "meshexternalservice", "mzsvc": "meshmultizoneservice"}
+    prefixes = (identifier.short, kinds.get(identifier.short, ""))
     return (
         *names,
-        *(f"{kind}/{name}" for kind in (own.short, kinds.get(own.short, "")) for name in names),
-        str(own),
-        str(own.with_section("")),
+        *(f"{prefix}/{name}" for prefix in prefixes for name in names),
+        str(identifier),
+        str(identifier.with_section("")),
     )
 
 
@@ -185,25 +195,27 @@ def rows(source: InspectSource, outbounds: Iterable[str], route: str = "") -> It
     for outbound in outbounds:
         if not route:
             yield from _policies(outbound, "", source.policies(outbound))
-        routed = source.routes(outbound)["routes"]
-        yield from (row for row in _rules(outbound, routed) if not route or _is_called(row.route, route))
-        for name in dict.fromkeys(origin["kri"] for each in routed for origin in each["origins"]):
-            if not route or _is_called(name, route):
+        routes = source.routes(outbound)["routes"]
+        yield from (row for row in _rules(outbound, routes) if not route or _is_named(row.route, route))
+        for name in dict.fromkeys(origin["kri"] for listed in routes for origin in listed["origins"]):
+            if not route or _is_named(name, route):
                 yield from _policies(outbound, name, source.route_policies(outbound, name))
 
 
 def inactive(source: InspectSource, outbounds: Iterable[str], kind: str) -> list[str]:
-    """The policies of a kind that are stored for calls to these ports, and do not act yet."""
-    answers = (source.policies(outbound).get("inactive") or () for outbound in outbounds)
-    found = (each for answer in answers for each in answer if each["kind"] == kind)
-    return list(dict.fromkeys(kri.parse(o["kri"]).name for each in found for o in each["origins"]))
+    """The policies of a kind that are stored for calls to these ports, and have no effect yet."""
+    by_outbound = (source.policies(outbound).get("inactive") or () for outbound in outbounds)
+    policies = (policy for listed in by_outbound for policy in listed if policy["kind"] == kind)
+    origins = (origin["kri"] for policy in policies for origin in policy["origins"])
+    return list(dict.fromkeys(kri.parse(origin).name for origin in origins))
 
 
-def _is_called(text: str, word: str) -> bool:
-    if not text:
+def _is_named(route: str, word: str) -> bool:
+    """Whether a word is the KRI or the name of a route."""
+    if not route:
         return False
-    own = kri.parse(text)
-    return word in (text, own.name, f"{own.name}.{own.namespace}")
+    identifier = kri.parse(route)
+    return word in (route, identifier.name, f"{identifier.name}.{identifier.namespace}")
 
 
 def _policies(outbound: str, route: str, answer: Json) -> Iterator[ExplainedField]:
@@ -214,49 +226,49 @@ def _policies(outbound: str, route: str, answer: Json) -> Iterator[ExplainedFiel
             )
 
 
-def _rules(outbound: str, routed: Json) -> Iterator[ExplainedField]:
-    """What routes themselves say; a rule bears the KRI of the most important route that has it."""
-    for each in routed:
-        for rule in each["rules"]:
+def _rules(outbound: str, routes: Json) -> Iterator[ExplainedField]:
+    """The fields of routes themselves; a rule has the KRI of the route with the highest precedence."""
+    for route in routes:
+        for rule in route["rules"]:
             for path, origin in rule["fieldOrigins"].items():
                 name, field = rule["kri"] or origin["kri"], path.removeprefix("default.")
                 if field != "matches":
                     requests = matched(rule["matches"])
-                    found = origin["value"], origin, origin["losers"], requests
-                    yield ExplainedField(outbound, name, each["kind"], field, *found)
+                    provenance = origin["value"], origin, origin["losers"], requests
+                    yield ExplainedField(outbound, name, route["kind"], field, *provenance)
 
 
 def matched(matches: Json) -> str:
-    """The requests of a rule in a few words."""
-    return " or ".join(" ".join(_conditions(one)) or "all requests" for one in matches or ())
+    """The matches of a rule, short."""
+    return " or ".join(" ".join(_conditions(conditions)) or "all requests" for conditions in matches or ())
 
 
-def _conditions(one: Json) -> Iterator[str]:
-    if one.get("method"):
-        yield str(one["method"])
-    if one.get("path"):
-        yield f"{one['path'].get('type', 'PathPrefix')} {one['path'].get('value', '/')}"
-    for word, listed in (("header", one.get("headers")), ("query", one.get("queryParams"))):
-        for each in listed or ():
-            yield f"{word} {each.get('name')} {each.get('type', 'Exact')} {each.get('value', '')}".rstrip()
+def _conditions(match_: Json) -> Iterator[str]:
+    if match_.get("method"):
+        yield str(match_["method"])
+    if match_.get("path"):
+        yield f"{match_['path'].get('type', 'PathPrefix')} {match_['path'].get('value', '/')}"
+    for word, named in (("header", match_.get("headers")), ("query", match_.get("queryParams"))):
+        for part in named or ():
+            yield f"{word} {part.get('name')} {part.get('type', 'Exact')} {part.get('value', '')}".rstrip()
 
 
 def is_of_field(row: ExplainedField, field: str) -> bool:
-    """Whether a row is of this field or below it; `requestTimeout` means `http.requestTimeout` too."""
-    above = row.field.startswith((f"{field}.", f"{field}["))
-    return not field or row.field == field or row.field.endswith(f".{field}") or above
+    """Whether a row is of this field or below it; `requestTimeout` also selects `http.requestTimeout`."""
+    is_below = row.field.startswith((f"{field}.", f"{field}["))
+    return not field or row.field == field or row.field.endswith(f".{field}") or is_below
 
 
-def without_inherited(found: Sequence[ExplainedField]) -> Iterator[ExplainedField]:
-    """The rows, less those of routes that only repeat what holds for the port anyway."""
-    plain = [row for row in found if not row.route]
-    for row in found:
-        if not row.route or row.requests or not any(is_same(row, other) for other in plain):
+def without_inherited(rows: Sequence[ExplainedField]) -> Iterator[ExplainedField]:
+    """The rows without those of routes that only repeat the value of the outbound."""
+    of_outbound = [row for row in rows if not row.route]
+    for row in rows:
+        if not row.route or row.requests or not any(is_same(row, other) for other in of_outbound):
             yield row
 
 
 def is_same(one: ExplainedField, other: ExplainedField) -> bool:
-    """Whether two rows say the same about the same port, one of them maybe through a route."""
+    """Whether two rows have the same value and origin for one outbound, whatever their routes."""
     mine, theirs = (
         (row.to, row.kind, row.field, row.origin["kri"], row.origin["path"]) for row in (one, other)
     )

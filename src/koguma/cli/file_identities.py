@@ -1,4 +1,4 @@
-"""Written: what the objects in files are, before the server has seen them."""
+"""File identities: kind, mesh and name of the objects in files, without a server."""
 
 from collections.abc import Sequence
 
@@ -12,33 +12,33 @@ from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft
 from koguma.model.violation import Violation
 
-Identity = tuple[str, str, tuple[str, ...]]  # kind, mesh, names under which it may be stored
+FileIdentity = tuple[str, str, tuple[str, ...]]  # kind, mesh, and the names that it may be stored under
 
 
 def drafts(read: Sequence[Document]) -> list[Draft]:
-    """The objects, in either form; all that is wrong with their outer shape is told at once."""
+    """The objects, in either form; one failure lists everything that cannot be read."""
     kinds = kind_lookup.local_kinds()
-    made: list[Draft] = []
+    read_drafts: list[Draft] = []
     problems: list[str] = []
     for document in read:
         try:
-            made.append(forms.read(document.value, kinds))
+            read_drafts.append(forms.read(document.value, kinds))
         except (Invalid, BadRequest) as error:
             for violation in error.violations or (Violation("", error.detail),):
                 parts = inputs.place(document, violation.field), violation.field, violation.message
                 problems.append(": ".join(filter(None, parts)))
     if problems:
         raise CommandFailure("the files name no objects that could be stored", tuple(problems))
-    return made
+    return read_drafts
 
 
-def identities(read: Sequence[Document]) -> list[Identity]:
-    """Which objects they are; one in a namespace may be stored under its short or its long name."""
+def identities(read: Sequence[Document]) -> list[FileIdentity]:
+    """The identity of each object; one in a namespace may be stored with or without it in its name."""
     return [_identity(draft) for draft in drafts(read)]
 
 
-def _identity(draft: Draft) -> Identity:
-    wanted = identity.of(draft, ControlPlaneInfo())
-    namespace, name = wanted.key.namespace, wanted.key.name
-    names = (wanted.core_name, *((f"{name}.{namespace}", name) if namespace else ()))
-    return draft.kind.name, wanted.key.mesh, tuple(dict.fromkeys(names))
+def _identity(draft: Draft) -> FileIdentity:
+    own = identity.of(draft, ControlPlaneInfo())
+    namespace, name = own.key.namespace, own.key.name
+    names = (own.core_name, *((f"{name}.{namespace}", name) if namespace else ()))
+    return draft.kind.name, own.key.mesh, tuple(dict.fromkeys(names))

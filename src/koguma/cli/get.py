@@ -1,4 +1,4 @@
-"""`koguma get`: show objects, as a table or in full, once or whenever they change."""
+"""`koguma get`: list or watch objects, as a table, YAML, JSON or names."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -53,8 +53,8 @@ def command(
             raise click.UsageError(
                 "--labels chooses from stored objects; for proxies use `koguma get dataplanes -l`"
             )
-        shown = proxies.watch if watch else proxies.show
-        shown(client, words[1:], None if all_meshes else mesh, output)
+        show = proxies.watch if watch else proxies.show
+        show(client, words[1:], None if all_meshes else mesh, output)
         return
     if tuple(words) == ("all",):
         from koguma.cli import get_all  # noqa: PLC0415 - only for all kinds
@@ -63,19 +63,19 @@ def command(
             raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
         get_all.show(client, None if all_meshes else mesh, filters(labels), output)
         return
-    wanted = objects.read(client, words, mesh)
-    if wanted.references and (all_meshes or labels):
+    selection = objects.read(client, words, mesh)
+    if selection.references and (all_meshes or labels):
         raise click.UsageError("--all-meshes and --labels choose from lists; a named object is one")
-    where = None if all_meshes else mesh
+    listed_mesh = None if all_meshes else mesh
     if watch:
         from koguma.cli import watching  # noqa: PLC0415 - only for -w
 
-        watching.watch(client, _watched(wanted), where, filters(labels), output)
-    elif wanted.kind is not None and not wanted.references:
-        found = list(client.pages(wanted.kind.path(where), filters(labels)))
-        _show_list(wanted.kind, found, output, where)
+        watching.watch(client, _watched(selection), listed_mesh, filters(labels), output)
+    elif selection.kind is not None and not selection.references:
+        values = list(client.pages(selection.kind.path(listed_mesh), filters(labels)))
+        _show_list(selection.kind, values, output, listed_mesh)
     else:
-        _show_named(client, wanted, output)
+        _show_named(client, selection, output)
 
 
 def filters(labels: Iterable[str]) -> Query:
@@ -89,65 +89,64 @@ def filters(labels: Iterable[str]) -> Query:
     return query
 
 
-def _watched(wanted: ObjectSelection) -> tuple[KindInfo, frozenset[str]]:
-    """The kind to watch, and the names to look for in it; all where there is none."""
-    named = [reference for reference in wanted.references if isinstance(reference, ObjectName)]
-    kinds = {reference.kind for reference in named} | ({wanted.kind} if wanted.kind else set())
-    if len(kinds) != 1 or len(named) != len(wanted.references):
+def _watched(selection: ObjectSelection) -> tuple[KindInfo, frozenset[str]]:
+    """The kind to watch, and the names to watch; no names: all objects of the kind."""
+    named = [reference for reference in selection.references if isinstance(reference, ObjectName)]
+    kinds = {reference.kind for reference in named} | ({selection.kind} if selection.kind else set())
+    if len(kinds) != 1 or len(named) != len(selection.references):
         raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
     return kinds.pop(), frozenset(reference.name for reference in named)
 
 
-def _show_list(kind: KindInfo, found: list[Json], output: str | None, mesh: str | None) -> None:
-    if not found and output != "json":
+def _show_list(kind: KindInfo, values: list[Json], output: str | None, mesh: str | None) -> None:
+    if not values and output != "json":
         place = f" in mesh {mesh}" if kind.is_mesh_scoped and mesh is not None else ""
         terminal.print_stderr(f"no {kind.plural}{place}")
         return
     if output == "json":
-        _print(json_lines({"total": len(found), "items": found}))
+        _print(json_lines({"total": len(values), "items": values}))
     else:
-        _print(lines(kind, found, output))
+        _print(lines(kind, values, output))
 
 
-def _show_named(client: ApiClient, wanted: ObjectSelection, output: str | None) -> None:
-    found = [answer.object for answer in objects.fetched(client, wanted.references)]
+def _show_named(client: ApiClient, selection: ObjectSelection, output: str | None) -> None:
+    values = [answer.object for answer in objects.fetched(client, selection.references)]
     if output == "json":
-        _print(json_lines(found[0] if len(found) == 1 else {"total": len(found), "items": found}))
+        _print(json_lines(values[0] if len(values) == 1 else {"total": len(values), "items": values}))
         return
     if output in ("yaml", "name", "kri"):
-        _print(in_full(found, output))
+        _print(in_full(values, output))
         return
-    known = kind_lookup.from_server(client)
-    for kind in dict.fromkeys(value["type"] for value in found):
-        kind_info = known.find(kind)
-        _print(lines(kind_info, [value for value in found if value["type"] == kind], output))
+    kinds = kind_lookup.from_server(client)
+    for type_ in dict.fromkeys(value["type"] for value in values):
+        _print(lines(kinds.find(type_), [value for value in values if value["type"] == type_], output))
 
 
-def lines(kind: KindInfo, found: Sequence[Json], output: str | None) -> Iterable[str]:
-    """Objects of one kind in the chosen form."""
+def lines(kind: KindInfo, values: Sequence[Json], output: str | None) -> Iterable[str]:
+    """Objects of one kind in the chosen format."""
     if output not in (None, "wide"):
-        return in_full(found, output)
-    chosen = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
-    return tables.lines(columns.header(chosen), (columns.row(chosen, value) for value in found))
+        return in_full(values, output)
+    shown = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
+    return tables.lines(columns.header(shown), (columns.row(shown, value) for value in values))
 
 
-def in_full(found: Sequence[Json], output: str) -> Iterator[str]:
+def in_full(values: Sequence[Json], output: str) -> Iterator[str]:
     """Objects as YAML documents, or their names or KRIs alone."""
     if output == "name":
-        yield from (f"{value['type'].lower()}/{value['name']}" for value in found)
+        yield from (f"{value['type'].lower()}/{value['name']}" for value in values)
     elif output == "kri":
-        yield from (value["kri"] for value in found if "kri" in value)
+        yield from (value["kri"] for value in values if "kri" in value)
     else:
-        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+        from koguma.cli import output as formats  # noqa: PLC0415 - tables need no YAML
 
-        yield form.yaml_stream(found).rstrip("\n")
+        yield formats.yaml_stream(values).rstrip("\n")
 
 
 def json_lines(value: Json) -> Iterator[str]:
     """A value as JSON."""
-    from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+    from koguma.cli import output as formats  # noqa: PLC0415 - tables need no JSON
 
-    yield form.json_text(value)
+    yield formats.json_text(value)
 
 
 def _print(text: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
-"""Inputs: the objects in files, folders and standard input, which still know where they stand.
+"""Inputs: the objects in files, folders and standard input, with their places.
 
-What the server says about `objects[3].spec.to[0]` is told as `file.yaml:12:7: spec.to[0]`.
+An error of the server about `objects[3].spec.to[0]` is printed as `file.yaml:12:7: spec.to[0]`.
 """
 
 import re
@@ -21,25 +21,25 @@ _OBJECT = re.compile(r"objects\[(\d+)\]\.?")
 
 
 def read(paths: Sequence[str], instead: str = "") -> tuple[Document, ...]:
-    """All objects, in the order given; every file that cannot be read is told at once.
+    """All objects, in the order given; one error names every file that cannot be read.
 
-    `instead` is what else a command takes where there are no files.
+    `instead` is the alternative to files that the command has, for the error where there are none.
     """
     if not paths:
-        words = "name what to read with -f: a file, a folder, or - for standard input"
-        raise click.UsageError(f"{words}; {instead}" if instead else words)
-    found: list[Document] = []
+        message = "name what to read with -f: a file, a folder, or - for standard input"
+        raise click.UsageError(f"{message}; {instead}" if instead else message)
+    read_objects: list[Document] = []
     problems: list[str] = []
     for source, data in _sources(paths):
         try:
-            found += objects(_loaded(data, source))
+            read_objects += objects(_load(data, source))
         except BadDocument as error:
             problems.append(error.detail)
     if problems:
         raise CommandFailure("what was given cannot be read", tuple(problems))
-    if not found:
+    if not read_objects:
         raise CommandFailure(f"there are no objects in {', '.join(paths)}")
-    return tuple(found)
+    return tuple(read_objects)
 
 
 def _sources(paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -57,27 +57,27 @@ def _sources(paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(
+    files = sorted(
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES and file.is_file() and not _is_hidden(file.relative_to(path))
     )
-    if not found:
+    if not files:
         raise click.UsageError(f"{path}: no file here or below ends with {', '.join(SUFFIXES)}")
-    return found
+    return files
 
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _loaded(data: bytes, source: str) -> list[Document]:
+def _load(data: bytes, source: str) -> list[Document]:
     try:
         return documents.load(data, source)
     except BadDocument:
         if not data.lstrip().startswith((b"{", b"[")):
             raise
-        try:  # JSON that is no YAML, as when it is indented with tabs; its places are not known
+        try:  # JSON that is not YAML, for example indented with tabs; without places
             value = documents.load_json(data, source)
         except BadDocument:
             value = None
@@ -87,7 +87,7 @@ def _loaded(data: bytes, source: str) -> list[Document]:
 
 
 def objects(loaded: Iterable[Document]) -> Iterator[Document]:
-    """Single objects; lists, and the `items` of `get -o json` or a Kubernetes List, are taken apart."""
+    """Single objects, also those of lists and of `items` in `get -o json` or a Kubernetes List."""
     for document in loaded:
         value, node = document.value, document.node
         if isinstance(value, dict) and "type" not in value and isinstance(value.get("items"), list):
@@ -102,13 +102,13 @@ def objects(loaded: Iterable[Document]) -> Iterator[Document]:
 
 
 def place(document: Document, field: str = "") -> str:
-    """Where a field stands, as editors and CI read it: `file.yaml:12:7`."""
+    """The place of a field, in the format of editors and CI: `file.yaml:12:7`."""
     line, column = document.place(field)
     return f"{document.source}:{line}:{column}"
 
 
 def located(read_objects: Sequence[Document], error: ApiError) -> ApiError | CommandFailure:
-    """The same refusal, with places in files instead of positions in the request."""
+    """The same error, with places in files instead of positions in the request."""
     if not any(_OBJECT.match(field.field) for field in error.fields):
         return error
     lines = tuple(_line(read_objects, field) for field in error.fields)

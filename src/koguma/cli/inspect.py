@@ -1,4 +1,4 @@
-"""`koguma inspect`: what acts on a proxy, whom a policy selects, who a service is."""
+"""`koguma inspect`: the policies of a proxy, the proxies of a policy, and the proxies of a service."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,22 +60,22 @@ def service(client: ApiClient, name: str, *, mesh: str, output: str | None) -> N
 
 
 def _inspect(client: ApiClient, kind: KindInfo, name: str, mesh: str, output: str | None) -> None:
-    """An object, and the proxies that belong to it."""
-    wanted = ObjectName(kind, mesh, name)
-    (answer,) = objects.fetched(client, [wanted])
-    proxies = list(client.pages(f"{wanted.path}/_resources/dataplanes"))
+    """Show an object, and the proxies that belong to it."""
+    reference = ObjectName(kind, mesh, name)
+    (answer,) = objects.fetched(client, [reference])
+    proxies = list(client.pages(f"{reference.path}/_resources/dataplanes"))
     _show({"object": answer.object, "dataplanes": proxies}, _lines(kind, answer.object, proxies), output)
 
 
 def _lines(kind: KindInfo, value: Json, proxies: Sequence[Json]) -> Iterator[str]:
-    marks = value.get("labels") or {}
+    labels = value.get("labels") or {}
     yield from tables.pairs(
         (
             (kind.name, value["name"]),
             ("Mesh", value.get("mesh", "")),
             ("KRI", value.get("kri", "")),
             *(
-                (("Target", inspection.target(value)), ("Role", inspection.role(marks)))
+                (("Target", inspection.target(value)), ("Role", inspection.role(labels)))
                 if kind.is_policy
                 else ()
             ),
@@ -95,6 +95,6 @@ def _lines(kind: KindInfo, value: Json, proxies: Sequence[Json]) -> Iterator[str
     )
 
 
-def _show(value: Json, lines: Iterator[str], form: str | None) -> None:
-    for line in [output.json_text(value)] if form == "json" else lines:
+def _show(value: Json, lines: Iterator[str], output_format: str | None) -> None:
+    for line in [output.json_text(value)] if output_format == "json" else lines:
         print(line)

@@ -1,4 +1,4 @@
-"""Inspection: answers of the Inspect API as tables for people."""
+"""Inspection: responses of the Inspect API as tables for humans."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,30 +14,30 @@ _ROUTES: Final = ("MeshHTTPRoute", "MeshTCPRoute")
 
 
 def section(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table under a title; without rows it says so."""
-    listed = list(rows)
+    """A table under a title; without rows, the title with `none`."""
+    all_rows = list(rows)
     yield ""
-    yield f"{title}:" if listed else f"{title}: none"
-    if listed:
-        yield from (f"  {line}" for line in tables.lines(header, listed))
+    yield f"{title}:" if all_rows else f"{title}: none"
+    if all_rows:
+        yield from (f"  {line}" for line in tables.lines(header, all_rows))
 
 
 def proxy(layout: Json, rules: Json) -> Iterator[str]:
-    """A proxy: its ports, what acts on it, and what is odd about that."""
+    """A proxy: its ports, the rules for it, and warnings about them."""
     resource = rules["resource"]
-    marks = sorted((layout.get("labels") or {}).items())
+    labels = sorted((layout.get("labels") or {}).items())
     yield from tables.pairs(
         (
             ("Dataplane", resource["name"]),
             ("Mesh", resource["mesh"]),
             ("KRI", layout["kri"]),
-            ("Labels", ", ".join(f"{name}={value}" for name, value in marks)),
+            ("Labels", ", ".join(f"{name}={value}" for name, value in labels)),
         )
     )
     yield from section("Serves", ("INBOUND", "PORT", "PROTOCOL", "STATE"), map(_inbound, layout["inbounds"]))
     yield from section("Calls", ("SERVICE", "PORT", "PROTOCOL", "KRI"), map(_outbound, layout["outbounds"]))
-    acting = (row for kind in rules["rules"] for row in _acting(kind))
-    yield from section("Rules", ("KIND", "FOR", "SAYS", "FROM"), acting)
+    rule_rows = (row for kind in rules["rules"] for row in _rule_rows(kind))
+    yield from section("Rules", ("KIND", "FOR", "SAYS", "FROM"), rule_rows)
     warnings = [*(layout.get("warnings") or ())]
     warnings += [text for kind in rules["rules"] for text in kind.get("warnings") or ()]
     if warnings:
@@ -57,30 +57,31 @@ def _outbound(port: Json) -> tuple[str, ...]:
 
 
 def _short(text: str) -> str:
-    own = kri.parse(text)
-    return f"{own.name}.{own.namespace}" if own.namespace else own.name
+    parsed = kri.parse(text)
+    return f"{parsed.name}.{parsed.namespace}" if parsed.namespace else parsed.name
 
 
-def _acting(of_kind: Json) -> Iterator[tuple[str, ...]]:
-    """A row for each rule of a kind: what it is for, what comes out, and the policies, weakest first."""
+def _rule_rows(of_kind: Json) -> Iterator[tuple[str, ...]]:
+    """A row for each rule of a kind: its target, its configuration, and its policies, weakest first."""
     kind = of_kind["type"]
     for rule in of_kind["toResourceRules"]:
         yield kind, _target_of(rule), _conf(kind, rule["conf"]), _origins(rule["origin"])
-    for inbound, rule in _arriving(of_kind):
+    for inbound, rule in _inbound_rules(of_kind):
         yield kind, f"calls to {inbound}{_client(rule)}", _conf(kind, rule["conf"]), _origins(rule["origin"])
     if of_kind.get("proxyRule"):
         rule = of_kind["proxyRule"]
         yield kind, "the proxy", _conf(kind, rule["conf"]), _origins(rule["origin"])
 
 
-def _arriving(of_kind: Json) -> Iterator[tuple[str, Json]]:
-    """Rules for inbounds; `from` of kind Mesh is shown by Kuma as both, here once."""
-    newer = {_inbound_name(entry) for entry in of_kind["inboundRules"]}
+def _inbound_rules(of_kind: Json) -> Iterator[tuple[str, Json]]:
+    """Rules for inbounds; Kuma's API lists `from` of kind Mesh as both sorts of rules, here it is one row."""
+    with_inbound_rules = {_inbound_name(entry) for entry in of_kind["inboundRules"]}
     for entry in of_kind["inboundRules"]:
         yield from ((_inbound_name(entry), rule) for rule in entry["rules"])
     for entry in of_kind["fromRules"]:
         name = _inbound_name(entry)
-        yield from ((name, rule) for rule in entry["rules"] if rule["matchers"] or name not in newer)
+        is_listed = name in with_inbound_rules
+        yield from ((name, rule) for rule in entry["rules"] if rule["matchers"] or not is_listed)
 
 
 def _inbound_name(entry: Json) -> str:
@@ -88,7 +89,7 @@ def _inbound_name(entry: Json) -> str:
 
 
 def _client(rule: Json) -> str:
-    clients = [f"{one['key']}={one['value']}" for one in rule.get("matchers") or ()]
+    clients = [f"{matcher['key']}={matcher['value']}" for matcher in rule.get("matchers") or ()]
     clients += [f"{name} {part['value']}" for name, part in (rule.get("match") or {}).items()]
     return f" from {', '.join(clients)}" if clients else ""
 
@@ -98,9 +99,9 @@ def _target_of(rule: Json) -> str:
     if meta["type"] == "Mesh":
         return "all calls"
     port = f":{rule['resourceSectionName']}" if rule.get("resourceSectionName") else ""
-    through = rule.get("destination")
-    lead = f" to {through['resourceMeta']['name']}" if through else ""
-    return f"{meta['type']} {meta['name']}{port}{lead}"
+    destination = rule.get("destination")
+    to = f" to {destination['resourceMeta']['name']}" if destination else ""
+    return f"{meta['type']} {meta['name']}{port}{to}"
 
 
 def _conf(kind: str, conf: Json) -> str:
@@ -122,35 +123,35 @@ def _leaves(value: Json, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _origins(origin: Sequence[Json]) -> str:
-    metas = (each.get("resourceMeta", each) for each in origin)
+    metas = (entry.get("resourceMeta", entry) for entry in origin)
     return ", ".join(dict.fromkeys(meta["name"] for meta in metas))
 
 
 def target(value: Json) -> str:
-    """What a policy's targetRef says."""
+    """A policy's targetRef, short."""
     ref = (value.get("spec") or {}).get("targetRef") or {"kind": "Mesh"}
-    chosen = ref.get("labels") or ref.get("tags") or ref.get("tag") or {}
-    name = ref.get("name") or ",".join(f"{name}={value}" for name, value in chosen.items())
+    selector = ref.get("labels") or ref.get("tags") or ref.get("tag") or {}
+    name = ref.get("name") or ",".join(f"{name}={value}" for name, value in selector.items())
     port = f":{ref['sectionName']}" if ref.get("sectionName") else ""
     types = f" ({', '.join(ref['proxyTypes'])})" if ref.get("proxyTypes") else ""
     return f"{ref.get('kind', 'Mesh')}{f'/{name}' if name else ''}{port}{types}"
 
 
-def role(marks: Mapping[str, str]) -> str:
-    """The policy's role, which is system where no label says otherwise."""
-    return marks.get("kuma.io/policy-role", "system")
+def role(labels: Mapping[str, str]) -> str:
+    """The policy's role, which is `system` without the label."""
+    return labels.get("kuma.io/policy-role", "system")
 
 
 def ports(value: Json) -> Iterator[tuple[str, ...]]:
     """The ports of a service."""
     for port in (value.get("spec") or {}).get("ports") or ():
         number = str(port.get("port", ""))
-        aimed = str(port.get("targetPort") or number)
-        yield port.get("name") or number, number, aimed, port.get("appProtocol") or "tcp"
+        target_port = str(port.get("targetPort") or number)
+        yield port.get("name") or number, number, target_port, port.get("appProtocol") or "tcp"
 
 
 def proxy_cells(meta: Json) -> tuple[str, ...]:
     """A proxy as a row."""
-    marks = meta.get("labels") or {}
-    place = marks.get("kuma.io/zone", ""), marks.get("k8s.kuma.io/namespace", "")
+    labels = meta.get("labels") or {}
+    place = labels.get("kuma.io/zone", ""), labels.get("k8s.kuma.io/namespace", "")
     return meta["name"], *place, meta.get("kri", "")

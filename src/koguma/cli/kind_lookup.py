@@ -1,7 +1,7 @@
-"""Nouns: the words that people use for kinds, as the server knows them.
+"""Kind lookup: finds a kind by its name, plural, short name or alias, as the server knows them.
 
-The server's list is asked rather than our own code: it is there quicker than the kinds are imported, and it
-knows policies that only the server has installed.
+The server's list is used rather than the kinds of this program: a request is quicker than importing the
+kinds, and only the server knows the policies of packages that are installed there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,13 +12,13 @@ import click
 
 from koguma.cli.failures import ApiError, ExitCode
 
-if TYPE_CHECKING:  # most commands only need the words
+if TYPE_CHECKING:  # most commands do not need them at run time
     from koguma.cli.client import ApiClient, Json
     from koguma.model.kind import Kinds
 
 
 class KindInfo(NamedTuple):
-    """One kind, as far as addressing its objects goes."""
+    """A kind: its names, its scope, and the path of its objects."""
 
     name: str
     plural: str
@@ -26,25 +26,25 @@ class KindInfo(NamedTuple):
     is_mesh_scoped: bool = True
     is_policy: bool = False
     aliases: tuple[str, ...] = ()
-    is_active: bool = True  # of a policy that is stored and does not act yet: False
+    is_active: bool = True  # False for a policy that is stored but has no effect yet
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What people may call it, in lower case."""
+        """All its names, in lower case."""
         return tuple(filter(None, (self.short, self.name.lower(), self.plural, *self.aliases)))
 
     def path(self, mesh: str | None, name: str = "") -> str:
-        """Where its objects are, in one mesh or (None) in all; or where one of them is."""
+        """The path of its objects in one mesh or (None) in all, or of one of them."""
         base = f"/meshes/{quote(mesh, safe='')}" if self.is_mesh_scoped and mesh is not None else ""
         return f"{base}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
 
     def reference(self, name: str) -> str:
-        """One object in a few letters: `meshtimeout/backend-is-quick`."""
+        """The short form of an object: `meshtimeout/backend-is-quick`."""
         return f"{self.name.lower()}/{name}"
 
 
 class KindIndex:
-    """All kinds, found by any of their words."""
+    """All kinds, by any of their names."""
 
     def __init__(self, kinds: Iterable[KindInfo]) -> None:
         self._kinds = tuple(kinds)
@@ -54,14 +54,14 @@ class KindIndex:
         return iter(self._kinds)
 
     def find(self, word: str) -> KindInfo:
-        """The kind that a person means; wrong usage where there is none."""
-        found = self._by_word.get(word.lower())
-        if found is None:
-            raise click.UsageError(f'unknown kind "{word}"{self._near(word)}')
-        return found
+        """The kind with that name; a usage error, with a hint, where there is none."""
+        kind = self._by_word.get(word.lower())
+        if kind is None:
+            raise click.UsageError(f'unknown kind "{word}"{self._hint(word)}')
+        return kind
 
-    def _near(self, word: str) -> str:
-        from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
+    def _hint(self, word: str) -> str:
+        from koguma.cli import usage_hints  # noqa: PLC0415 - only for an error
         from koguma.model.nearest import nearest  # noqa: PLC0415 - the same
 
         advice = usage_hints.kind_advice(word)
@@ -72,7 +72,7 @@ class KindIndex:
 
 
 def from_server(client: "ApiClient") -> KindIndex:
-    """The kinds of the server; our own where it does not tell this user."""
+    """The kinds of the server; those of this program where the user may not list them."""
     try:
         listed = client.get("/_resources").field("resources")
     except ApiError as error:
@@ -111,7 +111,7 @@ def local() -> KindIndex:
 
 
 def local_kinds() -> "Kinds":
-    """The records of the kinds that this program knows."""
+    """The Kind records of this program."""
     from koguma.kinds import KINDS  # noqa: PLC0415 - the largest import of all
     from koguma.model.kind import Kinds  # noqa: PLC0415 - the same
     from koguma.policies import POLICIES  # noqa: PLC0415 - the same

@@ -1,4 +1,4 @@
-"""`koguma kinds`: which kinds of objects there are, and what they may be called."""
+"""`koguma kinds`: the kinds of objects, with their names."""
 
 import click
 

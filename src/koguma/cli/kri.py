@@ -1,4 +1,4 @@
-"""`koguma kri`: take resource identifiers apart, or build them."""
+"""`koguma kri`: parses resource identifiers, or builds them."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
-"""`koguma kubeconfig`: what kubectl and its relatives need to talk to a control plane.
+"""`koguma kubeconfig`: writes a kubeconfig, with which kubectl and other clients talk to a control plane.
 
-Go's Kubernetes clients send a token over TLS only, so the server is always the https port. Before anything is
-written, the same address, CA and token are tried: a file that does not work helps nobody.
+Go's Kubernetes clients send a token over TLS only, so the server is always the https port. The same address,
+CA and token are tried before the file is written.
 """
 
 import base64
@@ -75,11 +75,11 @@ def command(  # noqa: PLR0913 - click hands over each option by itself
     """
     if merge and output == _STDOUT:
         raise click.UsageError("--merge writes a file; leave out one of --merge and -o -")
-    found = _found(client, ca_cert or "")
-    _check(found, mesh if namespace is None else None)
-    assert found.token is not None
-    space = forms.reserved_namespace(mesh) if namespace is None else namespace
-    entry = KubeconfigEntry(name, found.address, _ca_data(found.ca_file), found.token, space)
+    server = _https_target(client, ca_cert or "")
+    _check(server, mesh if namespace is None else None)
+    assert server.token is not None
+    context_namespace = forms.reserved_namespace(mesh) if namespace is None else namespace
+    entry = KubeconfigEntry(name, server.address, _ca_data(server.ca_file), server.token, context_namespace)
     file = _file(output, merge=merge)
     if file is None:
         _print(entry, keep_current=keep_current, reveal=output == _STDOUT or not sys.stdout.isatty())
@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913 - click hands over each option by itself
     save = kubeconfig_file.merge if merge else kubeconfig_file.write
     save(file, entry, keep_current=keep_current)
     current = "" if keep_current else ", and current there"
-    print(f'context "{name}" written to {file}{current}: {entry.server}, namespace {space}')
+    print(f'context "{name}" written to {file}{current}: {entry.server}, namespace {context_namespace}')
 
 
 def _file(output: str | None, *, merge: bool) -> Path | None:
@@ -104,14 +104,14 @@ def _print(entry: KubeconfigEntry, *, keep_current: bool, reveal: bool) -> None:
         terminal.print_stderr("the token is masked; -o FILE and --merge write it, -o - shows it")
 
 
-def _found(client: ApiClient, ca_cert: str) -> ServerTarget:
-    """The https port with what vouches for it and a token, as far as they can be found from here."""
+def _https_target(client: ApiClient, ca_cert: str) -> ServerTarget:
+    """The https port of the control plane, with a CA and a token for it."""
     known = client.target
-    told = {} if known.is_https else _settings(client)
-    address = known.address if known.is_https else _https_address(known.host, told.get("apiTlsPort"))
-    home = _data_dir(known, told) if target.is_loopback(known.host) else None
-    ca_file = ca_cert or known.ca_file or _own_ca(home, told)
-    return ServerTarget(address, known.origin, known.token or _admin_token(home), ca_file)
+    config = {} if known.is_https else _settings(client)
+    address = known.address if known.is_https else _https_address(known.host, config.get("apiTlsPort"))
+    data_dir = _data_dir(known, config) if target.is_loopback(known.host) else None
+    ca_file = ca_cert or known.ca_file or _own_ca(data_dir, config)
+    return ServerTarget(address, known.origin, known.token or _admin_token(data_dir), ca_file)
 
 
 def _settings(client: ApiClient) -> Mapping[str, Json]:
@@ -134,21 +134,21 @@ def _https_address(host: str, port: Json) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _data_dir(known: ServerTarget, told: Mapping[str, Json]) -> Path:
+def _data_dir(known: ServerTarget, config: Mapping[str, Json]) -> Path:
     """Where a control plane on this machine keeps its CA and the administrator's token."""
-    said = Path(str(told.get("dataDir") or ""))
-    is_named = Path(known.data_dir) != data_directory.default(os.environ)
-    return said if said.is_absolute() and not is_named else Path(known.data_dir)
+    configured = Path(str(config.get("dataDir") or ""))
+    is_chosen = Path(known.data_dir) != data_directory.default(os.environ)
+    return configured if configured.is_absolute() and not is_chosen else Path(known.data_dir)
 
 
-def _own_ca(home: Path | None, told: Mapping[str, Json]) -> str:
-    """The CA in the data directory, unless the certificate was given by somebody else."""
-    file = home / files.CA if home is not None and not told.get("tlsCertFile") else None
+def _own_ca(data_dir: Path | None, config: Mapping[str, Json]) -> str:
+    """The CA in the data directory, unless the control plane has a certificate of another CA."""
+    file = data_dir / files.CA if data_dir is not None and not config.get("tlsCertFile") else None
     return str(file) if file is not None and os.access(file, os.R_OK) else ""
 
 
-def _admin_token(home: Path | None) -> Redacted:
-    file = home / files.ADMIN_TOKEN if home is not None else None
+def _admin_token(data_dir: Path | None) -> Redacted:
+    file = data_dir / files.ADMIN_TOKEN if data_dir is not None else None
     if file is not None and os.access(file, os.R_OK):
         return target.read_token(str(file), "the administrator's token")
     where = f", and {file} cannot be read" if file is not None else ""
@@ -162,9 +162,9 @@ def _admin_token(home: Path | None) -> Redacted:
     )
 
 
-def _check(found: ServerTarget, mesh: str | None) -> None:
-    """Try address, CA and token together, and look whether the mesh is there."""
-    with contextlib.closing(ApiClient(found)) as client:
+def _check(server: ServerTarget, mesh: str | None) -> None:
+    """Try address, CA and token together, and check that the mesh exists."""
+    with contextlib.closing(ApiClient(server)) as client:
         try:
             client.get("/who-am-i")
             if mesh is not None:
@@ -179,9 +179,9 @@ def _check(found: ServerTarget, mesh: str | None) -> None:
                     " - choose with --mesh, or name a namespace with --namespace",
                 )
             elif mesh is None or error.status != _FORBIDDEN:
-                error = error.about(f"{found.address} with the token for the kubeconfig")
+                error = error.about(f"{server.address} with the token for the kubeconfig")
             else:
-                return  # who may not read meshes may still use what is in them
+                return  # who may not read the mesh may still read what is in it
             raise error from None
 
 

@@ -29,7 +29,7 @@ class KubeconfigEntry(NamedTuple):
     namespace: str
 
     def parts(self) -> dict[str, Json]:
-        """What stands under each list of the file."""
+        """Its entry in each list of the file."""
         cluster = {"server": self.server}
         if self.ca_data:
             cluster["certificate-authority-data"] = self.ca_data
@@ -42,36 +42,37 @@ class KubeconfigEntry(NamedTuple):
 
 
 def content(before: Mapping[str, Json], entry: KubeconfigEntry, *, keep_current: bool) -> dict[str, Json]:
-    """The file with one entry more, or another of its name."""
+    """The file with an entry added or replaced."""
     after: dict[str, Json] = {"apiVersion": "v1", "kind": "Config", **before}
-    for part, made in entry.parts().items():
-        there = list(after.get(part) or ())
-        places = [index for index, one in enumerate(there) if one.get("name") == entry.name]
+    for part, new in entry.parts().items():
+        entries = list(after.get(part) or ())
+        places = [index for index, old in enumerate(entries) if old.get("name") == entry.name]
         if places:
-            there[places[0]] = made
+            entries[places[0]] = new
         else:
-            there.append(made)
-        after[part] = there
+            entries.append(new)
+        after[part] = entries
     if not keep_current:
         after[_CURRENT] = entry.name
     return after
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """The file that kubectl itself would write to: of several, the last that is there."""
+    """The file that kubectl itself would write to: of several in KUBECONFIG, the last that exists."""
     listed = [Path(path) for path in environment.get("KUBECONFIG", "").split(os.pathsep) if path]
-    there = [path for path in listed if path.exists()]
-    return (there or listed or [Path.home() / ".kube" / "config"])[-1]
+    existing = [path for path in listed if path.exists()]
+    return (existing or listed or [Path.home() / ".kube" / "config"])[-1]
 
 
 def merge(file: Path, entry: KubeconfigEntry, *, keep_current: bool) -> None:
-    """Add the entry to a file, which is made where there is none."""
-    _save(file, content(_loaded(file), entry, keep_current=keep_current))
+    """Add the entry to a file, which is created where it does not exist."""
+    _save(file, content(_load(file), entry, keep_current=keep_current))
 
 
 def write(file: Path, entry: KubeconfigEntry, *, keep_current: bool) -> None:
-    """Make the file anew; one that holds other entries is left alone."""
-    others = {one.get("name") for part in _PARTS for one in _loaded(file).get(part) or ()} - {entry.name}
+    """Replace the file; one with other entries is refused."""
+    names = {old.get("name") for part in _PARTS for old in _load(file).get(part) or ()}
+    others = names - {entry.name}
     if others:
         raise CommandFailure(
             f"{file} also holds {', '.join(sorted(map(str, others)))}; nothing is written",
@@ -88,15 +89,15 @@ def text(value: Json) -> str:
 
 
 def _save(file: Path, value: Json) -> None:
-    from koguma.identity import files  # noqa: PLC0415 - what prints does not pay for it
+    from koguma.identity import files  # noqa: PLC0415 - printing does not need it
 
     try:
-        files.write_private(file.resolve(), text(value))  # through a link, which stays one
+        files.write_private(file.resolve(), text(value))  # a symbolic link stays one
     except OSError as error:
         raise CommandFailure(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _loaded(file: Path) -> dict[str, Json]:
+def _load(file: Path) -> dict[str, Json]:
     try:
         value = _parsed(file)
     except FileNotFoundError:
@@ -111,10 +112,10 @@ def _loaded(file: Path) -> dict[str, Json]:
 
 
 def _parsed(file: Path) -> Json:
-    import yaml  # noqa: PLC0415 - what prints does not pay for it
+    import yaml  # noqa: PLC0415 - printing does not need it
 
     class Loader(yaml.CSafeLoader):
-        """As Go reads it: a date stays the text that it is."""
+        """As Go reads YAML: a date is a string."""
 
     Loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
@@ -127,7 +128,7 @@ def _parsed(file: Path) -> Json:
 
 
 def _is_list_of_objects(value: Json) -> bool:
-    return isinstance(value or [], list) and all(isinstance(one, dict) for one in value or ())
+    return isinstance(value or [], list) and all(isinstance(entry, dict) for entry in value or ())
 
 
 def _unusable(file: Path, why: str) -> CommandFailure:

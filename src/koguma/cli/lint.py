@@ -1,4 +1,4 @@
-"""`koguma lint`: what is wrong and what is odd in files, by the rules of the server, without one."""
+"""`koguma lint`: errors and warnings about files, by the rules of the control plane, without a server."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ _PAGE: Final = "docs/lint.md"
 
 
 class LintFinding(NamedTuple):
-    """A problem and where it stands; `others` are places of the other objects that it is about."""
+    """A problem and its place; `others` are places of the other objects that it is about."""
 
     source: str
     line: int
@@ -36,7 +36,7 @@ class LintFinding(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The place as editors and CI read it."""
+        """The place in the format of editors and CI."""
         return f"{self.source}:{self.line}:{self.column}"
 
 
@@ -75,36 +75,37 @@ def command(
         with contextlib.closing(options.client(**connection)) as client:
             loaded, n_objects = _live(client, files, control_plane)
     else:
-        read = inputs.read(files, "or --live for everything that the server holds")
-        loaded, n_objects = offline.load(read, control_plane), len(read)
-    found = [one for one in findings(loaded) if not errors_only or one.severity == "error"]
-    _show(found, n_objects, output)
-    if not live and any(one.code in (NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE) for one in found):
+        documents = inputs.read(files, "or --live for everything that the server holds")
+        loaded, n_objects = offline.load(documents, control_plane), len(documents)
+    shown = [finding for finding in findings(loaded) if not errors_only or finding.severity == "error"]
+    _show(shown, n_objects, output)
+    unresolved = (NO_OBJECT, NO_PERMISSION, OUTBOUND_TO_NOWHERE)
+    if not live and any(finding.code in unresolved for finding in shown):
         terminal.print_stderr("objects that only the server has are known with --live")
-    return ExitCode.REFUSED if found else ExitCode.FINE
+    return ExitCode.REFUSED if shown else ExitCode.FINE
 
 
-def _live(client: ApiClient, files: Sequence[str], given: ControlPlaneInfo) -> tuple[LoadedFiles, int]:
-    """The files on top of what the server holds; without files, what it holds itself."""
-    control_plane = offline.control_plane_of(client, given)
+def _live(client: ApiClient, files: Sequence[str], default: ControlPlaneInfo) -> tuple[LoadedFiles, int]:
+    """The files with the objects of the server beneath; without files, the objects of the server."""
+    control_plane = offline.control_plane_of(client, default)
     if not files:
         loaded = offline.load_stored(offline.stored(client), control_plane)
         return loaded, len(loaded.documents)
-    read = inputs.read(files)
-    return offline.load(read, control_plane, list(offline.served(client))), len(read)
+    documents = inputs.read(files)
+    return offline.load(documents, control_plane, list(offline.served(client))), len(documents)
 
 
 def findings(loaded: LoadedFiles) -> list[LintFinding]:
-    """All that is wrong or odd about the objects of the files, by place."""
-    found = [_invalid(wrong.document, wrong.violation) for wrong in loaded.wrong]
-    odd = {problems.warning(key, text): None for key, text in loaded.warned}
-    odd |= {problem: None for mesh in loaded.meshes for problem in problems.of_mesh(loaded.db, mesh)}
-    found += [
+    """All errors and warnings about the objects of the files, by place."""
+    all_findings = [_invalid(document, violation) for document, violation in loaded.violations]
+    warnings = {problems.warning(key, text): None for key, text in loaded.warnings}
+    warnings |= {problem: None for mesh in loaded.meshes for problem in problems.of_mesh(loaded.db, mesh)}
+    all_findings += [
         _finding(problem, loaded)
-        for problem in odd
+        for problem in warnings
         if any(key in loaded.documents for key in problem.objects)
     ]
-    return sorted(found)
+    return sorted(all_findings)
 
 
 def _invalid(document: Document, violation: Violation) -> LintFinding:
@@ -113,7 +114,7 @@ def _invalid(document: Document, violation: Violation) -> LintFinding:
 
 
 def _finding(problem: Problem, loaded: LoadedFiles) -> LintFinding:
-    """The finding at the first object of the problem that stands in a file."""
+    """The finding, at the first object of the problem that is in a file."""
     first, *rest = (key for key in problem.objects if key in loaded.documents)
     field = problem.path if first == problem.objects[0] else ""
     document = loaded.documents[first]
@@ -124,43 +125,43 @@ def _finding(problem: Problem, loaded: LoadedFiles) -> LintFinding:
     )
 
 
-def _show(found: Sequence[LintFinding], n_objects: int, output: str | None) -> None:
+def _show(shown: Sequence[LintFinding], n_objects: int, output: str | None) -> None:
     if output == "json":
-        from koguma.cli.output import json_text  # noqa: PLC0415 - people do not read JSON
+        from koguma.cli.output import json_text  # noqa: PLC0415 - lines do not need it
 
-        print(json_text({"objects": n_objects, "findings": [_json(one) for one in found]}))
+        print(json_text({"objects": n_objects, "findings": [_json(finding) for finding in shown]}))
         return
-    for line in lines(found):
+    for line in lines(shown):
         print(line)
-    terminal.print_stderr(_summary(found, n_objects))
+    terminal.print_stderr(_summary(shown, n_objects))
 
 
-def lines(found: Iterable[LintFinding]) -> Iterator[str]:
-    """Findings for people, and for editors that jump to places."""
-    for one in found:
-        word = terminal.paint(one.severity, _COLOURS[one.severity])
-        text = ": ".join(filter(None, (one.field, terminal.printable(one.message))))
-        yield f"{one.place}: {word} {one.code}: {text}"
-        yield from (f"  {other}" for other in one.others)
+def lines(shown: Iterable[LintFinding]) -> Iterator[str]:
+    """Findings as lines for humans, and for editors that jump to places."""
+    for finding in shown:
+        severity = terminal.paint(finding.severity, _COLOURS[finding.severity])
+        text = ": ".join(filter(None, (finding.field, terminal.printable(finding.message))))
+        yield f"{finding.place}: {severity} {finding.code}: {text}"
+        yield from (f"  {other}" for other in finding.others)
 
 
-def _summary(found: Sequence[LintFinding], n_objects: int) -> str:
+def _summary(shown: Sequence[LintFinding], n_objects: int) -> str:
     objects = f"{n_objects} {'object' if n_objects == 1 else 'objects'}"
-    if not found:
+    if not shown:
         return f"{objects}, nothing found"
-    errors = sum(one.severity == "error" for one in found)
-    return f"{objects}, errors: {errors}, warnings: {len(found) - errors}; {_PAGE} explains the codes"
+    errors = sum(finding.severity == "error" for finding in shown)
+    return f"{objects}, errors: {errors}, warnings: {len(shown) - errors}; {_PAGE} explains the codes"
 
 
-def _json(one: LintFinding) -> Json:
+def _json(finding: LintFinding) -> Json:
     return {
-        "file": one.source,
-        "line": one.line,
-        "column": one.column,
-        "severity": one.severity,
-        "code": one.code,
-        "field": one.field,
-        "message": one.message,
-        "others": list(one.others),
-        "docs": f"{_PAGE}#{one.code.lower()}",
+        "file": finding.source,
+        "line": finding.line,
+        "column": finding.column,
+        "severity": finding.severity,
+        "code": finding.code,
+        "field": finding.field,
+        "message": finding.message,
+        "others": list(finding.others),
+        "docs": f"{_PAGE}#{finding.code.lower()}",
     }

@@ -1,4 +1,4 @@
-"""Objects on the server, found by the words of a command line: kind and names, kind/name, or KRIs."""
+"""Objects of the server, selected by the arguments of a command: kind and names, kind/name, or KRIs."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ _KRI_PREFIX = "kri_"
 
 
 class ObjectName(NamedTuple):
-    """One object by the name in its path."""
+    """An object by kind, mesh and name."""
 
     kind: KindInfo
     mesh: str
@@ -23,7 +23,7 @@ class ObjectName(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its path in the API."""
         return self.kind.path(self.mesh, self.name)
 
     def __str__(self) -> str:
@@ -31,13 +31,13 @@ class ObjectName(NamedTuple):
 
 
 class ObjectKri(NamedTuple):
-    """One object by its KRI."""
+    """An object by its KRI."""
 
     kri: str
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Its path in the API."""
         return f"/_kri/{quote(self.kri, safe='')}"
 
     def __str__(self) -> str:
@@ -48,24 +48,24 @@ ObjectReference = ObjectName | ObjectKri
 
 
 def shown(kind: str, name: str, mesh: str = "") -> str:
-    """One object in a few letters; the mesh only where it is not the usual one."""
+    """The short form of an object; with the mesh where it is not the default one."""
     return f"{kind.lower()}/{name}" + (f" (mesh {mesh})" if mesh not in ("", "default") else "")
 
 
 def is_kri(word: str) -> bool:
-    """Whether a word is meant as a KRI."""
+    """Whether a word looks like a KRI."""
     return word.startswith(_KRI_PREFIX)
 
 
 class ObjectSelection(NamedTuple):
-    """What a command line names: whole kinds to list have no references."""
+    """The objects that arguments select; a kind without references: all objects of the kind."""
 
     kind: KindInfo | None
     references: tuple[ObjectReference, ...]
 
 
 def read(client: ApiClient, words: Sequence[str], mesh: str) -> ObjectSelection:
-    """What the words mean: `KIND`, `KIND NAME...`, `KIND/NAME...` or `KRI...`."""
+    """The selection of `KIND`, `KIND NAME...`, `KIND/NAME...` or `KRI...`."""
     if not words:
         raise click.UsageError("name a kind or a KRI; `koguma kinds` lists the kinds")
     _refuse_files(words)
@@ -101,7 +101,7 @@ def _slashed(known: KindIndex, word: str, mesh: str) -> ObjectName:
 
 
 def fetched(client: ApiClient, references: Sequence[ObjectReference]) -> Iterator[ApiResponse]:
-    """Each object, with its ETag."""
+    """Get each object; the response has its ETag."""
     for reference in references:
         try:
             yield client.get(reference.path)
@@ -110,5 +110,5 @@ def fetched(client: ApiClient, references: Sequence[ObjectReference]) -> Iterato
 
 
 def named(known: KindIndex, value: Json) -> ObjectName:
-    """The reference of an object that was read."""
+    """The reference to an object of a response."""
     return ObjectName(known.find(value["type"]), value.get("mesh") or "", value["name"])

@@ -1,7 +1,8 @@
-"""Offline: the objects of files in the engine, as a control plane would have them, without one.
+"""Offline: loads the objects of files into the policy engine, as a control plane would, without one.
 
-Files go through the same admission as on the server, then what a control plane adds by itself is added: the
-policies of a new mesh, and MeshServices made of proxies. What the server holds can lie beneath the files.
+Files go through the same admission as on the server. Then the objects that a control plane generates are
+added: the default policies of a new mesh, and the MeshServices of Dataplanes. The objects of a server can be
+loaded beneath the files.
 """
 
 import functools
@@ -29,31 +30,31 @@ from koguma.model.violation import Violation
 
 _GROUP: Final = "koguma.policies"
 _BUILTIN: Final = "koguma.policies:POLICIES"
-# What the engine looks at, beside policies.
-_WORLD: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
+# The kinds that the policy engine reads, beside policies.
+_ENGINE_KINDS: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
 
 
 class FileViolation(NamedTuple):
-    """Something in a file that would not be stored, and why."""
+    """A violation in a file, for which the server would refuse the object."""
 
     document: Document
     violation: Violation
 
 
 class FileWarning(NamedTuple):
-    """Something that would be stored, and what its writer would hear."""
+    """A warning that the server would give about an object."""
 
     key: Key
     text: str
 
 
 class LoadedFiles(NamedTuple):
-    """The engine, where the objects of the files stand, and what is to be said about them."""
+    """The policy engine, the documents of the files' objects, and the violations and warnings about them."""
 
     db: Db
     documents: dict[Key, Document]
-    wrong: tuple[FileViolation, ...]
-    warned: tuple[FileWarning, ...]
+    violations: tuple[FileViolation, ...]
+    warnings: tuple[FileWarning, ...]
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ class LoadedFiles(NamedTuple):
 
 
 def known_kinds() -> Kinds:
-    """The kinds of this program and of the packages that are installed beside it."""
+    """The kinds of this program and of installed plugin packages."""
     from importlib import metadata  # noqa: PLC0415 - only here
 
     if all(entry.value == _BUILTIN for entry in metadata.entry_points(group=_GROUP)):
@@ -77,29 +78,29 @@ def known_kinds() -> Kinds:
 def load(
     read: Sequence[Document], control_plane: ControlPlaneInfo, beneath: Iterable[Resource] = ()
 ) -> LoadedFiles:
-    """The objects of files, on top of those that lie beneath."""
+    """Load the objects of files; they replace those in `beneath`."""
     files = _Files(known_kinds(), control_plane, beneath)
     for document in read:
         files.add(document)
-    written = [*files.there.values(), *files.companions()]
-    db = loading.load(files.kinds, control_plane, written)
-    loaded = LoadedFiles(db, files.documents, tuple(files.wrong), tuple(files.warned))
+    resources = [*files.resources.values(), *files.mesh_defaults()]
+    db = loading.load(files.kinds, control_plane, resources)
+    loaded = LoadedFiles(db, files.documents, tuple(files.violations), tuple(files.warnings))
     for mesh in loaded.meshes:
-        loading.take(db, _made_of_proxies(db, mesh, files))
+        loading.take(db, _generated_services(db, mesh, files))
     return loaded
 
 
 def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> LoadedFiles:
-    """The objects that a server holds, as plain documents; their places are those in `koguma get -o yaml`.
+    """Load the objects of a server, from plain documents; their places are those in `koguma get -o yaml`.
 
-    They are not admitted again, since some were never this program's to write: those that came from another
-    zone, and those that the control plane makes.
+    They are not admitted again, because no user could write some of them: those of other zones, and those
+    that the control plane generates.
     """
     kinds = known_kinds()
     resources: list[Resource] = []
     read: dict[Key, Document] = {}
-    wrong: list[FileViolation] = []
-    warned: list[FileWarning] = []
+    violations: list[FileViolation] = []
+    warnings: list[FileWarning] = []
     for value in values:
         resource = _resource(value, kinds)
         if resource is None:
@@ -112,18 +113,20 @@ def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> Load
         context = ValidationContext(
             control_plane=control_plane, name=resource.name, mesh=resource.mesh, namespace=resource.namespace
         )
-        found = tuple(kind.violations(resource.spec, context))
-        wrong += (FileViolation(document, violation) for violation in found)
-        if not found:
-            warned += (
+        own_violations = tuple(kind.violations(resource.spec, context))
+        violations += (FileViolation(document, violation) for violation in own_violations)
+        if not own_violations:
+            warnings += (
                 FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, context)
             )
-    return LoadedFiles(loading.load(kinds, control_plane, resources), read, tuple(wrong), tuple(warned))
+    return LoadedFiles(
+        loading.load(kinds, control_plane, resources), read, tuple(violations), tuple(warnings)
+    )
 
 
 @functools.cache
 def _patch_checks() -> PatchChecks | None:
-    """What judges patches by the Envoy of this machine; None where there is none."""
+    """The checker of MeshProxyPatches, by the Envoy of this machine; None where there is no Envoy."""
     from koguma.envoy import patch_check, schema  # noqa: PLC0415 - half a second that most files do not need
 
     try:
@@ -133,71 +136,76 @@ def _patch_checks() -> PatchChecks | None:
 
 
 class _Files:
-    """The objects so far."""
+    """The objects that are loaded so far."""
 
     def __init__(self, kinds: Kinds, control_plane: ControlPlaneInfo, beneath: Iterable[Resource]) -> None:
         self.kinds = kinds
         self.control_plane = control_plane
-        self.there = {resource.key: resource for resource in beneath}
+        self.resources = {resource.key: resource for resource in beneath}
         self.documents: dict[Key, Document] = {}
-        self.wrong: list[FileViolation] = []
-        self.warned: list[FileWarning] = []
-        self._old_meshes = {key for key in self.there if key.kind == "Mesh"}
-        self._by_name = {(key.kind, key.mesh, one.core_name): key for key, one in self.there.items()}
+        self.violations: list[FileViolation] = []
+        self.warnings: list[FileWarning] = []
+        self._stored_meshes = {key for key in self.resources if key.kind == "Mesh"}
+        self._by_name = {
+            (key.kind, key.mesh, resource.core_name): key for key, resource in self.resources.items()
+        }
 
     def add(self, document: Document) -> None:
-        """Take an object, or note what is wrong with it."""
+        """Admit an object, or collect its violations."""
         try:
             draft = forms.read(document.value, self.kinds)
             checks = _patch_checks() if draft.kind.name == "MeshProxyPatch" else None
-            made = admission.admitted(draft, self._stored(draft), self.control_plane, patch_checks=checks)
+            admitted = admission.admitted(draft, self._stored(draft), self.control_plane, patch_checks=checks)
         except (Invalid, BadRequest) as error:
-            found = error.violations or (Violation("", error.detail),)
-            self.wrong += (FileViolation(document, violation) for violation in found)
+            violations = error.violations or (Violation("", error.detail),)
+            self.violations += (FileViolation(document, violation) for violation in violations)
             return
-        key = made.resource.key
+        key = admitted.resource.key
         if key in self.documents:
             other = f"is the same object as the one at {inputs.place(self.documents[key])}"
-            self.wrong.append(FileViolation(document, Violation("", other, "duplicate")))
+            self.violations.append(FileViolation(document, Violation("", other, "duplicate")))
             return
-        self.there[key], self.documents[key] = made.resource, document
-        self.warned += (FileWarning(key, text) for text in made.warnings)
+        self.resources[key], self.documents[key] = admitted.resource, document
+        self.warnings += (FileWarning(key, text) for text in admitted.warnings)
 
     def _stored(self, draft: Draft) -> Resource | None:
-        wanted = identity.of(draft, self.control_plane)
-        named = self._by_name.get((wanted.key.kind, wanted.key.mesh, wanted.core_name), wanted.key)
-        return self.there.get(named) if named not in self.documents else None
+        own = identity.of(draft, self.control_plane)
+        key = self._by_name.get((own.key.kind, own.key.mesh, own.core_name), own.key)
+        return self.resources.get(key) if key not in self.documents else None
 
-    def companions(self) -> Iterator[Resource]:
-        """What comes with the new meshes, less what the files say themselves."""
+    def mesh_defaults(self) -> Iterator[Resource]:
+        """The default policies of new meshes, without those that the files define themselves."""
         for key in self.documents:
-            if key.kind == "Mesh" and key not in self._old_meshes:
-                made = map(self.made, defaults.mesh_policies(self.kinds, key.name, self.there[key].spec))
-                yield from (resource for resource in made if resource.key not in self.there)
+            if key.kind == "Mesh" and key not in self._stored_meshes:
+                policies = map(
+                    self.generated, defaults.mesh_policies(self.kinds, key.name, self.resources[key].spec)
+                )
+                yield from (policy for policy in policies if policy.key not in self.resources)
 
-    def made(self, document: Json) -> Resource:
-        """An object that a control plane writes itself, from its plain document."""
+    def generated(self, document: Json) -> Resource:
+        """An object that the control plane generates, from its plain document."""
         origin = {labels.ORIGIN: self.control_plane.origin}
         whole = {**document, "labels": {**origin, **document.get("labels", {})}}
         draft = forms.read_plain(whole, self.kinds[document["type"]])
         return admission.admitted(draft, None, self.control_plane).resource
 
 
-def _made_of_proxies(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
-    step = services.plan(services.desired(db, mesh), services.stored(db, mesh), datetime.now(UTC))
-    for change in step.changes:
+def _generated_services(db: Db, mesh: str, files: _Files) -> Iterator[Resource]:
+    plan = services.plan(services.desired(db, mesh), services.stored(db, mesh), datetime.now(UTC))
+    for change in plan.changes:
         match change:
             case services.CreateObject(document=document):
-                yield files.made(document)
+                yield files.generated(document)
             case services.ReplaceObject(resource=resource):
                 yield resource
 
 
-def sound(loaded: LoadedFiles) -> LoadedFiles:
-    """The same, if all objects could be stored; otherwise all that is wrong is told."""
-    if loaded.wrong:
+def require_valid(loaded: LoadedFiles) -> LoadedFiles:
+    """The same, where there are no violations; else a failure that lists all of them."""
+    if loaded.violations:
         lines = tuple(
-            ": ".join(filter(None, (inputs.place(d, v.field), v.field, v.message))) for d, v in loaded.wrong
+            ": ".join(filter(None, (inputs.place(d, v.field), v.field, v.message)))
+            for d, v in loaded.violations
         )
         raise CommandFailure("the files hold objects that would be refused", lines)
     return loaded
@@ -208,8 +216,8 @@ def control_plane(*, zone: str, is_global: bool) -> ControlPlaneInfo:
     return ControlPlaneInfo(mode=Mode.GLOBAL, zone="") if is_global else ControlPlaneInfo(zone=zone)
 
 
-def control_plane_of(client: ApiClient, given: ControlPlaneInfo) -> ControlPlaneInfo:
-    """Which control plane the server is; what it does not tell this user is as given."""
+def control_plane_of(client: ApiClient, default: ControlPlaneInfo) -> ControlPlaneInfo:
+    """Mode and zone of the server; what this user may not read is taken from `default`."""
     is_global = client.get("/").object.get("mode") == Mode.GLOBAL.value
     try:
         config = client.get("/config").object
@@ -217,25 +225,25 @@ def control_plane_of(client: ApiClient, given: ControlPlaneInfo) -> ControlPlane
         config = {}
     return ControlPlaneInfo(
         mode=Mode.GLOBAL if is_global else Mode.ZONE,
-        zone="" if is_global else str(config.get("zoneName") or given.zone or "default"),
-        system_namespace=str(config.get("systemNamespace") or given.system_namespace),
+        zone="" if is_global else str(config.get("zoneName") or default.zone or "default"),
+        system_namespace=str(config.get("systemNamespace") or default.system_namespace),
         allow_proxy_data_sources=bool(config.get("allowProxyDataSources")),
     )
 
 
 def served(client: ApiClient) -> Iterator[Resource]:
-    """What the server holds of the kinds that the engine looks at and this program knows."""
+    """The server's objects of the kinds that the policy engine reads and this program knows."""
     kinds = known_kinds()
     for value in stored(client):
-        found = _resource(value, kinds)
-        if found is not None:
-            yield found
+        resource = _resource(value, kinds)
+        if resource is not None:
+            yield resource
 
 
 def stored(client: ApiClient) -> Iterator[Json]:
-    """What the server holds of the kinds that the engine looks at, as plain documents."""
+    """The server's objects of the kinds that the policy engine reads, as plain documents."""
     for kind in kind_lookup.from_server(client):
-        if kind.is_policy or kind.name in _WORLD:
+        if kind.is_policy or kind.name in _ENGINE_KINDS:
             yield from client.pages(kind.path(None))
 
 

@@ -101,7 +101,7 @@ class ReadsFiles(click.Command):
         ctx.allow_extra_args = True
         super().parse_args(ctx, args)
         if ctx.args and not ctx.resilient_parsing:
-            from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
+            from koguma.cli import usage_hints  # noqa: PLC0415 - only for an error
 
             files = [*(ctx.params.get("files") or ()), *ctx.args]
             ctx.fail(usage_hints.file_advice(ctx.command_path, files))

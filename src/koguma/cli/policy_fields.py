@@ -1,4 +1,4 @@
-"""Policy fields: the paths of what policies set for calls, as `koguma explain --field` takes them."""
+"""Policy fields: the paths of the fields that policies set for calls, for `koguma explain --field`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def _of_kind(kind: Kind) -> Iterator[str]:
 
 
 def _below(info: Any, name: str) -> Iterator[Any]:
-    """The types of a field of a structure, whatever wraps either."""
+    """The types of a field of a struct, inside unions, tuples and metadata."""
     for struct in _structs(info):
         yield from (field.type for field in struct.fields if field.encode_name == name)
 
@@ -40,14 +40,14 @@ def _structs(info: Any) -> Iterator[shape.StructType]:
         case shape.Metadata(type=inner) | shape.VarTupleType(item_type=inner):
             yield from _structs(inner)
         case shape.UnionType(types=types):
-            for each in types:
-                yield from _structs(each)
+            for member in types:
+                yield from _structs(member)
         case _:
             return
 
 
 def _leaves(info: Any, path: str) -> Iterator[str]:
-    """The dotted paths of what a policy sets; a list is set as a whole."""
+    """The dotted paths of the fields that a policy sets; a list is set as a whole."""
     structs = list(_structs(info)) if not _is_list(info) else []
     if not structs and path:
         yield path

@@ -1,4 +1,4 @@
-"""`koguma get proxies`: how far each connected proxy is and what it refused, once or at every change."""
+"""`koguma get proxies`: the state of each connected proxy and what it rejected, once or at every change."""
 
 import json
 import time
@@ -13,7 +13,7 @@ Json = Any
 
 _TITLES: Final = ("NAME", "MESH", "STATE", "REVISION", "LAG", "ENVOY", "CONNECTED")
 _WIDE: Final = ("INSTANCE", "KRI")
-_LOOK_SECONDS: Final = 1.0  # proxies come and go with their processes, not with writes: there is no stream
+_POLL_SECONDS: Final = 1.0  # connections are not stored objects, so the API has no watch for them
 _PAUSES_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -21,102 +21,103 @@ def show(client: ApiClient, names: Sequence[str], mesh: str | None, output: str 
     """Print the proxies of a mesh, or of all; with names, only those."""
     query = [("mesh", mesh)] if mesh else []
     answer = client.get("/_proxies", query).object
-    chosen, refused = (
-        [each for each in found if not names or each["name"] in names]
-        for found in (answer["items"], answer.get("refused") or ())
+    connected, refused = (
+        [proxy for proxy in proxies if not names or proxy["name"] in names]
+        for proxies in (answer["items"], answer.get("refused") or ())
     )
     for name in names:
-        if name not in {each["name"] for each in chosen}:
+        if name not in {proxy["name"] for proxy in connected}:
             terminal.print_stderr(f"{name} is not connected to this control plane")
     if output == "json":
-        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for it
+        from koguma.cli import output as formats  # noqa: PLC0415 - tables do not need it
 
-        print(form.json_text({"total": len(chosen), "items": chosen, "refused": refused}))
+        print(formats.json_text({"total": len(connected), "items": connected, "refused": refused}))
         return
     if output == "yaml":
-        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+        from koguma.cli import output as formats  # noqa: PLC0415 - tables need no YAML
 
-        print(form.yaml_stream(chosen).rstrip("\n"))
+        print(formats.yaml_stream(connected).rstrip("\n"))
         if refused:
             terminal.print_stderr(f"{len(refused)} more were refused; `koguma get proxies` shows them")
         return
     if output in ("name", "kri"):
-        _print(_in_full("", each, output) for each in chosen)
+        _print(_in_full("", proxy, output) for proxy in connected)
         return
-    if not chosen:
+    if not connected:
         terminal.print_stderr(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
     else:
         wide = output == "wide"
-        rows = (_row(each, wide=wide) for each in chosen)
+        rows = (_row(proxy, wide=wide) for proxy in connected)
         for line in tables.lines(_TITLES + (_WIDE if wide else ()), rows):
             print(line)
-    for line in refusals(chosen):
+    for line in refusals(connected):
         print(line)
     for line in _refused_lines(refused):
         print(terminal.printable(line))
 
 
 def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
-    """Who was not let in, why, and what to do; in sentences, since the reasons are long."""
+    """The proxies that were not admitted, why, and what to do; not as a table, because reasons are long."""
     if refused:
         yield ""
         yield "Refused, so not in the table above:"
-    for each in refused:
-        times = "once" if each["count"] == 1 else f"{each['count']} times"
-        yield f"  {each['name']} (mesh {each['mesh']}) from {each['address']}, {times} since {each['since']}:"
-        yield f"    {each['reason']}"
-        yield f"    {each['hint']}"
+    for proxy in refused:
+        times = "once" if proxy["count"] == 1 else f"{proxy['count']} times"
+        source = f"from {proxy['address']}, {times} since {proxy['since']}"
+        yield f"  {proxy['name']} (mesh {proxy['mesh']}) {source}:"
+        yield f"    {proxy['reason']}"
+        yield f"    {proxy['hint']}"
 
 
 def _connected(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
-    found = client.get("/_proxies", [("mesh", mesh)] if mesh else []).field("items")
-    return [each for each in found if not names or each["name"] in names]
+    proxies = client.get("/_proxies", [("mesh", mesh)] if mesh else []).field("items")
+    return [proxy for proxy in proxies if not names or proxy["name"] in names]
 
 
 def watch(client: ApiClient, names: Sequence[str], mesh: str | None, output: str | None) -> None:
-    """Print the proxies, then each one that comes, changes or goes, until somebody stops it."""
+    """Print the proxies, then each one that connects, changes or disconnects, until interrupted."""
     wide = output == "wide"
     table = tables.TextTable(("EVENT", *_TITLES, *(_WIDE if wide else ())))
     before = _by_instance(_connected(client, names, mesh))
-    first = [_event_row("added", each, wide=wide) for each in before.values()]
+    first = [_event_row("added", proxy, wide=wide) for proxy in before.values()]
     if output in (None, "wide"):
         _print(table.start(first))
         _print(refusals(list(before.values())))
     else:
-        _print(_in_full("ADDED", each, output) for each in before.values())
+        _print(_in_full("ADDED", proxy, output) for proxy in before.values())
     while True:
-        time.sleep(_LOOK_SECONDS)
-        now = _by_instance(_looked_again(client, names, mesh))
-        for event, each in changes(before, now):
+        time.sleep(_POLL_SECONDS)
+        now = _by_instance(_poll(client, names, mesh))
+        for event, proxy in changes(before, now):
             if output in (None, "wide"):
-                _print([table.row(_event_row(event.lower(), each, wide=wide))])
-                _print(refusals([each] if event != "DELETED" else []))
+                _print([table.row(_event_row(event.lower(), proxy, wide=wide))])
+                _print(refusals([proxy] if event != "DELETED" else []))
             else:
-                _print([_in_full(event, each, output)])
+                _print([_in_full(event, proxy, output)])
         before = now
 
 
 def changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
-    """What happened between two looks, proxy by proxy; how long one is behind is no change of its own."""
-    for instance, each in now.items():
+    """The events between two polls, proxy by proxy; a growing lag alone is no change."""
+    for instance, proxy in now.items():
         old = before.get(instance)
         if old is None:
-            yield "ADDED", each
-        elif _lasting(old) != _lasting(each):
-            yield "MODIFIED", each
-    yield from (("DELETED", each) for instance, each in before.items() if instance not in now)
+            yield "ADDED", proxy
+        elif _without_lag(old) != _without_lag(proxy):
+            yield "MODIFIED", proxy
+    yield from (("DELETED", proxy) for instance, proxy in before.items() if instance not in now)
 
 
-def _lasting(each: Json) -> Json:
-    return {name: value for name, value in each.items() if name != "behindSeconds"}
+def _without_lag(proxy: Json) -> Json:
+    return {name: value for name, value in proxy.items() if name != "behindSeconds"}
 
 
-def _by_instance(found: Sequence[Json]) -> dict[str, Json]:
-    return {f"{each['kri']} {each['instance']}": each for each in found}
+def _by_instance(proxies: Sequence[Json]) -> dict[str, Json]:
+    return {f"{proxy['kri']} {proxy['instance']}": proxy for proxy in proxies}
 
 
-def _looked_again(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
-    """The proxies, over passing failures: a control plane that restarts is back soon."""
+def _poll(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
+    """The proxies; transient failures are retried, as while the control plane restarts."""
     for pause in _PAUSES_SECONDS:
         try:
             return _connected(client, names, mesh)
@@ -126,18 +127,18 @@ def _looked_again(client: ApiClient, names: Sequence[str], mesh: str | None) -> 
     return _connected(client, names, mesh)
 
 
-def _event_row(event: str, each: Json, *, wide: bool) -> tuple[str, ...]:
-    return (event, *_row(each, wide=wide))
+def _event_row(event: str, proxy: Json, *, wide: bool) -> tuple[str, ...]:
+    return (event, *_row(proxy, wide=wide))
 
 
-def _in_full(event: str, each: Json, output: str) -> str:
+def _in_full(event: str, proxy: Json, output: str) -> str:
     if output == "json":
-        return json.dumps({"type": event, "object": each}, ensure_ascii=False)
+        return json.dumps({"type": event, "object": proxy}, ensure_ascii=False)
     if output == "yaml":
-        from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+        from koguma.cli import output as formats  # noqa: PLC0415 - tables need no YAML
 
-        return f"--- # {event.lower()}\n{form.yaml_text(each)}".rstrip("\n")
-    return str(each["kri"]) if output == "kri" else f"proxy/{each['name']}"
+        return f"--- # {event.lower()}\n{formats.yaml_text(proxy)}".rstrip("\n")
+    return str(proxy["kri"]) if output == "kri" else f"proxy/{proxy['name']}"
 
 
 def _print(text: Iterable[str]) -> None:
@@ -145,44 +146,44 @@ def _print(text: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _row(each: Json, *, wide: bool) -> tuple[str, ...]:
-    lag = each["behindSeconds"]
-    shown = (
-        each["name"],
-        each["mesh"],
-        each["state"].upper() if each["state"] == "nack" else each["state"],
-        str(each["revision"]),
+def _row(proxy: Json, *, wide: bool) -> tuple[str, ...]:
+    lag = proxy["behindSeconds"]
+    cells = (
+        proxy["name"],
+        proxy["mesh"],
+        proxy["state"].upper() if proxy["state"] == "nack" else proxy["state"],
+        str(proxy["revision"]),
         f"{lag:.1f}s" if lag else "-",
-        each["envoy"],
-        each["connectedAt"],
+        proxy["envoy"],
+        proxy["connectedAt"],
     )
-    return (*shown, each["instance"], each["kri"]) if wide else shown
+    return (*cells, proxy["instance"], proxy["kri"]) if wide else cells
 
 
-def refusals(found: Sequence[Json]) -> Iterator[str]:
-    """What proxies refused, what could not be made and what takes no calls, in full, below the table."""
-    for each in found:
-        for rejection in each["rejections"]:
-            yield f"\n{each['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
+def refusals(proxies: Sequence[Json]) -> Iterator[str]:
+    """What proxies rejected, what could not be built, and inbounds that are not ready; below the table."""
+    for proxy in proxies:
+        for rejection in proxy["rejections"]:
+            yield f"\n{proxy['name']} refused {rejection['type']} {', '.join(rejection['names'])}:"
             yield f"  {rejection['text']}"
-        for held in each.get("quarantined") or ():
-            by = f" (changed by {', '.join(held['policies'])})" if held["policies"] else ""
-            yield f"\n{each['name']} has {held['has']} of {held['type']} {held['name']}{by}:"
-            yield f"  {held['text']}"
-        for text in each.get("notReady") or ():
-            yield f"\n{each['name']}: {text}"
-        for failure in each["failures"]:
-            yield f"\n{each['name']} {_unbuilt(failure)}:"
+        for resource in proxy.get("quarantined") or ():
+            by = f" (changed by {', '.join(resource['policies'])})" if resource["policies"] else ""
+            yield f"\n{proxy['name']} has {resource['has']} of {resource['type']} {resource['name']}{by}:"
+            yield f"  {resource['text']}"
+        for text in proxy.get("notReady") or ():
+            yield f"\n{proxy['name']}: {text}"
+        for failure in proxy["failures"]:
+            yield f"\n{proxy['name']} {_build_failure(failure)}:"
             yield f"  {failure['text']} (asked for by {failure['origin']})"
 
 
-def _unbuilt(failure: Json) -> str:
-    """What a proxy has of something that could not be built."""
+def _build_failure(failure: Json) -> str:
+    """What a proxy has instead of something that could not be built."""
     match failure["type"]:
         case "proxy":
             return "gets nothing new, since its configuration cannot be built"
         case "policy":
             return f"works without a part of what {failure['name']} says"
-    thing = f"{failure['type']} {failure['name']}"
-    # Control planes of earlier versions do not say what a proxy has.
-    return f"keeps its former {thing}" if failure.get("has") != "none" else f"has no {thing}"
+    resource = f"{failure['type']} {failure['name']}"
+    # Control planes of earlier versions do not send `has`.
+    return f"keeps its former {resource}" if failure.get("has") != "none" else f"has no {resource}"

@@ -1,4 +1,4 @@
-"""Revocations: the secrets that list the ids of tokens which no longer hold."""
+"""Revocations: the secrets that list the ids of revoked tokens."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ _SECRET: Final = KindInfo("Secret", "secrets")
 _GLOBAL_SECRET: Final = KindInfo("GlobalSecret", "globalsecrets", is_mesh_scoped=False)
 _TRIES: Final = 5
 _NOT_FOUND: Final = 404
-_LOST_RACES: Final = (409, 412)  # it was created, or written, since we read it
+_CONFLICTS: Final = (409, 412)  # somebody created or wrote the secret since we read it
 
 
 class Revocation(NamedTuple):
@@ -35,15 +35,15 @@ class Revocation(NamedTuple):
         return ObjectName(kind, self.mesh, self.purpose.revocations_name(self.mesh))
 
 
-def meant(word: str, text: str, mesh: str | None) -> Revocation:
-    """Which token is meant by a token or its id, and a mesh."""
+def parse(word: str, text: str, mesh: str | None) -> Revocation:
+    """The revocation of a token, given by itself or by its id and mesh."""
     purpose = _PURPOSES[word]
     jti = text
     if claims.is_token(text):
-        _, said = claims.decoded(text)
-        if claims.purpose(said) != word:
-            raise CommandFailure(f"this is a {claims.purpose(said)} token, not a {word} token")
-        jti, mesh = str(said.get("jti") or ""), mesh or str(said.get("Mesh") or "") or None
+        _, decoded = claims.decoded(text)
+        if claims.purpose(decoded) != word:
+            raise CommandFailure(f"this is a {claims.purpose(decoded)} token, not a {word} token")
+        jti, mesh = str(decoded.get("jti") or ""), mesh or str(decoded.get("Mesh") or "") or None
     if not jti or any(c in ", \n" for c in jti):
         raise CommandFailure("this is neither a token with an id (jti) nor an id")
     if purpose.is_meshed and not mesh:
@@ -52,7 +52,7 @@ def meant(word: str, text: str, mesh: str | None) -> Revocation:
 
 
 def revoke(client: ApiClient, revocation: Revocation) -> bool:
-    """Add a token to its list, also while others write it; says whether it was not there before."""
+    """Add a token to its list, by compare-and-swap; returns whether it was not in the list before."""
     for tries_left in reversed(range(_TRIES)):
         stored = _stored(client, revocation.secret)
         listed = _listed(revocation.secret, stored)
@@ -61,7 +61,7 @@ def revoke(client: ApiClient, revocation: Revocation) -> bool:
         try:
             _write(client, revocation.secret, stored, [*listed, revocation.jti])
         except ApiError as error:
-            if error.status not in _LOST_RACES or not tries_left:
+            if error.status not in _CONFLICTS or not tries_left:
                 raise error.about(str(revocation.secret)) from None
         else:
             return True
@@ -74,7 +74,7 @@ def _stored(client: ApiClient, secret: ObjectName) -> ApiResponse | None:
     except ApiError as error:
         if error.status != _NOT_FOUND:
             raise
-        return None  # a mesh that is not there is told when we write
+        return None  # a mesh that does not exist is an error of the write
 
 
 def _listed(secret: ObjectName, stored: ApiResponse | None) -> list[str]:

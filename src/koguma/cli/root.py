@@ -1,4 +1,4 @@
-"""The root of the command tree: names and one-line helps here, everything else in the commands' modules."""
+"""The root of the command tree: names and short helps of all commands, which are imported when called."""
 
 import importlib
 import os
@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 class Root(click.Group):
-    """A group that imports a command's module when the command is called, and tells how commands fail."""
+    """A group that imports a command's module when the command is called, and reports its failures."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The names of all commands."""
@@ -51,8 +51,8 @@ class Root(click.Group):
             return None
         command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
         examples.attach(command, cmd_name)
-        if ctx.resilient_parsing:  # a shell asks what could stand here
-            from koguma.cli import completers  # noqa: PLC0415 - no other call pays for it
+        if ctx.resilient_parsing:  # a shell completes the command line
+            from koguma.cli import completers  # noqa: PLC0415 - only for completion
 
             completers.attach(command, cmd_name)
         return command
@@ -63,50 +63,50 @@ class Root(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin like this, without importing them, and options."""
+        """The commands with this prefix, without importing them, and options."""
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=COMMANDS[name]) for name in names]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        commands = [CompletionItem(name, help=COMMANDS[name]) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command that exists in the error."""
+        """As click does, with the nearest command in the error."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f'there is no command "{name}"{_near(name)}')
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; its answer is the exit code."""
+        """Run the command; returns the exit code."""
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         except BrokenPipeError:
-            # Whoever read our output has seen enough; the rest goes nowhere, also at the interpreter's end.
+            # The reader closed the pipe. Redirect stdout, so that the flush at exit does not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.BROKEN_PIPE
         except CommandFailure as failure:
-            return _told(ctx, failure)
+            return _report(ctx, failure)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            found = failures.from_koguma_error(error)
-            if found is None:
+            failure_of_library = failures.from_koguma_error(error)
+            if failure_of_library is None:
                 raise
-            return _told(ctx, found)
+            return _report(ctx, failure_of_library)
         return code
 
 
-def _told(ctx: click.Context, failure: CommandFailure) -> ExitCode:
+def _report(ctx: click.Context, failure: CommandFailure) -> ExitCode:
     failures.report(failure, verbose=bool(ctx.meta.get(VERBOSE)))
     return failure.code
 
 
 def _near(name: str) -> str:
-    from koguma.model.nearest import nearest  # noqa: PLC0415 - only for the mistake
+    from koguma.model.nearest import nearest  # noqa: PLC0415 - only for an error
 
     near = nearest(name, COMMANDS)
     return f'; did you mean "{near}"?' if near else "; `koguma --help` lists them"
@@ -125,8 +125,8 @@ def root() -> None:
 
 
 def _unknown_option(error: click.NoSuchOption) -> CommandFailure:
-    """An option that does not exist. Click suggests what shares letters; only what is meant helps."""
-    from koguma.cli import usage_hints  # noqa: PLC0415 - only for the mistake
+    """An option that does not exist, with our hint; click suggests options that only share letters."""
+    from koguma.cli import usage_hints  # noqa: PLC0415 - only for an error
 
     ctx = error.ctx
     known = [
@@ -139,7 +139,7 @@ def _unknown_option(error: click.NoSuchOption) -> CommandFailure:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code."""
+    """Run the command line; returns the exit code."""
     try:
         code = root.main(args=argv, prog_name="koguma", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -1,4 +1,4 @@
-"""Tables: columns of text, wide enough for what stands in them."""
+"""Tables: text in columns of equal width."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ _GAP: Final = "   "
 EMPTY: Final = "-"
 _UNITS: Final = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _TWO_UNITS_BELOW: Final = 8  # 3d4h and 2h10m, but 12d and 15h
-_LONGEST_SECONDS: Final = 120
+_SECONDS_ONLY_BELOW: Final = 120
 
 
 class TextTable:
@@ -46,15 +46,15 @@ def lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def pairs(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Words and their values, one a line, values below each other."""
+    """Names and their values, one per line, with the values aligned."""
     listed = list(entries)
-    width = max((len(word) for word, _ in listed), default=0) + 1
-    for word, value in listed:
-        yield f"{f'{word}:'.ljust(width)}  {terminal.printable(value) or EMPTY}"
+    width = max((len(name) for name, _ in listed), default=0) + 1
+    for name, value in listed:
+        yield f"{f'{name}:'.ljust(width)}  {terminal.printable(value) or EMPTY}"
 
 
 def age(since: str, now: datetime) -> str:
-    """How long ago an RFC 3339 time was, in as few letters as kubectl takes: 45s, 3m20s, 5h, 12d."""
+    """How long ago an RFC 3339 time was, in kubectl's format: 45s, 3m20s, 5h, 12d."""
     try:
         span = now - datetime.fromisoformat(since)
     except (ValueError, TypeError):
@@ -63,9 +63,9 @@ def age(since: str, now: datetime) -> str:
 
 
 def length(span: timedelta) -> str:
-    """A span of time in its largest unit, with the next one where that says much."""
+    """A span of time in its largest unit, with the next smaller one where the number is small."""
     seconds = max(0, int(span.total_seconds()))
-    if seconds < _LONGEST_SECONDS:
+    if seconds < _SECONDS_ONLY_BELOW:
         return f"{seconds}s"
     for index, (letter, size) in enumerate(_UNITS):
         count, rest = divmod(seconds, size)

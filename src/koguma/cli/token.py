@@ -89,9 +89,9 @@ def zone(client: ApiClient, *, zone: str | None, scopes: Sequence[str], valid_fo
 @options.connected
 def revoke(client: ApiClient, *, purpose: str, token: str, mesh: str | None) -> None:
     """Revoke a token, by itself or by its id (jti); - reads it from standard input."""
-    found = revocations.meant(purpose, claims.read(token), mesh)
-    done = revocations.revoke(client, found)
-    print(f"{purpose} token {found.jti} " + ("revoked" if done else "was revoked before"))
+    revocation = revocations.parse(purpose, claims.read(token), mesh)
+    is_new = revocations.revoke(client, revocation)
+    print(f"{purpose} token {revocation.jti} " + ("revoked" if is_new else "was revoked before"))
 
 
 @command.command("inspect", epilog=_INSPECT_EXAMPLES)
@@ -104,19 +104,19 @@ def inspect(token: str, *, output: str | None, **connection: str | None) -> Exit
     The token itself is not printed. Exit code 0: it holds, or nobody could be asked. 1: it does not hold.
     """
     text = claims.from_file(token)
-    header, said = claims.decoded(text)
-    verdict = token_review.reviewed(connection, text, claims.purpose(said))
+    header, payload = claims.decoded(text)
+    verdict = token_review.reviewed(connection, text, claims.purpose(payload))
     if output == "json":
-        shown = {
-            "purpose": claims.purpose(said),
+        document = {
+            "purpose": claims.purpose(payload),
             "verified": verdict.valid is True,
             **verdict._asdict(),
             "header": header,
-            "claims": said,
+            "claims": payload,
         }
-        print(json_text(shown))
+        print(json_text(document))
     else:
-        for line in tables.pairs(_inspected(header, said, verdict, datetime.now(UTC))):
+        for line in tables.pairs(_inspected(header, payload, verdict, datetime.now(UTC))):
             print(line)
     return ExitCode.REFUSED if verdict.valid is False else ExitCode.FINE
 
@@ -127,24 +127,24 @@ def _issue(client: ApiClient, purpose: str, body: Json) -> None:
 
 
 def _tags(tags: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    values_by_key: dict[str, list[str]] = {}
     for tag in tags:
         key, equals, value = tag.partition("=")
         if not equals or not key:
             raise click.UsageError(f'--tag: "{tag}" must be KEY=VALUE')
-        found.setdefault(key, []).append(value)
-    return found
+        values_by_key.setdefault(key, []).append(value)
+    return values_by_key
 
 
-def _inspected(header: Json, said: Json, verdict: Verdict, now: datetime) -> Iterator[tuple[str, str]]:
+def _inspected(header: Json, payload: Json, verdict: Verdict, now: datetime) -> Iterator[tuple[str, str]]:
     yield "holds", str(verdict)
-    yield "purpose", claims.purpose(said)
-    yield "id", str(said.get("jti", ""))
+    yield "purpose", claims.purpose(payload)
+    yield "id", str(payload.get("jti", ""))
     yield "key", f"{header.get('kid', '')} ({header.get('alg', '')})"
     for name, word in (("iat", "issued"), ("nbf", "not before"), ("exp", "expires")):
-        yield word, _time(said.get(name), now)
-    for name in sorted(set(said) - {"jti", "iat", "nbf", "exp"}):
-        value = said[name]
+        yield word, _time(payload.get(name), now)
+    for name in sorted(set(payload) - {"jti", "iat", "nbf", "exp"}):
+        value = payload[name]
         yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,7 +1,8 @@
-"""Token review: whether a token holds, as the control plane says; only it has the keys.
+"""Token review: asks the control plane whether a token is valid; only it has the keys.
 
-A user's token is shown to the control plane as its user would; other tokens are asked about by somebody who
-may issue such. Neither crosses the network unprotected. Where nobody can be asked, that is the answer.
+A user token is sent as the credential of a request; other tokens are reviewed with the credentials of a user
+who may issue such tokens. Neither crosses the network unencrypted. Where no server can be asked, the verdict
+says so.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _CONNECT_SECONDS = 3.0
 
 
 class Verdict(NamedTuple):
-    """`valid` is None where nobody could be asked; the reason says why."""
+    """`valid` is None where no server could be asked; the reason says why."""
 
     valid: bool | None
     reason: str
@@ -28,31 +29,31 @@ class Verdict(NamedTuple):
 
 
 def reviewed(connection: Mapping[str, str | None], token: str, purpose: str) -> Verdict:
-    """What the control plane that these options name says of a token."""
+    """The verdict of the control plane about a token."""
     try:
         with options.impatient_client(connection, _CONNECT_SECONDS) as client:
-            asking = client.target if purpose != "user" else client.target._replace(token=Redacted(token))
-            target.check_protected(asking._replace(token=Redacted(token)))
-            return _of_user(asking) if purpose == "user" else _of_other(client, token)
+            with_token = client.target._replace(token=Redacted(token))
+            target.check_protected(with_token)
+            return _review_user(with_token) if purpose == "user" else _review_other(client, token)
     except CommandFailure as failure:
         return Verdict(None, failure.message)
 
 
-def _of_user(asking: target.ServerTarget) -> Verdict:
-    client = ApiClient(asking, _CONNECT_SECONDS)
+def _review_user(with_token: target.ServerTarget) -> Verdict:
+    client = ApiClient(with_token, _CONNECT_SECONDS)
     try:
-        found = client.get("/who-am-i").object
+        user = client.get("/who-am-i").object
     except ApiError as error:
         if error.status != _UNAUTHENTICATED:
             raise
         return Verdict(valid=False, reason=error.detail)
     finally:
         client.close()
-    groups = ", ".join(map(str, found.get("groups") or ()))
-    return Verdict(valid=True, reason=f"the control plane takes it for user {found.get('name')} in {groups}")
+    groups = ", ".join(map(str, user.get("groups") or ()))
+    return Verdict(valid=True, reason=f"the control plane takes it for user {user.get('name')} in {groups}")
 
 
-def _of_other(client: ApiClient, token: str) -> Verdict:
+def _review_other(client: ApiClient, token: str) -> Verdict:
     answer = client.send("POST", "/tokens/_review", body={"token": token})
     valid = bool(answer.field("valid"))
     return Verdict(valid, str(answer.object.get("reason") or ""))

@@ -1,7 +1,7 @@
-"""Misnomers: words that people bring from kubectl, kumactl or their shell, and what to type instead.
+"""Usage hints: words of kubectl, kumactl or a shell that do not exist here, and what to type instead.
 
-A word that means something elsewhere is no typing mistake: the nearest kind would be a wrong guess, so these
-are looked up first.
+A word that means something elsewhere is not a typing mistake: the nearest kind would be a wrong guess, so
+these are looked up first.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Final
 
 _FILE_SUFFIXES: Final = (".yaml", ".yml", ".json")
 _KUBECTL: Final = "`koguma kubeconfig --merge`, then `kubectl get {} -A`"
-# Kinds that only the Kubernetes form has, under the words that kubectl knows.
+# Kinds that only the Kubernetes form has, with the names that kubectl has for them.
 _KUBERNETES_ONLY: Final = {
     "events": ("event", "ev"),
     "namespaces": ("namespace", "ns"),
@@ -42,7 +42,7 @@ _COMMAND_OPTIONS: Final = {
         "--all",
     ): "to delete all that are listed: `koguma get KIND -o name | xargs koguma delete`",
 }
-# Options of kubectl and kumactl, and those that do the same here, best first.
+# Options of kubectl and kumactl, and the equivalent ones here, best first.
 _OPTIONS: Final = {
     "--all": ("--all-meshes",),
     "--all-namespaces": ("--all-meshes",),
@@ -61,18 +61,18 @@ _OPTIONS: Final = {
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is meant as a file or folder, not as a kind."""
+    """Whether a word looks like a file or folder, not like a kind."""
     return word.lower().endswith(_FILE_SUFFIXES) or word.startswith(("./", "../", "/", "~/"))
 
 
 def file_advice(command: str, words: Iterable[str]) -> str:
-    """The command line that reads the files which were given as plain words."""
+    """The right command line for files that were given without -f."""
     flags = " ".join(f"-f {word}" for word in words)
     return f"files are given with -f: {command} {flags}"
 
 
 def kind_advice(word: str) -> str:
-    """What to do instead of asking for a kind that is none here; empty where the word means nothing."""
+    """What to use instead of a kind that does not exist here; empty where the word is not known."""
     lowered = word.lower()
     if lowered in _BY_WORD:
         name = _BY_WORD[lowered]
@@ -82,20 +82,20 @@ def kind_advice(word: str) -> str:
             "Koguma keeps no workloads, only the proxies beside them: `koguma get dataplanes`, and"
             " `koguma get proxies` for those that are connected"
         )
-    from koguma.model.legacy_kinds import successor  # noqa: PLC0415 - only for the mistake
+    from koguma.model.legacy_kinds import successor  # noqa: PLC0415 - only for an error
 
     return successor(word)
 
 
 def option_advice(command: str, option: str, known: Iterable[str]) -> str:
-    """The option that was probably meant, or another way; empty where none is near."""
+    """The equivalent or nearest option, or another way; empty where there is none."""
     if (command, option) in _COMMAND_OPTIONS:
         return _COMMAND_OPTIONS[command, option]
-    from koguma.model.nearest import nearest  # noqa: PLC0415 - only for the mistake
+    from koguma.model.nearest import nearest  # noqa: PLC0415 - only for an error
 
-    there = tuple(known)
-    found = next((name for name in _OPTIONS.get(option, ()) if name in there), None)
-    if found is None and option.startswith("--"):
-        near = nearest(option[2:], [name[2:] for name in there if name.startswith("--")])
-        found = f"--{near}" if near else None
-    return f"did you mean {found}?" if found else ""
+    options = tuple(known)
+    suggestion = next((name for name in _OPTIONS.get(option, ()) if name in options), None)
+    if suggestion is None and option.startswith("--"):
+        near = nearest(option[2:], [name[2:] for name in options if name.startswith("--")])
+        suggestion = f"--{near}" if near else None
+    return f"did you mean {suggestion}?" if suggestion else ""

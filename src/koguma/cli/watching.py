@@ -1,4 +1,4 @@
-"""Watching: changes on standard output as they happen, over lost connections."""
+"""Watching: prints changes as they happen, and reconnects after lost connections."""
 
 import json
 import time
@@ -25,7 +25,7 @@ def watch(
     query: Query,
     output: str | None,
 ) -> None:
-    """Print what is there, then every change, until somebody stops it."""
+    """Print the objects, then every change, until interrupted."""
     kind, names = watched
     events = (
         event
@@ -40,7 +40,7 @@ def watch(
 
 
 def changes(client: ApiClient, path: str, query: Query) -> Iterator[Json]:
-    """Events in order; a lost connection goes on where it was, from the last revision."""
+    """The events in order; after a lost connection the watch continues from the last revision."""
     revision: int | None = None
     failed = 0
     while True:
@@ -50,23 +50,23 @@ def changes(client: ApiClient, path: str, query: Query) -> Iterator[Json]:
                 failed = 0
                 if event["type"] == "ERROR":
                     raise api_error(event.get("status", _GONE), event)
-                # What comes before the first bookmark is the list, which has no place to go on from.
+                # Events before the first bookmark are the initial list, which cannot be resumed.
                 if revision is not None or event["type"] == "BOOKMARK":
                     revision = int(event["revision"])
                 yield event
             reason = "the server ended the watch"
         except (ServerUnreachable, ApiError) as lost:
-            if revision is None or failed >= _TRIES or not _passes(lost, client):
+            if revision is None or failed >= _TRIES or not _is_transient(lost, client):
                 raise
             reason = lost.message
         _wait(failed, reason)
         failed += 1
 
 
-def _passes(lost: CommandFailure, client: ApiClient) -> bool:
-    """Whether trying again may help: the server is away, or on its way out or in, or a token ended.
+def _is_transient(lost: CommandFailure, client: ApiClient) -> bool:
+    """Whether trying again may help: the server is unreachable, starts or stops, or a token expired.
 
-    A token in a file is read again for each attempt, and whoever renews it may be a little late.
+    A token in a file is read again for each attempt, because it may be renewed a little late.
     """
     if not isinstance(lost, ApiError):
         return True
@@ -80,9 +80,9 @@ def _wait(failed: int, reason: str) -> None:
 
 def _rows(kind: KindInfo, events: Iterator[Json], output: str | None) -> Iterator[str]:
     def row(event: Json) -> Sequence[str]:
-        # Ages are counted from now, which moves while we watch.
-        chosen = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
-        return (event["type"].lower(), *columns.row(chosen, event["object"]))
+        # Ages depend on the current time, which changes during the watch.
+        shown = columns.columns(kind, datetime.now(UTC), wide=output == "wide")
+        return (event["type"].lower(), *columns.row(shown, event["object"]))
 
     titles = columns.header(columns.columns(kind, datetime.now(UTC), wide=output == "wide"))
     table = tables.TextTable(("EVENT", *titles))
@@ -96,7 +96,7 @@ def _rows(kind: KindInfo, events: Iterator[Json], output: str | None) -> Iterato
 
 
 def _objects(events: Iterator[Json], output: str) -> Iterator[str]:
-    from koguma.cli import output as form  # noqa: PLC0415 - tables do not pay for YAML
+    from koguma.cli import output as formats  # noqa: PLC0415 - tables need no YAML
 
     for event in events:
         if event["type"] == "BOOKMARK":
@@ -105,7 +105,7 @@ def _objects(events: Iterator[Json], output: str) -> Iterator[str]:
         if output == "json":
             yield json.dumps({"type": event["type"], "object": value}, ensure_ascii=False)
         elif output == "yaml":
-            yield f"--- # {event['type'].lower()}\n{form.yaml_text(value)}".rstrip("\n")
+            yield f"--- # {event['type'].lower()}\n{formats.yaml_text(value)}".rstrip("\n")
         elif output == "kri":
             yield str(value.get("kri", ""))
         else:
