@@ -62,7 +62,7 @@ class ObservedMesh(LiveMesh):
         command = [sys.executable, "-m", "bench.live_plane", str(self.records)]
         command += [f"{name}={value}" for name, value in flags.items()]
         self.control_plane = Process("control plane", command, self.directory / "cp.log", self.environment)
-        self.control_plane.says("is ready: ")
+        self.control_plane.wait_for_output("is ready: ")
 
 
 def route(value: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def two_services(mesh: LiveMesh) -> Client:
     until(lambda: mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").status == 200, "service")
     web = mesh.sidecar(f"{CALLER}-1", CALLER, outbounds=[CALLED])
     until(lambda: web.call(CALLED).status == 200, "a first call")
-    mesh.settled()
+    mesh.wait_until_synced()
     return Client(mesh.api, web.outbounds[CALLED])
 
 
@@ -232,7 +232,7 @@ def measured(n_changes: int, n_proxies: int, n_fleet_changes: int) -> dict[str, 
                 more_proxies(mesh, n_proxies)
                 changes(client, 3, "warm-again")
                 many = changes(client, n_fleet_changes, "many")
-                mesh.settled(many[-1].revision)
+                mesh.wait_until_synced(many[-1].revision)
             client.close()
             name = mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").json["kri"]
         records = Records(json.loads(mesh.records.read_text()))

@@ -74,10 +74,10 @@ def request_over_socket(data_dir: Path, method: str, path: str, body: Any = None
 
 def joined_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Headers by name in lower case; what came in several lines is joined, as RFC 9110 allows."""
-    found: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
-    return {name: ",".join(values) for name, values in found.items()}
+        lines.setdefault(name.lower(), []).append(value)
+    return {name: ",".join(values) for name, values in lines.items()}
 
 
 def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **headers: str) -> Response:

@@ -32,10 +32,11 @@ from tests.waiting import WAIT_SECONDS, until
 
 BIN = Path(sys.executable).parent
 KOGUMA = str(BIN / "koguma")
+APPLY_SET = "of-this-test"
 
 
 class Echo:
-    """A service that says who it is and what it was asked; `/sleep/0.5` is slow, `/status/503` fails."""
+    """An HTTP service that answers with its name and the request: `/sleep/0.5` is slow."""
 
     def __init__(self, port: int = 0, **about: str) -> None:
         self.about = about
@@ -49,17 +50,17 @@ class Echo:
             def answer(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
                 body = self.rfile.read(length)
-                asked = {
+                request = {
                     **echo.about,
                     "method": self.command,
                     "path": self.path,
                     "headers": joined_headers(self.headers.items()),
                     "body": body.decode("latin-1"),
                 }
-                echo.seen.append(asked)
-                self._reply(asked)
+                echo.seen.append(request)
+                self._reply(request)
 
-            def _reply(self, asked: dict[str, Any]) -> None:
+            def _reply(self, request: dict[str, Any]) -> None:
                 status = 200
                 match self.path.split("?")[0].split("/"):
                     case ["", "sleep", seconds]:
@@ -67,9 +68,9 @@ class Echo:
                     case ["", "status", code]:
                         status = int(code)
                     case ["", "fail-first", count, name]:
-                        before = sum(each["path"].endswith(name) for each in echo.seen)
+                        before = sum(request["path"].endswith(name) for request in echo.seen)
                         status = 503 if before <= int(count) else 200
-                data = json.dumps(asked).encode()
+                data = json.dumps(request).encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(data)))
@@ -95,7 +96,7 @@ class Echo:
 
 
 class TcpEcho:
-    """A service that says back whatever it hears."""
+    """A TCP service that echoes what it receives."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -119,7 +120,7 @@ class TcpEcho:
 
 
 def echoed_bytes(port: int) -> bytes:
-    """What comes back over a plain connection; empty where it is closed."""
+    """What a TcpEcho sends back over a plain connection; empty where it is closed."""
     with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.sendall(b"hello")
         return connection.recv(1024)
@@ -158,17 +159,17 @@ class Process:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def says(self, words: str, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until it has said something."""
+    def wait_for_output(self, words: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until it has printed these words."""
 
-        def said() -> bool:
+        def is_printed() -> bool:
             if words in self.output:
                 return True
             assert self._popen.poll() is None, f"{self.name} ended:\n{self.output[-3000:]}"
             return False
 
         try:
-            until(said, f"{self.name} says {words!r}", seconds)
+            until(is_printed, f"{self.name} prints {words!r}", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output[-3000:]}") from error
 
@@ -186,7 +187,7 @@ class Process:
 
     def children(self) -> list[int]:
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return [int(each) for each in path.read_text().split()]
+        return [int(pid) for pid in path.read_text().split()]
 
 
 class Sidecar(Process):
@@ -202,7 +203,7 @@ class Sidecar(Process):
         return call(self.outbounds[to], method, path, **more)
 
     def admin(self, path: str, method: str = "GET") -> str:
-        """What Envoy's own admin says."""
+        """A page of Envoy's admin API."""
         connection = http.client.HTTPConnection("localhost", timeout=10)
         with contextlib.closing(connection):
             connection.sock = socket.socket(socket.AF_UNIX)
@@ -213,8 +214,8 @@ class Sidecar(Process):
 
     def stats(self, pattern: str) -> dict[str, int]:
         """Envoy's counters and gauges whose name fits a regular expression."""
-        found = json.loads(self.admin(f"/stats?format=json&filter={quote(pattern)}"))["stats"]
-        return {stat["name"]: stat["value"] for stat in found if "name" in stat}
+        stats = json.loads(self.admin(f"/stats?format=json&filter={quote(pattern)}"))["stats"]
+        return {stat["name"]: stat["value"] for stat in stats if "name" in stat}
 
     def envoy_pid(self) -> int:
         (pid,) = self.children()
@@ -222,7 +223,7 @@ class Sidecar(Process):
 
 
 class LiveMesh:
-    """A control plane with whatever runs in its mesh."""
+    """A control plane, its sidecars and their services, all as processes."""
 
     def __init__(self, directory: Path, name: str = "default", **settings: str) -> None:
         self.directory = directory
@@ -268,7 +269,7 @@ class LiveMesh:
         command = [KOGUMA, "cp", "run", *ports, "--log-format", "json", *flags]
         log = self.directory / f"cp-{next(self._numbers)}.log"
         self.control_plane = Process("control plane", command, log, self.environment)
-        self.control_plane.says("is ready: ")
+        self.control_plane.wait_for_output("is ready: ")
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """One request to the API."""
@@ -276,8 +277,8 @@ class LiveMesh:
 
     def apply(self, *documents: Mapping[str, Any]) -> int:
         """Write objects; the revision that they have."""
-        marked = [{"mesh": self.name, **document} for document in documents]
-        answer = self.request("POST", "/_apply", marked)
+        objects = [{"mesh": self.name, **document} for document in documents]
+        answer = self.request("POST", "/_apply", objects)
         assert answer.status == 200, answer.text
         return answer.json["revision"]
 
@@ -322,10 +323,10 @@ class LiveMesh:
         if echo:
             self._echoes.append(echo)
         inbound = free_port()
-        called = {each: free_port() for each in outbounds}
+        local_ports = {service: free_port() for service in outbounds}
         workdir = self.directory / f"w{next(self._numbers)}"
         workdir.mkdir(mode=0o700)
-        port = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
+        ports = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
         token_file = workdir / "token"
         token_file.touch(0o600)
         token_file.write_text(self.service_token(name, service, **(tags or {})))
@@ -334,46 +335,62 @@ class LiveMesh:
             *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),
             *("--access-log-dir", tempfile.gettempdir()),  # where pytest has its directories
             *(("--service", service) if service else ()),
-            *((*port, "--protocol", protocol, "--port-name", protocol) if serves or target else ()),
+            *((*ports, "--protocol", protocol, "--port-name", protocol) if serves or target else ()),
             *(f"--tag={key}={value}" for key, value in (tags or {}).items()),
-            *(f"--outbound={each}:{local}" for each, local in called.items()),
+            *(f"--outbound={service}:{port}" for service, port in local_ports.items()),
             *("--concurrency", "1", "--drain-time", "2s", "--no-dns", "--log-format", "json"),
             *flags,
         ]
         sidecar = Sidecar(
             name, command, self.directory / f"{name}-{next(self._numbers)}.log", self.environment
         )
-        sidecar.workdir, sidecar.service, sidecar.outbounds, sidecar.inbound = workdir, echo, called, inbound
+        sidecar.workdir, sidecar.service, sidecar.inbound = workdir, echo, inbound
+        sidecar.outbounds = local_ports
         self._sidecars.append(sidecar)
         if wait:
-            sidecar.says("is ready")
+            sidecar.wait_for_output("is ready")
         return sidecar
 
     def proxies(self) -> dict[str, Any]:
-        """How far the proxies are, by name."""
+        """The sync state of the proxies, by name."""
         items = self.request("GET", f"/_proxies?mesh={self.name}").json["items"]
-        return {each["name"]: each for each in items}
+        return {proxy["name"]: proxy for proxy in items}
 
-    def settled(self, revision: int = 0) -> None:
-        """Wait until every connected proxy has taken everything up to a revision."""
+    def wait_until_synced(self, revision: int = 0) -> None:
+        """Wait until every connected proxy has acknowledged everything up to a revision."""
 
-        def is_settled() -> bool:
-            found = self.proxies().values()
-            return bool(found) and all(p["state"] == "synced" and p["revision"] >= revision for p in found)
+        def is_synced() -> bool:
+            proxies = self.proxies().values()
+            return bool(proxies) and all(
+                p["state"] == "synced" and p["revision"] >= revision for p in proxies
+            )
 
         try:
-            until(is_settled, f"all proxies have revision {revision}")
+            until(is_synced, f"all proxies have revision {revision}")
         except AssertionError as error:
             raise AssertionError(f"{error}; they are {self.proxies()}") from error
 
-    def changed(self, *documents: Mapping[str, Any]) -> None:
+    def apply_and_wait(self, *documents: Mapping[str, Any]) -> None:
         """Write objects and wait until all proxies have them."""
-        self.settled(self.apply(*documents))
+        self.wait_until_synced(self.apply(*documents))
 
-    def gone(self, plural: str, name: str) -> None:
-        """Delete an object and wait until all proxies know."""
+    def apply_only(self, *documents: Mapping[str, Any]) -> list[str]:
+        """Replace what the last call wrote, and wait until all proxies have it; the warnings that came back.
+
+        Fails where a proxy refused a part of it.
+        """
+        objects = [{"mesh": self.name, **document} for document in documents]
+        answer = self.request("POST", "/_apply", {"objects": objects, "set": APPLY_SET, "prune": True})
+        assert answer.status == 200, answer.text
+        self.wait_until_synced(answer.json["revision"])
+        refused = {name: proxy["rejections"] or proxy["failures"] for name, proxy in self.proxies().items()}
+        assert not any(refused.values()), refused
+        return [warning for result in answer.json["results"] for warning in result.get("warnings") or ()]
+
+    def delete_and_wait(self, plural: str, name: str) -> None:
+        """Delete an object and wait until all proxies have dropped it."""
         self.delete(plural, name)
-        self.settled(self.revision())
+        self.wait_until_synced(self.revision())
 
     def revision(self) -> int:
         """The newest revision of the store."""
@@ -390,34 +407,35 @@ def load(ask: Callable[[], Response], n_threads: int = 2, pause: float = 0.002) 
     def caller() -> None:
         while not stopping.is_set():
             try:
-                seen = str(ask().status)
+                result = str(ask().status)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what a client would see
-                seen = f"error {type(error).__name__}: {error}"
+                result = f"error {type(error).__name__}: {error}"
             with lock:
-                counts[seen] = counts.get(seen, 0) + 1
+                counts[result] = counts.get(result, 0) + 1
             time.sleep(pause)
 
     threads = [threading.Thread(target=caller, daemon=True) for _ in range(n_threads)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         yield counts
     finally:
         stopping.set()
-        for each in threads:
-            each.join(20)
+        for thread in threads:
+            thread.join(20)
 
 
 @contextlib.contextmanager
 def steady_traffic(*ports: int, path: str = "/") -> Iterator[dict[str, int]]:
-    """Call local ports on new connections and on kept ones while the block runs; then says what came."""
+    """Call local ports on new connections and on kept ones; gives the count of each status."""
     counts: dict[str, int] = {}
-    found = []
+    loads = []
     with contextlib.ExitStack() as stack:
         for port in ports:
             kept = stack.enter_context(contextlib.closing(PersistentConnection(port)))
-            found.append(stack.enter_context(load(partial(kept.call, path=path), 1)))
-            found.append(stack.enter_context(load(partial(call, port, path=path), 1)))
+            loads.append(stack.enter_context(load(partial(kept.call, path=path), 1)))
+            loads.append(stack.enter_context(load(partial(call, port, path=path), 1)))
         yield counts
-    for status, n in (each for one in found for each in one.items()):
-        counts[status] = counts.get(status, 0) + n
+    for load_counts in loads:
+        for status, n in load_counts.items():
+            counts[status] = counts.get(status, 0) + n

@@ -2,8 +2,8 @@
 
 with Network(tmp_path) as network:
     hub, web = network.namespace("hub"), network.namespace("web")
-    network.joined(hub, web, "10.9.1", "fd09:1")          # hub is 10.9.1.1 and fd09:1::1, web ends in 2
-    web.serves("web", 8080)
+    network.connect(hub, web, "10.9.1", "fd09:1")          # hub is 10.9.1.1 and fd09:1::1, web ends in 2
+    web.start_service("web", 8080)
     hub.get("10.9.1.2", 8080).json["peer"]
 
 They are made for one test run and gone after it. Only root can make them; what is missing to do so is
@@ -73,8 +73,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
         peer = self.client_address[0].removeprefix("::ffff:")
-        told = {"name": name, "port": self.server.server_port, "peer": peer, "headers": dict(self.headers)}
-        body = json.dumps(told).encode()
+        seen = {"name": name, "port": self.server.server_port, "peer": peer, "headers": dict(self.headers)}
+        body = json.dumps(seen).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -147,7 +147,7 @@ def run(*words: str, stdin: str = "", check: bool = True) -> subprocess.Complete
 
 
 def as_user(uid: int) -> tuple[str, ...]:
-    """What is written before a command so that it runs as this user, wherever Python and we are installed."""
+    """The words before a command that run it as this user, wherever Python and Koguma are installed."""
     if uid == 0:
         return ()
     private = not all(_is_open(Path(each)) for each in (sys.executable, sys.base_prefix, sys.prefix, ROOT))
@@ -155,8 +155,8 @@ def as_user(uid: int) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *may_read)
 
 
-def opened(beside: Path) -> tuple[str, ...]:
-    """What is written before a command of root's so that other users can read Python and us in it.
+def readable_by_others(beside: Path) -> tuple[str, ...]:
+    """The words before a command of root's that let other users read Python and Koguma in it.
 
     Where they are installed below a directory that is closed to others, the command has a mount namespace of
     its own in which that directory holds nothing else and is open.
@@ -183,7 +183,7 @@ def _is_open(path: Path) -> bool:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back; without a status, `closed`, `refused`, or the class of the error."""
+    """An HTTP response; without a status, `closed`, `refused`, or the class of the error."""
 
     status: int
     headers: dict[str, str]
@@ -202,10 +202,10 @@ class Namespace:
         self.role = role
         self.name = f"kgm-{os.getpid()}-{next(_NUMBERS)}-{role}"
         self._network = network
-        made = run("ip", "netns", "add", self.name, check=False)
-        if made.returncode:
+        added = run("ip", "netns", "add", self.name, check=False)
+        if added.returncode:
             pytest.fail(
-                f"no network namespace can be made here (a container has to be privileged): {made.stderr}"
+                f"no network namespace can be made here (a container has to be privileged): {added.stderr}"
             )
         self.run("ip", "link", "set", "lo", "up")
 
@@ -217,23 +217,27 @@ class Namespace:
         """Run a program in here, to its end."""
         return run(*self.within(*words, uid=uid), **more)
 
-    def start(self, name: str, *words: str, uid: int = 0, says: str) -> Process:
+    def start(self, name: str, *words: str, uid: int = 0, until_output: str) -> Process:
         """Start a program in here that runs until the end of the test."""
-        started = self._network.started(name, self.within(*words, uid=uid))
-        started.says(says)
+        started = self._network.start_process(name, self.within(*words, uid=uid))
+        started.wait_for_output(until_output)
         return started
 
-    def serves(self, name: str, *ports: int, uid: int = 0) -> Process:
+    def start_service(self, name: str, *ports: int, uid: int = 0) -> Process:
         """Start a service in here."""
         numbers = [str(port) for port in ports]
-        return self.start(name, sys.executable, "-c", _SERVICE, name, *numbers, uid=uid, says="serves")
+        return self.start(
+            name, sys.executable, "-c", _SERVICE, name, *numbers, uid=uid, until_output="serves"
+        )
 
-    def answers(self, name: str, address: str, *hosts: str, port: int = 53, uid: int = 0) -> Process:
+    def start_name_server(
+        self, name: str, address: str, *hosts: str, port: int = 53, uid: int = 0
+    ) -> Process:
         """Start a name server in here, on these addresses, that knows one name."""
         words = (sys.executable, "-c", _NAME_SERVER, name, address, str(port), *hosts)
-        return self.start(f"names-{port}", *words, uid=uid, says="answers")
+        return self.start(f"names-{port}", *words, uid=uid, until_output="answers")
 
-    def resolved(self, name: str, uid: int = 0) -> str:
+    def resolve(self, name: str, uid: int = 0) -> str:
         """The address that a program in here finds for a name; empty where none."""
         return self.run(sys.executable, "-I", "-c", _RESOLVER, name, uid=uid).stdout.strip()
 
@@ -246,7 +250,7 @@ class Namespace:
         """One GET from here."""
         return self.call("GET", host, port, path, uid=uid)
 
-    def asks(self, *name_servers: str) -> None:
+    def use_name_servers(self, *name_servers: str) -> None:
         """Let programs in here ask these name servers."""
         folder = Path("/etc/netns") / self.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -288,11 +292,11 @@ class Network:
 
     def namespace(self, role: str) -> Namespace:
         """One more machine."""
-        made = Namespace(self, role)
-        self._namespaces.append(made)
-        return made
+        namespace = Namespace(self, role)
+        self._namespaces.append(namespace)
+        return namespace
 
-    def started(
+    def start_process(
         self,
         name: str,
         command: Sequence[str],
@@ -301,18 +305,18 @@ class Network:
     ) -> P:
         """Start a process that ends with the test."""
         log = self.directory / f"{name}-{next(_NUMBERS)}.log"
-        made = of(name, command, log, {**environment, "PATH": _SYSTEM_PATH})
-        self._processes.append(made)
-        return made
+        process = of(name, command, log, {**environment, "PATH": _SYSTEM_PATH})
+        self._processes.append(process)
+        return process
 
     def home(self, uid: int) -> Path:
         """A directory of a user's own, with a short name."""
-        made = Path(tempfile.mkdtemp(prefix="kgm-"))
-        os.chown(made, uid, uid)
-        self._homes.append(made)
-        return made
+        home = Path(tempfile.mkdtemp(prefix="kgm-"))
+        os.chown(home, uid, uid)
+        self._homes.append(home)
+        return home
 
-    def joined(self, router: Namespace, other: Namespace, ipv4: str, ipv6: str) -> None:
+    def connect(self, router: Namespace, other: Namespace, ipv4: str, ipv6: str) -> None:
         """A wire between two machines; everything that the other one calls goes through the router."""
         ends = [f"kg{os.getpid() % 0xFFFFF:x}x{next(_NUMBERS)}" for _ in range(2)]
         run("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])

@@ -105,7 +105,7 @@ def test_services_of_ones_own_join_as_it_says(tmp_path):
                 log = tmp_path / f"{len(started)}.log"
                 process = Process(command, ["bash", "-c", f"exec {real}{there}"], log, variables, tmp_path)
                 started.append(process)
-                process.says("is ready: ")
+                process.wait_for_output("is ready: ")
             else:
                 done = run(real, tmp_path, variables)
                 assert done.returncode == 0, done.stderr

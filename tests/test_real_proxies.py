@@ -17,9 +17,9 @@ def mesh(tmp_path_factory):
     with LiveMesh(tmp_path_factory.mktemp("real"), proof_interval="1s") as running:
         running.sidecar("backend-1", "backend", wait=False)
         running.web = running.sidecar("web-1", "web", serves=False, outbounds=["backend"], wait=False)
-        running.web.says("is ready")
+        running.web.wait_for_output("is ready")
         until(lambda: running.web.call("backend").status == 200, "backend answers")
-        running.settled(running.revision())
+        running.wait_until_synced(running.revision())
         yield running
 
 
@@ -43,12 +43,12 @@ def test_policies_that_tie_reach_the_proxies_in_rounds_that_do_not_fail(mesh):
         (route("r1", "one"), route("r2", "two")),
         (timeout("all-1", TO_ALL, 3), timeout("all-2", TO_ALL, 4)),
     ):
-        mesh.changed(one)
-        mesh.changed(other)
+        mesh.apply_and_wait(one)
+        mesh.apply_and_wait(other)
     assert mesh.web.call("backend").headers["x"] == "one"
-    mesh.gone("meshhttproutes", "r1")
+    mesh.delete_and_wait("meshhttproutes", "r1")
     assert mesh.web.call("backend").headers["x"] == "two"
-    mesh.gone("meshtimeouts", "all-1")
+    mesh.delete_and_wait("meshtimeouts", "all-1")
     assert number(mesh, "koguma_push_rounds_failed_total") == 0
     assert number(mesh, "koguma_background_failures_total") == 0
 
@@ -68,7 +68,7 @@ def test_a_control_plane_that_is_killed_comes_back_to_its_proxies(mesh):
     assert mesh.web.call("backend").status == 200
     mesh.start_control_plane()
     until(lambda: set(mesh.proxies()) == {"backend-1", "web-1"}, "both are back")
-    mesh.settled(mesh.revision())
-    mesh.changed(route("r2", "after"))
+    mesh.wait_until_synced(mesh.revision())
+    mesh.apply_and_wait(route("r2", "after"))
     assert mesh.web.call("backend").headers["x"] == "after"
     assert number(mesh, "koguma_push_rounds_failed_total") == 0

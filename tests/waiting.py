@@ -8,16 +8,16 @@ from typing import Any
 WAIT_SECONDS = 20.0
 
 
-def until(happened: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:
-    """Wait until a function gives something true; what it gives. A refused connection is nothing."""
+def until(condition: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:
+    """Wait until a function gives something true, and give that. A refused connection counts as false."""
     end = time.monotonic() + seconds
-    seen: Any = None
+    result: Any = None
     while time.monotonic() < end:
         try:
-            seen = happened()
+            result = condition()
         except (OSError, http.client.HTTPException) as error:
-            seen = error
-        if seen and not isinstance(seen, Exception):
-            return seen
+            result = error
+        if result and not isinstance(result, Exception):
+            return result
         time.sleep(0.02)
-    raise AssertionError(f"never happened: {what or happened}; last seen: {seen!r}")
+    raise AssertionError(f"never happened: {what or condition}; last result: {result!r}")

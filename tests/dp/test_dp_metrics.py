@@ -15,7 +15,7 @@ from koguma.dp.metrics import Application, MetricsAggregator, OpenTelemetryBacke
 from koguma.envoy import schema
 from koguma.model.redacted import Redacted
 from koguma.runtime import background
-from tests.traffic.receivers import REQUESTS, envoy
+from tests.traffic.collectors import REQUESTS, envoy
 
 ENVOY = """\
 # TYPE envoy_cluster_upstream_rq_total counter

@@ -10,7 +10,7 @@ import pytest
 from koguma.cli import main
 from koguma.dp import privileges
 from koguma.model.errors import KogumaError
-from tests.netns import as_user, opened
+from tests.netns import as_user, readable_by_others
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
@@ -38,7 +38,7 @@ def became(user, *first, code=BECOME):
 @pytest.mark.parametrize("user", ["nobody", "65534", "54321"])
 def test_root_becomes_a_user_with_her_groups_and_never_comes_back(user, tmp_path):
     wanted = privileges.find_account(user)
-    lines, errors = became(user, *opened(tmp_path))
+    lines, errors = became(user, *readable_by_others(tmp_path))
     uid, gid, groups = wanted.uid, wanted.gid, sorted(wanted.groups)
     assert lines == [
         f"{(uid, uid, uid)} {(gid, gid, gid)} {groups} {wanted.home}",
@@ -65,7 +65,7 @@ def test_a_user_who_cannot_read_the_program_is_told_so(tmp_path):
     copy = tmp_path / "privileges.py"
     shutil.copy(privileges.__file__, copy)
     found = BECOME.replace("from koguma.dp import", f"sys.path.insert(0, {str(tmp_path)!r})\nimport")
-    _, errors = became("65534", *opened(tmp_path), code=found)
+    _, errors = became("65534", *readable_by_others(tmp_path), code=found)
     closed = next(each for each in reversed(copy.parents) if not each.stat().st_mode & 1)
     assert f"--user: nobody cannot read {closed}, in which this program is installed" in errors
 

@@ -39,14 +39,14 @@ for _ in range(2):
 def machines(tmp_path_factory) -> Iterator[tuple[Namespace, Namespace]]:
     with Network(tmp_path_factory.mktemp("redirect")) as network:
         hub, box = network.namespace("hub"), network.namespace("box")
-        network.joined(hub, box, "10.9.1", "fd09:1")
+        network.connect(hub, box, "10.9.1", "fd09:1")
         hub.run("ip", "address", "add", f"{FAR}/32", "dev", "lo")
-        hub.serves("outside", 80, 3306)
-        hub.answers("a.name", "192.0.2.1", HUB, HUB6)
-        box.asks(HUB)
-        box.serves("service", 22, 8080)
-        box.serves("proxy", 15001, 15006, uid=PROXY)
-        box.answers("a.name", "192.0.2.2", "127.0.0.1", "::1", port=15053, uid=PROXY)
+        hub.start_service("outside", 80, 3306)
+        hub.start_name_server("a.name", "192.0.2.1", HUB, HUB6)
+        box.use_name_servers(HUB)
+        box.start_service("service", 22, 8080)
+        box.start_service("proxy", 15001, 15006, uid=PROXY)
+        box.start_name_server("a.name", "192.0.2.2", "127.0.0.1", "::1", port=15053, uid=PROXY)
         others(box)
         yield hub, box
 
@@ -127,7 +127,7 @@ def test_all_goes_through_the_proxy_but_what_was_excluded(backend, machines):
             "the service calls itself": ("service", 8080),
             "the service calls itself on loopback": ("service", 8080),
         }
-        resolved = [box.resolved("a.name", uid=uid) for uid in (0, PROXY, EXCLUDED)]
+        resolved = [box.resolve("a.name", uid=uid) for uid in (0, PROXY, EXCLUDED)]
         assert resolved == ["192.0.2.2", "192.0.2.1", "192.0.2.1"]
 
         koguma(box, "install", "transparent-proxy", "--backend", backend, *WORDS)
@@ -140,7 +140,7 @@ def test_all_goes_through_the_proxy_but_what_was_excluded(backend, machines):
     assert rules(box) == before
     assert reached(hub, BOX, 8080) == ("service", 8080)
     assert reached(box, HUB, 80) == ("outside", 80)
-    assert box.resolved("a.name") == "192.0.2.1"
+    assert box.resolve("a.name") == "192.0.2.1"
     assert koguma(box, "uninstall", "transparent-proxy") == "there was nothing to remove\n"
 
 
@@ -160,11 +160,11 @@ def test_another_program_takes_over_without_a_trace_of_the_first(machines):
 
 def test_queries_over_ipv6_are_redirected_too(machines):
     _, box = machines
-    box.asks(HUB6)
+    box.use_name_servers(HUB6)
     koguma(box, "install", "transparent-proxy", *WORDS)
-    assert [box.resolved("a.name", uid=uid) for uid in (0, PROXY)] == ["192.0.2.2", "192.0.2.1"]
+    assert [box.resolve("a.name", uid=uid) for uid in (0, PROXY)] == ["192.0.2.2", "192.0.2.1"]
     koguma(box, "uninstall", "transparent-proxy")
-    box.asks(HUB)
+    box.use_name_servers(HUB)
 
 
 def test_a_port_that_the_service_has_just_used_does_not_lead_the_proxy_to_itself(machines, tmp_path):

@@ -2,7 +2,7 @@
 
     web ──▶ backend (node-1 is v1, node-2 is v2), other and db beside them, `outside` and `everywhere`
 
-A test writes what it needs with `site.has(...)`; what the test before it wrote is gone by then.
+A test writes what it needs with `shared.apply_only(...)`; what the test before it wrote is gone by then.
 """
 
 import contextlib
@@ -24,8 +24,7 @@ from tests.live_mesh import Echo, LiveMesh, Sidecar
 from tests.ports import free_port
 from tests.waiting import until
 
-SET = "of-this-test"
-SETTLED_SECONDS_MAX = 10
+SYNCED_SECONDS_MAX = 10
 GREETING = "said by the proxy's environment"
 
 
@@ -55,7 +54,7 @@ class Greeter:
         self._listening.close()
 
 
-class Deaf:
+class UnansweredPort:
     """A port whose queue is full, so that connecting to it takes for ever."""
 
     def __init__(self) -> None:
@@ -83,8 +82,8 @@ CALLED = {
 }
 
 
-class Site:
-    """The shared mesh, with words for what tests do in it."""
+class SharedMesh:
+    """The mesh that tests share, and what they do in it."""
 
     web: Sidecar
     nodes: Mapping[str, Sidecar]
@@ -99,7 +98,7 @@ class Site:
             "outside": Echo(name="outside"),
         }
         self.greeters = {"db-v1": Greeter("db-v1"), "db-v2": Greeter("db-v2")}
-        self.deaf = Deaf()
+        self.unanswered = UnansweredPort()
         self.readiness_port = free_port()
         self.outbounds = {name: free_port() for name in CALLED}
 
@@ -112,14 +111,14 @@ class Site:
             for name in ("web", "node.1", "node-2")
         ]
         for sidecar in started:
-            sidecar.says("is ready")
+            sidecar.wait_for_output("is ready")
         self.web = started[0]
         self.web.outbounds = self.outbounds
         self.nodes = {"v1": started[1], "v2": started[2]}
         until(lambda: self.get("backend").status == 200, "backend answers")
 
     def close(self) -> None:
-        for each in (*self.services.values(), *self.greeters.values(), self.deaf):
+        for each in (*self.services.values(), *self.greeters.values(), self.unanswered):
             each.stop()
 
     def _dataplanes(self) -> Iterator[Mapping[str, Any]]:
@@ -150,7 +149,7 @@ class Site:
     def _destinations(self) -> Iterator[Mapping[str, Any]]:
         outside = {
             "outside": self.services["outside"].port,
-            "deaf": self.deaf.port,
+            "deaf": self.unanswered.port,
             "closed": free_port(),
         }
         for name, (kind, number, protocol) in CALLED.items():
@@ -171,23 +170,13 @@ class Site:
                     destination = {"type": "Regular", "endpoints": endpoints}
                     yield build.external_service(name, match=[vip], destination=destination)
 
-    def has(self, *documents: Mapping[str, Any]) -> list[str]:
-        """Let these be all that was written beside the site itself; what the control plane warned of.
-
-        Returns when all proxies have taken it, and fails where one refused a part of it.
-        """
-        marked = [{"mesh": self.mesh.name, **document} for document in documents]
-        answer = self.mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
-        assert answer.status == 200, answer.text
+    def apply_only(self, *documents: Mapping[str, Any]) -> list[str]:
+        """Replace the policies of the test before by these; the warnings that came back."""
         began_at = time.monotonic()
-        self.mesh.settled(answer.json["revision"])
-        # An Envoy that waits in vain for a part of what it was told goes on after 15 seconds by itself.
-        assert time.monotonic() - began_at < SETTLED_SECONDS_MAX
-        refused = {
-            name: proxy["rejections"] or proxy["failures"] for name, proxy in self.mesh.proxies().items()
-        }
-        assert not any(refused.values()), refused
-        return [warning for result in answer.json["results"] for warning in result.get("warnings") or ()]
+        warnings = self.mesh.apply_only(*documents)
+        # An Envoy that waits in vain for a resource goes on after 15 seconds by itself.
+        assert time.monotonic() - began_at < SYNCED_SECONDS_MAX
+        return warnings
 
     def get(self, to: str, path: str = "/", method: str = "GET", **headers: str) -> Response:
         """One request of web's, on a connection of its own."""
@@ -223,19 +212,19 @@ class Site:
 
 
 @pytest.fixture(scope="session")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedMesh]:
     directory: Path = tmp_path_factory.mktemp("traffic")
     mesh = LiveMesh(directory)
     mesh.environment |= {"KOGUMA_ALLOW_PROXY_DATA_SOURCES": "true", "KOGUMA_TEST_GREETING": GREETING}
     with mesh:
-        site = Site(mesh)
-        with contextlib.closing(site):
-            site.start()
-            yield site
+        shared = SharedMesh(mesh)
+        with contextlib.closing(shared):
+            shared.start()
+            yield shared
 
 
 @pytest.fixture
-def site(shared_site: Site) -> Iterator[Site]:
+def shared(shared_mesh: SharedMesh) -> Iterator[SharedMesh]:
     """The shared mesh; it is left as it was found."""
-    yield shared_site
-    shared_site.has()
+    yield shared_mesh
+    shared_mesh.apply_only()

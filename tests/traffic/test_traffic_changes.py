@@ -45,7 +45,7 @@ def program(module, *words):
 def loaded(port, at_least=0):
     """Calls while the block runs; what came of them is in the list afterwards."""
     seen = []
-    with program("loader", port, at_least) as process:
+    with program("load_generator", port, at_least) as process:
         yield seen
         process.send_signal(signal.SIGTERM)
         seen.append(json.loads(process.communicate(timeout=90)[0]))
@@ -181,7 +181,7 @@ def changed_under_load(mesh, n_changes):
             time.sleep(PAUSE_SECONDS)
         for kind, name in there:
             mesh.delete(PLURALS[kind], name)
-        mesh.settled()
+        mesh.wait_until_synced()
     (counts,) = seen
     return counts
 
@@ -201,7 +201,7 @@ def test_no_request_fails_while_everything_is_restarted_in_turn(mesh, services):
                 tags={"version": version},
                 serves=False,
             )
-            mesh.settled()
+            mesh.wait_until_synced()
             time.sleep(0.5)
     (counts,) = seen
     assert set(counts) == {"200"}, counts

@@ -87,7 +87,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
 def services(mesh: LiveMesh) -> dict[str, Sidecar]:
     found = {name: mesh.sidecar(f"{name}-1", name, wait=False) for name in ("backend", "other")}
     for each in found.values():
-        each.says("is ready")
+        each.wait_for_output("is ready")
     return found
 
 
@@ -184,7 +184,7 @@ class Pair:
         mesh.apply({"type": "MeshService", "name": "pair", "spec": {"selector": selector, "ports": [port]}})
         started = [mesh.sidecar(name, serves=False, wait=False) for name in self._echoes]
         for each in started:
-            each.says("is ready")
+            each.wait_for_output("is ready")
 
     def is_ready(self, **ready: bool) -> None:
         """Say whether the services are ready for calls."""
@@ -236,7 +236,7 @@ def test_a_proxy_that_is_not_ready_gets_no_calls_and_the_near_one_gets_most(
     pair.is_ready(near=True, far=True)
     awareness = {"localityAwareness": {"localZone": {"affinityTags": [{"key": "rack"}]}}}
     to = [{"targetRef": {"kind": "MeshService", "name": "pair"}, "default": awareness}]
-    mesh.changed({"type": "MeshLoadBalancingStrategy", "name": "near-first", "spec": {"to": to}})
+    mesh.apply_and_wait({"type": "MeshLoadBalancingStrategy", "name": "near-first", "spec": {"to": to}})
     assert answered(200)["near"] > 150
     pair.is_ready(near=False)
     until(lambda: answered(4) == {"far": 4}, "the far one takes over")

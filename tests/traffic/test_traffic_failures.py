@@ -25,7 +25,7 @@ CALLED = ("backend", "spare")
 TAKEN = r"\.update_success$|listener_(added|modified|removed)$|cluster_(added|modified|removed)$"
 
 
-class Shop(LiveMesh):
+class RestartedMesh(LiveMesh):
     """Two services of two proxies each, and one that calls them."""
 
     web: Sidecar
@@ -53,26 +53,26 @@ class Shop(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with Shop(tmp_path_factory.mktemp("shop")) as shop:
-        shop.old_token = shop.token(name="late", validFor="1s")
-        shop.apply(
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedMesh]:
+    with RestartedMesh(tmp_path_factory.mktemp("mesh")) as mesh:
+        mesh.old_token = mesh.token(name="late", validFor="1s")
+        mesh.apply(
             build.mesh(mtls=build.builtin_mtls("ca-1")),
             build.allow_all(),
             *(_service(name, name) for name in CALLED),
         )
-        shop.called = {
-            f"{service}-{n}": shop.sidecar(f"{service}-{n}", service, tags={"version": f"v{n}"}, wait=False)
+        mesh.called = {
+            f"{service}-{n}": mesh.sidecar(f"{service}-{n}", service, tags={"version": f"v{n}"}, wait=False)
             for service in CALLED
             for n in (1, 2)
         }
-        shop.web = shop.sidecar("web-1", "web", serves=False, outbounds=CALLED, wait=False)
-        for each in (*shop.called.values(), shop.web):
-            each.says("is ready")
+        mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=CALLED, wait=False)
+        for each in (*mesh.called.values(), mesh.web):
+            each.wait_for_output("is ready")
         for service in CALLED:
-            until(lambda: shop.names(service) == {f"{service}-1", f"{service}-2"}, f"{service} answers")  # noqa: B023 - asked at once
-        shop.settled(shop.revision())
-        yield shop
+            until(lambda: mesh.names(service) == {f"{service}-1", f"{service}-2"}, f"{service} answers")  # noqa: B023 - asked at once
+        mesh.wait_until_synced(mesh.revision())
+        yield mesh
 
 
 def _service(name: str, of: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _route(name: str, path: str, **weights: int) -> dict[str, Any]:
     return build.http_route(name, build.http_rule(path, backends=refs))
 
 
-def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: Shop) -> None:
+def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: RestartedMesh) -> None:
     proxies = (mesh.web, mesh.called["backend-1"])
     before = [each.stats(TAKEN) for each in proxies]
     assert all(before)
@@ -98,16 +98,16 @@ def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: Shop) -> 
         mesh.control_plane.kill()
         mesh.start_control_plane()
         until(lambda: len(mesh.proxies()) == len(mesh.called) + 1, "all proxies come back", 45)
-        mesh.settled(mesh.revision())
+        mesh.wait_until_synced(mesh.revision())
         time.sleep(0.3)
         assert [each.stats(TAKEN) for each in proxies] == before
-        mesh.changed(_timeout(7))
+        mesh.apply_and_wait(_timeout(7))
         assert '"timeout": "7s"' in mesh.web.admin("/config_dump?resource=dynamic_route_configs")
     assert counts.keys() == {"200"}, counts
     assert counts["200"] > 300
 
 
-def test_a_killed_agent_takes_its_envoy_along_and_others_answer(mesh: Shop) -> None:
+def test_a_killed_agent_takes_its_envoy_along_and_others_answer(mesh: RestartedMesh) -> None:
     agent = mesh.called["spare-2"]
     envoy = Path(f"/proc/{agent.envoy_pid()}/stat")
     agent.kill()
@@ -118,18 +118,20 @@ def test_a_killed_agent_takes_its_envoy_along_and_others_answer(mesh: Shop) -> N
     assert "spare-2" not in mesh.proxies()
 
 
-def test_no_request_fails_because_of_changes(mesh: Shop) -> None:
-    mesh.gone("meshretries", "mesh-retry-all-default")  # from here on nothing is tried again
+def test_no_request_fails_because_of_changes(mesh: RestartedMesh) -> None:
+    mesh.delete_and_wait("meshretries", "mesh-retry-all-default")  # from here on nothing is tried again
     with steady_traffic(mesh.web.outbounds["backend"], path="/shop/list") as counts:
         for n in range(10):
             mesh.apply(_route("split", "/shop", backend=10 + n, extra=90 - n), _service("extra", "backend"))
-            mesh.changed(_timeout(5 + n))
-            mesh.changed(_service(f"new-{n}", "backend"), _route("new", "/shop/list", **{f"new-{n}": 1}))
+            mesh.apply_and_wait(_timeout(5 + n))
+            mesh.apply_and_wait(
+                _service(f"new-{n}", "backend"), _route("new", "/shop/list", **{f"new-{n}": 1})
+            )
             time.sleep(0.03)
             mesh.delete("meshhttproutes", "new")
-            mesh.gone("meshservices", f"new-{n}")
+            mesh.delete_and_wait("meshservices", f"new-{n}")
         mesh.delete("meshhttproutes", "split")
-        mesh.gone("meshservices", "extra")
+        mesh.delete_and_wait("meshservices", "extra")
         time.sleep(0.3)
     assert counts.keys() == {"200"}, counts
     assert counts["200"] > 200
@@ -140,20 +142,20 @@ def test_no_request_fails_because_of_changes(mesh: Shop) -> None:
 
 
 @pytest.mark.expected_errors("Envoy was ended by SIGKILL")
-def test_a_crashed_envoy_is_started_again(mesh: Shop) -> None:
+def test_a_crashed_envoy_is_started_again(mesh: RestartedMesh) -> None:
     backend = mesh.called["backend-2"]
     before = mesh.proxies()["backend-2"]["connectedAt"]
     time.sleep(1)  # the time is told in seconds
     os.kill(backend.envoy_pid(), 9)
-    backend.says("Envoy was ended by SIGKILL")
-    backend.says("is ready again")
+    backend.wait_for_output("Envoy was ended by SIGKILL")
+    backend.wait_for_output("is ready again")
     until(lambda: mesh.names("backend") == {"backend-1", "backend-2"}, "it answers again")
     assert mesh.proxies()["backend-2"]["connectedAt"] > before
     (line,) = [each for each in mesh.koguma("get", "proxies").stdout.splitlines() if "backend-2" in each]
     assert "synced" in line
 
 
-def test_proxies_join_and_leave_without_a_failed_request(mesh: Shop) -> None:
+def test_proxies_join_and_leave_without_a_failed_request(mesh: RestartedMesh) -> None:
     leaving = mesh.called["backend-2"]
     with steady_traffic(mesh.web.outbounds["backend"], path="/sleep/0.02") as counts:
         joining = mesh.sidecar("backend-3", "backend")
@@ -184,7 +186,7 @@ LATE = ("--name", "late", "--service", "late", "--port", "18080", "--service-por
         ("rubbish", "answers 401: authentication failed: could not parse token: it is not a signed JWT"),
     ],
 )
-def test_a_proxy_with_a_wrong_token_does_not_run(mesh: Shop, token: Any, words: str) -> None:
+def test_a_proxy_with_a_wrong_token_does_not_run(mesh: RestartedMesh, token: Any, words: str) -> None:
     if isinstance(token, dict):
         assert mesh.request("PUT", "/meshes/second", {"type": "Mesh", "name": "second"}).status in (200, 201)
         given = mesh.token(**token)
@@ -205,17 +207,19 @@ def test_a_proxy_with_a_wrong_token_does_not_run(mesh: Shop, token: Any, words: 
         (("--mesh", "nowhere"), 'mesh "nowhere" does not exist'),
     ],
 )
-def test_a_dataplane_that_is_not_legal_is_refused_with_the_place(mesh: Shop, flags: Any, words: str) -> None:
+def test_a_dataplane_that_is_not_legal_is_refused_with_the_place(
+    mesh: RestartedMesh, flags: Any, words: str
+) -> None:
     ended = mesh.run_proxy(*LATE, *flags, token=mesh.service_token("late", "late"))
     assert ended.returncode == 1
     assert words in ended.stderr
     assert "late" not in mesh.dataplanes()
 
 
-def test_a_later_run_of_a_proxy_takes_the_place_of_an_earlier_one_for_good(mesh: Shop) -> None:
+def test_a_later_run_of_a_proxy_takes_the_place_of_an_earlier_one_for_good(mesh: RestartedMesh) -> None:
     first = mesh.sidecar("twin", "twin")
     second = mesh.sidecar("twin", "twin")
-    first.says('a later run of proxy \\"twin\\" has taken the place of this one')
+    first.wait_for_output('a later run of proxy \\"twin\\" has taken the place of this one')
     connected_at = mesh.proxies()["twin"]["connectedAt"]
     (inbound,) = mesh.request("GET", "/meshes/default/dataplanes/twin").json["networking"]["inbound"]
     assert inbound["port"] == second.inbound
@@ -227,12 +231,12 @@ def test_a_later_run_of_a_proxy_takes_the_place_of_an_earlier_one_for_good(mesh:
 
 
 @pytest.mark.expected_errors("Address already in use")
-def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> None:
+def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: RestartedMesh) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken, good = other.getsockname()[1], free_port()
         mesh.apply(_caller(taken, good))
         caller = mesh.sidecar("caller", serves=False, wait=False)
-        caller.says(f"is not ready: it cannot listen on 127.0.0.1:{taken}: Address already in use")
+        caller.wait_for_output(f"is not ready: it cannot listen on 127.0.0.1:{taken}: Address already in use")
         proxy = until(lambda: _nacked(mesh), "the proxy refuses")
         (rejection,) = proxy["rejections"]
         assert rejection["objects"] == ["kri_msvc_default_default__backend_http"]
@@ -247,7 +251,7 @@ def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Shop) -> 
         until(lambda: mesh.proxies()["caller"]["state"] == "synced", "it is content")
         assert call(free).json["name"] == "backend-1"
         assert mesh.proxies()["caller"]["rejections"] == []
-        caller.says("is ready: reaches backend at ")
+        caller.wait_for_output("is ready: reaches backend at ")
     assert caller.stop() == 0
     assert "caller" in mesh.dataplanes(), "what a user wrote is not taken away"
 
@@ -267,7 +271,7 @@ def _caller(*ports: int) -> dict[str, Any]:
     return {"type": "Dataplane", "name": "caller", "labels": labels, "networking": networking}
 
 
-def test_what_a_killed_agent_registered_is_gone_after_a_while(mesh: Shop) -> None:
+def test_what_a_killed_agent_registered_is_gone_after_a_while(mesh: RestartedMesh) -> None:
     until(lambda: "spare-2" not in mesh.dataplanes(), "it is deregistered", 15)
-    mesh.settled(mesh.revision())
+    mesh.wait_until_synced(mesh.revision())
     assert [mesh.web.call("spare").status for _ in range(20)] == [200] * 20

@@ -31,7 +31,7 @@ SPLIT = build.http_route(
 )
 
 
-class Beginning(LiveMesh):
+class NewMesh(LiveMesh):
     """Two instances of `api` as one starts them, on ports of their own, without names for these."""
 
     instances: dict[str, Sidecar]
@@ -51,22 +51,22 @@ class Beginning(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beginning]:
-    with Beginning(tmp_path_factory.mktemp("first")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewMesh]:
+    with NewMesh(tmp_path_factory.mktemp("first")) as mesh:
         mesh.apply(PERMISSION)
         mesh.instances = {name: mesh.instance(name, "v1", wait=False) for name in ("api-1", "api-2")}
         for each in mesh.instances.values():
-            each.says("is ready")
+            each.wait_for_output("is ready")
         until(lambda: mesh.request("GET", "/meshes/default/meshservices/api").status == 200)
         yield mesh
 
 
-def _service(mesh: Beginning) -> Any:
+def _service(mesh: NewMesh) -> Any:
     return mesh.request("GET", "/meshes/default/meshservices/api").json
 
 
 @pytest.mark.expected_errors("a part of the configuration cannot be built")
-def test_a_new_proxy_is_synced_beside_something_that_cannot_be_built(mesh: Beginning):
+def test_a_new_proxy_is_synced_beside_something_that_cannot_be_built(mesh: NewMesh):
     mesh.apply(BROKEN, SPLIT)
     ports = {name: free_port() for name in ("api", "v1", "v2", "broken")}
     tags = {"kuma.io/service": "api"}
@@ -95,33 +95,33 @@ def test_a_new_proxy_is_synced_beside_something_that_cannot_be_built(mesh: Begin
     checked = mesh.koguma("check", check=False).stdout
     assert f"cluster {name} cannot be built" in checked
     assert "proxies go without it, and have all else" in checked
-    mesh.gone("meshhttproutes", "split")
+    mesh.delete_and_wait("meshhttproutes", "split")
 
 
-def test_what_was_there_stays_when_it_breaks(mesh: Beginning):
+def test_what_was_there_stays_when_it_breaks(mesh: NewMesh):
     outside = Echo(name="outside")
     mesh._echoes.append(outside)
     endpoints = [{"address": "127.0.0.1", "port": outside.port}]
     good = {**BROKEN, "spec": {"match": BROKEN["spec"]["match"], "endpoints": endpoints}}
-    mesh.changed(good)
+    mesh.apply_and_wait(good)
     until(lambda: mesh.answers(mesh.web.outbounds["broken"], 1) == {"outside"}, "it is mended")
-    mesh.changed(BROKEN)
+    mesh.apply_and_wait(BROKEN)
     assert mesh.answers(mesh.web.outbounds["broken"], 5) == {"outside"}
     assert "web keeps its former cluster kri_extsvc_default" in mesh.koguma("get", "proxies").stdout
-    mesh.gone("meshexternalservices", "broken")
+    mesh.delete_and_wait("meshexternalservices", "broken")
 
 
-def test_two_instances_with_different_ports_are_one_service(mesh: Beginning):
+def test_two_instances_with_different_ports_are_one_service(mesh: NewMesh):
     (port,) = _service(mesh)["spec"]["ports"]
     assert port["targetPort"] == "http"
     assert mesh.answers(mesh.web.outbounds["api"]) == {"api-1", "api-2"}
-    mesh.changed(build.mesh(mtls=build.builtin_mtls()))
+    mesh.apply_and_wait(build.mesh(mtls=build.builtin_mtls()))
     until(lambda: mesh.answers(mesh.web.outbounds["api"]) == {"api-1", "api-2"}, "both answer over mTLS")
     stats = mesh.web.stats(r"kri_msvc_default_default__api_\d+\.ssl\.handshake")
     assert sum(stats.values()) > 0
 
 
-def test_an_outbound_for_a_version_that_is_not_there_reaches_nobody_until_it_comes(mesh: Beginning):
+def test_an_outbound_for_a_version_that_is_not_there_reaches_nobody_until_it_comes(mesh: NewMesh):
     ports = mesh.web.outbounds
     assert mesh.answers(ports["v1"]) == {"api-1", "api-2"}
     assert mesh.answers(ports["v2"], 5) == {503}
@@ -132,7 +132,7 @@ def test_an_outbound_for_a_version_that_is_not_there_reaches_nobody_until_it_com
     assert mesh.answers(ports["api"], 40) == {"api-1", "api-2", "api-3"}
 
 
-def test_the_port_of_the_service_stays_when_the_instance_that_had_it_goes(mesh: Beginning):
+def test_the_port_of_the_service_stays_when_the_instance_that_had_it_goes(mesh: NewMesh):
     before = _service(mesh)
     (port,) = before["spec"]["ports"]
     (gone,) = [name for name in mesh.instances if _port_of(mesh, name) == port["port"]]
@@ -140,13 +140,13 @@ def test_the_port_of_the_service_stays_when_the_instance_that_had_it_goes(mesh: 
     left = {"api-1", "api-2", "api-3"} - {gone}
     until(lambda: mesh.answers(mesh.web.outbounds["api"]) == left, "the others answer")
     mesh.delete("dataplanes", gone)
-    mesh.settled(mesh.revision())
+    mesh.wait_until_synced(mesh.revision())
     after = _service(mesh)
     assert after["spec"]["ports"] == before["spec"]["ports"]
     assert after["status"]["vips"] == before["status"]["vips"]
     assert mesh.answers(mesh.web.outbounds["api"]) == left
 
 
-def _port_of(mesh: Beginning, name: str) -> int:
+def _port_of(mesh: NewMesh, name: str) -> int:
     found = mesh.request("GET", f"/meshes/default/dataplanes/{name}").json
     return int(found["networking"]["inbound"][0]["port"])

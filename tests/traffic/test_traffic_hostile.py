@@ -62,7 +62,7 @@ def asked(port: int, path: str, *headers: str) -> tuple[int, Any]:
     return status, json.loads(body) if b"x-from" in head else None
 
 
-class Street(LiveMesh):
+class HostileMesh(LiveMesh):
     """A mesh with a service, and somebody who calls it."""
 
     backend: Sidecar
@@ -72,54 +72,56 @@ class Street(LiveMesh):
         """mTLS on or off."""
         backends = [{"name": "ca-1", "type": "builtin"}]
         given = {"mtls": {"enabledBackend": "ca-1", "backends": backends}} if is_on else {}
-        self.changed({"type": "Mesh", "name": self.name, **given})
+        self.apply_and_wait({"type": "Mesh", "name": self.name, **given})
 
 
 @pytest.fixture(scope="module")
-def street(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    with Street(tmp_path_factory.mktemp("street")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileMesh]:
+    with HostileMesh(tmp_path_factory.mktemp("mesh")) as mesh:
         mesh.delete("meshretries", "mesh-retry-all-default")
         limit = ("--memory-limit", "256Mi")
         mesh.backend = mesh.sidecar("backend-1", "backend", wait=False, flags=limit)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend",), wait=False)
         for sidecar in (mesh.backend, mesh.web):
-            sidecar.says("is ready")
+            sidecar.wait_for_output("is ready")
         until(lambda: mesh.web.call("backend").status == 200, "backend answers")
-        mesh.settled()
+        mesh.wait_until_synced()
         yield mesh
 
 
-def n_reached(street: Street, mark: str) -> int:
+def n_reached(mesh: HostileMesh, mark: str) -> int:
     """How many requests with this text in their path reached the service."""
-    assert street.backend.service is not None
-    return sum(mark in each["path"] for each in street.backend.service.seen)
+    assert mesh.backend.service is not None
+    return sum(mark in each["path"] for each in mesh.backend.service.seen)
 
 
 # Permissions and what else holds for a port hold for every spelling of a path.
 
 
-def test_no_spelling_of_a_path_passes_a_permission(street: Street) -> None:
-    street.secured(is_on=True)
+def test_no_spelling_of_a_path_passes_a_permission(mesh: HostileMesh) -> None:
+    mesh.secured(is_on=True)
     try:
-        statuses = {path: asked(street.web.outbounds["backend"], path)[0] for path in SPELLINGS}
+        statuses = {path: asked(mesh.web.outbounds["backend"], path)[0] for path in SPELLINGS}
         assert set(statuses.values()) <= {400, 403}, statuses
         assert statuses["/admin"] == statuses["//admin"] == statuses["/%2fadmin"] == 403
     finally:
-        street.secured(is_on=False)
+        mesh.secured(is_on=False)
 
 
-def test_no_spelling_of_a_path_passes_a_fault_or_a_limit(street: Street) -> None:
+def test_no_spelling_of_a_path_passes_a_fault_or_a_limit(mesh: HostileMesh) -> None:
     fault = {"http": [{"abort": {"httpStatus": 418, "percentage": 100}}]}
-    street.changed({"type": "MeshFaultInjection", "name": "teapot", "spec": {"rules": [{"default": fault}]}})
+    mesh.apply_and_wait(
+        {"type": "MeshFaultInjection", "name": "teapot", "spec": {"rules": [{"default": fault}]}}
+    )
     try:
-        statuses = {path: asked(street.backend.inbound, path)[0] for path in SPELLINGS}
+        statuses = {path: asked(mesh.backend.inbound, path)[0] for path in SPELLINGS}
         assert set(statuses.values()) <= {400, 418}, statuses
     finally:
-        street.gone("meshfaultinjections", "teapot")
+        mesh.delete_and_wait("meshfaultinjections", "teapot")
 
 
-def test_dots_are_resolved_and_slashes_reach_the_service_as_they_were_sent(street: Street) -> None:
-    port = street.backend.inbound
+def test_dots_are_resolved_and_slashes_reach_the_service_as_they_were_sent(mesh: HostileMesh) -> None:
+    port = mesh.backend.inbound
     for path in ("/x/../admin", "/x/%2e%2e/admin", "/./admin"):
         assert asked(port, path)[1]["path"] == "/admin", path
     for path in ("/x//admin", "/%2fadmin", "/a%2Fb"):
@@ -127,52 +129,52 @@ def test_dots_are_resolved_and_slashes_reach_the_service_as_they_were_sent(stree
     assert asked(port, "/../../etc/passwd")[1]["path"] == "/etc/passwd"  # nothing leads above the root
 
 
-def test_no_spelling_leads_from_metrics_to_the_rest_of_envoys_admin(street: Street) -> None:
+def test_no_spelling_leads_from_metrics_to_the_rest_of_envoys_admin(mesh: HostileMesh) -> None:
     port = free_port()
     backend = {"type": "Prometheus", "prometheus": {"port": port, "tls": {"mode": "Disabled"}}}
     one = {"kind": "Dataplane", "name": "backend-1"}  # two of one machine cannot have one port
     spec = {"targetRef": one, "default": {"backends": [backend]}}
-    street.changed({"type": "MeshMetric", "name": "scraped", "spec": spec})
+    mesh.apply_and_wait({"type": "MeshMetric", "name": "scraped", "spec": spec})
     try:
         until(lambda: asked(port, "/metrics")[0] == 200, "metrics are there")
         others = ("/config_dump", "/metrics/../config_dump", "/metrics/%2e%2e/config_dump", "//metrics")
         others += ("/metrics/", "/metrics%2f..%2fconfig_dump", "/metrics;/../quitquitquit", "/METRICS")
         assert {path: asked(port, path)[0] for path in others} == dict.fromkeys(others, 404)
     finally:
-        street.gone("meshmetrics", "scraped")
+        mesh.delete_and_wait("meshmetrics", "scraped")
 
 
 # What a caller says about itself.
 
 
 @pytest.mark.parametrize("origin", [(), ("x-forwarded-for: 127.0.0.1",), ("x-forwarded-for: ::1",)])
-def test_headers_that_steer_envoy_do_nothing_from_outside(street: Street, origin: tuple[str, ...]) -> None:
-    port, mark = street.backend.inbound, f"steered-{len(''.join(origin))}"
+def test_headers_that_steer_envoy_do_nothing_from_outside(mesh: HostileMesh, origin: tuple[str, ...]) -> None:
+    port, mark = mesh.backend.inbound, f"steered-{len(''.join(origin))}"
     steering = (
         *("x-envoy-retry-on: 5xx,gateway-error", "x-envoy-max-retries: 5", "x-envoy-internal: true"),
         *("x-envoy-upstream-alt-stat-name: mine", "x-envoy-force-trace: 1", "x-envoy-ip-tags: a"),
     )
     status, _ = asked(port, f"/status/503?{mark}", *origin, *steering)
-    assert (status, n_reached(street, mark)) == (503, 1)
+    assert (status, n_reached(mesh, mark)) == (503, 1)
     status, seen = asked(port, "/sleep/0.6", *origin, "x-envoy-upstream-rq-timeout-ms: 100")
     assert status == 200
     status, seen = asked(port, "/", *origin, *steering)
     assert not {"x-envoy-internal", "x-envoy-retry-on", "x-envoy-force-trace"} & seen["headers"].keys()
-    assert not street.backend.stats(r"\.mine\.")
+    assert not mesh.backend.stats(r"\.mine\.")
 
 
-def test_an_identity_is_never_taken_from_the_caller(street: Street) -> None:
+def test_an_identity_is_never_taken_from_the_caller(mesh: HostileMesh) -> None:
     """Many servers take `_` for `-` in header names, so that both spellings are one to an application."""
     spelled = ("x-forwarded-client-cert", "X_Forwarded_Client_Cert", "x-forwarded_client-cert")
     for name in spelled:
-        _, seen = asked(street.backend.inbound, "/", f"{name}: URI={IDENTITY}")
+        _, seen = asked(mesh.backend.inbound, "/", f"{name}: URI={IDENTITY}")
         assert IDENTITY not in json.dumps(seen["headers"]), name
-    _, seen = asked(street.backend.inbound, "/", "client_id: 7", "x_team: red")
+    _, seen = asked(mesh.backend.inbound, "/", "client_id: 7", "x_team: red")
     assert (seen["headers"]["client_id"], seen["headers"]["x_team"]) == ("7", "red")
 
 
-def test_addresses_that_a_caller_names_pass_through_and_count_for_nothing(street: Street) -> None:
-    _, seen = asked(street.backend.inbound, "/", "x-forwarded-for: 10.1.2.3, 127.0.0.1")
+def test_addresses_that_a_caller_names_pass_through_and_count_for_nothing(mesh: HostileMesh) -> None:
+    _, seen = asked(mesh.backend.inbound, "/", "x-forwarded-for: 10.1.2.3, 127.0.0.1")
     assert seen["headers"]["x-forwarded-for"].startswith("10.1.2.3")
     assert "x-envoy-internal" not in seen["headers"]
     assert "x-envoy-external-address" not in seen["headers"]
@@ -181,24 +183,22 @@ def test_addresses_that_a_caller_names_pass_through_and_count_for_nothing(street
 # Slowness and masses.
 
 
-def test_a_client_that_sends_headers_drop_by_drop_is_closed(street: Street) -> None:
+def test_a_client_that_sends_headers_drop_by_drop_is_closed(mesh: HostileMesh) -> None:
     """After ten seconds unless a policy says otherwise, as this one does, so that nobody waits."""
-    assert '"request_headers_timeout": "10s"' in street.backend.admin(
-        "/config_dump?resource=dynamic_listeners"
-    )
+    assert '"request_headers_timeout": "10s"' in mesh.backend.admin("/config_dump?resource=dynamic_listeners")
     conf = {"http": {"requestHeadersTimeout": "300ms"}}
-    street.changed({"type": "MeshTimeout", "name": "short", "spec": {"rules": [{"default": conf}]}})
+    mesh.apply_and_wait({"type": "MeshTimeout", "name": "short", "spec": {"rules": [{"default": conf}]}})
     try:
-        with Raw(street.backend.inbound) as raw:
+        with Raw(mesh.backend.inbound) as raw:
             raw.send(b"GET / HTTP/1.1\r\nhost: backend\r\nx-slow: ")
             assert b"408" in raw.answer()
     finally:
-        street.gone("meshtimeouts", "short")
+        mesh.delete_and_wait("meshtimeouts", "short")
 
 
-def test_headers_have_a_limit(street: Street) -> None:
-    assert asked(street.backend.inbound, "/", "x-large: " + "a" * 100_000)[0] == 431
-    assert asked(street.backend.inbound, "/", *(f"x-{n}: 1" for n in range(1_000)))[0] == 431
+def test_headers_have_a_limit(mesh: HostileMesh) -> None:
+    assert asked(mesh.backend.inbound, "/", "x-large: " + "a" * 100_000)[0] == 431
+    assert asked(mesh.backend.inbound, "/", *(f"x-{n}: 1" for n in range(1_000)))[0] == 431
 
 
 @pytest.mark.parametrize(
@@ -212,15 +212,15 @@ def test_headers_have_a_limit(street: Street) -> None:
     ],
 )
 def test_a_request_that_two_servers_could_read_differently_is_refused(
-    street: Street, lines: tuple[str, ...]
+    mesh: HostileMesh, lines: tuple[str, ...]
 ) -> None:
-    assert asked(street.backend.inbound, "/smuggled", *lines)[0] in (400, 501)
-    assert n_reached(street, "/smuggled") == 0
+    assert asked(mesh.backend.inbound, "/smuggled", *lines)[0] in (400, 501)
+    assert n_reached(mesh, "/smuggled") == 0
 
 
-def test_the_proxy_has_limits_of_its_own(street: Street) -> None:
-    stats = street.backend.stats(r"^overload\.|global_downstream_max_connections")
+def test_the_proxy_has_limits_of_its_own(mesh: HostileMesh) -> None:
+    stats = mesh.backend.stats(r"^overload\.|global_downstream_max_connections")
     assert any("global_downstream_max_connections" in name for name in stats), stats
     until(
-        lambda: 0 < street.backend.stats(r"fixed_heap\.pressure$").popitem()[1] < 100, "its memory is watched"
+        lambda: 0 < mesh.backend.stats(r"fixed_heap\.pressure$").popitem()[1] < 100, "its memory is watched"
     )

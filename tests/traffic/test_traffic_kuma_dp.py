@@ -16,7 +16,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-class Mixed(LiveMesh):
+class MixedMesh(LiveMesh):
     """Two proxies of backend, one of them of Kuma's agent; web calls them."""
 
     web: Sidecar
@@ -37,8 +37,8 @@ class Mixed(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    with Mixed(tmp_path_factory.mktemp("mixed")) as mesh, contextlib.ExitStack() as stack:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedMesh]:
+    with MixedMesh(tmp_path_factory.mktemp("mixed")) as mesh, contextlib.ExitStack() as stack:
         mesh.service, mesh.inbound, mesh.metrics_port = Echo(name="kuma-1"), free_port(), free_port()
         stack.callback(mesh.service.stop)
         tcp = {"type": "Tcp", "tcp": {"address": "127.0.0.1:1"}}
@@ -58,7 +58,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
         stack.callback(mesh.backend.close)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend",), wait=False)
         mesh.sidecar("ours-1", "backend")
-        mesh.web.says("is ready")
+        mesh.web.wait_for_output("is ready")
         mesh.backend.wait()
         until(lambda: mesh.names() == {"kuma-1", "ours-1"}, "both proxies answer")
         yield mesh

@@ -27,7 +27,7 @@ OF_DB = {"kind": "MeshSubset", "tags": {"kuma.io/service": "db"}, "proxyTypes": 
 CLUSTER = "kri_msvc_default_default__backend_http"
 
 
-class Moody:
+class FlakyService:
     """A service whose answers a test chooses; `/sleep/0.5` is slow, `/health` has a status of its own."""
 
     def __init__(self, name: str) -> None:
@@ -68,34 +68,25 @@ class Moody:
         self._server.server_close()
 
 
-class Village(LiveMesh):
+class LimitedMesh(LiveMesh):
     """A mesh with mTLS, a service of two hosts, one for bytes, and two that call both."""
 
-    services: tuple[Moody, Moody]
+    services: tuple[FlakyService, FlakyService]
     hosts: tuple[Sidecar, Sidecar]
     db: Sidecar
     web: Sidecar
     guest: Sidecar
 
     @contextlib.contextmanager
-    def has(self, *documents: Mapping[str, Any]) -> Iterator[None]:
+    def with_policies(self, *documents: Mapping[str, Any]) -> Iterator[None]:
         """Policies that are there while the block runs."""
-        self._only(*documents)
+        self.apply_only(*documents)
         try:
             yield
         finally:
             for service in self.services:
                 service.status = service.health = 200
-            self._only()
-
-    def _only(self, *documents: Mapping[str, Any]) -> None:
-        marked = [{"mesh": self.name, **document} for document in documents]
-        body = {"objects": marked, "set": "of-this-test", "prune": True}
-        answer = self.request("POST", "/_apply", body)
-        assert answer.status == 200, answer.text
-        self.settled(answer.json["revision"])
-        refused = {name: proxy["rejections"] or proxy["failures"] for name, proxy in self.proxies().items()}
-        assert not any(refused.values()), refused
+            self.apply_only()
 
     def statuses(self, caller: Sidecar, n_requests: int, path: str = "/") -> list[int]:
         return [caller.call("backend", path=path).status for _ in range(n_requests)]
@@ -112,9 +103,9 @@ class Village(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def village(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Village]:
-    echo, services = TcpEcho(), (Moody("backend-1"), Moody("backend-2"))
-    with Village(tmp_path_factory.mktemp("village")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedMesh]:
+    echo, services = TcpEcho(), (FlakyService("backend-1"), FlakyService("backend-2"))
+    with LimitedMesh(tmp_path_factory.mktemp("mesh")) as mesh:
         mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
         mesh.apply(
             build.mesh(mtls=build.builtin_mtls("ca-1")),
@@ -134,12 +125,12 @@ def village(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Village]:
             for name in ("web", "guest")
         )
         for each in (*mesh.hosts, mesh.db, mesh.web, mesh.guest):
-            each.says("is ready")
+            each.wait_for_output("is ready")
         for each in (mesh.web, mesh.guest):
             until(lambda each=each: each.call("backend").status == 200, "backend answers")
             until(lambda each=each: echoed_bytes(each.outbounds["db"]) == b"hello", "db answers")
         until(lambda: len(mesh.served()) == 2, "both hosts serve")
-        mesh.settled()
+        mesh.wait_until_synced()
         yield mesh
     for each in (echo, *services):
         each.stop()
@@ -168,21 +159,21 @@ def outliers(**more: Any) -> Mapping[str, Any]:
     return to("MeshCircuitBreaker", outlierDetection=detection)
 
 
-def test_a_host_that_fails_again_and_again_is_left_out(village: Village):
-    with village.has(outliers(detectors={"totalFailures": {"consecutive": 3}})):
-        village.services[1].status = 500
-        until(lambda: village.served() == {"backend-1": 10}, "only the first host is asked", 10)
-        assert village.web.stats(f"cluster.{CLUSTER}.outlier_detection.ejections_active") == {
+def test_a_host_that_fails_again_and_again_is_left_out(mesh: LimitedMesh):
+    with mesh.with_policies(outliers(detectors={"totalFailures": {"consecutive": 3}})):
+        mesh.services[1].status = 500
+        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked", 10)
+        assert mesh.web.stats(f"cluster.{CLUSTER}.outlier_detection.ejections_active") == {
             f"cluster.{CLUSTER}.outlier_detection.ejections_active": 1
         }
 
 
-def test_failures_of_a_sort_that_nobody_watches_leave_no_host_out(village: Village):
-    with village.has(outliers(detectors={"gatewayFailures": {"consecutive": 3}})):
-        village.services[1].status = 500
-        village.served(30)
+def test_failures_of_a_sort_that_nobody_watches_leave_no_host_out(mesh: LimitedMesh):
+    with mesh.with_policies(outliers(detectors={"gatewayFailures": {"consecutive": 3}})):
+        mesh.services[1].status = 500
+        mesh.served(30)
         time.sleep(0.3)
-        assert set(village.served()) == {"backend-1", "backend-2"}
+        assert set(mesh.served()) == {"backend-1", "backend-2"}
 
 
 LIMITED = {
@@ -194,38 +185,38 @@ LIMITED = {
 
 
 @pytest.mark.parametrize("where", LIMITED)
-def test_requests_beyond_a_limit_are_refused_at_once(village: Village, where: str):
-    with village.has(LIMITED[where]):
-        answers = village.at_once(8, "/sleep/0.5")
+def test_requests_beyond_a_limit_are_refused_at_once(mesh: LimitedMesh, where: str):
+    with mesh.with_policies(LIMITED[where]):
+        answers = mesh.at_once(8, "/sleep/0.5")
     refused = [answer for answer in answers if answer.status == 503]
     assert 0 < len(refused) < len(answers)
     assert all("overflow" in answer.text for answer in refused)
     assert {answer.headers["x-envoy-overloaded"] for answer in refused} == {"true"}
 
 
-def test_a_host_that_is_not_well_gets_no_requests_until_it_is(village: Village):
+def test_a_host_that_is_not_well_gets_no_requests_until_it_is(mesh: LimitedMesh):
     headers = {"set": [{"name": "x-check", "value": "koguma"}]}
     often = {"interval": "0.2s", "noTrafficInterval": "0.2s", "timeout": "1s", "unhealthyThreshold": 1}
     http = {"path": "/health", "expectedStatuses": [200], "requestHeadersToAdd": headers}
-    village.services[1].health = 503
-    with village.has(to("MeshHealthCheck", **often, http=http)):
-        village.services[1].health = 503
-        until(lambda: village.served() == {"backend-1": 10}, "only the first host is asked", 10)
-        assert village.services[1].checks[-1]["x-check"] == "koguma"
-        village.services[1].health = 200
-        until(lambda: len(village.served()) == 2, "both hosts are asked again", 10)
+    mesh.services[1].health = 503
+    with mesh.with_policies(to("MeshHealthCheck", **often, http=http)):
+        mesh.services[1].health = 503
+        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked", 10)
+        assert mesh.services[1].checks[-1]["x-check"] == "koguma"
+        mesh.services[1].health = 200
+        until(lambda: len(mesh.served()) == 2, "both hosts are asked again", 10)
 
 
 @pytest.mark.parametrize(("answer", "gets"), [(b"pi", b"hello"), (b"pong", b"")])
-def test_a_port_for_bytes_is_asked_with_bytes(village: Village, answer: bytes, gets: bytes):
+def test_a_port_for_bytes_is_asked_with_bytes(mesh: LimitedMesh, answer: bytes, gets: bytes):
     often = {"interval": "0.2s", "noTrafficInterval": "0.2s", "timeout": "0.5s", "unhealthyThreshold": 1}
     said = {"send": base64.b64encode(b"ping").decode(), "receive": [base64.b64encode(answer).decode()]}
     check = to(
         "MeshHealthCheck", {"kind": "MeshService", "name": "db"}, **often, tcp=said, healthyPanicThreshold=0
     )
-    with village.has(check):
-        until(lambda: echoed_bytes(village.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)
-        assert [echoed_bytes(village.web.outbounds["db"]) for _ in range(3)] == [gets] * 3
+    with mesh.with_policies(check):
+        until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)
+        assert [echoed_bytes(mesh.web.outbounds["db"]) for _ in range(3)] == [gets] * 3
 
 
 def rate(num: int, interval: str = "60s", **answer: Any) -> Mapping[str, Any]:
@@ -233,34 +224,34 @@ def rate(num: int, interval: str = "60s", **answer: Any) -> Mapping[str, Any]:
     return {"local": {"http": {"requestRate": {"num": num, "interval": interval}, **more}}}
 
 
-def test_requests_beyond_a_rate_are_answered_as_the_policy_says(village: Village):
+def test_requests_beyond_a_rate_are_answered_as_the_policy_says(mesh: LimitedMesh):
     headers = {"set": [{"name": "x-slow-down", "value": "please"}]}
     answered = {"status": 503, "headers": headers}
-    with village.has(rules("MeshRateLimit", ([], rate(2, **answered)))):
-        answers = [village.web.call("backend") for _ in range(12)]
+    with mesh.with_policies(rules("MeshRateLimit", ([], rate(2, **answered)))):
+        answers = [mesh.web.call("backend") for _ in range(12)]
         assert Counter(answer.status for answer in answers) == {200: 4, 503: 8}  # each host counts on its own
         limited = [answer.headers for answer in answers if answer.status == 503]
         assert {each["x-slow-down"] for each in limited} == {"please"}
 
 
-def test_a_rate_is_429_by_default_and_fills_up_again(village: Village):
-    with village.has(rules("MeshRateLimit", ([], rate(1, "1s")))):
-        assert 429 in village.statuses(village.web, 5)
+def test_a_rate_is_429_by_default_and_fills_up_again(mesh: LimitedMesh):
+    with mesh.with_policies(rules("MeshRateLimit", ([], rate(1, "1s")))):
+        assert 429 in mesh.statuses(mesh.web, 5)
         time.sleep(1.2)
-        assert village.statuses(village.web, 1) == [200]
+        assert mesh.statuses(mesh.web, 1) == [200]
 
 
-def test_some_callers_have_a_rate_of_their_own_which_others_do_not_use_up(village: Village):
-    with village.has(rules("MeshRateLimit", ([WEB], rate(1)), ([], rate(3)))):
-        assert Counter(village.statuses(village.guest, 12)) == {200: 6, 429: 6}
-        assert Counter(village.statuses(village.web, 6)) == {200: 2, 429: 4}
+def test_some_callers_have_a_rate_of_their_own_which_others_do_not_use_up(mesh: LimitedMesh):
+    with mesh.with_policies(rules("MeshRateLimit", ([WEB], rate(1)), ([], rate(3)))):
+        assert Counter(mesh.statuses(mesh.guest, 12)) == {200: 6, 429: 6}
+        assert Counter(mesh.statuses(mesh.web, 6)) == {200: 2, 429: 4}
 
 
-def test_some_callers_can_be_taken_out_of_a_rate(village: Village):
+def test_some_callers_can_be_taken_out_of_a_rate(mesh: LimitedMesh):
     free = {"local": {"http": {"disabled": True}}}
-    with village.has(rules("MeshRateLimit", ([WEB], free), ([], rate(1)))):
-        assert set(village.statuses(village.web, 8)) == {200}
-        assert 429 in village.statuses(village.guest, 4)
+    with mesh.with_policies(rules("MeshRateLimit", ([WEB], free), ([], rate(1)))):
+        assert set(mesh.statuses(mesh.web, 8)) == {200}
+        assert 429 in mesh.statuses(mesh.guest, 4)
 
 
 def modified(*sidecars: Sidecar) -> int:
@@ -268,11 +259,11 @@ def modified(*sidecars: Sidecar) -> int:
     return sum(sum(each.stats(r"^listener_manager\.listener_modified$").values()) for each in sidecars)
 
 
-def test_rates_and_faults_come_and_go_and_no_connection_is_touched(village: Village):
-    before = modified(*village.hosts, village.db)
-    with contextlib.closing(PersistentConnection(village.web.outbounds["backend"])) as kept:
+def test_rates_and_faults_come_and_go_and_no_connection_is_touched(mesh: LimitedMesh):
+    before = modified(*mesh.hosts, mesh.db)
+    with contextlib.closing(PersistentConnection(mesh.web.outbounds["backend"])) as kept:
         assert kept.call().status == 200
-        mesh_side = connections(village.web)
+        mesh_side = connections(mesh.web)
         abort = {"http": [{"abort": {"httpStatus": 418, "percentage": 100}}]}
         for policy, status in (
             (rules("MeshRateLimit", ([], rate(1000))), 200),
@@ -280,11 +271,11 @@ def test_rates_and_faults_come_and_go_and_no_connection_is_touched(village: Vill
             (rules("MeshFaultInjection", ([], abort)), 418),
             (rules("MeshFaultInjection", ([WEB], abort)), 418),
         ):
-            with village.has(policy):
+            with mesh.with_policies(policy):
                 assert status in {kept.call().status for _ in range(6)}
         assert kept.call().status == 200
-        assert connections(village.web) == mesh_side
-    assert modified(*village.hosts, village.db) == before
+        assert connections(mesh.web) == mesh_side
+    assert modified(*mesh.hosts, mesh.db) == before
 
 
 def connections(sidecar: Sidecar) -> int:
@@ -292,18 +283,18 @@ def connections(sidecar: Sidecar) -> int:
     return sum(sidecar.stats(rf"^cluster\.{CLUSTER}\.upstream_cx_total$").values())
 
 
-def test_connections_beyond_a_rate_are_closed_and_open_ones_stay(village: Village):
-    port, before = village.web.outbounds["db"], modified(village.db)
+def test_connections_beyond_a_rate_are_closed_and_open_ones_stay(mesh: LimitedMesh):
+    port, before = mesh.web.outbounds["db"], modified(mesh.db)
     three = {"local": {"tcp": {"connectionRate": {"num": 3, "interval": "60s"}}}}
     with socket.create_connection(("127.0.0.1", port), 5) as opened:
         opened.sendall(b"before")
         assert opened.recv(64) == b"before"
-        with village.has(rules("MeshRateLimit", ([], three), of=OF_DB)):
+        with mesh.with_policies(rules("MeshRateLimit", ([], three), of=OF_DB)):
             assert Counter(echoed_bytes(port) for _ in range(8)) == {b"hello": 3, b"": 5}
         assert {echoed_bytes(port) for _ in range(8)} == {b"hello"}
         opened.sendall(b"after")
         assert opened.recv(64) == b"after"
-    assert modified(village.db) == before
+    assert modified(mesh.db) == before
 
 
 def fault(**sorts: Any) -> Mapping[str, Any]:
@@ -316,29 +307,29 @@ def seconds(sidecar: Sidecar) -> float:
     return time.monotonic() - began_at
 
 
-def test_a_fault_meets_only_the_callers_that_it_is_for(village: Village):
-    with village.has(rules("MeshFaultInjection", ([WEB], fault(delay={"value": "0.6s"})))):
-        assert 0.55 < seconds(village.web) < 3
-        assert seconds(village.guest) < 0.5
+def test_a_fault_meets_only_the_callers_that_it_is_for(mesh: LimitedMesh):
+    with mesh.with_policies(rules("MeshFaultInjection", ([WEB], fault(delay={"value": "0.6s"})))):
+        assert 0.55 < seconds(mesh.web) < 3
+        assert seconds(mesh.guest) < 0.5
 
 
-def test_an_answer_is_slow_where_its_bandwidth_is_small(village: Village):
+def test_an_answer_is_slow_where_its_bandwidth_is_small(mesh: LimitedMesh):
     slow = fault(responseBandwidth={"limit": "2 kbps"})
-    with village.has(rules("MeshFaultInjection", ([], slow))):
-        assert seconds(village.web) > 0.7  # two KiB at two in a second
+    with mesh.with_policies(rules("MeshFaultInjection", ([], slow))):
+        assert seconds(mesh.web) > 0.7  # two KiB at two in a second
 
 
-def test_a_share_of_requests_is_answered_with_an_error(village: Village):
+def test_a_share_of_requests_is_answered_with_an_error(mesh: LimitedMesh):
     n_requests, share = 400, 0.25
     some = fault(abort={"httpStatus": 418, "percentage": "25.0"})
-    with village.has(rules("MeshFaultInjection", ([], some))):
-        counts = Counter(village.statuses(village.guest, n_requests))
+    with mesh.with_policies(rules("MeshFaultInjection", ([], some))):
+        counts = Counter(mesh.statuses(mesh.guest, n_requests))
     assert set(counts) == {200, 418}
     bound = 5 * (n_requests * share * (1 - share)) ** 0.5
     assert abs(counts[418] - n_requests * share) <= bound, counts
 
 
-def test_faults_of_a_list_come_one_after_the_other(village: Village):
+def test_faults_of_a_list_come_one_after_the_other(mesh: LimitedMesh):
     several = {
         "http": [
             {"abort": {"httpStatus": 418, "percentage": 0}},
@@ -347,19 +338,19 @@ def test_faults_of_a_list_come_one_after_the_other(village: Village):
         ]
     }
     for_web = rules("MeshFaultInjection", ([WEB], several), ([], fault(abort={"httpStatus": 410})))
-    with village.has(for_web):
+    with mesh.with_policies(for_web):
         began_at = time.monotonic()
-        assert village.web.call("backend").status == 404
+        assert mesh.web.call("backend").status == 404
         assert time.monotonic() - began_at > 0.35
-        assert village.guest.call("backend").status == 410
+        assert mesh.guest.call("backend").status == 410
 
 
-def test_callers_of_faults_can_be_named_by_their_tags(village: Village):
+def test_callers_of_faults_can_be_named_by_their_tags(mesh: LimitedMesh):
     entries = [
         {"targetRef": {"kind": "Mesh"}, "default": fault(abort={"httpStatus": 410})},
         {"targetRef": {"kind": "MeshService", "name": "web"}, "default": fault(abort={"httpStatus": 411})},
     ]
     spec = {"targetRef": OF_BACKEND, "from": entries}
-    with village.has({"type": "MeshFaultInjection", "name": "by-tags", "spec": spec}):
-        assert village.statuses(village.web, 3) == [411] * 3
-        assert village.statuses(village.guest, 3) == [410] * 3
+    with mesh.with_policies({"type": "MeshFaultInjection", "name": "by-tags", "spec": spec}):
+        assert mesh.statuses(mesh.web, 3) == [411] * 3
+        assert mesh.statuses(mesh.guest, 3) == [410] * 3

@@ -11,7 +11,7 @@ from koguma.model import kri
 from tests import build
 from tests.http_client import call
 from tests.live_mesh import Sidecar
-from tests.traffic.conftest import Site
+from tests.traffic.conftest import SharedMesh
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -60,9 +60,9 @@ def route_configurations(of: Sidecar) -> list[Mapping[str, Any]]:
     return [each["route_config"] for each in configuration(of)["Routes"].get("dynamic_route_configs", ())]
 
 
-def test_what_has_a_resource_is_named_by_its_identifier(site: Site):
-    site.has(dotted_route())
-    web, node = site.web, site.nodes["v1"]
+def test_what_has_a_resource_is_named_by_its_identifier(shared: SharedMesh):
+    shared.apply_only(dotted_route())
+    web, node = shared.web, shared.nodes["v1"]
     assert listeners(web) == {*CALLED, "_kuma_envoy_admin_loopback", "_kuma_dynamicconfig"}
     assert clusters(web) == {*CALLED, "_kuma_ads", "_kuma_envoy_admin", "_kuma_readiness"}
     assert listeners(node) == {IN_BACKEND, IN_DB, "_kuma_dynamicconfig"}
@@ -81,9 +81,9 @@ def is_ours(name: str) -> bool:
     return ":" not in name and (kri.is_kri(name) or name.startswith("_kuma_"))
 
 
-def test_statistics_have_the_names_of_what_they_count(site: Site):
-    site.has(dotted_route())
-    for sidecar in (site.web, *site.nodes.values()):
+def test_statistics_have_the_names_of_what_they_count(shared: SharedMesh):
+    shared.apply_only(dotted_route())
+    for sidecar in (shared.web, *shared.nodes.values()):
         config = configuration(sidecar)
         for section in ("Listeners", "Clusters", "Routes"):
             used = set(found(config[section], "stat_prefix", "alt_stat_name"))
@@ -92,13 +92,13 @@ def test_statistics_have_the_names_of_what_they_count(site: Site):
             assert used <= named, section
 
 
-def test_only_secrets_have_names_with_colons(site: Site):
-    original = site.mesh.request("GET", "/meshes/default").json
+def test_only_secrets_have_names_with_colons(shared: SharedMesh):
+    original = shared.mesh.request("GET", "/meshes/default").json
     backend = {"name": "ca-1", "type": "builtin"}
     # Not `has`: what a test wrote is deleted after it, and this is the mesh.
-    site.mesh.changed({**original, "mtls": {"enabledBackend": "ca-1", "backends": [backend]}})
+    shared.mesh.apply_and_wait({**original, "mtls": {"enabledBackend": "ca-1", "backends": [backend]}})
     try:
-        for sidecar in (site.web, *site.nodes.values()):
+        for sidecar in (shared.web, *shared.nodes.values()):
             config = configuration(sidecar)
             secrets = config.pop("Secrets")["dynamic_active_secrets"]
             names = {each["name"] for each in secrets if not each["name"].startswith("_kuma_")}
@@ -107,8 +107,8 @@ def test_only_secrets_have_names_with_colons(site: Site):
             others = {name for name in found(config, "name", "cluster_name", "cluster") if ":" in name}
             assert others - {":method"} <= names  # which is a header that routes look at
     finally:
-        site.mesh.changed(original)
-        until(lambda: site.get("backend").status == 200, "calls go on without mTLS")
+        shared.mesh.apply_and_wait(original)
+        until(lambda: shared.get("backend").status == 200, "calls go on without mTLS")
 
 
 SAMPLE = re.compile(r"(?P<metric>\w+)\{(?P<labels>.*)\} (?P<value>\S+)")
@@ -143,22 +143,22 @@ COUNTED_BY_WEB = (
 )
 
 
-def test_each_metric_counts_under_the_identifier_even_where_names_have_dots(site: Site):
-    site.has(dotted_route())
-    before = [counted(site.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
+def test_each_metric_counts_under_the_identifier_even_where_names_have_dots(shared: SharedMesh):
+    shared.apply_only(dotted_route())
+    before = [counted(shared.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
     served = "envoy_cluster_upstream_rq_total", {"cluster_name": IN_BACKEND}
     greeted = "envoy_tcp_downstream_cx_total", {"tcp_prefix": IN_DB}
-    first = [counted(site.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
-    answers = [site.get("backend", path) for path in ("/dotted", "/dotted/x", "/dotted", "/", "/other")]
-    names = [site.greeted("db") for _ in range(2)]
-    assert site.get("outside").status == site.get("everywhere").status == 200
-    after = [counted(site.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
+    first = [counted(shared.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
+    answers = [shared.get("backend", path) for path in ("/dotted", "/dotted/x", "/dotted", "/", "/other")]
+    names = [shared.greeted("db") for _ in range(2)]
+    assert shared.get("outside").status == shared.get("everywhere").status == 200
+    after = [counted(shared.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
     told = {
         (metric, *labels.values()): now - then
         for (metric, labels, _), then, now in zip(COUNTED_BY_WEB, before, after, strict=True)
     }
     assert told == {(metric, *labels.values()): wanted for metric, labels, wanted in COUNTED_BY_WEB}
-    last = [counted(site.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
+    last = [counted(shared.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
     by_first = sum(answer.json["name"] == "backend-v1" for answer in answers)
     assert [b - a for a, b in zip(first, last, strict=True)] == [by_first, names.count("db-v1")]
 
@@ -175,10 +175,10 @@ NAMES = (
 ENVOYS_OWN = ("admin", "async-client")
 
 
-def test_no_metric_has_a_piece_of_a_name_in_its_own_name(site: Site):
-    site.has(dotted_route())
-    assert site.get("backend", "/dotted").status == 200
-    for sidecar in (site.web, *site.nodes.values()):
+def test_no_metric_has_a_piece_of_a_name_in_its_own_name(shared: SharedMesh):
+    shared.apply_only(dotted_route())
+    assert shared.get("backend", "/dotted").status == 200
+    for sidecar in (shared.web, *shared.nodes.values()):
         seen = list(metrics(sidecar))
         values = {has[f"envoy_{name}"] for _, has, _ in seen for name in NAMES if f"envoy_{name}" in has}
         assert {value for value in values if not is_ours(value)} <= {*ENVOYS_OWN}
@@ -186,24 +186,24 @@ def test_no_metric_has_a_piece_of_a_name_in_its_own_name(site: Site):
         assert [metric for metric, *_ in seen if pieces.search(metric)] == []
 
 
-def test_a_query_by_kind_selects_what_it_says(site: Site):
+def test_a_query_by_kind_selects_what_it_says(shared: SharedMesh):
     """`sum by (envoy_cluster_name) (envoy_cluster_upstream_rq_total{envoy_cluster_name=~"kri_msvc_.*"})`."""
     for name in ("backend", "other", "outside", "everywhere"):
-        assert site.get(name).status == 200
-    site.greeted("db")
-    totals = [has for metric, has, _ in metrics(site.web) if metric == "envoy_cluster_upstream_rq_total"]
+        assert shared.get(name).status == 200
+    shared.greeted("db")
+    totals = [has for metric, has, _ in metrics(shared.web) if metric == "envoy_cluster_upstream_rq_total"]
     selected = {has["envoy_cluster_name"] for has in totals}
     assert {name for name in selected if re.fullmatch("kri_msvc_.*", name)} == {BACKEND, OTHER, DB}
     assert {OUTSIDE} <= {name for name in selected if re.fullmatch("kri_extsvc_.*", name)}
     assert {name for name in selected if re.fullmatch("kri_.*_backend_.*", name)} == {BACKEND}
 
 
-def test_the_admin_port_answers_for_the_proxy(site: Site):
-    assert call(site.readiness_port, path="/ready").text == "READY"
+def test_the_admin_port_answers_for_the_proxy(shared: SharedMesh):
+    assert call(shared.readiness_port, path="/ready").text == "READY"
     for path in ("/stats", "/stats/prometheus?usedonly", "/clusters", "/listeners?format=json", "/certs"):
-        assert call(site.readiness_port, path=path).status == 200, path
-    assert call(site.readiness_port, path="/server_info").json["state"] == "LIVE"
-    dump = call(site.readiness_port, path="/config_dump?resource=dynamic_listeners")
+        assert call(shared.readiness_port, path=path).status == 200, path
+    assert call(shared.readiness_port, path="/server_info").json["state"] == "LIVE"
+    dump = call(shared.readiness_port, path="/config_dump?resource=dynamic_listeners")
     assert "_kuma_envoy_admin_loopback" in {each["name"] for each in dump.json["configs"]}
 
 
@@ -224,12 +224,12 @@ def test_the_admin_port_answers_for_the_proxy(site: Site):
         ("GET", "/"),
     ],
 )
-def test_the_admin_port_changes_nothing_and_shows_no_token(site: Site, method, path):
-    answer = call(site.readiness_port, method, path)
+def test_the_admin_port_changes_nothing_and_shows_no_token(shared: SharedMesh, method, path):
+    answer = call(shared.readiness_port, method, path)
     assert answer.status == 403
     assert answer.text.startswith("this port answers GET of /ready, /certs, ")
 
 
-def test_the_admin_port_answers_to_no_other_host_name(site: Site):
-    assert call(site.readiness_port, path="/stats", Host="attacker.example").status == 404
-    assert call(site.readiness_port, path="/ready", Host="web-1.example").status == 200
+def test_the_admin_port_answers_to_no_other_host_name(shared: SharedMesh):
+    assert call(shared.readiness_port, path="/stats", Host="attacker.example").status == 404
+    assert call(shared.readiness_port, path="/ready", Host="web-1.example").status == 200

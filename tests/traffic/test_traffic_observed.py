@@ -16,19 +16,18 @@ from cryptography import x509
 from tests import build
 from tests.envoy.some_certificates import certificate, pem
 from tests.http_client import call
-from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
+from tests.live_mesh import APPLY_SET, LiveMesh, Sidecar, TcpEcho, echoed_bytes
 from tests.ports import free_port
-from tests.traffic.receivers import Lines, Otlp, Page, Posts, attributes
+from tests.traffic.collectors import HttpCollector, LineCollector, MetricsPage, OtlpCollector, attributes
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-SET = "observed"
 WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
 OUTSIDE = "spiffe://elsewhere/metrics"
 
 
-class Watched(LiveMesh):
+class ObservedMesh(LiveMesh):
     """A mesh with mTLS: web and guest call backend and db."""
 
     backend: Sidecar
@@ -36,19 +35,12 @@ class Watched(LiveMesh):
     web: Sidecar
     guest: Sidecar
 
-    def has(self, *documents: Mapping[str, Any]) -> None:
-        """Let these be all that was written beside the mesh itself, and wait until the proxies have them."""
-        marked = [{"mesh": self.name, **document} for document in documents]
-        answer = self.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
-        assert answer.status == 200, answer.text
-        self.settled(answer.json["revision"])
-        refused = {name: proxy["rejections"] or proxy["failures"] for name, proxy in self.proxies().items()}
-        assert not any(refused.values()), refused
-        for _ in range(
-            2
-        ):  # a connection from before has the listener from before; its first answer closes it
-            for caller in (self.web, self.guest):
-                caller.call("backend", path="/before")
+    def apply_only(self, *documents: Mapping[str, Any]) -> list[str]:
+        warnings = super().apply_only(*documents)
+        # A connection from before has the listener from before; its first response closes it.
+        for caller in (self.web, self.guest) * 2:
+            caller.call("backend", path="/before")
+        return warnings
 
 
 def certificate_files(folder: Path) -> tuple[str, str]:
@@ -60,9 +52,9 @@ def certificate_files(folder: Path) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def observed_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedMesh]:
     echo = TcpEcho()
-    with Watched(tmp_path_factory.mktemp("watched")) as mesh:
+    with ObservedMesh(tmp_path_factory.mktemp("watched")) as mesh:
         mesh.apply(build.mesh(mtls=build.builtin_mtls("ca-1")), build.allow_all())
         given = certificate_files(mesh.directory)
         flags = ("--metrics-cert-file", given[0], "--metrics-key-file", given[1])
@@ -72,24 +64,24 @@ def whole_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=called, wait=False)
         mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=called, wait=False)
         for each in (mesh.backend, mesh.database, mesh.web, mesh.guest):
-            each.says("is ready")
+            each.wait_for_output("is ready")
         for each in (mesh.web, mesh.guest):
             until(lambda each=each: each.call("backend").status == 200, "backend answers")
             until(lambda each=each: echoed_bytes(each.outbounds["db"]), "db answers")
-        mesh.settled()
+        mesh.wait_until_synced()
         yield mesh
     echo.stop()
 
 
 @pytest.fixture
-def mesh(whole_mesh: Watched) -> Iterator[Watched]:
-    yield whole_mesh
-    whole_mesh.has()
+def mesh(observed_mesh: ObservedMesh) -> Iterator[ObservedMesh]:
+    yield observed_mesh
+    observed_mesh.apply_only()
 
 
 @pytest.fixture
-def otlp() -> Iterator[Otlp]:
-    collector = Otlp()
+def otlp() -> Iterator[OtlpCollector]:
+    collector = OtlpCollector()
     yield collector
     collector.stop()
 
@@ -126,7 +118,7 @@ def written(path: Path, *parts: str) -> list[str]:
 
 def test_a_file_has_a_line_for_each_call_and_both_sides_know_both_services(mesh, tmp_path) -> None:
     there, here = tmp_path / "to", tmp_path / "from"
-    mesh.has(log("to", file(there)), rules("from", file(here)))
+    mesh.apply_only(log("to", file(there)), rules("from", file(here)))
     assert mesh.web.call("backend", path="/seen?by=all").status == 200
     assert mesh.guest.call("backend", path="/seen?by=all").status == 200
     assert echoed_bytes(mesh.web.outbounds["db"])
@@ -144,16 +136,16 @@ def test_a_file_outside_of_what_the_proxies_allow_is_not_written_and_named(mesh,
     inside, outside = tmp_path / "inside", Path(f"/var/tmp/koguma-{os.getpid()}.log")
     policy = log("two", file(outside), file(inside))
     answer = mesh.request(
-        "POST", "/_apply", {"objects": [{"mesh": mesh.name, **policy}], "set": SET, "prune": True}
+        "POST", "/_apply", {"objects": [{"mesh": mesh.name, **policy}], "set": APPLY_SET, "prune": True}
     )
     assert answer.status == 200, answer.text
-    mesh.settled(answer.json["revision"])
+    mesh.wait_until_synced(answer.json["revision"])
     assert mesh.web.call("backend", path="/kept").status == 200
     assert written(inside, "/kept")
     assert not outside.exists()
     shown = str(mesh.proxies()["web-1"]["failures"])
     assert f'"{outside}" is not written: whoever started the proxy allows files below' in shown
-    mesh.has()
+    mesh.apply_only()
 
 
 def test_fields_of_json_keep_their_types_and_empty_ones_may_be_left_out(mesh, tmp_path) -> None:
@@ -166,7 +158,9 @@ def test_fields_of_json_keep_their_types_and_empty_ones_may_be_left_out(mesh, tm
     }
     pairs = [{"key": key, "value": value} for key, value in values.items()]
     format_ = {"type": "Json", "json": pairs, "omitEmptyValues": True}
-    mesh.has(log("json", {"type": "File", "file": {"path": str(tmp_path / "json"), "format": format_}}))
+    mesh.apply_only(
+        log("json", {"type": "File", "file": {"path": str(tmp_path / "json"), "format": format_}})
+    )
     assert mesh.web.call("backend", path="/status/418").status == 418
     (line,) = written(tmp_path / "json", "418")
     assert json.loads(line) == {
@@ -178,19 +172,19 @@ def test_fields_of_json_keep_their_types_and_empty_ones_may_be_left_out(mesh, tm
 
 
 def test_a_collector_of_lines_that_was_away_gets_what_it_missed(mesh) -> None:
-    collector = Lines()
+    collector = LineCollector()
     plain = {"format": {"type": "Plain", "plain": '%REQ(:PATH)% of "%KUMA_SOURCE_SERVICE%"'}}
     fields = [{"key": "path", "value": "%REQ(:PATH)%"}, {"key": "status", "value": "%RESPONSE_CODE%"}]
     as_json = {"format": {"type": "Json", "json": fields}}
     backends = [{"type": "Tcp", "tcp": {"address": collector.address, **form}} for form in (plain, as_json)]
-    mesh.has(log("tcp", *backends))
+    mesh.apply_only(log("tcp", *backends))
     try:
         mesh.web.call("backend", path="/first")
         until(lambda: len([each for each in collector.lines if "/first" in each]) == 2, "both lines", 5)
         assert {'/first of "web"', '{"path":"/first","status":200}'} <= set(collector.lines)
         collector.stop()
         mesh.web.call("backend", path="/missed")
-        mesh.web.says("access log does not reach its collector")
+        mesh.web.wait_for_output("access log does not reach its collector")
         collector.start()
         until(lambda: '/missed of "web"' in collector.lines, "the missed line", 10)
         mesh.web.call("backend", path="/last")
@@ -212,7 +206,7 @@ def test_a_route_has_lines_of_its_own_in_place_of_its_services(mesh, tmp_path) -
         ]
     }
     short = "%REQ(:PATH)% %ROUTE_NAME%"
-    mesh.has(
+    mesh.apply_only(
         {"type": "MeshHTTPRoute", "name": "own", "spec": spec},
         log("all", file(tmp_path / "all", short)),
         log("route", file(tmp_path / "own", short), to={"kind": "MeshHTTPRoute", "name": "own"}),
@@ -225,7 +219,7 @@ def test_a_route_has_lines_of_its_own_in_place_of_its_services(mesh, tmp_path) -
 
 def test_lines_about_some_callers_only(mesh, tmp_path) -> None:
     services = "%KUMA_SOURCE_SERVICE%>%KUMA_DESTINATION_SERVICE%"
-    mesh.has(
+    mesh.apply_only(
         rules("all", file(tmp_path / "all", f"{services} %REQ(:PATH)%")),
         rules("web", file(tmp_path / "web", f"{services} %REQ(:PATH)%"), callers=(WEB,)),
     )
@@ -246,14 +240,14 @@ def test_opentelemetry_gets_records_with_attributes_and_who_sent_them(mesh, otlp
             "kvlistValue": {"values": [{"key": "to", "value": {"stringValue": "%KUMA_DESTINATION_SERVICE%"}}]}
         },
     }
-    mesh.has(log("otel", {"type": "OpenTelemetry", "openTelemetry": collector}))
+    mesh.apply_only(log("otel", {"type": "OpenTelemetry", "openTelemetry": collector}))
     assert mesh.web.call("backend", path="/recorded").status == 200
     sender, record = until(lambda: recorded(otlp, "/recorded"), "a record", 10)
     assert sender["service.name"] == "web"
     assert attributes(record["body"]["kvlistValue"]["values"]) == {"to": "backend"}
 
 
-def recorded(otlp: Otlp, path: str) -> tuple[dict[str, Any], Any] | None:
+def recorded(otlp: OtlpCollector, path: str) -> tuple[dict[str, Any], Any] | None:
     """Who sent a record with this path, and the record."""
     for request in otlp.logs:
         for resource in request["resourceLogs"]:
@@ -269,20 +263,20 @@ def trace(backend: Mapping[str, Any], **conf: Any) -> Mapping[str, Any]:
     return {"type": "MeshTrace", "name": "all", "spec": spec}
 
 
-def traced(mesh: Watched) -> None:
+def traced(mesh: ObservedMesh) -> None:
     """Enough calls for tracers to send their spans at once; they keep fewer than five for a while."""
     for _ in range(6):
         assert mesh.web.call("backend", path="/traced", x_team="red").status == 200
 
 
 def test_zipkin_gets_spans_of_both_sides_in_one_trace(mesh) -> None:
-    collector = Posts()
+    collector = HttpCollector()
     tags = [
         {"name": "floor", "literal": "third"},
         {"name": "team", "header": {"name": "x-team", "default": "none"}},
     ]
     url = f"http://127.0.0.1:{collector.port}/api/v2/spans?from=mesh"
-    mesh.has(trace({"type": "Zipkin", "zipkin": {"url": url}}, tags=tags))
+    mesh.apply_only(trace({"type": "Zipkin", "zipkin": {"url": url}}, tags=tags))
     try:
         traced(mesh)
         found = until(lambda: pair_of_spans(collector), "spans of both sides", 10)
@@ -294,7 +288,7 @@ def test_zipkin_gets_spans_of_both_sides_in_one_trace(mesh) -> None:
     assert all(each["tags"]["team"] == "red" for each in found.values())
 
 
-def pair_of_spans(collector: Posts) -> dict[str, Any] | None:
+def pair_of_spans(collector: HttpCollector) -> dict[str, Any] | None:
     """The spans of one trace by their services, as soon as web and backend are in it."""
     spans = [span for _, body in collector.seen for span in json.loads(body)]
     spans = [span for span in spans if span["tags"]["http.url"].endswith("/traced")]
@@ -310,7 +304,7 @@ def test_a_collector_that_is_named_once_gets_spans_of_each_service(mesh, otlp) -
     spec = {"endpoint": {"address": "127.0.0.1", "port": otlp.port}}
     labels = {"kuma.io/display-name": "collector"}
     ref = {"backendRef": {"kind": "MeshOpenTelemetryBackend", "labels": labels}}
-    mesh.has(
+    mesh.apply_only(
         {"type": "MeshOpenTelemetryBackend", "name": "collector", "spec": spec},
         trace({"type": "OpenTelemetry", "openTelemetry": ref}),
     )
@@ -318,16 +312,16 @@ def test_a_collector_that_is_named_once_gets_spans_of_each_service(mesh, otlp) -
     until(lambda: {"web", "backend"} <= set(senders(otlp)), "spans of both", 10)
 
 
-def senders(otlp: Otlp) -> Iterator[str]:
+def senders(otlp: OtlpCollector) -> Iterator[str]:
     for request in list(otlp.traces):
         for each in request["resourceSpans"]:
             yield attributes(each["resource"]["attributes"])["service.name"]
 
 
 def test_datadog_knows_services_by_direction_where_asked_to(mesh) -> None:
-    agent = Posts()
+    agent = HttpCollector()
     datadog = {"url": f"http://127.0.0.1:{agent.port}", "splitService": True}
-    mesh.has(trace({"type": "Datadog", "datadog": datadog}))
+    mesh.apply_only(trace({"type": "Datadog", "datadog": datadog}))
     names = (b"web_OUTBOUND_backend", b"backend_INBOUND")
     try:
         traced(mesh)
@@ -365,12 +359,12 @@ envoy_server_live 5
 
 
 def test_prometheus_scrapes_envoy_with_identifiers_and_the_application_beside_it(mesh) -> None:
-    application, port = Page(APPLICATION), free_port()
+    application, port = MetricsPage(APPLICATION), free_port()
     applications = [
         {"name": "shop", "port": application.port},
         {"name": "away", "port": free_port()},
     ]
-    mesh.has(measure(port, {"applications": applications}, path="/all"))
+    mesh.apply_only(measure(port, {"applications": applications}, path="/all"))
     try:
         mesh.web.call("backend")
         label = '{envoy_http_conn_manager_prefix="kri_dp_default_default__backend-1_http"}'
@@ -393,14 +387,14 @@ def test_profiles_choose_what_is_scraped_and_the_port_goes_with_the_policy(mesh)
     port = free_port()
     include = [{"type": "Exact", "match": "envoy_server_live"}, {"type": "Regex", "match": "_uptime$"}]
     profiles = {"appendProfiles": [{"name": "None"}], "include": include}
-    mesh.has(measure(port, {"sidecar": {"profiles": profiles}}))
+    mesh.apply_only(measure(port, {"sidecar": {"profiles": profiles}}))
 
     def families() -> set[str]:
         page = call(port, path="/metrics").text
         return {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")}
 
     until(lambda: families() == {"envoy_server_live", "envoy_server_uptime"}, "the two", 5)
-    mesh.has()
+    mesh.apply_only()
     until(lambda: not is_open(port), "the port is closed", 10)
 
 
@@ -411,7 +405,7 @@ def is_open(port: int) -> bool:
 
 def test_metrics_can_be_only_for_who_has_a_certificate_of_the_mesh(mesh) -> None:
     port = free_port()
-    mesh.has(measure(port, {}, tls={"mode": "ActiveMTLSBackend"}))
+    mesh.apply_only(measure(port, {}, tls={"mode": "ActiveMTLSBackend"}))
     assert "spiffe://default/backend" in until(lambda: uris_at(port), "a certificate", 5)
     with pytest.raises((OSError, http.client.HTTPException)):
         call(port, path="/metrics")
@@ -419,7 +413,7 @@ def test_metrics_can_be_only_for_who_has_a_certificate_of_the_mesh(mesh) -> None
 
 def test_metrics_can_have_a_certificate_that_the_proxy_was_started_with(mesh) -> None:
     port = free_port()
-    mesh.has(measure(port, {}, tls={"mode": "ProvidedTLS"}))
+    mesh.apply_only(measure(port, {}, tls={"mode": "ProvidedTLS"}))
     assert until(lambda: uris_at(port), "a certificate", 5) == [OUTSIDE]
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -443,7 +437,7 @@ def test_metrics_are_sent_to_opentelemetry_in_their_own_rhythm(mesh, otlp) -> No
         "openTelemetry": {"endpoint": otlp.address, "refreshInterval": "1s"},
     }
     spec = {"targetRef": {"kind": "Dataplane", "name": "backend-1"}, "default": {"backends": [backend]}}
-    mesh.has({"type": "MeshMetric", "name": "all", "spec": spec})
+    mesh.apply_only({"type": "MeshMetric", "name": "all", "spec": spec})
     until(lambda: len(otlp.metrics) >= 2, "two requests", 10)
     (resource,) = otlp.metrics[-1]["resourceMetrics"]
     about = attributes(resource["resource"]["attributes"])

@@ -23,7 +23,7 @@ end
 """
 
 
-class Workshop(LiveMesh):
+class PatchedMesh(LiveMesh):
     """A mesh with a service, and one that calls it."""
 
     backend: Sidecar
@@ -31,7 +31,7 @@ class Workshop(LiveMesh):
 
     def patched(self, *modifications: Any, name: str = "it", **top: Any) -> None:
         """Let a policy have these modifications, and wait until all proxies have them."""
-        self.changed(self.patch(name, *modifications, **top))
+        self.apply_and_wait(self.patch(name, *modifications, **top))
         assert not any(proxy["failures"] for proxy in self.proxies().values())
 
     def patch(self, name: str, *modifications: Any, **top: Any) -> dict[str, Any]:
@@ -48,22 +48,22 @@ class Workshop(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with Workshop(tmp_path_factory.mktemp("workshop")) as mesh:
+def patched_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PatchedMesh]:
+    with PatchedMesh(tmp_path_factory.mktemp("mesh")) as mesh:
         mesh.backend = mesh.sidecar("backend-1", "backend", wait=False)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend",), wait=False)
         for each in (mesh.backend, mesh.web):
-            each.says("is ready")
+            each.wait_for_output("is ready")
         until(lambda: mesh.get().status == 200, "web reaches backend")
         yield mesh
 
 
 @pytest.fixture
-def mesh(workshop: Workshop) -> Iterator[Workshop]:
+def mesh(patched_mesh: PatchedMesh) -> Iterator[PatchedMesh]:
     """The workshop; it is left as it was found."""
-    yield workshop
-    for item in workshop.request("GET", "/meshes/default/meshproxypatches").json["items"]:
-        workshop.gone("meshproxypatches", item["name"])
+    yield patched_mesh
+    for item in patched_mesh.request("GET", "/meshes/default/meshproxypatches").json["items"]:
+        patched_mesh.delete_and_wait("meshproxypatches", item["name"])
 
 
 def typed(name: str, **fields: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def header(name: str, value: str) -> dict[str, Any]:
     return {"append": {"header": {"key": name, "value": value}}}
 
 
-def test_a_patched_cluster_opens_a_connection_for_each_request_until_the_patch_goes(mesh: Workshop):
+def test_a_patched_cluster_opens_a_connection_for_each_request_until_the_patch_goes(mesh: PatchedMesh):
     common = {"common_http_protocol_options": {"max_requests_per_connection": 1}}
     value = {"typed_extension_protocol_options": {OPTIONS: typed(OPTIONS, **common)}}
     before = mesh.connections()
@@ -84,13 +84,13 @@ def test_a_patched_cluster_opens_a_connection_for_each_request_until_the_patch_g
     before = mesh.connections()
     assert [mesh.get().status for _ in range(4)] == [200] * 4
     assert mesh.connections() - before == 4
-    mesh.gone("meshproxypatches", "it")
+    mesh.delete_and_wait("meshproxypatches", "it")
     before = mesh.connections()
     assert [mesh.get().status for _ in range(4)] == [200] * 4
     assert mesh.connections() - before <= 1
 
 
-def test_added_filters_leave_their_headers_and_a_more_important_policy_removes_one(mesh: Workshop):
+def test_added_filters_leave_their_headers_and_a_more_important_policy_removes_one(mesh: PatchedMesh):
     mutation = typed(HEADER_MUTATION, mutations={"request_mutations": [header("x-mark", "in")]})
     script = typed("envoy.extensions.filters.http.lua.v3.Lua", default_source_code={"inline_string": LUA})
     router = {"name": "envoy.filters.http.router"}
@@ -116,7 +116,7 @@ def test_added_filters_leave_their_headers_and_a_more_important_policy_removes_o
     assert "x-lua" not in answer.headers
 
 
-def test_an_added_listener_answers_by_itself(mesh: Workshop):
+def test_an_added_listener_answers_by_itself(mesh: PatchedMesh):
     port = free_port()
     config = typed(
         "envoy.extensions.filters.network.direct_response.v3.Config", response={"inline_string": "hello"}
@@ -138,7 +138,7 @@ def test_an_added_listener_answers_by_itself(mesh: Workshop):
     assert until(greeting, "it listens") == b"hello"
 
 
-def test_a_patched_virtual_host_answers_with_another_header_and_route(mesh: Workshop):
+def test_a_patched_virtual_host_answers_with_another_header_and_route(mesh: PatchedMesh):
     added = {"header": {"key": "x-host", "value": "patched"}}
     teapot = {"match": {"path": "/tea"}, "directResponse": {"status": 418}, "name": "tea"}
     mesh.patched(
@@ -163,7 +163,9 @@ def test_a_patched_virtual_host_answers_with_another_header_and_route(mesh: Work
 
 
 @pytest.mark.expected_errors("a part of the configuration cannot be built")
-def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modifications_alone(mesh: Workshop):
+def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modifications_alone(
+    mesh: PatchedMesh,
+):
     absent = [{"op": "replace", "path": "/cleanupInterval", "value": "1s"}]
     broken = {"cluster": {"operation": "Patch", "match": {"origin": "outbound"}, "jsonPatches": absent}}
     refused = {
@@ -177,7 +179,7 @@ def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modific
             "value": {"response_headers_to_add": [added]},
         }
     }
-    mesh.changed(mesh.patch("wrong", broken, refused, good))
+    mesh.apply_and_wait(mesh.patch("wrong", broken, refused, good))
     assert mesh.get().headers["x-host"] == "still"
     shown = mesh.koguma("get", "proxies").stdout
     place = "spec.default.appendModifications"
@@ -189,7 +191,7 @@ def test_a_broken_modification_is_shown_and_leaves_traffic_and_the_other_modific
     checked = mesh.koguma("check", check=False)
     assert checked.returncode == 1
     assert "cleanupInterval" in checked.stdout
-    mesh.gone("meshproxypatches", "wrong")
+    mesh.delete_and_wait("meshproxypatches", "wrong")
     assert "x-host" not in mesh.get().headers
     assert "appendModifications" not in mesh.koguma("get", "proxies").stdout
     assert "cleanupInterval" not in mesh.koguma("check", check=False).stdout

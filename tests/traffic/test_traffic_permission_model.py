@@ -11,6 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,7 +23,6 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.property]
 
-SET = "of-this-test"
 N_PERMISSIONS = 100_000 if os.environ.get("KOGUMA_SOAK") else 2_000
 ASKED_A_ROUND = 24
 SERVICES = ("web", "api", "pay", "web-admin")
@@ -196,7 +196,7 @@ def spiffe(source: random.Random) -> dict[str, Any]:
     return {"spiffeID": {"type": "Exact", "value": f"spiffe://default/{service}"}}
 
 
-class Door:
+class CallerConnection:
     """A kept connection of one caller to one inbound."""
 
     def __init__(self, port: int, context: Any) -> None:
@@ -205,7 +205,7 @@ class Door:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         self._connection.sock = context.wrap_socket(raw)
 
-    def opens(self) -> bool:
+    def is_allowed(self) -> bool:
         self._connection.request("GET", "/")
         response = self._connection.getresponse()
         response.read()
@@ -223,7 +223,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
 
 
 @pytest.fixture(scope="module")
-def doors(mesh: LiveMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, int], Door]]:
+def connections(
+    mesh: LiveMesh, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, int], CallerConnection]]:
     """Every caller's connection to every inbound."""
     own, folder = Authority(), tmp_path_factory.mktemp("callers")
     with contextlib.closing(contextlib.ExitStack()) as stack:
@@ -235,12 +237,14 @@ def doors(mesh: LiveMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             {"type": "Dataplane", "name": "server", "labels": LABELS, "networking": networking(ports, echo)},
         )
         mesh.sidecar("server", serves=False)
-        mesh.settled()
+        mesh.wait_until_synced()
         found = {}
         for number, caller in enumerate(CALLERS):
             context = own.client(caller.uris[0], folder, *caller.uris[1:])
             for inbound in INBOUNDS:
-                found[inbound.name, number] = until(lambda: Door(ports[inbound.name], context), "a door")  # noqa: B023 - called at once
+                found[inbound.name, number] = until(
+                    partial(CallerConnection, ports[inbound.name], context), "a connection"
+                )
                 stack.callback(found[inbound.name, number].close)
         yield found
 
@@ -263,7 +267,9 @@ def networking(ports: Mapping[str, int], echo: Echo) -> dict[str, Any]:
     return {"address": "127.0.0.1", "inbound": inbound}
 
 
-def test_envoy_lets_in_whom_the_model_lets_in(mesh: LiveMesh, doors: dict[tuple[str, int], Door]) -> None:
+def test_envoy_lets_in_whom_the_model_lets_in(
+    mesh: LiveMesh, connections: dict[tuple[str, int], CallerConnection]
+) -> None:
     source = random.Random(7)
     pairs = [(inbound, number) for inbound in INBOUNDS for number in range(len(CALLERS))]
     n_let_in = n_asked = n_permissions = 0
@@ -274,22 +280,14 @@ def test_envoy_lets_in_whom_the_model_lets_in(mesh: LiveMesh, doors: dict[tuple[
             permission(source, f"p-{n_permissions}-{index}", by_tags=index >= by_identity)
             for index in range(size)
         ]
-        apply(mesh, policies)
+        mesh.apply_only(*policies)
         n_permissions += size
         for inbound, number in source.sample(pairs, ASKED_A_ROUND):
             is_open, expected = (
-                doors[inbound.name, number].opens(),
+                connections[inbound.name, number].is_allowed(),
                 is_let_in(policies, inbound, CALLERS[number]),
             )
             assert is_open == expected, (inbound, CALLERS[number], policies)
             n_asked += 1
             n_let_in += is_open
     assert 0.1 < n_let_in / n_asked < 0.9, "both answers are common, or the comparison shows little"
-
-
-def apply(mesh: LiveMesh, policies: Sequence[Mapping[str, Any]]) -> None:
-    """Let these be all permissions, and wait until the proxy has them."""
-    marked = [{"mesh": mesh.name, **policy} for policy in policies]
-    answer = mesh.request("POST", "/_apply", {"objects": marked, "set": SET, "prune": True})
-    assert answer.status == 200, answer.text
-    mesh.settled(answer.json["revision"])

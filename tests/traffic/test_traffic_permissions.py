@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
 
 
-class Town(LiveMesh):
+class PermissionMesh(LiveMesh):
     """A mesh with a service for requests, one for bytes, and two that call both."""
 
     backend: Sidecar
@@ -33,17 +33,17 @@ class Town(LiveMesh):
         """Switch mTLS on, with a backend of its own name."""
         whole = {"name": "ca-1", "type": "builtin", "mode": mode, **backend}
         given = {"enabledBackend": whole["name"], "backends": [whole]}
-        self.changed({"type": "Mesh", "name": self.name, "mtls": given})
+        self.apply_and_wait({"type": "Mesh", "name": self.name, "mtls": given})
 
     @contextlib.contextmanager
     def policy(self, kind: str, name: str, spec: Any) -> Iterator[str]:
         """A policy that is there while the block runs; gives its KRI."""
-        self.changed({"type": kind, "name": name, "spec": spec})
+        self.apply_and_wait({"type": kind, "name": name, "spec": spec})
         plural = {"MeshTrafficPermission": "meshtrafficpermissions", "MeshTLS": "meshtlses"}[kind]
         try:
             yield self.request("GET", f"/meshes/{self.name}/{plural}/{name}").json["kri"]
         finally:
-            self.gone(plural, name)
+            self.delete_and_wait(plural, name)
 
     def permits(self, name: str, **rule: list[str]) -> contextlib.AbstractContextManager[str]:
         """A permission with SPIFFE ids by what happens to them."""
@@ -55,20 +55,20 @@ class Town(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PermissionMesh]:
     echo = TcpEcho()
-    with Town(tmp_path_factory.mktemp("town")) as town:
-        town.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
-        town.apply({"type": "Mesh", "name": "default", "mtls": _builtin()})
-        town.backend = town.sidecar("backend-1", "backend", wait=False)
-        town.database = town.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
-        town.web = town.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
-        town.guest = town.sidecar("guest-1", "guest", serves=False, outbounds=("backend", "db"), wait=False)
-        for each in (town.backend, town.database, town.web, town.guest):
-            each.says("is ready")
-        until(lambda: all(outbounds_of(each) == 2 for each in (town.web, town.guest)), "outbounds are there")
-        town.settled()
-        yield town
+    with PermissionMesh(tmp_path_factory.mktemp("mesh")) as mesh:
+        mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
+        mesh.apply({"type": "Mesh", "name": "default", "mtls": _builtin()})
+        mesh.backend = mesh.sidecar("backend-1", "backend", wait=False)
+        mesh.database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
+        mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
+        mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=("backend", "db"), wait=False)
+        for each in (mesh.backend, mesh.database, mesh.web, mesh.guest):
+            each.wait_for_output("is ready")
+        until(lambda: all(outbounds_of(each) == 2 for each in (mesh.web, mesh.guest)), "outbounds are there")
+        mesh.wait_until_synced()
+        yield mesh
     echo.stop()
 
 
@@ -85,7 +85,7 @@ def said(sidecar: Sidecar, line: str) -> None:
     until(lambda: line in sidecar.output, f"{sidecar.name} says {line!r}", 15)
 
 
-def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: Town) -> None:
+def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: PermissionMesh) -> None:
     with mesh.permits("web-may", allow=[WEB]):
         answer = mesh.web.call("backend", x_forwarded_client_cert="URI=spiffe://default/somebody-else")
         assert answer.status == 200, answer
@@ -94,7 +94,7 @@ def test_an_allowed_caller_gets_in_and_the_service_sees_who_it_is(mesh: Town) ->
         assert "somebody-else" not in identity
 
 
-def test_whom_nothing_allows_is_told_that_nobody_did(mesh: Town) -> None:
+def test_whom_nothing_allows_is_told_that_nobody_did(mesh: PermissionMesh) -> None:
     with mesh.permits("web-may", allow=[WEB]):
         answer = mesh.guest.call("backend", path="/of-guest?key=secret")
         assert (answer.status, answer.headers["x-koguma-denied-by"]) == (
@@ -105,7 +105,7 @@ def test_whom_nothing_allows_is_told_that_nobody_did(mesh: Town) -> None:
         assert "key=secret" not in mesh.backend.output
 
 
-def test_a_denial_names_its_policy_to_the_caller_and_in_the_log(mesh: Town) -> None:
+def test_a_denial_names_its_policy_to_the_caller_and_in_the_log(mesh: PermissionMesh) -> None:
     with mesh.permits("all-may", allow=[WEB, GUEST]), mesh.permits("no-guest", deny=[GUEST]) as kri:
         answer = mesh.guest.call("backend", path="/denied")
         assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, kri)
@@ -114,7 +114,7 @@ def test_a_denial_names_its_policy_to_the_caller_and_in_the_log(mesh: Town) -> N
         said(mesh.backend, f"{kri} denied GET /denied from {GUEST}")
 
 
-def test_a_planned_denial_lets_in_and_is_counted(mesh: Town) -> None:
+def test_a_planned_denial_lets_in_and_is_counted(mesh: PermissionMesh) -> None:
     def shadow_denied() -> int:
         return sum(mesh.backend.stats(r"rbac\.shadow_denied$").values())
 
@@ -125,7 +125,7 @@ def test_a_planned_denial_lets_in_and_is_counted(mesh: Town) -> None:
         assert shadow_denied() == before + 3
 
 
-def test_callers_can_be_named_by_their_tags(mesh: Town) -> None:
+def test_callers_can_be_named_by_their_tags(mesh: PermissionMesh) -> None:
     callers = {"kind": "MeshSubset", "tags": {"kuma.io/service": "web"}}
     spec = {
         "targetRef": {"kind": "Mesh"},
@@ -140,7 +140,7 @@ def test_callers_can_be_named_by_their_tags(mesh: Town) -> None:
         assert (denied.status, denied.headers["x-koguma-denied-by"]) == (403, kri)
 
 
-def test_callers_can_be_named_by_their_zone(mesh: Town) -> None:
+def test_callers_can_be_named_by_their_zone(mesh: PermissionMesh) -> None:
     def allowed(zone: str) -> dict[str, Any]:
         callers = {"kind": "MeshSubset", "tags": {"kuma.io/zone": zone}}
         return {"from": [{"targetRef": callers, "default": {"action": "Allow"}}]}
@@ -152,7 +152,7 @@ def test_callers_can_be_named_by_their_zone(mesh: Town) -> None:
         assert echoed_bytes(mesh.web.outbounds["db"]) == b"hello"
 
 
-def test_a_denial_bites_on_an_open_connection_and_leaves_it_open(mesh: Town) -> None:
+def test_a_denial_bites_on_an_open_connection_and_leaves_it_open(mesh: PermissionMesh) -> None:
     with (
         mesh.permits("web-may", allow=[WEB]),
         contextlib.closing(PersistentConnection(mesh.web.outbounds["backend"])) as kept,
@@ -180,7 +180,7 @@ def connections(sidecar: Sidecar, to: str) -> int:
     return found
 
 
-def test_connections_without_requests_are_denied_by_closing_them(mesh: Town) -> None:
+def test_connections_without_requests_are_denied_by_closing_them(mesh: PermissionMesh) -> None:
     assert echoed_bytes(mesh.web.outbounds["db"]) == b""
     said(mesh.database, f"no-permission(deny-by-default) denied a connection from {WEB}")
     with mesh.permits("web-may", allow=[WEB]):
@@ -188,7 +188,7 @@ def test_connections_without_requests_are_denied_by_closing_them(mesh: Town) -> 
         assert echoed_bytes(mesh.guest.outbounds["db"]) == b""
 
 
-def test_nobody_without_a_certificate_reaches_a_strict_service(mesh: Town) -> None:
+def test_nobody_without_a_certificate_reaches_a_strict_service(mesh: PermissionMesh) -> None:
     with mesh.permits("all-may", allow=[WEB, GUEST]):
         seen = len(mesh.backend.service.seen)
         with pytest.raises(OSError, match=r"reset|closed|aborted"):
@@ -212,7 +212,9 @@ def over_tls(port: int, context: ssl.SSLContext) -> bytes:
 
 
 @pytest.mark.parametrize("by", ["MeshTLS", "backend"])
-def test_a_permissive_service_takes_plain_callers_beside_proxies_that_use_mtls(mesh: Town, by: str) -> None:
+def test_a_permissive_service_takes_plain_callers_beside_proxies_that_use_mtls(
+    mesh: PermissionMesh, by: str
+) -> None:
     if by == "backend":
         mesh.mtls("PERMISSIVE")
         permissive: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -239,8 +241,8 @@ def is_seen_as(sidecar: Sidecar, identity: str) -> bool:
     return f"URI={identity};" in answer.json["headers"].get("x-forwarded-client-cert", "") + ";"
 
 
-def test_a_mesh_moves_to_strict_mtls_without_a_failed_request(mesh: Town) -> None:
-    mesh.changed({"type": "Mesh", "name": "default"})
+def test_a_mesh_moves_to_strict_mtls_without_a_failed_request(mesh: PermissionMesh) -> None:
+    mesh.apply_and_wait({"type": "Mesh", "name": "default"})
     until(lambda: not mesh.web.call("backend").json["headers"].get("x-forwarded-client-cert"), "no mTLS")
     with mesh.permits("web-may", allow=[WEB]), steady_traffic(mesh.web.outbounds["backend"]) as counts:
         mesh.mtls("PERMISSIVE")
@@ -252,7 +254,7 @@ def test_a_mesh_moves_to_strict_mtls_without_a_failed_request(mesh: Town) -> Non
 
 
 @pytest.mark.parametrize("kept_in", ["inlineString", "secret"])
-def test_a_mesh_can_bring_its_own_ca(mesh: Town, kept_in: str, tmp_path: Path) -> None:
+def test_a_mesh_can_bring_its_own_ca(mesh: PermissionMesh, kept_in: str, tmp_path: Path) -> None:
     own = Authority()
     sources = {}
     for part, text in zip(("cert", "key"), own.pem, strict=True):

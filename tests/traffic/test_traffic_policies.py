@@ -13,7 +13,7 @@ import pytest
 from tests import build
 from tests.build import policy
 from tests.http_client import PersistentConnection, Response
-from tests.traffic.conftest import Site
+from tests.traffic.conftest import SharedMesh
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -37,18 +37,18 @@ def request_timeout(limit: str) -> Mapping[str, Any]:
     return {"http": {"requestTimeout": limit}}
 
 
-def at_once(site: Site, to: str, path: str, *routes: str) -> dict[str, int]:
+def at_once(shared: SharedMesh, to: str, path: str, *routes: str) -> dict[str, int]:
     """The status of a request through each route, all asked at the same time; "" asks for none."""
 
     def ask(name: str) -> Response:
-        return site.get(to, path, x_route=name) if name else site.get(to, path)
+        return shared.get(to, path, x_route=name) if name else shared.get(to, path)
 
     with ThreadPoolExecutor(len(routes)) as pool:
         return {name: answer.status for name, answer in zip(routes, pool.map(ask, routes), strict=True)}
 
 
-def test_a_route_has_its_own_request_timeout_and_inherits_what_only_the_service_has(site: Site):
-    site.has(
+def test_a_route_has_its_own_request_timeout_and_inherits_what_only_the_service_has(shared: SharedMesh):
+    shared.apply_only(
         route("quick"),
         route("patient"),
         route("silent"),
@@ -61,22 +61,24 @@ def test_a_route_has_its_own_request_timeout_and_inherits_what_only_the_service_
             (on_route("silent"), {"http": {"streamIdleTimeout": "1h"}}),
         ),
     )
-    assert at_once(site, "backend", SLOW, "", "quick", "patient", "silent") == {
+    assert at_once(shared, "backend", SLOW, "", "quick", "patient", "silent") == {
         "": 504,
         "quick": 504,
         "patient": 200,
         "silent": 504,
     }
-    assert at_once(site, "backend", "/sleep/0.3", "", "quick", "silent") == {
+    assert at_once(shared, "backend", "/sleep/0.3", "", "quick", "silent") == {
         "": 200,
         "quick": 504,
         "silent": 200,
     }
 
 
-def test_a_policy_on_a_route_that_the_proxy_does_not_have_leaves_the_services_configuration(site: Site):
+def test_a_policy_on_a_route_that_the_proxy_does_not_have_leaves_the_services_configuration(
+    shared: SharedMesh,
+):
     elsewhere = {"targetRef": {"kind": "Dataplane", "name": "node-2"}}
-    site.has(
+    shared.apply_only(
         route("of-others", **elsewhere),
         policy(
             "MeshTimeout",
@@ -92,16 +94,16 @@ def test_a_policy_on_a_route_that_the_proxy_does_not_have_leaves_the_services_co
             (on_route("nowhere"), {"http": {"numRetries": 3}}),
         ),
     )
-    assert at_once(site, "backend", SLOW, "", "nowhere", "of-others") == {
+    assert at_once(shared, "backend", SLOW, "", "nowhere", "of-others") == {
         "": 504,
         "nowhere": 504,
         "of-others": 504,
     }
-    assert site.get("other", "/fail-first/1/no-route").status == 503
+    assert shared.get("other", "/fail-first/1/no-route").status == 503
 
 
-def test_a_route_is_tried_again_as_its_own_policy_says_and_inherits_the_rest(site: Site):
-    site.has(
+def test_a_route_is_tried_again_as_its_own_policy_says_and_inherits_the_rest(shared: SharedMesh):
+    shared.apply_only(
         route("eager", OTHER),
         route("idle", OTHER),
         route("silent", OTHER),
@@ -117,17 +119,17 @@ def test_a_route_is_tried_again_as_its_own_policy_says_and_inherits_the_rest(sit
     tries = {}
     for name in ("", "eager", "idle", "silent"):
         path = "/status/501" + f"?{name}"  # only what the service's own policy says is tried again at 501
-        status = site.get("other", path, x_route=name).status if name else site.get("other", path).status
-        tries[name] = status, len(site.seen("other", path))
+        status = shared.get("other", path, x_route=name).status if name else shared.get("other", path).status
+        tries[name] = status, len(shared.seen("other", path))
     assert tries == {"": (501, 2), "eager": (501, 4), "idle": (501, 1), "silent": (501, 2)}
-    assert site.get("other", "/fail-first/3/tried-eagerly", x_route="eager").status == 200
-    assert site.get("other", "/fail-first/3/tried-silently", x_route="silent").status == 503
+    assert shared.get("other", "/fail-first/3/tried-eagerly", x_route="eager").status == 200
+    assert shared.get("other", "/fail-first/3/tried-silently", x_route="silent").status == 503
 
 
-def test_a_rate_limit_on_a_route_is_refused_with_the_reason(site: Site):
+def test_a_rate_limit_on_a_route_is_refused_with_the_reason(shared: SharedMesh):
     limit = {"local": {"http": {"requestRate": {"num": 1, "interval": "1s"}}}}
     limited = {**policy("MeshRateLimit", "limit", (on_route("quick"), limit)), "mesh": "default"}
-    answer = site.mesh.request("POST", "/_apply", [limited])
+    answer = shared.mesh.request("POST", "/_apply", [limited])
     assert answer.status == 400, answer.text
     (refused,) = answer.json["invalid_parameters"]
     assert refused["field"] == "objects[0].spec.to[0].targetRef.kind"
@@ -153,36 +155,36 @@ RETRIES = {
 
 
 @pytest.mark.parametrize("case", RETRIES)
-def test_a_request_is_tried_as_often_as_the_services_policy_says(site: Site, case: str):
+def test_a_request_is_tried_as_often_as_the_services_policy_says(shared: SharedMesh, case: str):
     said, path, wanted = RETRIES[case]
     back_off = {"backOff": {"baseInterval": "1ms"}}
     if said is not None:
-        site.has(policy("MeshRetry", "tries", (OTHER, {"http": {**said, **back_off}})))
-    asked = f"{path}?{len(site.services['other'].seen)}"
-    site.get("other", asked)
-    assert len(site.seen("other", asked)) == wanted
+        shared.apply_only(policy("MeshRetry", "tries", (OTHER, {"http": {**said, **back_off}})))
+    asked = f"{path}?{len(shared.services['other'].seen)}"
+    shared.get("other", asked)
+    assert len(shared.seen("other", asked)) == wanted
 
 
-def test_connections_are_tried_as_often_as_the_policy_says(site: Site):
+def test_connections_are_tried_as_often_as_the_policy_says(shared: SharedMesh):
     name = "cluster.kri_extsvc_default_default__closed_5432.upstream_cx_connect_fail"
     failed = []
     for attempts in (1, 4):
         target = {"kind": "MeshExternalService", "name": "closed"}
-        site.has(policy("MeshRetry", "tries", (target, {"tcp": {"maxConnectAttempt": attempts}})))
-        before = site.counter(name)
-        assert site.greeted("closed") == ""
-        failed.append(site.counter(name) - before)
+        shared.apply_only(policy("MeshRetry", "tries", (target, {"tcp": {"maxConnectAttempt": attempts}})))
+        before = shared.counter(name)
+        assert shared.greeted("closed") == ""
+        failed.append(shared.counter(name) - before)
     assert failed == [1, 4]
 
 
-def test_a_connection_that_is_never_accepted_ends_with_the_connection_timeout(site: Site):
+def test_a_connection_that_is_never_accepted_ends_with_the_connection_timeout(shared: SharedMesh):
     target = {"kind": "MeshExternalService", "name": "deaf"}
-    site.has(
+    shared.apply_only(
         policy("MeshTimeout", "limits", (target, {"connectionTimeout": "0.3s"})),
         policy("MeshRetry", "tries", (target, NO_RETRIES)),
     )
     began_at = time.monotonic()
-    assert site.get("deaf").status == 503
+    assert shared.get("deaf").status == 503
     assert 0.25 < time.monotonic() - began_at < 3
 
 
@@ -207,20 +209,20 @@ ARRIVING = {
 
 
 @pytest.mark.parametrize("case", ARRIVING)
-def test_a_limit_of_arriving_calls_acts_in_the_called_proxy_alone(site: Site, case: str):
+def test_a_limit_of_arriving_calls_acts_in_the_called_proxy_alone(shared: SharedMesh, case: str):
     section, conf, wanted = ARRIVING[case]
     top = {"kind": "Dataplane", "name": "node.1", **section}
     versions = {
         "v1": split("backend", {"v1": 1}, name="first", path="/sleep/0.5"),
         "v2": split("backend", {"v2": 1}, name="second", path="/sleep/0.50"),
     }
-    site.has(
+    shared.apply_only(
         {"type": "MeshTimeout", "name": "arriving", "spec": {"targetRef": top, **conf}},
         policy("MeshRetry", "tries", (BACKEND, NO_RETRIES)),
         *versions.values(),
     )
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda path: site.get("backend", path), ("/sleep/0.5", "/sleep/0.50"))
+        first, second = pool.map(lambda path: shared.get("backend", path), ("/sleep/0.5", "/sleep/0.50"))
     assert {"v1": first.status, "v2": second.status} == wanted
 
 
@@ -240,9 +242,9 @@ def split(
     return {"type": kind, "name": name, "spec": {"to": [{"targetRef": target, "rules": [rule]}]}}
 
 
-def test_an_idle_tcp_connection_is_closed_and_a_busy_one_is_not(site: Site):
-    site.has(policy("MeshTimeout", "limits", (DB, {"idleTimeout": "0.7s"})))
-    with socket.create_connection(("127.0.0.1", site.outbounds["db"]), timeout=5) as connection:
+def test_an_idle_tcp_connection_is_closed_and_a_busy_one_is_not(shared: SharedMesh):
+    shared.apply_only(policy("MeshTimeout", "limits", (DB, {"idleTimeout": "0.7s"})))
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
         lines = connection.makefile("rw")
         assert lines.readline().startswith("db-")
         for index in range(3):
@@ -255,57 +257,57 @@ def test_an_idle_tcp_connection_is_closed_and_a_busy_one_is_not(site: Site):
         assert 0.5 < time.monotonic() - began_at < 4
 
 
-def test_idle_connections_to_an_http_service_are_closed(site: Site):
+def test_idle_connections_to_an_http_service_are_closed(shared: SharedMesh):
     name = "cluster.kri_msvc_default_default__other_http.upstream_cx_idle_timeout"
-    site.has(policy("MeshTimeout", "limits", (OTHER, {"idleTimeout": "0.2s"})))
-    before = site.counter(name)
-    assert site.get("other").status == 200
-    until(lambda: site.counter(name) > before, "an idle connection is closed", seconds=5)
+    shared.apply_only(policy("MeshTimeout", "limits", (OTHER, {"idleTimeout": "0.2s"})))
+    before = shared.counter(name)
+    assert shared.get("other").status == 200
+    until(lambda: shared.counter(name) > before, "an idle connection is closed", seconds=5)
 
 
-def test_a_stream_without_a_byte_ends_with_the_idle_timeout_of_streams(site: Site):
-    site.has(
+def test_a_stream_without_a_byte_ends_with_the_idle_timeout_of_streams(shared: SharedMesh):
+    shared.apply_only(
         route("idle"),
         policy("MeshRetry", "tries", (BACKEND, NO_RETRIES)),
         policy("MeshTimeout", "limits", (on_route("idle"), {"http": {"streamIdleTimeout": "0.2s"}})),
     )
-    assert at_once(site, "backend", "/sleep/0.7", "", "idle") == {"": 200, "idle": 504}
+    assert at_once(shared, "backend", "/sleep/0.7", "", "idle") == {"": 200, "idle": 504}
 
 
-def test_an_idle_connection_is_closed_by_the_called_proxy_too(site: Site):
+def test_an_idle_connection_is_closed_by_the_called_proxy_too(shared: SharedMesh):
     top = {"targetRef": {"kind": "Dataplane", "name": "node.1", "sectionName": "db"}}
     inbound = {"rules": [{"default": {"idleTimeout": "0.3s"}}]}
-    site.has(
+    shared.apply_only(
         {"type": "MeshTimeout", "name": "arriving", "spec": {**top, **inbound}},
         split("db", {"v1": 1}, name="databases", kind="MeshTCPRoute"),
     )
-    with socket.create_connection(("127.0.0.1", site.outbounds["db"]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
         assert connection.makefile().read() == "db-v1\n"
 
 
-def test_a_stream_that_takes_too_long_is_ended(site: Site):
-    site.has(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxStreamDuration": "0.3s"}})))
-    assert at_once(site, "backend", "/sleep/0.8", "") == {"": 504}
-    assert site.get("backend").status == 200
+def test_a_stream_that_takes_too_long_is_ended(shared: SharedMesh):
+    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxStreamDuration": "0.3s"}})))
+    assert at_once(shared, "backend", "/sleep/0.8", "") == {"": 504}
+    assert shared.get("backend").status == 200
 
 
-def test_a_client_that_does_not_finish_its_headers_is_told_so(site: Site):
-    site.has(policy("MeshTimeout", "limits", (BACKEND, {"http": {"requestHeadersTimeout": "0.3s"}})))
-    with socket.create_connection(("127.0.0.1", site.outbounds["backend"]), timeout=5) as connection:
+def test_a_client_that_does_not_finish_its_headers_is_told_so(shared: SharedMesh):
+    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"requestHeadersTimeout": "0.3s"}})))
+    with socket.create_connection(("127.0.0.1", shared.outbounds["backend"]), timeout=5) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_connection_that_has_lived_long_enough_is_closed_after_an_answer(site: Site):
-    site.has(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxConnectionDuration": "0.3s"}})))
-    with contextlib.closing(PersistentConnection(site.outbounds["backend"])) as kept:
+def test_a_connection_that_has_lived_long_enough_is_closed_after_an_answer(shared: SharedMesh):
+    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxConnectionDuration": "0.3s"}})))
+    with contextlib.closing(PersistentConnection(shared.outbounds["backend"])) as kept:
         assert kept.call().headers.get("connection") is None
         time.sleep(0.5)
         answer = kept.call()
     assert (answer.status, answer.headers.get("connection")) == (200, "close")
 
 
-def test_a_route_at_the_top_of_a_policy_still_counts_and_loses_to_one_among_its_entries(site: Site):
+def test_a_route_at_the_top_of_a_policy_still_counts_and_loses_to_one_among_its_entries(shared: SharedMesh):
     """The older way to say that a policy is about a route."""
 
     def older(name: str, limit: str) -> Mapping[str, Any]:
@@ -313,7 +315,7 @@ def test_a_route_at_the_top_of_a_policy_still_counts_and_loses_to_one_among_its_
         spec = {"targetRef": on_route(name), "to": to}
         return {"type": "MeshTimeout", "name": f"older-{name}", "spec": spec}
 
-    site.has(
+    shared.apply_only(
         route("older"),
         route("both"),
         policy("MeshTimeout", "service", (BACKEND, request_timeout("5s"))),
@@ -321,7 +323,11 @@ def test_a_route_at_the_top_of_a_policy_still_counts_and_loses_to_one_among_its_
         older("both", "0.2s"),
         policy("MeshTimeout", "newer", (on_route("both"), request_timeout("6s"))),
     )
-    assert at_once(site, "backend", "/sleep/0.6", "", "older", "both") == {"": 200, "older": 504, "both": 200}
+    assert at_once(shared, "backend", "/sleep/0.6", "", "older", "both") == {
+        "": 200,
+        "older": 504,
+        "both": 200,
+    }
 
 
 def balanced(target: Mapping[str, Any], **conf: Any) -> Mapping[str, Any]:
@@ -333,64 +339,64 @@ def by(type_: str, **body: Any) -> Mapping[str, Any]:
 
 
 HASHES = {
-    "a header": (by("Header", name="x-user"), lambda site, user: site.get("backend", x_user=user)),
+    "a header": (by("Header", name="x-user"), lambda shared, user: shared.get("backend", x_user=user)),
     "a query parameter": (
         by("QueryParameter", name="user"),
-        lambda site, user: site.get("backend", f"/?user={user}"),
+        lambda shared, user: shared.get("backend", f"/?user={user}"),
     ),
     "a cookie": (
         by("Cookie", name="user"),
-        lambda site, user: site.get("backend", cookie=f"user={user}"),
+        lambda shared, user: shared.get("backend", cookie=f"user={user}"),
     ),
 }
 
 
 @pytest.mark.parametrize("algorithm", ["RingHash", "Maglev"])
 @pytest.mark.parametrize("what", HASHES)
-def test_requests_of_one_hash_stay_with_one_endpoint(site: Site, algorithm: str, what: str):
+def test_requests_of_one_hash_stay_with_one_endpoint(shared: SharedMesh, algorithm: str, what: str):
     hashed, ask = HASHES[what]
-    site.has(balanced(BACKEND, loadBalancer={"type": algorithm}, hashPolicies=[hashed]))
+    shared.apply_only(balanced(BACKEND, loadBalancer={"type": algorithm}, hashPolicies=[hashed]))
     users = [f"user-{index}" for index in range(32)]
-    served = [{user: ask(site, user).json["name"] for user in users} for _ in range(4)]
+    served = [{user: ask(shared, user).json["name"] for user in users} for _ in range(4)]
     assert all(again == served[0] for again in served)
     assert set(served[0].values()) == {"backend-v1", "backend-v2"}
 
 
-def test_a_client_without_the_cookie_gets_one_that_keeps_it_with_its_endpoint(site: Site):
+def test_a_client_without_the_cookie_gets_one_that_keeps_it_with_its_endpoint(shared: SharedMesh):
     cookie = by("Cookie", name="session", ttl="1h", path="/")
-    site.has(balanced(BACKEND, loadBalancer={"type": "Maglev"}, hashPolicies=[cookie]))
-    first = site.get("backend")
+    shared.apply_only(balanced(BACKEND, loadBalancer={"type": "Maglev"}, hashPolicies=[cookie]))
+    first = shared.get("backend")
     made, *about = (part.strip() for part in first.headers["set-cookie"].split(";"))
     assert made.startswith("session=")
     assert {"Max-Age=3600", "Path=/"} <= set(about)
-    again = {site.get("backend", cookie=made).json["name"] for _ in range(16)}
+    again = {shared.get("backend", cookie=made).json["name"] for _ in range(16)}
     assert again == {first.json["name"]}
 
 
-def test_what_is_hashed_can_be_said_for_one_route_alone(site: Site):
+def test_what_is_hashed_can_be_said_for_one_route_alone(shared: SharedMesh):
     entries = (
         (BACKEND, {"loadBalancer": {"type": "RingHash"}}),
         (on_route("sticky"), {"hashPolicies": [by("Header", name="x-user")]}),
     )
-    site.has(route("sticky"), policy("MeshLoadBalancingStrategy", "strategy", *entries))
+    shared.apply_only(route("sticky"), policy("MeshLoadBalancingStrategy", "strategy", *entries))
 
     def served(**headers: str) -> set[str]:
-        return {site.get("backend", x_user="kim", **headers).json["name"] for _ in range(32)}
+        return {shared.get("backend", x_user="kim", **headers).json["name"] for _ in range(32)}
 
     assert len(served(x_route="sticky")) == 1
     assert served() == {"backend-v1", "backend-v2"}
 
 
-def test_connections_from_one_address_stay_with_one_endpoint(site: Site):
+def test_connections_from_one_address_stay_with_one_endpoint(shared: SharedMesh):
     hashed = [by("Connection", sourceIP=True)]
-    site.has(balanced(DB, loadBalancer={"type": "RingHash"}, hashPolicies=hashed))
-    assert len({site.greeted("db") for _ in range(16)}) == 1
+    shared.apply_only(balanced(DB, loadBalancer={"type": "RingHash"}, hashPolicies=hashed))
+    assert len({shared.greeted("db") for _ in range(16)}) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["RoundRobin", "LeastRequest", "Random"])
-def test_every_algorithm_reaches_all_endpoints(site: Site, algorithm: str):
-    site.has(balanced(BACKEND, loadBalancer={"type": algorithm}))
-    counts = site.many("backend", "/", 64)
+def test_every_algorithm_reaches_all_endpoints(shared: SharedMesh, algorithm: str):
+    shared.apply_only(balanced(BACKEND, loadBalancer={"type": algorithm}))
+    counts = shared.many("backend", "/", 64)
     assert set(counts) == {"backend-v1", "backend-v2"}
     if algorithm == "RoundRobin":
         assert counts["backend-v1"] == counts["backend-v2"]
@@ -405,30 +411,30 @@ NEAR = {
 
 
 @pytest.mark.parametrize("case", NEAR)
-def test_an_endpoint_that_shares_a_tag_with_the_client_comes_first(site: Site, case: str):
+def test_an_endpoint_that_shares_a_tag_with_the_client_comes_first(shared: SharedMesh, case: str):
     affinity, share = NEAR[case]
     if affinity:
-        site.has(balanced(BACKEND, localityAwareness={"localZone": {"affinityTags": affinity}}))
-    counts = site.many("backend", "/", 400)
+        shared.apply_only(balanced(BACKEND, localityAwareness={"localZone": {"affinityTags": affinity}}))
+    counts = shared.many("backend", "/", 400)
     assert counts["backend-v1"] / 400 == pytest.approx(share, abs=0.02)
 
 
-def test_near_endpoints_come_first_among_those_of_a_subset_too(site: Site):
-    site.has(
+def test_near_endpoints_come_first_among_those_of_a_subset_too(shared: SharedMesh):
+    shared.apply_only(
         balanced(BACKEND, localityAwareness={"localZone": {"affinityTags": [{"key": "rack"}]}}),
         split("backend", {"v2": 1}, name="second"),
     )
-    assert set(site.many("backend", "/", 50)) == {"backend-v2"}
+    assert set(shared.many("backend", "/", 50)) == {"backend-v2"}
 
 
-def greetings(site: Site, to: str, n_connections: int) -> Counter[str]:
-    return Counter(site.greeted(to) for _ in range(n_connections))
+def greetings(shared: SharedMesh, to: str, n_connections: int) -> Counter[str]:
+    return Counter(shared.greeted(to) for _ in range(n_connections))
 
 
-def test_a_tcp_route_splits_connections_by_weight(site: Site):
-    site.has(split("db", {"v1": 80, "v2": 20}, name="databases", kind="MeshTCPRoute"))
+def test_a_tcp_route_splits_connections_by_weight(shared: SharedMesh):
+    shared.apply_only(split("db", {"v1": 80, "v2": 20}, name="databases", kind="MeshTCPRoute"))
     n_connections, share = 1_000, 0.8
-    counts = greetings(site, "db", n_connections)
+    counts = greetings(shared, "db", n_connections)
     assert set(counts) == {"db-v1", "db-v2"}
     bound = 5 * (n_connections * share * (1 - share)) ** 0.5
     assert abs(counts["db-v1"] - n_connections * share) <= bound, counts
@@ -444,25 +450,25 @@ TCP_SPLITS = {
 
 
 @pytest.mark.parametrize("case", TCP_SPLITS)
-def test_connections_go_where_the_tcp_route_says_and_else_are_closed(site: Site, case: str):
+def test_connections_go_where_the_tcp_route_says_and_else_are_closed(shared: SharedMesh, case: str):
     weights, wanted = TCP_SPLITS[case]
-    site.has(split("db", weights, name="databases", kind="MeshTCPRoute"))
-    assert set(greetings(site, "db", 40)) == wanted
+    shared.apply_only(split("db", weights, name="databases", kind="MeshTCPRoute"))
+    assert set(greetings(shared, "db", 40)) == wanted
 
 
-def test_a_tcp_route_acts_on_an_http_port_until_an_http_route_is_about_it(site: Site):
+def test_a_tcp_route_acts_on_an_http_port_until_an_http_route_is_about_it(shared: SharedMesh):
     tcp = split("backend", {"v2": 1}, name="by-connection", kind="MeshTCPRoute")
-    site.has(tcp)
-    assert set(site.many("backend", "/", 20)) == {"backend-v2"}
-    site.has(tcp, split("backend", {"v1": 1}, name="by-request", path="/first"))
-    assert set(site.many("backend", "/first", 20)) == {"backend-v1"}
-    assert set(site.many("backend", "/", 20)) == {"backend-v1", "backend-v2"}
+    shared.apply_only(tcp)
+    assert set(shared.many("backend", "/", 20)) == {"backend-v2"}
+    shared.apply_only(tcp, split("backend", {"v1": 1}, name="by-request", path="/first"))
+    assert set(shared.many("backend", "/first", 20)) == {"backend-v1"}
+    assert set(shared.many("backend", "/", 20)) == {"backend-v1", "backend-v2"}
 
 
-def test_a_tcp_route_has_its_own_idle_timeout(site: Site):
-    site.has(
+def test_a_tcp_route_has_its_own_idle_timeout(shared: SharedMesh):
+    shared.apply_only(
         split("db", {"v1": 1}, name="databases", kind="MeshTCPRoute"),
         policy("MeshTimeout", "limits", (on_route("databases", "MeshTCPRoute"), {"idleTimeout": "0.3s"})),
     )
-    with socket.create_connection(("127.0.0.1", site.outbounds["db"]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
         assert connection.makefile().read() == "db-v1\n"

@@ -63,7 +63,9 @@ def test_an_envoy_does_not_share_the_port_and_all_are_told(mesh: LiveMesh, api: 
     mesh.apply(dataplane_on("rival", api.inbound, service.port))
     rival = mesh.sidecar("rival", serves=False, wait=False)
     try:
-        rival.says(f"is not ready: it cannot listen on 127.0.0.1:{api.inbound}: Address already in use")
+        rival.wait_for_output(
+            f"is not ready: it cannot listen on 127.0.0.1:{api.inbound}: Address already in use"
+        )
         assert f"by envoy (process {api.envoy_pid()}); stop that" in rival.output
         until(lambda: mesh.proxies()["rival"]["state"] == "nack")
         assert mesh.proxies()["api-1"]["state"] == "synced"
@@ -150,7 +152,7 @@ def test_a_service_can_be_called_through_one_more_port_while_the_proxy_runs(mesh
 
     mesh.apply(calling(ports[0]))
     mesh.sidecar("grows", serves=False)
-    mesh.changed(calling(*ports))
+    mesh.apply_and_wait(calling(*ports))
     assert [call(port).headers.get("x-from") for port in ports] == ["api-1", "api-1"]
-    mesh.changed(calling(ports[1]))
+    mesh.apply_and_wait(calling(ports[1]))
     assert call(ports[1]).headers.get("x-from") == "api-1"

@@ -13,7 +13,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 
-class Probed(LiveMesh):
+class ProbedMesh(LiveMesh):
     """Two proxies of backend, one of them with a stored Dataplane, both with probes; web calls them."""
 
     web: Sidecar
@@ -31,8 +31,8 @@ class Probed(LiveMesh):
 
 
 @pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probed]:
-    with Probed(tmp_path_factory.mktemp("probed")) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbedMesh]:
+    with ProbedMesh(tmp_path_factory.mktemp("probed")) as mesh:
         mesh.apply(build.mesh_service("backend", build.port(name="http", targetPort="http")))
         mesh.first, mesh.second = Echo(name="first"), Echo(name="second")
         flags = ("--service-probe",)

@@ -106,7 +106,9 @@ def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(m
     )
     with socket.create_server(("127.0.0.1", port)):
         late = mesh.sidecar("late", serves=False, wait=False)
-        late.says(f"is not ready: it cannot listen on 127.0.0.1:{port}: Address already in use, by ")
+        late.wait_for_output(
+            f"is not ready: it cannot listen on 127.0.0.1:{port}: Address already in use, by "
+        )
         (held,) = until(lambda: mesh.proxies()["late"]["quarantined"])
         assert (held["type"], held["has"]) == ("listener", "none")
         assert "Address already in use" in held["text"]
@@ -116,5 +118,5 @@ def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(m
         assert " is ready" not in late.output
     until(lambda: mesh.proxies()["late"]["state"] == "synced")
     assert call(port).status == 200
-    late.says(f"is ready: serves 127.0.0.1:{port}")
+    late.wait_for_output(f"is ready: serves 127.0.0.1:{port}")
     until(lambda: "late" not in mesh.koguma("check", check=False).stdout)

@@ -57,7 +57,7 @@ def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connecti
     database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
     web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
     for each in (backend, database, web):
-        each.says("is ready")
+        each.wait_for_output("is ready")
     until(lambda: web.call("backend").status == 200, "web reaches backend")
     until(lambda: echoed_bytes(web.outbounds["db"]) == b"hello", "web reaches db")
     seen = [Seen(each) for each in (backend, database, web)]

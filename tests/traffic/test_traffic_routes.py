@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import build
-from tests.traffic.conftest import GREETING, Site
+from tests.traffic.conftest import GREETING, SharedMesh
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -171,11 +171,11 @@ REQUESTS = (
 )
 
 
-def test_a_request_is_taken_by_the_most_specific_rule_that_it_fits(site: Site):
+def test_a_request_is_taken_by_the_most_specific_rule_that_it_fits(shared: SharedMesh):
     # Written from the least specific to the most, so that no order but the right one gives this.
-    site.has(route(*MATCHES))
+    shared.apply_only(route(*MATCHES))
     taken = {
-        (path, method, *headers.items()): site.get("backend", path, method, **headers)
+        (path, method, *headers.items()): shared.get("backend", path, method, **headers)
         .json["headers"]
         .get("x-rule", "")
         for path, method, headers, _ in REQUESTS
@@ -195,10 +195,10 @@ HEADERS = {
 }
 
 
-def test_request_headers_are_set_added_and_removed(site: Site):
-    site.has(route(filtered("/headers", "RequestHeaderModifier", HEADERS)))
+def test_request_headers_are_set_added_and_removed(shared: SharedMesh):
+    shared.apply_only(route(filtered("/headers", "RequestHeaderModifier", HEADERS)))
     sent = {"x_set": "theirs", "x_add": "one", "x_remove": "gone", "x_stays": "here"}
-    seen = site.get("backend", "/headers", **sent).json["headers"]
+    seen = shared.get("backend", "/headers", **sent).json["headers"]
     assert {name: value for name, value in seen.items() if name in _told(HEADERS) or name == "x-stays"} == {
         "x-set": "ours",
         "x-new": "new",
@@ -212,20 +212,20 @@ def _told(modifier: Mapping[str, Any]) -> set[str]:
     return {each["name"] for field in ("set", "add") for each in modifier[field]} | set(modifier["remove"])
 
 
-def test_response_headers_are_set_added_and_removed(site: Site):
+def test_response_headers_are_set_added_and_removed(shared: SharedMesh):
     changes = {
         "set": [{"name": "content-type", "value": "text/plain"}, {"name": "x-new", "value": "new"}],
         "add": [{"name": "x-added", "value": "more"}],
         "remove": ["x-from"],
     }
     more = {"add": [{"name": "x-from", "value": "more"}]}
-    site.has(
+    shared.apply_only(
         route(
             filtered("/headers", "ResponseHeaderModifier", changes),
             filtered("/appended", "ResponseHeaderModifier", more),
         )
     )
-    changed, untouched = site.get("backend", "/headers").headers, site.get("backend", "/").headers
+    changed, untouched = shared.get("backend", "/headers").headers, shared.get("backend", "/").headers
     assert {name: changed.get(name) for name in _told(changes)} == {
         "content-type": "text/plain",
         "x-new": "new",
@@ -234,24 +234,24 @@ def test_response_headers_are_set_added_and_removed(site: Site):
     }
     assert untouched["x-from"] in ("backend-v1", "backend-v2")
     assert untouched["content-type"] == "application/json"
-    assert site.get("backend", "/appended").headers["x-from"] in ("backend-v1,more", "backend-v2,more")
+    assert shared.get("backend", "/appended").headers["x-from"] in ("backend-v1,more", "backend-v2,more")
 
 
-def test_headers_change_on_answers_of_the_proxy_itself_too(site: Site):
+def test_headers_change_on_answers_of_the_proxy_itself_too(shared: SharedMesh):
     header = {"responseHeaderModifier": {"set": [{"name": "x-new", "value": "new"}]}}
     changed = {"type": "ResponseHeaderModifier", **header}
     redirect = {"type": "RequestRedirect", "requestRedirect": {"hostname": "other.test"}}
     direct = {"type": "DirectResponse", "directResponse": {"status": 204}}
-    site.has(
+    shared.apply_only(
         route(rule(path="/sent", filters=[changed, redirect]), rule(path="/told", filters=[direct, changed]))
     )
-    answers = [site.get("backend", path) for path in ("/sent", "/told")]
+    answers = [shared.get("backend", path) for path in ("/sent", "/told")]
     assert [(each.status, each.headers.get("x-new")) for each in answers] == [(302, "new"), (204, "new")]
 
 
-def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(site: Site):
+def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(shared: SharedMesh):
     ref = {"kind": "MeshService", "name": "other"}
-    site.has(
+    shared.apply_only(
         route(
             filtered("/mirrored", "RequestMirror", {"backendRef": ref}),
             filtered(
@@ -261,25 +261,25 @@ def test_a_copy_of_each_mirrored_request_reaches_the_other_service_too(site: Sit
             filtered("/mirrored-to-nobody", "RequestMirror", {"backendRef": {**ref, "name": "nobody"}}),
         )
     )
-    answered = [site.get("backend", f"/mirrored/{index}", "POST").json["name"] for index in range(5)]
-    never = [site.get("backend", "/never-mirrored").json["name"] for _ in range(5)]
+    answered = [shared.get("backend", f"/mirrored/{index}", "POST").json["name"] for index in range(5)]
+    never = [shared.get("backend", "/never-mirrored").json["name"] for _ in range(5)]
     assert {*answered, *never} == {"backend-v1", "backend-v2"}
     for path in ("/mirrored-to-nobody", "/mirrored-outside"):
-        assert site.get("backend", path).json["name"].startswith("backend")
-    until(lambda: site.seen("outside", "/mirrored-outside"))
-    until(lambda: all(site.seen("other", f"/mirrored/{index}") for index in range(5)))
-    copies = [site.seen("other", f"/mirrored/{index}") for index in range(5)]
+        assert shared.get("backend", path).json["name"].startswith("backend")
+    until(lambda: shared.seen("outside", "/mirrored-outside"))
+    until(lambda: all(shared.seen("other", f"/mirrored/{index}") for index in range(5)))
+    copies = [shared.seen("other", f"/mirrored/{index}") for index in range(5)]
     assert [[each["method"] for each in found] for found in copies] == [["POST"]] * 5
-    assert not site.seen("other", "/never-mirrored")
+    assert not shared.seen("other", "/never-mirrored")
 
 
-def test_a_mirror_to_a_part_of_a_service_is_warned_of(site: Site):
+def test_a_mirror_to_a_part_of_a_service_is_warned_of(shared: SharedMesh):
     """Envoy's mirrors choose no endpoints by their tags."""
-    warnings = site.has(route(filtered("/mirrored", "RequestMirror", {"backendRef": subset("v2")})))
+    warnings = shared.apply_only(route(filtered("/mirrored", "RequestMirror", {"backendRef": subset("v2")})))
     assert [each.partition(":")[0] for each in warnings] == [
         "spec.to[0].rules[0].default.filters[0].requestMirror.backendRef has no effect"
     ]
-    assert site.get("backend", "/mirrored").status == 200
+    assert shared.get("backend", "/mirrored").status == 200
 
 
 REDIRECTS = {
@@ -317,9 +317,11 @@ REDIRECTS = {
 }  # fmt: skip
 
 
-def test_a_redirect_sends_the_client_elsewhere(site: Site):
-    site.has(route(*(filtered(path, "RequestRedirect", said) for path, (said, *_) in REDIRECTS.items())))
-    answers = {path: site.get("backend", f"{path}/x?a=1", host="shop.test") for path in REDIRECTS}
+def test_a_redirect_sends_the_client_elsewhere(shared: SharedMesh):
+    shared.apply_only(
+        route(*(filtered(path, "RequestRedirect", said) for path, (said, *_) in REDIRECTS.items()))
+    )
+    answers = {path: shared.get("backend", f"{path}/x?a=1", host="shop.test") for path in REDIRECTS}
     sent = {path: (answer.status, answer.headers.get("location")) for path, answer in answers.items()}
     assert sent == {path: (status, location) for path, (_, status, location) in REDIRECTS.items()}
 
@@ -365,32 +367,32 @@ REWRITES = {
 }
 
 
-def test_a_rewrite_changes_the_host_and_path_that_the_service_sees(site: Site):
+def test_a_rewrite_changes_the_host_and_path_that_the_service_sees(shared: SharedMesh):
     full = {"path": {"type": "ReplaceFullPath", "replaceFullPath": "/new"}}
     by_expression = rule(expression("/by/[a-z]+"), filters=[{"type": "URLRewrite", "urlRewrite": full}])
     rules = (filtered(path, "URLRewrite", said) for path, (said, *_) in REWRITES.items())
-    site.has(route(by_expression, *rules))
+    shared.apply_only(route(by_expression, *rules))
     seen = {}
     for path, (_, asked, *_) in REWRITES.items():
-        answer = site.get("backend", asked, host="shop.test").json
+        answer = shared.get("backend", asked, host="shop.test").json
         seen[path] = answer["headers"]["host"], answer["path"]
     assert seen == {path: (host, wanted) for path, (_, _, host, wanted) in REWRITES.items()}
-    assert site.get("backend", "/by/expression?a=1").json["path"] == "/new?a=1"
+    assert shared.get("backend", "/by/expression?a=1").json["path"] == "/new?a=1"
 
 
-def test_a_direct_response_is_the_proxys_own(site: Site):
-    (site.directory / "page.txt").write_text("said by a file")
+def test_a_direct_response_is_the_proxys_own(shared: SharedMesh):
+    (shared.directory / "page.txt").write_text("said by a file")
     raw = b"\x00said \xff by bytes"
     bodies = {
         "/string": {"inlineString": "said by a string"},
         "/bytes": {"inlineBytes": base64.b64encode(raw).decode()},
-        "/file": {"filename": str(site.directory / "page.txt")},
+        "/file": {"filename": str(shared.directory / "page.txt")},
         "/environment": {"environmentVariable": "KOGUMA_TEST_GREETING"},
         "/nothing": None,
     }
     asked = {path: {"status": 418} | ({"body": body} if body else {}) for path, body in bodies.items()}
-    site.has(route(*(filtered(path, "DirectResponse", said) for path, said in asked.items())))
-    answers = {path: site.get("backend", path) for path in bodies}
+    shared.apply_only(route(*(filtered(path, "DirectResponse", said) for path, said in asked.items())))
+    answers = {path: shared.get("backend", path) for path in bodies}
     assert {path: (answer.status, answer.body) for path, answer in answers.items()} == {
         "/string": (418, b"said by a string"),
         "/bytes": (418, raw),
@@ -398,7 +400,7 @@ def test_a_direct_response_is_the_proxys_own(site: Site):
         "/environment": (418, GREETING.encode()),
         "/nothing": (418, b""),
     }
-    assert not any(site.seen(service, path) for service in site.services for path in bodies)
+    assert not any(shared.seen(service, path) for service in shared.services for path in bodies)
 
 
 def to(kind: str, name: str, weight: int | None = None, **more: Any) -> Mapping[str, Any]:
@@ -428,10 +430,10 @@ SPLITS = {
 }
 
 
-def test_weights_are_the_shares_of_requests_that_backends_get(site: Site):
-    site.has(route(*(rule(path=path, backends=backends) for path, (backends, _) in SPLITS.items())))
+def test_weights_are_the_shares_of_requests_that_backends_get(shared: SharedMesh):
+    shared.apply_only(route(*(rule(path=path, backends=backends) for path, (backends, _) in SPLITS.items())))
     for path, (_, shares) in SPLITS.items():
-        counts = site.many("backend", path, N_REQUESTS)
+        counts = shared.many("backend", path, N_REQUESTS)
         assert set(counts) == set(shares), path
         for name, share in shares.items():
             bound = N_SIGMAS * (N_REQUESTS * share * (1 - share)) ** 0.5
@@ -460,13 +462,13 @@ CERTAIN = {
 }
 
 
-def test_backends_that_lead_somewhere_get_all_requests_and_others_fail(site: Site):
-    site.has(route(*(rule(path=path, backends=backends) for path, (backends, _) in CERTAIN.items())))
-    answered = {path: set(site.many("backend", path, 20)) for path in CERTAIN}
+def test_backends_that_lead_somewhere_get_all_requests_and_others_fail(shared: SharedMesh):
+    shared.apply_only(route(*(rule(path=path, backends=backends) for path, (backends, _) in CERTAIN.items())))
+    answered = {path: set(shared.many("backend", path, 20)) for path in CERTAIN}
     assert answered == {path: wanted for path, (_, wanted) in CERTAIN.items()}
 
 
-def test_rules_with_equal_matches_are_one_rule_of_which_each_policy_sets_its_part(site: Site):
+def test_rules_with_equal_matches_are_one_rule_of_which_each_policy_sets_its_part(shared: SharedMesh):
     owner = route(
         rule(path="/v1", backends=[subset("v1")]), rule(path="/v2", backends=[subset("v2")]), name="owner"
     )
@@ -475,34 +477,34 @@ def test_rules_with_equal_matches_are_one_rule_of_which_each_policy_sets_its_par
     top = {"targetRef": {"kind": "Dataplane", "labels": {"kuma.io/workload": "web"}}}
     of_nobody = route(rule(path="/v1", backends=[to("MeshService", "nobody")]), name="of-nobody")
     elsewhere = {"targetRef": {"kind": "Dataplane", "name": "node-2"}}
-    site.has(
+    shared.apply_only(
         owner,
         {**consumer, "spec": {**top, **consumer["spec"]}},
         {**of_nobody, "spec": {**elsewhere, **of_nobody["spec"]}},
     )
-    second = site.get("backend", "/v2").json
-    assert site.get("backend", "/v1").json["name"] == "other"
+    second = shared.get("backend", "/v2").json
+    assert shared.get("backend", "/v1").json["name"] == "other"
     assert (second["name"], second["headers"].get("x-rule")) == ("backend-v2", "consumer")
     emptied = route(rule(path="/v1", backends=[]), name="consumer")
-    site.has(owner, {**emptied, "spec": {**top, **emptied["spec"]}})
-    assert set(site.many("backend", "/v1", 10)) == {"backend-v1", "backend-v2"}
-    assert set(site.many("backend", "/v2", 10)) == {"backend-v2"}
+    shared.apply_only(owner, {**emptied, "spec": {**top, **emptied["spec"]}})
+    assert set(shared.many("backend", "/v1", 10)) == {"backend-v1", "backend-v2"}
+    assert set(shared.many("backend", "/v2", 10)) == {"backend-v2"}
 
 
-def test_a_service_of_the_mesh_keeps_the_requests_host_beside_one_of_the_outside(site: Site):
-    site.has(
+def test_a_service_of_the_mesh_keeps_the_requests_host_beside_one_of_the_outside(shared: SharedMesh):
+    shared.apply_only(
         route(rule(path="/", backends=[to("MeshExternalService", "outside"), to("MeshService", "other")]))
     )
     hosts = {}
     for _ in range(40):
-        answer = site.get("backend", host="shop.test").json
+        answer = shared.get("backend", host="shop.test").json
         hosts.setdefault(answer["name"], set()).add(answer["headers"]["host"])
     assert hosts.keys() == {"other", "outside"}
     assert hosts["other"] == {"shop.test"}
 
 
 @pytest.mark.parametrize("name", ["outside", "everywhere"])
-def test_a_route_may_be_about_calls_to_the_outside_and_to_several_zones(site: Site, name: str):
+def test_a_route_may_be_about_calls_to_the_outside_and_to_several_zones(shared: SharedMesh, name: str):
     kind = {"outside": "MeshExternalService", "everywhere": "MeshMultiZoneService"}[name]
     spec = {
         "to": [
@@ -512,9 +514,9 @@ def test_a_route_may_be_about_calls_to_the_outside_and_to_several_zones(site: Si
             }
         ]
     }
-    site.has({"type": "MeshHTTPRoute", "name": f"route-to-{name}", "spec": spec})
+    shared.apply_only({"type": "MeshHTTPRoute", "name": f"route-to-{name}", "spec": spec})
     own = {"outside": "outside", "everywhere": "other"}[name]
-    kept = site.get(name, "/kept").json
-    assert site.get(name, "/elsewhere").json["name"] == "backend-v2"
+    kept = shared.get(name, "/kept").json
+    assert shared.get(name, "/elsewhere").json["name"] == "backend-v2"
     assert (kept["name"], kept["headers"]["x-rule"]) == (own, "kept")
-    assert site.get(name, "/").json["name"] == own
+    assert shared.get(name, "/").json["name"] == own

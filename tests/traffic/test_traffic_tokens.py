@@ -59,7 +59,7 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
 
         revoke(mesh, first)
         restart_control_plane(mesh)
-        mesh.control_plane.says("token is revoked")
+        mesh.control_plane.wait_for_output("token is revoked")
         assert "web-1" not in mesh.proxies()
         seen = mesh.koguma("get", "proxies").stdout
         assert "web-1 (mesh default) from 127.0.0.1, " in seen
@@ -80,7 +80,7 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
         plain = tmp_path / "plain"
         plain.write_text(third)
         plain.replace(mounted / "token")
-        web.says("the token was replaced")
+        web.wait_for_output("the token was replaced")
         restart_control_plane(mesh)
         until(lambda: is_connected(mesh, "web-1"), "the proxy shows the token that was written")
         assert web.envoy_pid() == pid

@@ -18,7 +18,7 @@ import pytest
 from tests import build
 from tests.http_client import Response
 from tests.live_mesh import KOGUMA, LiveMesh, Process, Sidecar
-from tests.netns import Namespace, Network, opened
+from tests.netns import Namespace, Network, readable_by_others
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -45,8 +45,8 @@ class HubMesh(LiveMesh):
             *("--dp-host", "0.0.0.0", "--hostnames", HUB),
         )
         command = self._hub.within(KOGUMA, "cp", "run", *words)
-        self.control_plane: Process = self._network.started("cp", command, self.environment)
-        self.control_plane.says("is ready: ")
+        self.control_plane: Process = self._network.start_process("cp", command, self.environment)
+        self.control_plane.wait_for_output("is ready: ")
 
     def request(self, method: str, path: str, body: Any = None, **_: str) -> Response:
         text = "" if body is None else json.dumps(body)
@@ -67,9 +67,9 @@ class HubMesh(LiveMesh):
             *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
             *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
         )
-        first = () if uid else opened(self.directory)
+        first = () if uid else readable_by_others(self.directory)
         command = machine.within(*first, KOGUMA, "dp", "run", *words, *flags, uid=uid)
-        sidecar = self._network.started(name, command, self.environment, Sidecar)
+        sidecar = self._network.start_process(name, command, self.environment, Sidecar)
         sidecar.workdir = home / "w"
         return sidecar
 
@@ -79,17 +79,17 @@ def _service(flags: tuple[str, ...]) -> tuple[str, ...]:
     return flags[flags.index("--service") + 1 :][:1] if "--service" in flags else ()
 
 
-class Site:
+class Machines:
     """The machines, the mesh, and the two proxies."""
 
     def __init__(self, network: Network, directory: Path) -> None:
         self.hub, self.web, self.backend = (network.namespace(each) for each in ("hub", "web", "backend"))
-        network.joined(self.hub, self.web, "10.9.1", "fd09:1")
-        network.joined(self.hub, self.backend, "10.9.2", "fd09:2")
-        self.hub.serves("outside", 80)
-        self.hub.answers("outside.test", HUB, HUB)
-        self.web.asks(HUB)
-        self.backend.serves("backend", SERVED, UNDESCRIBED, UNREDIRECTED)
+        network.connect(self.hub, self.web, "10.9.1", "fd09:1")
+        network.connect(self.hub, self.backend, "10.9.2", "fd09:2")
+        self.hub.start_service("outside", 80)
+        self.hub.start_name_server("outside.test", HUB, HUB)
+        self.web.use_name_servers(HUB)
+        self.backend.start_service("backend", SERVED, UNDESCRIBED, UNREDIRECTED)
         self.mesh = HubMesh(directory, network, self.hub)
 
     def start(self) -> None:
@@ -103,17 +103,17 @@ class Site:
         web = ("--service", "web", "--address", WEB, "--user", str(PROXY))
         self.caller = self.mesh.proxy(self.web, "web-1", *web, uid=0)
         for each in (self.callee, self.caller):
-            each.says("is ready")
+            each.wait_for_output("is ready")
         until(lambda: self.web.get(BY_NAME, SERVED).status == 200, "backend answers by its name")
 
     @contextlib.contextmanager
-    def mesh_says(self, **spec: Any) -> Iterator[None]:
+    def with_mesh(self, **spec: Any) -> Iterator[None]:
         """What the Mesh says while the block runs."""
-        self.mesh.changed({"type": "Mesh", "name": "default", **spec})
+        self.mesh.apply_and_wait({"type": "Mesh", "name": "default", **spec})
         try:
             yield
         finally:
-            self.mesh.changed({"type": "Mesh", "name": "default"})
+            self.mesh.apply_and_wait({"type": "Mesh", "name": "default"})
 
     def passed(self, sidecar: Sidecar, name: str) -> int:
         """How many connections went where nobody described them."""
@@ -122,16 +122,16 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     directory = tmp_path_factory.mktemp("transparent")
     with Network(directory) as network:
-        made = Site(network, directory / "mesh")
+        made = Machines(network, directory / "mesh")
         made.start()
         yield made
 
 
-def test_a_proxy_that_root_starts_becomes_its_user_with_its_envoy(site: Site):
-    for pid in (site.caller.pid, site.caller.envoy_pid()):
+def test_a_proxy_that_root_starts_becomes_its_user_with_its_envoy(machines: Machines):
+    for pid in (machines.caller.pid, machines.caller.envoy_pid()):
         status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         assert status["Uid"].split() == [str(PROXY)] * 4
         assert status["Gid"].split() == [str(PROXY)] * 4
@@ -139,123 +139,127 @@ def test_a_proxy_that_root_starts_becomes_its_user_with_its_envoy(site: Site):
         assert (int(status["CapEff"], 16), int(status["CapPrm"], 16)) == (0, 0)
 
 
-def test_a_service_is_called_by_its_name(site: Site):
-    answer = site.web.get(BY_NAME, SERVED)
+def test_a_service_is_called_by_its_name(machines: Machines):
+    answer = machines.web.get(BY_NAME, SERVED)
     assert answer.json["name"] == "backend"
     assert answer.json["peer"] == "127.0.0.6", "its own proxy calls it"
     assert answer.headers["server"] == "envoy"
-    address = site.web.resolved(BY_NAME)
+    address = machines.web.resolve(BY_NAME)
     assert address.startswith("241.")
-    assert site.web.get(address, SERVED).json["name"] == "backend"
+    assert machines.web.get(address, SERVED).json["name"] == "backend"
 
 
-def test_a_service_is_called_by_the_name_of_its_tag(site: Site):
-    assert site.web.resolved(BY_TAG) == site.web.resolved(BY_NAME)
-    assert site.web.get(BY_TAG, SERVED).json["name"] == "backend"
-    assert site.web.get(BY_TAG, 80).json["name"] == "backend", "as in Kuma 2.13, whatever port it has"
-    with site.mesh_says(meshServices={"mode": "Exclusive"}):
-        until(lambda: site.web.resolved(BY_TAG) == "", "tags have no names any more")
-        assert site.web.get(BY_NAME, SERVED).json["name"] == "backend"
+def test_a_service_is_called_by_the_name_of_its_tag(machines: Machines):
+    assert machines.web.resolve(BY_TAG) == machines.web.resolve(BY_NAME)
+    assert machines.web.get(BY_TAG, SERVED).json["name"] == "backend"
+    assert machines.web.get(BY_TAG, 80).json["name"] == "backend", "as in Kuma 2.13, whatever port it has"
+    with machines.with_mesh(meshServices={"mode": "Exclusive"}):
+        until(lambda: machines.web.resolve(BY_TAG) == "", "tags have no names any more")
+        assert machines.web.get(BY_NAME, SERVED).json["name"] == "backend"
 
 
-def test_names_of_others_are_asked_of_the_machines_own_name_server(site: Site):
-    assert site.web.resolved("outside.test") == HUB
-    assert site.web.resolved("nowhere.test") == ""
-    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
-    assert site.web.get("outside.test", 80).json["name"] == "outside"
-    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before + 1
+def test_names_of_others_are_asked_of_the_machines_own_name_server(machines: Machines):
+    assert machines.web.resolve("outside.test") == HUB
+    assert machines.web.resolve("nowhere.test") == ""
+    before = machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4")
+    assert machines.web.get("outside.test", 80).json["name"] == "outside"
+    assert machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4") == before + 1
 
 
-def test_what_the_mesh_does_not_know_is_reached_over_ipv6_too(site: Site):
-    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv6")
-    assert site.web.get(HUB6, 80).json["name"] == "outside"
-    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv6") == before + 1
+def test_what_the_mesh_does_not_know_is_reached_over_ipv6_too(machines: Machines):
+    before = machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv6")
+    assert machines.web.get(HUB6, 80).json["name"] == "outside"
+    assert machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv6") == before + 1
 
 
-def test_an_excluded_users_calls_do_not_meet_the_proxy(site: Site):
-    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
-    assert site.web.get(HUB, 80, uid=EXCLUDED).json["name"] == "outside"
-    assert site.web.resolved(BY_NAME, uid=EXCLUDED) == ""
-    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before
+def test_an_excluded_users_calls_do_not_meet_the_proxy(machines: Machines):
+    before = machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4")
+    assert machines.web.get(HUB, 80, uid=EXCLUDED).json["name"] == "outside"
+    assert machines.web.resolve(BY_NAME, uid=EXCLUDED) == ""
+    assert machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4") == before
 
 
-def test_who_is_no_proxy_calls_a_service_without_mtls(site: Site):
-    described = site.hub.get(BACKEND, SERVED)
+def test_who_is_no_proxy_calls_a_service_without_mtls(machines: Machines):
+    described = machines.hub.get(BACKEND, SERVED)
     assert (described.json["peer"], described.headers["server"]) == ("127.0.0.6", "envoy")
-    before = site.passed(site.callee, "_kuma_passthrough_inbound_ipv4")
-    assert site.hub.get(BACKEND, UNDESCRIBED).json["peer"] == "127.0.0.6"
-    assert site.passed(site.callee, "_kuma_passthrough_inbound_ipv4") == before + 1
-    assert site.hub.get(BACKEND6, UNDESCRIBED).json["peer"] == "::6"
-    assert site.hub.get(BACKEND, UNREDIRECTED).json["peer"] == "10.9.2.1", (
+    before = machines.passed(machines.callee, "_kuma_passthrough_inbound_ipv4")
+    assert machines.hub.get(BACKEND, UNDESCRIBED).json["peer"] == "127.0.0.6"
+    assert machines.passed(machines.callee, "_kuma_passthrough_inbound_ipv4") == before + 1
+    assert machines.hub.get(BACKEND6, UNDESCRIBED).json["peer"] == "::6"
+    assert machines.hub.get(BACKEND, UNREDIRECTED).json["peer"] == "10.9.2.1", (
         "an excluded port is not redirected"
     )
 
 
-def test_a_service_that_calls_itself_does_so_directly(site: Site):
-    assert site.backend.get(BACKEND, SERVED).json["peer"] == BACKEND
-    assert site.backend.get("127.0.0.1", SERVED).json["peer"] == "127.0.0.1"
+def test_a_service_that_calls_itself_does_so_directly(machines: Machines):
+    assert machines.backend.get(BACKEND, SERVED).json["peer"] == BACKEND
+    assert machines.backend.get("127.0.0.1", SERVED).json["peer"] == "127.0.0.1"
 
 
-def test_a_service_that_is_called_by_its_own_name_gets_the_call_as_from_others(site: Site):
-    answer = site.backend.get(site.web.resolved(BY_NAME), SERVED)
+def test_a_service_that_is_called_by_its_own_name_gets_the_call_as_from_others(machines: Machines):
+    answer = machines.backend.get(machines.web.resolve(BY_NAME), SERVED)
     assert (answer.json["peer"], answer.headers["server"]) == ("127.0.0.6", "envoy")
 
 
 @pytest.mark.parametrize("port", [15001, 15006])
-def test_a_call_to_the_redirection_itself_is_closed_and_does_not_go_in_circles(site: Site, port: int):
-    opened = r"^listener\._kuma_passthrough_[a-z]+_ipv4\.downstream_cx_total$"
-    before = sum(site.callee.stats(opened).values())
-    assert site.hub.get(BACKEND, port).text == "closed"
-    assert site.backend.get("127.0.0.1", port).text == "closed"
-    assert sum(site.callee.stats(opened).values()) == before + 2
+def test_a_call_to_the_redirection_itself_is_closed_and_does_not_go_in_circles(machines: Machines, port: int):
+    connections = r"^listener\._kuma_passthrough_[a-z]+_ipv4\.downstream_cx_total$"
+    before = sum(machines.callee.stats(connections).values())
+    assert machines.hub.get(BACKEND, port).text == "closed"
+    assert machines.backend.get("127.0.0.1", port).text == "closed"
+    assert sum(machines.callee.stats(connections).values()) == before + 2
 
 
-def test_with_strict_mtls_nobody_gets_around_it(site: Site):
-    site.mesh.apply(build.allow_all("everybody"))
-    with site.mesh_says(**STRICT):
+def test_with_strict_mtls_nobody_gets_around_it(machines: Machines):
+    machines.mesh.apply(build.allow_all("everybody"))
+    with machines.with_mesh(**STRICT):
         until(
-            lambda: site.web.get(BY_NAME, SERVED).status == 200, "proxies call each other with certificates"
+            lambda: machines.web.get(BY_NAME, SERVED).status == 200,
+            "proxies call each other with certificates",
         )
         tried = {
-            "described": site.hub.get(BACKEND, SERVED),
-            "undescribed": site.hub.get(BACKEND, UNDESCRIBED),
-            "described, IPv6": site.hub.get(BACKEND6, SERVED),
-            "undescribed, IPv6": site.hub.get(BACKEND6, UNDESCRIBED),
+            "described": machines.hub.get(BACKEND, SERVED),
+            "undescribed": machines.hub.get(BACKEND, UNDESCRIBED),
+            "described, IPv6": machines.hub.get(BACKEND6, SERVED),
+            "undescribed, IPv6": machines.hub.get(BACKEND6, UNDESCRIBED),
         }
         assert {name: answer.text for name, answer in tried.items()} == dict.fromkeys(tried, "closed")
-        assert site.hub.get(BACKEND, UNREDIRECTED).status == 200, "what is not redirected is not guarded"
-        assert site.web.get(HUB, 80).json["name"] == "outside"
-    until(lambda: site.hub.get(BACKEND, UNDESCRIBED).status == 200, "without mTLS it is called again")
+        assert machines.hub.get(BACKEND, UNREDIRECTED).status == 200, "what is not redirected is not guarded"
+        assert machines.web.get(HUB, 80).json["name"] == "outside"
+    until(lambda: machines.hub.get(BACKEND, UNDESCRIBED).status == 200, "without mTLS it is called again")
 
 
-def test_a_strict_port_of_a_permissive_mesh_is_strict_by_every_address(site: Site):
+def test_a_strict_port_of_a_permissive_mesh_is_strict_by_every_address(machines: Machines):
     here = {"targetRef": {"kind": "Mesh"}, "rules": [{"default": {"mode": "Strict"}}]}
-    site.mesh.apply({"type": "MeshTLS", "name": "strict", "spec": here})
+    machines.mesh.apply({"type": "MeshTLS", "name": "strict", "spec": here})
     (backend,) = STRICT["mtls"]["backends"]
-    with site.mesh_says(mtls={**STRICT["mtls"], "backends": [{**backend, "mode": "PERMISSIVE"}]}):
+    with machines.with_mesh(mtls={**STRICT["mtls"], "backends": [{**backend, "mode": "PERMISSIVE"}]}):
         until(
-            lambda: site.web.get(BY_NAME, SERVED).status == 200, "proxies call each other with certificates"
+            lambda: machines.web.get(BY_NAME, SERVED).status == 200,
+            "proxies call each other with certificates",
         )
-        tried = [site.hub.get(host, SERVED).text for host in (BACKEND, BACKEND6)]
+        tried = [machines.hub.get(host, SERVED).text for host in (BACKEND, BACKEND6)]
         assert tried == ["closed"] * 2
-        assert site.hub.get(BACKEND6, UNDESCRIBED).status == 200
-    site.mesh.gone("meshtlses", "strict")
-    assert site.hub.get(BACKEND6, SERVED).status == 200
+        assert machines.hub.get(BACKEND6, UNDESCRIBED).status == 200
+    machines.mesh.delete_and_wait("meshtlses", "strict")
+    assert machines.hub.get(BACKEND6, SERVED).status == 200
 
 
-def test_a_mesh_may_keep_its_services_from_calling_what_it_does_not_know(site: Site):
-    with site.mesh_says(networking={"outbound": {"passthrough": False}}):
-        tried = [site.web.get(host, 80).text for host in (HUB, HUB6, "outside.test")]
+def test_a_mesh_may_keep_its_services_from_calling_what_it_does_not_know(machines: Machines):
+    with machines.with_mesh(networking={"outbound": {"passthrough": False}}):
+        tried = [machines.web.get(host, 80).text for host in (HUB, HUB6, "outside.test")]
         assert tried == ["closed"] * 3
-        assert site.web.get(BY_NAME, SERVED).status == 200
-    assert site.web.get(HUB, 80).json["name"] == "outside"
+        assert machines.web.get(BY_NAME, SERVED).status == 200
+    assert machines.web.get(HUB, 80).json["name"] == "outside"
 
 
-def test_without_the_redirection_all_is_as_before(site: Site):
-    site.web.run(KOGUMA, "dp", "uninstall", "transparent-proxy")
-    before = site.passed(site.caller, "_kuma_passthrough_outbound_ipv4")
-    assert site.web.resolved(BY_NAME) == ""
-    assert site.web.get(HUB, 80).json["name"] == "outside"
-    assert site.passed(site.caller, "_kuma_passthrough_outbound_ipv4") == before
-    site.web.run(KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY), "--backend", "iptables")
-    assert site.web.get(BY_NAME, SERVED).json["name"] == "backend"
+def test_without_the_redirection_all_is_as_before(machines: Machines):
+    machines.web.run(KOGUMA, "dp", "uninstall", "transparent-proxy")
+    before = machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4")
+    assert machines.web.resolve(BY_NAME) == ""
+    assert machines.web.get(HUB, 80).json["name"] == "outside"
+    assert machines.passed(machines.caller, "_kuma_passthrough_outbound_ipv4") == before
+    machines.web.run(
+        KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY), "--backend", "iptables"
+    )
+    assert machines.web.get(BY_NAME, SERVED).json["name"] == "backend"

@@ -1,6 +1,6 @@
 """Load from a process of its own: keep-alive connections, and a new connection for every request, at once.
 
-Run as `python -m tests.traffic.loader PORT AT_LEAST`; after SIGTERM it ends, once it has made so many
+Run as `python -m tests.traffic.load_generator PORT AT_LEAST`; after SIGTERM it ends, once it has made so many
 requests, and prints how often each answer came.
 """
 

@@ -27,7 +27,7 @@ REQUESTS = {
 }
 
 
-class Lines:
+class LineCollector:
     """A collector of lines over TCP, which can go away and come back on its port."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Lines:
         self._open.clear()
 
 
-class Otlp:
+class OtlpCollector:
     """A collector of OpenTelemetry data over gRPC; what came stands in `logs`, `traces` and `metrics`."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Page(_Server):
+class MetricsPage(_Server):
     """An application that gives its own metrics."""
 
     def __init__(self, text: str) -> None:
@@ -151,7 +151,7 @@ class Page(_Server):
         super().__init__(Handler)
 
 
-class Posts(_Server):
+class HttpCollector(_Server):
     """A collector over HTTP: the path and body of each request, also of one whose length is not known."""
 
     def __init__(self) -> None:
