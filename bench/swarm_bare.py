@@ -61,7 +61,7 @@ class Bare:
 
 async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     """Listen on a free port until killed."""
-    garbage_collection.keep_no_large()
+    garbage_collection.release_large_blocks()
     bare = Bare(folder)
     server = grpc.aio.server(options=grpc_options(XdsLimits()))
     handler = grpc.stream_stream_rpc_method_handler(bare.serve)
@@ -77,7 +77,7 @@ async def run(folder: Path, pair: tuple[bytes, bytes] | None) -> None:
     gc.freeze()  # as the control plane does
     print(f"ready: http://127.0.0.1:{port}", flush=True)
     # This as well: what streams need is compared, not what is left over.
-    await asyncio.gather(garbage_collection.give_back(), asyncio.Event().wait())
+    await asyncio.gather(garbage_collection.return_free_memory(), asyncio.Event().wait())
 
 
 def main(folder: str, certificate: str = "", key: str = "") -> None:

@@ -534,7 +534,7 @@ def test_a_ca_in_files_is_looked_at_again(tmp_path):
     write(MADE["b"])
     assert shown(house.of("web")) == "a < a"
     house.now = house.certificates.due()
-    assert house.now == START + HOUR + certificates.FILES_LOOK
+    assert house.now == START + HOUR + certificates.FILES_INTERVAL
     assert house.told() == ["web"]
     assert shown(house.of("web")) == "a < ab"
 

@@ -21,8 +21,8 @@ async def _resident_after(seconds: float, wanted_mib: float) -> float:
 
 
 async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "_LOOK_SECONDS", 0.5)
-    giving = asyncio.create_task(garbage_collection.give_back())
+    monkeypatch.setattr(garbage_collection, "_INTERVAL_SECONDS", 0.5)
+    giving = asyncio.create_task(garbage_collection.return_free_memory())
     await asyncio.sleep(0)
     blocks = [b"x" * 20_000 for _ in range(5_000)]  # too large for Python's pools, too small to be mapped
     pins = blocks[49::50]  # the last one among them, so that the heap cannot simply shrink
@@ -39,8 +39,8 @@ async def test_free_memory_goes_back_to_the_system(monkeypatch: pytest.MonkeyPat
 async def test_memory_that_is_free_only_after_a_look_goes_back_at_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage_collection, "_LOOK_SECONDS", 0.3)
-    giving = asyncio.create_task(garbage_collection.give_back())
+    monkeypatch.setattr(garbage_collection, "_INTERVAL_SECONDS", 0.3)
+    giving = asyncio.create_task(garbage_collection.return_free_memory())
     await asyncio.sleep(0)
     blocks = [b"x" * 20_000 for _ in range(5_000)]
     pins = blocks[49::50]
@@ -55,6 +55,6 @@ async def test_memory_that_is_free_only_after_a_look_goes_back_at_the_next(
 
 async def test_where_the_system_does_not_tell_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "_PAGES", Path("/nonexistent"))
-    giving = asyncio.create_task(garbage_collection.give_back())
+    giving = asyncio.create_task(garbage_collection.return_free_memory())
     await asyncio.wait({giving}, timeout=1)
     assert giving.done()

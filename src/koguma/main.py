@@ -60,8 +60,8 @@ async def serve(settings: Settings) -> int:
 def run(settings: Settings) -> int:
     """Run a control plane in this process; the exit code says how it ended."""
     logs.configure(settings.log_level, settings.log_format)
-    garbage_collection.look_seldom()
-    garbage_collection.keep_no_large()
+    garbage_collection.defer()
+    garbage_collection.release_large_blocks()
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415 - only where it is installed

@@ -124,4 +124,4 @@ def test_each_reason_has_its_next_step(refused, error, reason, hint):
 
 def test_a_control_plane_that_cannot_serve_now_has_refused_nobody(refused):
     refused.refuse("xds", "shop", "web-1", "", Unavailable("the store is away"))
-    assert (len(refused), refused.knocks) == (0, 0)
+    assert (len(refused), refused.n_attempts) == (0, 0)

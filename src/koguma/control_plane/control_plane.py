@@ -127,7 +127,9 @@ class ControlPlane:
         self._run("housekeeping", Housekeeper(context).run)
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
-        self._tasks.append(self.background.forever("free memory", garbage_collection.give_back, may_end=True))
+        self._tasks.append(
+            self.background.forever("free memory", garbage_collection.return_free_memory, may_end=True)
+        )
         if not context.control_plane.is_global:
             self._services = ServiceGenerator(context, now, _span(self.settings.service_grace))
             self._run("service generator", self._services.run)

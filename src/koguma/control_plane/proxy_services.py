@@ -26,7 +26,7 @@ from koguma.envoy.encode import Encoder
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
-from koguma.fleet.probing import Probing
+from koguma.fleet.probing import HealthGate
 from koguma.identity import certificate_facts
 from koguma.model import duration
 from koguma.model.errors import KogumaError
@@ -63,7 +63,7 @@ class ProxyServices:
         self._context = context
         self._engine = engine
         self._gate = ProxyGate(context, keys, clock, identity_from_token=settings.identity_from_token)
-        self.hds_gate = Probing(context, self._gate)
+        self.hds_gate = HealthGate(context, self._gate)
         self._settings = settings
         self._clock = clock
         self._certificates = Certificates(lambda: context.state, clock)
@@ -176,7 +176,7 @@ class ProxyServices:
 
     def refused_as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The proxies that were not let in, as the API returns them."""
-        return self.fleet.refused_proxies.shown(mesh) if self.fleet else iter(())
+        return self.fleet.refused_proxies.as_json(mesh) if self.fleet else iter(())
 
     def checks(self) -> Iterator[Check]:
         """What an operator should know."""
@@ -207,7 +207,7 @@ class ProxyServices:
         text = "Rounds of working out what changed that failed."
         yield "koguma_push_rounds_failed", text, "counter", failed
         if self.fleet is not None:
-            yield from self.fleet.refused_proxies.numbers()
+            yield from self.fleet.refused_proxies.gauges()
         if self.prover is not None:
             yield from proxy_checks.proof_gauges(self.prover)
 

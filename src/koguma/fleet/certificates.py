@@ -1,9 +1,9 @@
-"""Certificates: gives every connected proxy its certificate and the CAs to trust, and renews them in time.
+"""Certificates: the certificate of every connected proxy, the CAs that it trusts, and their renewal.
 
-What a proxy is given stays the same, byte for byte, until something about it changes: who the proxy is, the
-CA, how long certificates are valid, or its epoch (`leaves`). Which CA issues and which are trusted is decided
-by a latch (`rotation`), which hears from the proxies what they have taken. The keys of proxies live here in
-memory and nowhere else; a control plane that restarts makes new ones. All of this is for one thread.
+A proxy's secrets stay the same, byte for byte, until something about them changes: its identity, the CA, how
+long certificates are valid, or its epoch (`leaves`). Which CA issues and which are trusted is decided by a
+latch (`rotation`) from what proxies have acknowledged. The keys of proxies are kept in memory only; a control
+plane that restarts makes new ones. Not thread-safe: everything runs on the event loop.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from koguma.identity.sds import Secret, Secrets, identity_name, trust_name
 from koguma.model.resource import Key, Resource
 from koguma.store.state import State
 
-FILES_LOOK: Final = timedelta(seconds=30)  # nobody tells when a file with a CA changes
-CHANGED_MAX: Final = 128  # told at a time, since a certificate takes half a millisecond to make
-BUNDLES_MAX: Final = 32  # an answer about a bundle that is older than this is not understood
-_NO_CAS: Final[frozenset[str]] = frozenset()  # Python makes a new one each time, of 200 bytes
+FILES_INTERVAL: Final = timedelta(seconds=30)  # a file with a CA is read again, since it is not watched
+CHANGED_MAX: Final = 128  # at a time, since making a certificate takes half a millisecond
+BUNDLES_MAX: Final = 32  # an ACK of an older bundle than these cannot be attributed
+_NO_CAS: Final[frozenset[str]] = frozenset()  # shared: an empty frozenset takes 200 bytes
 
 _log = structlog.get_logger("koguma.certificates")
 
@@ -40,7 +40,7 @@ class Certificates:
     def __init__(self, state: Callable[[], State], clock: Callable[[], datetime]) -> None:
         self._state = state
         self._clock = clock
-        self._meshes: dict[str, _Mesh] = {}
+        self._meshes: dict[str, _MeshCas] = {}
 
     def of(self, key: Key, uris: tuple[str, ...]) -> Secrets | None:
         """What the proxy that these URIs name is to have now; None where its mesh has mTLS off.
@@ -48,31 +48,31 @@ class Certificates:
         It counts as connected until it is forgotten.
         """
         now = self._clock()
-        return self._looked(key.mesh, now).secrets(key, uris, now)
+        return self._updated(key.mesh, now).secrets(key, uris, now)
 
     def acked(self, key: Key, secret_name: str, version: str) -> bool:
-        """Hear that a proxy has taken a secret; says whether others have `changed` now because of it."""
+        """A proxy has acknowledged a secret; returns whether others have `changed` because of it."""
         mesh = self._meshes.get(key.mesh)
-        return mesh is not None and mesh.heard(key, secret_name, version) and self._moved(mesh)
+        return mesh is not None and mesh.acked(key, secret_name, version) and self._rotated(mesh)
 
     def forget(self, key: Key) -> bool:
-        """Hear that a proxy has left; says whether others have `changed` now because of it."""
+        """A proxy has disconnected; returns whether others have `changed` because of it."""
         mesh = self._meshes.get(key.mesh)
-        if mesh is None or not mesh.forgot(key):
+        if mesh is None or not mesh.remove(key):
             return False
-        moved = self._moved(mesh)
+        rotated = self._rotated(mesh)
         self._drop_if_gone(mesh)
-        return moved
+        return rotated
 
     def changed(self) -> tuple[Key, ...]:
-        """Proxies for which `of` has something new; each is told once, until it is asked for.
+        """Proxies for which `of` has something new; each is returned once, until it is asked for.
 
         Not more than `CHANGED_MAX` at a time; where there are more, it is `due` again at once.
         """
         now = self._clock()
         found: list[Key] = []
         for name in list(self._meshes):
-            mesh = self._looked(name, now)
+            mesh = self._updated(name, now)
             found += mesh.changed(now, CHANGED_MAX - len(found))
             self._drop_if_gone(mesh)
         return tuple(found)
@@ -82,70 +82,70 @@ class Certificates:
         return min((at for mesh in self._meshes.values() for at in mesh.moments()), default=None)
 
     def certified(self) -> frozenset[Key]:
-        """The proxies that said that they have taken a certificate, and whose certificate still holds."""
+        """The proxies that have acknowledged a certificate which is still valid."""
         now = self._clock()
         return frozenset(key for mesh in self._meshes.values() for key in mesh.certified(now))
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with the CAs of all meshes that have mTLS on."""
         now = self._clock()
-        found = (self._looked(mesh.name, now).problems(now) for mesh in self._state().listed("Mesh"))
+        found = (self._updated(mesh.name, now).problems(now) for mesh in self._state().listed("Mesh"))
         return tuple(problem for each in found for problem in each)
 
-    def _looked(self, name: str, now: datetime) -> "_Mesh":
-        """A mesh, in step with what is stored."""
+    def _updated(self, name: str, now: datetime) -> "_MeshCas":
+        """The CAs of a mesh, as new as the store."""
         mesh = self._meshes.get(name)
         if mesh is None:
-            mesh = self._meshes[name] = _Mesh(name)
+            mesh = self._meshes[name] = _MeshCas(name)
         state = self._state()
-        if mesh.revision != state.revision or (mesh.look_at is not None and mesh.look_at <= now):
-            mesh.look(state, now)
+        if mesh.revision != state.revision or (mesh.update_at is not None and mesh.update_at <= now):
+            mesh.update(state, now)
         return mesh
 
-    def _moved(self, mesh: "_Mesh") -> bool:
+    def _rotated(self, mesh: "_MeshCas") -> bool:
         before = mesh.generation
-        mesh.look(self._state(), self._clock())
+        mesh.update(self._state(), self._clock())
         return mesh.generation != before
 
-    def _drop_if_gone(self, mesh: "_Mesh") -> None:
+    def _drop_if_gone(self, mesh: "_MeshCas") -> None:
         if mesh.is_gone:
             self._meshes.pop(mesh.name)
 
 
-class _Proxy:
-    """A connected proxy: what it was given, and what it said that it has taken."""
+class _ProxySecrets:
+    """A connected proxy: the secrets that it was given, and what it has acknowledged of them."""
 
-    __slots__ = ("generation", "is_told", "leaf", "leaves", "renewal", "secrets", "trusts", "uris")
+    __slots__ = ("generation", "is_announced", "leaf", "leaves", "renewal", "secrets", "trusts", "uris")
 
     def __init__(self) -> None:
         self.uris: tuple[str, ...] = ()
-        self.generation = -1  # that of the mesh when it was last given something
+        self.generation = -1  # of the mesh, when its secrets were last made
         self.secrets: Secrets | None = None
         self.renewal: datetime | None = None
-        self.is_told = False  # that there is something new for it
+        self.is_announced = False  # `changed` has returned it
         self.trusts = _NO_CAS
-        self.leaf = ""  # the version that it said it has taken
-        self.leaves: dict[str, tuple[str, datetime]] = {}  # those that it may show: CA and end, by version
+        self.leaf = ""  # the version that it has acknowledged
+        self.leaves: dict[str, tuple[str, datetime]] = {}  # it may present: CA, expiry, by version
 
 
-class _Mesh:
-    """The CAs of a mesh and the proxies that need them. `generation` counts what concerns all of these."""
+class _MeshCas:
+    """The CAs of a mesh and the proxies that need them; `generation` counts changes for all of those."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.revision = -1  # of the store, when it was last looked at
-        self.look_at: datetime | None = None
+        self.update_at: datetime | None = None
         self.generation = 0
-        self._told_generation = 0
+        self._announced_generation = 0
         self._renewal: datetime | None = None  # no proxy needs one before
         self._backends: Backends | None = None  # None: there is no such mesh
         self._is_on = False
-        self._wanted = ""  # the CA that is to issue
+        self._next_issuer = ""  # the CA that is to issue
         self._decided = Rotation()
         self._authorities: dict[str, Authority] = {}  # all that are trusted, by id
         self._trust: Secret | None = None
         self._bundles: dict[str, frozenset[str]] = {}  # what was in each, by version
-        self._proxies: dict[Key, _Proxy] = {}
+        self._proxies: dict[Key, _ProxySecrets] = {}
         self._n_trusting: Counter[str] = Counter()
         self._n_showing: Counter[str] = Counter()
         self._logged: frozenset[Problem] = frozenset()
@@ -157,20 +157,20 @@ class _Mesh:
 
     # What is stored.
 
-    def look(self, state: State, now: datetime) -> None:
-        """Take what is stored now, and decide what follows."""
+    def update(self, state: State, now: datetime) -> None:
+        """Read what is stored now, and decide what follows."""
         self.revision = state.revision
         resource = state.get(Key("Mesh", "", "", "", self.name))
         self._read(resource, lambda name: state.named("Secret", self.name, name))
         self._switch(on=self._backends is not None and self._backends.enabled is not None)
-        self.look_at = None
+        self.update_at = None
         if self._backends is not None and self._is_on:
-            seen = self._seen(self._backends, now)
-            self._decide(self._backends, rotation.step(self._decided, seen), now)
+            observed = self._observed(self._backends, now)
+            self._decide(self._backends, rotation.step(self._decided, observed), now)
             self._log(frozenset(self._backends.problems(now)))
-            moments = (rotation.due(self._decided, seen), self._backends.next_date(now))
-            files = now + FILES_LOOK if self._backends.files else None
-            self.look_at = min((at for at in (*moments, files) if at is not None), default=None)
+            moments = (rotation.due(self._decided, observed), self._backends.next_date(now))
+            files = now + FILES_INTERVAL if self._backends.files else None
+            self.update_at = min((at for at in (*moments, files) if at is not None), default=None)
 
     def _read(self, resource: Resource | None, secrets: backends.Secrets) -> None:
         if resource is None:
@@ -185,12 +185,12 @@ class _Mesh:
             if was is not None and was.lifetime != self._backends.lifetime:
                 self.generation += 1
 
-    def _seen(self, found: Backends, now: datetime) -> Observed:
-        self._wanted = found.issuer(now)
+    def _observed(self, found: Backends, now: datetime) -> Observed:
+        self._next_issuer = found.issuer(now)
         return Observed(
             now=now,
             listed=frozenset(found.listed(now)),
-            wanted=self._wanted,
+            wanted=self._next_issuer,
             written=found.written,
             n_proxies=len(self._proxies),
             n_trusting=self._n_trusting,
@@ -199,7 +199,7 @@ class _Mesh:
 
     def _decide(self, found: Backends, decided: Rotation, now: datetime) -> None:
         before, self._decided = self._decided, decided
-        # A CA whose key is being replaced goes on with the one that it had.
+        # A CA whose key is being replaced goes on with the one that it last.
         listed = found.listed(now)
         usable = {ca: each for ca, each in listed.items() if each.signer or ca not in self._authorities}
         known = self._authorities | usable
@@ -227,7 +227,7 @@ class _Mesh:
             return
         self._is_on = on
         self.generation += 1
-        self._decided, self._authorities, self._trust, self._wanted = Rotation(), {}, None, ""
+        self._decided, self._authorities, self._trust, self._next_issuer = Rotation(), {}, None, ""
         self._bundles.clear()
         self._n_trusting.clear()
         self._n_showing.clear()
@@ -246,108 +246,112 @@ class _Mesh:
     # What proxies get.
 
     def secrets(self, key: Key, uris: tuple[str, ...], now: datetime) -> Secrets | None:
-        """What a proxy is to have."""
+        """The secrets of a proxy."""
         proxy = self._proxies.get(key)
         if proxy is None:
-            proxy = self._proxies[key] = _Proxy()
+            proxy = self._proxies[key] = _ProxySecrets()
         if proxy.uris != uris or self._is_stale(proxy, now):
-            proxy.uris, proxy.generation, proxy.is_told = uris, self.generation, False
-            proxy.secrets = self._made(str(key), proxy, now)
+            proxy.uris, proxy.generation, proxy.is_announced = uris, self.generation, False
+            proxy.secrets = self._new_secrets(str(key), proxy, now)
             self._renewal = min((at for at in (self._renewal, proxy.renewal) if at is not None), default=None)
         return proxy.secrets
 
-    def _is_stale(self, proxy: _Proxy, now: datetime) -> bool:
+    def _is_stale(self, proxy: _ProxySecrets, now: datetime) -> bool:
         return proxy.generation != self.generation or (proxy.renewal is not None and proxy.renewal <= now)
 
-    def _made(self, name: str, proxy: _Proxy, now: datetime) -> Secrets | None:
+    def _new_secrets(self, name: str, proxy: _ProxySecrets, now: datetime) -> Secrets | None:
         proxy.renewal = None
         if self._backends is None or not self._is_on:
             return None
-        had = proxy.secrets or Secrets(None)
+        last = proxy.secrets or Secrets(None)
         issuer, life = self._authorities.get(self._decided.issuer), self._backends.lifetime
         if issuer is None:
-            return Secrets(self._trust, had.identity, had.leaf)
+            return Secrets(self._trust, last.identity, last.leaf)
         epoch = leaves.epoch(name, life, now)
         proxy.renewal = epoch.ends
         version = _hash("identity", *proxy.uris, issuer.id, str(life), str(epoch.number))
-        if had.identity is not None and had.identity.version == version:
-            return Secrets(self._trust, had.identity, had.leaf)
+        if last.identity is not None and last.identity.version == version:
+            return Secrets(self._trust, last.identity, last.leaf)
         try:
             leaf = leaves.issue(issuer, proxy.uris, life, now)
-        except UnusableCertificate:  # it is among the problems; what the proxy has is better than nothing
-            return Secrets(self._trust, had.identity, had.leaf)
-        self._shows(proxy, version, issuer.id, leaf, now)
+        except UnusableCertificate:  # among the problems; an older certificate is better than none
+            return Secrets(self._trust, last.identity, last.leaf)
+        self._add_leaf(proxy, version, issuer.id, leaf, now)
         identity = Secret(identity_name(self.name), version, leaf.certificate, leaf.key)
         return Secrets(self._trust, identity, leaf)
 
-    def _shows(self, proxy: _Proxy, version: str, ca: str, leaf: Leaf, now: datetime) -> None:
-        """Note that a proxy may show one more certificate, and none that are over."""
+    def _add_leaf(self, proxy: _ProxySecrets, version: str, ca: str, leaf: Leaf, now: datetime) -> None:
+        """Note that a proxy may present one more certificate, and none that have expired."""
         for old in [old for old, (_, end) in proxy.leaves.items() if end <= now or old == version]:
             self._n_showing[proxy.leaves.pop(old)[0]] -= 1
         proxy.leaves[version] = ca, leaf.not_after
         self._n_showing[ca] += 1
 
-    # What proxies say.
+    # What proxies acknowledge.
 
-    def heard(self, key: Key, secret_name: str, version: str) -> bool:
-        """Note what a proxy has taken; says whether that matters to a decision."""
+    def acked(self, key: Key, secret_name: str, version: str) -> bool:
+        """A proxy has acknowledged a secret; returns whether that matters to the rotation."""
         proxy = self._proxies.get(key)
         if proxy is None:
             return False
         if secret_name == trust_name(self.name) and version in self._bundles:
-            self._trusts(proxy, self._bundles[version])
+            self._set_trusted(proxy, self._bundles[version])
         elif secret_name == identity_name(self.name) and version in proxy.leaves:
             proxy.leaf, given = version, list(proxy.leaves)
-            self._shows_no_longer(proxy, given[: given.index(version)])
+            self._drop_leaves(proxy, given[: given.index(version)])
         else:
             return False
         return self._is_undecided
 
-    def forgot(self, key: Key) -> bool:
-        """Note that a proxy is gone; says whether that matters to a decision."""
+    def remove(self, key: Key) -> bool:
+        """A proxy has disconnected; returns whether that matters to the rotation."""
         proxy = self._proxies.pop(key, None)
         if proxy is None:
             return False
-        self._trusts(proxy, _NO_CAS)
-        self._shows_no_longer(proxy, list(proxy.leaves))
+        self._set_trusted(proxy, _NO_CAS)
+        self._drop_leaves(proxy, list(proxy.leaves))
         return self._is_undecided or self.is_gone
 
     @property
     def _is_undecided(self) -> bool:
-        return not rotation.is_settled(self._decided, self._wanted)
+        return not rotation.is_settled(self._decided, self._next_issuer)
 
-    def _trusts(self, proxy: _Proxy, cas: frozenset[str]) -> None:
+    def _set_trusted(self, proxy: _ProxySecrets, cas: frozenset[str]) -> None:
         self._n_trusting.subtract(proxy.trusts)
         self._n_trusting.update(cas)
         proxy.trusts = cas
 
-    def _shows_no_longer(self, proxy: _Proxy, versions: list[str]) -> None:
+    def _drop_leaves(self, proxy: _ProxySecrets, versions: list[str]) -> None:
         for version in versions:
             self._n_showing[proxy.leaves.pop(version)[0]] -= 1
 
     # What is asked about all of them.
 
     def changed(self, now: datetime, limit: int) -> list[Key]:
-        """The proxies that are to get something else and do not know yet, up to a number."""
-        if self._told_generation == self.generation and (self._renewal is None or now < self._renewal):
+        """The proxies whose secrets have changed since they were last announced, up to a number."""
+        if self._announced_generation == self.generation and (self._renewal is None or now < self._renewal):
             return []
-        untold = ((key, p) for key, p in self._proxies.items() if not p.is_told and self._is_stale(p, now))
-        found = list(islice(untold, limit))
-        for _, proxy in found:
-            proxy.is_told = True
-        if next(untold, None) is not None:
+        stale = (
+            (key, p) for key, p in self._proxies.items() if not p.is_announced and self._is_stale(p, now)
+        )
+        announced = list(islice(stale, limit))
+        for _, proxy in announced:
+            proxy.is_announced = True
+        if next(stale, None) is not None:
             self._renewal = now
         else:
-            renewals = (p.renewal for p in self._proxies.values() if p.renewal is not None and not p.is_told)
-            self._told_generation, self._renewal = self.generation, min(renewals, default=None)
-        return [key for key, _ in found]
+            renewals = (
+                p.renewal for p in self._proxies.values() if p.renewal is not None and not p.is_announced
+            )
+            self._announced_generation, self._renewal = self.generation, min(renewals, default=None)
+        return [key for key, _ in announced]
 
     def moments(self) -> Iterator[datetime]:
         """When something changes by itself."""
-        return (at for at in (self._renewal, self.look_at) if at is not None)
+        return (at for at in (self._renewal, self.update_at) if at is not None)
 
     def certified(self, now: datetime) -> Iterator[Key]:
-        """The proxies that have taken a certificate which still holds."""
+        """The proxies that have acknowledged a certificate which is still valid."""
         if not any(self._n_showing.values()):  # as in a mesh without mTLS
             return
         for key, proxy in self._proxies.items():

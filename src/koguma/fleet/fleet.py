@@ -97,7 +97,7 @@ class Fleet:
     async def _admitted(self, request: ConnectRequest) -> ConnectedProxy:
         if self.context.state.get(mesh_key(request.mesh)) is None:
             raise NotFound(f'there is no mesh "{request.mesh}"')
-        token = self.gate.shown(request.mesh, request.token)
+        token = self.gate.presented(request.mesh, request.token)
         claims = token.claims
         brought = request.metadata.get("dataplane.resource")
         if brought:

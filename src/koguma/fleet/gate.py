@@ -1,8 +1,8 @@
 """Proxy gate: whether a token is good for a proxy, for the Dataplane that it brings and for the stored one.
 
-Every way in asks here: the bootstrap, xDS in both forms, and health discovery. A Dataplane that an operator
-wrote never becomes the proxy's: a proxy that brings another one under its name is refused, and one that
-brings the same is let in while the stored object stays as it is.
+Everything that admits proxies asks here: the bootstrap, xDS in both forms, and health discovery. A Dataplane
+that an operator wrote never becomes the proxy's: a proxy that brings another one under its name is refused,
+and one that brings the same is admitted while the stored object stays as it is.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ PROXY: Final = "proxy"
 
 
 class ProxyGate:
-    """Decides which proxies may come in."""
+    """Decides which proxies may connect."""
 
     def __init__(
         self,
@@ -55,22 +55,22 @@ class ProxyGate:
 
     def claims(self, mesh: str, token: str) -> DataplaneClaims:
         """What a valid token of a mesh says; Unauthenticated with the next step where it does not hold."""
-        return self.shown(mesh, token).claims
+        return self.presented(mesh, token).claims
 
-    def shown(self, mesh: str, token: str) -> ShownToken[DataplaneClaims]:
-        """A valid token of a mesh, to be asked again later; Unauthenticated where it does not hold."""
+    def presented(self, mesh: str, token: str) -> ShownToken[DataplaneClaims]:
+        """A valid token of a mesh, to be verified again later; Unauthenticated where it does not hold."""
         ring = self._keys.ring(DATAPLANE, mesh)
         return dataplane_auth.shown(ring, dataplane_auth.bare(token), self._clock())
 
-    def admission(self, shown: ShownToken[DataplaneClaims], proxy: Resource) -> "ProxyAdmission":
+    def admission(self, token: ShownToken[DataplaneClaims], proxy: Resource) -> "ProxyAdmission":
         """The right by which a proxy is connected."""
-        return ProxyAdmission(self, shown, proxy)
+        return ProxyAdmission(self, token, proxy)
 
-    def check_shown(self, shown: ShownToken[DataplaneClaims]) -> None:
+    def check_token(self, token: ShownToken[DataplaneClaims]) -> None:
         """Raise Unauthenticated once a token no longer holds."""
-        shown.check(self._keys.ring(DATAPLANE, shown.claims.mesh), self._clock())
+        token.check(self._keys.ring(DATAPLANE, token.claims.mesh), self._clock())
 
-    def found(self, key: Key) -> Resource | None:
+    def stored_dataplane(self, key: Key) -> Resource | None:
         """The Dataplane that is stored now."""
         return self._context.state.get(key)
 
@@ -111,25 +111,25 @@ class ProxyGate:
 class ProxyAdmission:
     """The right by which one proxy is connected: a token that holds and is good for its Dataplane.
 
-    A stream outlives the question at its beginning by months, so the same questions are asked again.
+    A stream stays open for months, so what was checked when it began is checked again.
     """
 
-    __slots__ = ("_gate", "_proxy", "_shown")
+    __slots__ = ("_gate", "_proxy", "_token")
 
-    def __init__(self, gate: ProxyGate, shown: ShownToken[DataplaneClaims], proxy: Resource) -> None:
+    def __init__(self, gate: ProxyGate, token: ShownToken[DataplaneClaims], proxy: Resource) -> None:
         self._gate = gate
-        self._shown = shown
-        self._proxy = proxy  # for which it was good last
+        self._token = token
+        self._proxy = proxy  # for which it was valid last
 
     @property
     def claims(self) -> DataplaneClaims:
-        """What the token says."""
-        return self._shown.claims
+        """The claims of the token."""
+        return self._token.claims
 
     def check(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
-        self._gate.check_shown(self._shown)
-        now = self._gate.found(self._proxy.key)
+        self._gate.check_token(self._token)
+        now = self._gate.stored_dataplane(self._proxy.key)
         if now is not None and now is not self._proxy:
             self._gate.check_stored(self.claims, now)
             self._proxy = now

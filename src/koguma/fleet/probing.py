@@ -30,7 +30,7 @@ from koguma.store.contract import Put, Transaction
 from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest, HdsConnection
 
-ARRIVAL_SECONDS: Final = 10.0  # that a proxy is waited for whose Dataplane comes on its other stream
+REGISTRATION_SECONDS: Final = 10.0  # to wait for a Dataplane that the proxy registers on its xDS stream
 CHANGE_SECONDS: Final = 1.0  # between two changes of one proxy, however fast it reports
 REASON: Final = "service probe"
 
@@ -39,8 +39,8 @@ _KINDS: Final = frozenset({"Dataplane"})
 _log = structlog.get_logger("koguma.probing")
 
 
-class Probing:
-    """Lets proxies in that check the health of applications."""
+class HealthGate:
+    """Admits proxies that check the health of their applications."""
 
     def __init__(self, context: Context, gate: ProxyGate) -> None:
         self._context = context
@@ -50,34 +50,34 @@ class Probing:
         """Raise Unauthenticated unless the token is a valid one, of whatever proxy."""
         self._gate.authenticate(token)
 
-    async def connect(self, hello: ConnectRequest) -> HdsConnection:
-        """Let a proxy in, with a token that is for it, once its Dataplane is there."""
-        if self._context.state.get(mesh_key(hello.mesh)) is None:
-            raise NotFound(f'there is no mesh "{hello.mesh}"')
-        token = self._gate.shown(hello.mesh, hello.token)
-        dataplane_auth.check_name(token.claims, hello.mesh, hello.name)
-        proxy = await self._arrived(hello)
+    async def connect(self, request: ConnectRequest) -> HdsConnection:
+        """Admit a proxy with a token that is for it, once its Dataplane is stored."""
+        if self._context.state.get(mesh_key(request.mesh)) is None:
+            raise NotFound(f'there is no mesh "{request.mesh}"')
+        token = self._gate.presented(request.mesh, request.token)
+        dataplane_auth.check_name(token.claims, request.mesh, request.name)
+        proxy = await self._dataplane(request)
         self._gate.check_stored(token.claims, proxy)
         admission = self._gate.admission(token, proxy)
-        return ProbedDataplane(self._context, proxy.key, node_metadata_of(hello.metadata), admission)
+        return HealthReporter(self._context, proxy.key, node_metadata_of(request.metadata), admission)
 
-    async def _arrived(self, hello: ConnectRequest) -> Resource:
-        """The Dataplane of a proxy; one that it brings on its other stream is waited for, but not long."""
+    async def _dataplane(self, request: ConnectRequest) -> Resource:
+        """The Dataplane of a proxy; one that it registers on its xDS stream is waited for, but not long."""
         store, loop = self._context.store, asyncio.get_running_loop()
-        news, end = store.watch(_KINDS, store.state.revision), loop.time() + ARRIVAL_SECONDS
-        while (found := store.state.named("Dataplane", hello.mesh, hello.name)) is None:
+        changes, end = store.watch(_KINDS, store.state.revision), loop.time() + REGISTRATION_SECONDS
+        while (found := store.state.named("Dataplane", request.mesh, request.name)) is None:
             left = end - loop.time()
-            if left <= 0 or not hello.metadata.get("dataplane.resource"):
-                raise NotFound(f'there is no Dataplane "{hello.name}" in mesh "{hello.mesh}"')
+            if left <= 0 or not request.metadata.get("dataplane.resource"):
+                raise NotFound(f'there is no Dataplane "{request.name}" in mesh "{request.mesh}"')
             try:
-                await news.next_batch(left)
+                await changes.next_batch(left)
             except Gone:
-                news = store.watch(_KINDS, store.state.revision)
+                changes = store.watch(_KINDS, store.state.revision)
         return found
 
 
-class ProbedDataplane:
-    """One proxy that reports."""
+class HealthReporter:
+    """One proxy that reports the health of its applications."""
 
     def __init__(self, context: Context, key: Key, node: NodeMetadata, admission: ProxyAdmission) -> None:
         self._context = context

@@ -1,8 +1,8 @@
 """Refused proxies: who was not let in, since when, how often and why, and what to do about it.
 
-A proxy that is refused knocks again for ever and appears nowhere else, so it is remembered here until it gets
-in, or until it has not been heard for a while. Anybody may knock under any name, so only some are remembered:
-names that knocked once are given up first, and those that knock again are kept, as real proxies do.
+A proxy that is refused tries again for ever and appears nowhere else, so it is remembered here until it is
+admitted, or until it has not tried for a while. Anybody may try under any name, so only some are remembered:
+names that tried once are dropped first, and those that try again, as real proxies do, are kept.
 """
 
 import ipaddress
@@ -30,26 +30,24 @@ from koguma.model.errors import (
 from koguma.model.schema import Json
 from koguma.runtime.checks import Check
 
-REFUSED_MAX: Final = (
-    500  # proxies that are remembered, of those that knocked once and of those that did again
-)
-AGE_MAX: Final = timedelta(minutes=15)  # since the last knock; an Envoy knocks every four seconds
+REFUSED_MAX: Final = 500  # names that are remembered, of those that tried once and of those that retried
+AGE_MAX: Final = timedelta(minutes=15)  # since the last attempt; an Envoy tries every four seconds
 
 _NAME_MAX: Final = 253  # characters, as of a DNS name
 _REASON_MAX: Final = 500
-_CHECKS_MAX: Final = 10
+_SHOWN_MAX: Final = 10
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 _log = structlog.get_logger("koguma.proxies")
 
 
 class RefusedProxy(msgspec.Struct, frozen=True):
-    """A proxy that was not let in, and where it knocked last: at `xds` or at `bootstrap`."""
+    """A proxy that was not admitted, and which port it tried last: `xds` or `bootstrap`."""
 
     mesh: str
     name: str
     address: str
-    door: str
+    port: str
     reason: str
     hint: str
     since: datetime
@@ -58,24 +56,24 @@ class RefusedProxy(msgspec.Struct, frozen=True):
 
 
 class RefusedProxies:
-    """The proxies that this control plane did not let in."""
+    """The proxies that this control plane did not admit."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._once: OrderedDict[tuple[str, str], RefusedProxy] = OrderedDict()
         self._again: OrderedDict[tuple[str, str], RefusedProxy] = OrderedDict()
         self._is_crowded = False
-        self.knocks = 0  # that were refused, ever
+        self.n_attempts = 0  # refused since the start
 
     def __len__(self) -> int:
         self._forget_old()
         return len(self._once) + len(self._again)
 
-    def refuse(self, door: str, mesh: str, name: str, address: str, error: KogumaError) -> None:
-        """Note that a proxy was not let in; the log says so once for each reason."""
+    def refuse(self, port: str, mesh: str, name: str, address: str, error: KogumaError) -> None:
+        """Note that a proxy was not admitted; logged once for each reason."""
         if isinstance(error, Unavailable):
-            return  # it may come in as soon as we can serve it
-        self.knocks += 1
+            return  # it is admitted as soon as we can serve it
+        self.n_attempts += 1
         self._forget_old()
         now, mesh, name = self._clock(), _printable(mesh, _NAME_MAX), _printable(name, _NAME_MAX)
         before = self._once.pop((mesh, name), None) or self._again.pop((mesh, name), None)
@@ -83,7 +81,7 @@ class RefusedProxies:
             mesh,
             name,
             _host(address),
-            door,
+            port,
             _reason(error, mesh, name),
             _hint(error, mesh, name),
             before.since if before else now,
@@ -92,10 +90,10 @@ class RefusedProxies:
         )
         self._keep(refused, is_known=before is not None)
         if before is None or before.reason != refused.reason:
-            self._tell(refused)
+            self._log_refusal(refused)
 
     def admit(self, mesh: str, name: str) -> None:
-        """A proxy got in."""
+        """A proxy was admitted."""
         key = (_printable(mesh, _NAME_MAX), _printable(name, _NAME_MAX))
         self._once.pop(key, None)
         self._again.pop(key, None)
@@ -106,15 +104,15 @@ class RefusedProxies:
         found = {**self._once, **self._again}
         return iter([found[key] for key in sorted(found)])
 
-    def shown(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
-        """Those of a mesh, or all, as the API shows them."""
+    def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
+        """Those of a mesh, or all, as the API returns them."""
         for each in self:
             if mesh in ("", each.mesh):
                 yield {
                     "name": each.name,
                     "mesh": each.mesh,
                     "address": each.address,
-                    "door": each.door,
+                    "door": each.port,
                     "reason": each.reason,
                     "hint": each.hint,
                     "since": each.since.strftime(_TIME),
@@ -125,21 +123,21 @@ class RefusedProxies:
     def checks(self) -> Iterator[Check]:
         """What an operator should know."""
         found = list(self)
-        for each in found[:_CHECKS_MAX]:
+        for each in found[:_SHOWN_MAX]:
             times = "once" if each.count == 1 else f"{each.count} times"
             text = (
                 f"{each.name} (mesh {each.mesh}, from {each.address}) was refused {times}"
                 f" since {each.since.strftime(_TIME)}: {each.reason}"
             )
             yield Check("refused proxies", "error", text, each.hint)
-        if len(found) > _CHECKS_MAX:
-            text = f"{len(found) - _CHECKS_MAX} more proxies were refused"
+        if len(found) > _SHOWN_MAX:
+            text = f"{len(found) - _SHOWN_MAX} more proxies were refused"
             yield Check("refused proxies", "error", text, "see all of them with `koguma get proxies`")
 
-    def numbers(self) -> Iterator[tuple[str, str, str, float]]:
+    def gauges(self) -> Iterator[tuple[str, str, str, float]]:
         """Figures for the metrics page."""
         yield "koguma_proxies_refused", "Proxies that were not let in and still knock.", "gauge", len(self)
-        yield "koguma_proxy_refusals", "Times that a proxy was not let in.", "counter", self.knocks
+        yield "koguma_proxy_refusals", "Times that a proxy was not let in.", "counter", self.n_attempts
 
     def _keep(self, refused: RefusedProxy, *, is_known: bool) -> None:
         kept = self._again if is_known else self._once
@@ -147,7 +145,7 @@ class RefusedProxies:
         if len(kept) > REFUSED_MAX:
             kept.popitem(last=False)
 
-    def _tell(self, refused: RefusedProxy) -> None:
+    def _log_refusal(self, refused: RefusedProxy) -> None:
         """One line for each proxy and reason; where names come without end, one line for all of them."""
         is_crowded = len(self._once) >= REFUSED_MAX
         if is_crowded and self._is_crowded:
@@ -160,7 +158,7 @@ class RefusedProxies:
                 mesh=refused.mesh,
                 proxy=refused.name,
                 address=refused.address,
-                door=refused.door,
+                door=refused.port,
                 reason=refused.reason,
                 hint=refused.hint,
             )
@@ -174,7 +172,7 @@ class RefusedProxies:
 
 
 def _printable(text: str, length_max: int) -> str:
-    """A text that somebody unknown has sent, so that it neither fills a screen nor commands a terminal."""
+    """A text from an unauthenticated peer, cut and without control characters that a terminal would obey."""
     cut = text if len(text) <= length_max else text[: length_max - 1] + "…"
     return "".join(letter if letter.isprintable() else "?" for letter in cut)
 
@@ -191,10 +189,10 @@ def _host(address: str) -> str:
 
 
 def _reason(error: KogumaError, mesh: str, name: str) -> str:
-    said = str(error)
-    if isinstance(error, NotFound) and said in ("", "Not found"):
-        said = f'there is no Dataplane "{name}" in mesh "{mesh}"'
-    return _printable(said, _REASON_MAX)
+    text = str(error)
+    if isinstance(error, NotFound) and text in ("", "Not found"):
+        text = f'there is no Dataplane "{name}" in mesh "{mesh}"'
+    return _printable(text, _REASON_MAX)
 
 
 def _hint(error: KogumaError, mesh: str, name: str) -> str:

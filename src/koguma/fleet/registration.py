@@ -31,16 +31,16 @@ from koguma.model.violation import Violation, cut
 from koguma.store.contract import Operation, Put, Transaction
 from koguma.store.unavailable import log_unavailable
 
-CLAIM_SECONDS: Final = 1.0  # between two looks whether more proxies come
-# All are claimed by then. It is below the time after which another control plane removes what it lost.
+CLAIM_SECONDS: Final = 1.0  # between two checks whether more proxies connect
+# All are claimed by then: before another control plane deregisters the proxies that left it.
 CLAIMED_SECONDS_MAX: Final = 8.0
-CLAIMS_A_SECOND: Final = 1_500  # that can be written at least
+CLAIMS_A_SECOND: Final = 1_500  # that the store can write, at least
 CLAIMS_AT_ONCE: Final = 200
 CLAIM_PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = 5.0
 CONNECTED_TO: Final = "koguma.io/connected-to"  # an annotation: the instance that has the proxy's stream
 _NAME_MAX: Final = 253  # characters of a name that stand in a message
-_ALIKE_MAX: Final = 1024
+_INTERNED_MAX: Final = 1024
 _WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
 
 _log = structlog.get_logger("koguma.fleet")
@@ -51,30 +51,30 @@ def document(text: str, mesh: str, name: str) -> Json:
     if len(text) > bootstrap_request.DATAPLANE_BYTES_MAX:
         raise BadRequest(bootstrap_request.DATAPLANE_TOO_LARGE)
     try:
-        found = msgspec.json.decode(text)
-        documents.check_depth(found)
+        dataplane = msgspec.json.decode(text)
+        documents.check_depth(dataplane)
     except (msgspec.DecodeError, RecursionError, documents.BadDocument) as error:
         raise BadRequest(f"the proxy's Dataplane is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(dataplane, dict):
         raise BadRequest("the proxy's Dataplane must be a JSON object")
-    for field, wanted in (("mesh", mesh), ("name", name)):
-        said = found.get(field)
-        if said != wanted:
-            text = f'is "{cut(str(said), _NAME_MAX)}", but the proxy connected as "{wanted}"'
+    for field, expected in (("mesh", mesh), ("name", name)):
+        value = dataplane.get(field)
+        if value != expected:
+            text = f'is "{cut(str(value), _NAME_MAX)}", but the proxy connected as "{expected}"'
             raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
-    marked = {**(found.get("labels") or {}), labels.REGISTERED_BY: PROXY}
-    return {**found, "type": "Dataplane", "mesh": intern(mesh), "labels": marked}
+    with_origin = {**(dataplane.get("labels") or {}), labels.REGISTERED_BY: PROXY}
+    return {**dataplane, "type": "Dataplane", "mesh": intern(mesh), "labels": with_origin}
 
 
-class Plan(NamedTuple):
-    """A Dataplane that is to be stored, over what was seen, by the bearer of a token."""
+class RegistrationPlan(NamedTuple):
+    """A Dataplane to be stored over the stored one that was read, for the bearer of a token."""
 
-    given: Json
+    document: Json
     claims: DataplaneClaims
     before: Resource | None
     resource: Resource
     operations: tuple[Operation, ...]
-    is_operators: bool = False  # an operator wrote it, so that it stays as it is
+    is_operators: bool = False  # an operator wrote it, so it stays as it is
 
 
 class Registration:
@@ -83,39 +83,41 @@ class Registration:
     def __init__(self, context: Context, gate: ProxyGate) -> None:
         self._context = context
         self._gate = gate
-        self._claims: dict[Key, str] = {}  # proxies that came to us from there, which is still to be written
+        self._claims: dict[Key, str] = {}  # the instance that each was connected to before; not written yet
         self._claiming: asyncio.Task[None] | None = None
         self._n_claims = 0  # so far
 
-    def plan(self, given: Json, claims: DataplaneClaims) -> Plan:
+    def plan(self, document: Json, claims: DataplaneClaims) -> RegistrationPlan:
         """What there is to write; Invalid where it may not be, Forbidden where the token is not for it."""
-        draft = forms.read_plain(given, self._context.kinds["Dataplane"])
+        draft = forms.read_plain(document, self._context.kinds["Dataplane"])
         before = self._gate.stored(draft)
         if before is not None and is_stored(draft, before, self._context.control_plane):
             self._gate.check_stored(claims, before)
-            return Plan(given, claims, before, before, ())  # most proxies that come back bring the same
+            return RegistrationPlan(
+                document, claims, before, before, ()
+            )  # most proxies that reconnect bring the same
         if before is not None and not is_registered(before):
             self._gate.check_stored(claims, before)
             self._gate.check_restated(draft, before)
-            return Plan(given, claims, before, before, (), is_operators=True)
-        made, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
-        wanted = msgspec.structs.replace(made.resource, spec=_sharing(made.resource.spec))
-        self._gate.check_brought(claims, wanted, before)
-        return Plan(given, claims, before, wanted, tuple(operations))
+            return RegistrationPlan(document, claims, before, before, (), is_operators=True)
+        admitted, operations = transactions.put(self._context, _WRITER, draft, before, FieldValidation.STRICT)
+        dataplane = msgspec.structs.replace(admitted.resource, spec=_shared(admitted.resource.spec))
+        self._gate.check_brought(claims, dataplane, before)
+        return RegistrationPlan(document, claims, before, dataplane, tuple(operations))
 
-    async def register(self, plan: Plan) -> Resource:
+    async def register(self, plan: RegistrationPlan) -> Resource:
         """Store the Dataplane as it is now; nothing is written where nothing differs."""
 
         def plan_again() -> bool:
             nonlocal plan
-            plan = self.plan(plan.given, plan.claims)
+            plan = self.plan(plan.document, plan.claims)
             return True
 
         return await compare_and_swap.retried(
             lambda: self._register(plan), f'Dataplane "{plan.resource.core_name}"', plan_again
         )
 
-    async def _register(self, plan: Plan) -> Resource:
+    async def _register(self, plan: RegistrationPlan) -> Resource:
         here = self._context.about.instance_id
         if plan.is_operators:
             return plan.resource
@@ -133,14 +135,14 @@ class Registration:
         return self._context.state.get(dataplane.key) or dataplane
 
     def _claim(self, resource: Resource) -> None:
-        """Note that a known proxy has come to us. When thousands do, that is written with others, later."""
+        """Note that a known proxy has connected here; written in batches, since thousands may do so."""
         self._claims[resource.key] = resource.annotations.get(CONNECTED_TO, "")
         self._n_claims += 1
         if self._claiming is None or self._claiming.done():
             self._claiming = self._context.background.once("claims of proxies", self._write_claims())
 
-    async def _until_few_come(self) -> None:
-        """Wait while many proxies come, but not for long: to serve them is more urgent."""
+    async def _until_few_connect(self) -> None:
+        """Wait while many proxies connect, since serving them is more urgent; but not for long."""
         waited = 0.0
         while waited < CLAIMED_SECONDS_MAX - len(self._claims) / CLAIMS_A_SECOND:
             before = self._n_claims
@@ -150,7 +152,7 @@ class Registration:
                 break
 
     async def _write_claims(self) -> None:
-        await self._until_few_come()
+        await self._until_few_connect()
         while self._claims:
             await asyncio.sleep(CLAIM_PAUSE_SECONDS)
             claims = dict(islice(self._claims.items(), CLAIMS_AT_ONCE))
@@ -167,21 +169,21 @@ class Registration:
                 self._claims.pop(key, None)
 
     def _claimed(self, key: Key, seen: str) -> Put | None:
-        """The Dataplane with our name on it, unless somebody else has put his there meanwhile."""
+        """The Dataplane as connected to us, unless another control plane has claimed it meanwhile."""
         now = self._context.state.get(key)
         if now is None or now.annotations.get(CONNECTED_TO, "") != seen:
             return None
         return Put(_connected(now, self._context.about.instance_id), now.revision)
 
     def is_ready(self, resource: Resource) -> bool:
-        """Whether there is nothing to note: it is known to be ready, has gone, or a later run took over."""
+        """Whether nothing is to be written: it is ready, has gone, or a later run has replaced it."""
         now = self._context.state.get(resource.key)
         if now is None or now.labels.get(labels.INSTANCE) != resource.labels.get(labels.INSTANCE):
             return True
         return now.annotations.get(labels.READY) == ready_mark(now)
 
     async def ready(self, resource: Resource) -> None:
-        """Note that a proxy has taken its configuration, so that others may call it."""
+        """Store that a proxy has acknowledged its configuration, so that others may call it."""
         for _ in range(compare_and_swap.ATTEMPTS):
             now = self._context.state.get(resource.key)
             if now is None or self.is_ready(resource):
@@ -205,13 +207,13 @@ class Registration:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def left_behind(self) -> list[Resource]:
-        """What proxies registered with control planes that are not this one."""
+        """Dataplanes that proxies registered with other control planes."""
         here = self._context.about.instance_id
         stored = self._context.state.listed("Dataplane")
         return [each for each in stored if is_registered(each) and each.annotations.get(CONNECTED_TO) != here]
 
     async def remove(self, resource: Resource) -> None:
-        """Remove what a proxy registered, if it is still connected to whom it was."""
+        """Remove what a proxy registered, unless it has connected to another control plane since."""
         now = self._context.state.get(resource.key)
         if now is None or not is_registered(now):
             return
@@ -234,42 +236,42 @@ def _annotated(resource: Resource, name: str, value: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=64)
 def _annotations(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """Equal annotations as one value: all that proxies bring here begin with the same ones."""
+    """One mapping for equal annotations: all that proxies register here begin with the same ones."""
     return dict(pairs)
 
 
-def _equal(before: Resource, wanted: Resource) -> bool:
+def _equal(before: Resource, after: Resource) -> bool:
     return (before.spec, before.labels, before.annotations) == (
-        wanted.spec,
-        wanted.labels,
-        wanted.annotations,
+        after.spec,
+        after.labels,
+        after.annotations,
     )
 
 
-def _sharing(spec: Json) -> Json:
-    """A Dataplane's spec in which what many have alike, as the tags of a service, is one value for all."""
+def _shared(spec: Json) -> Json:
+    """A Dataplane's spec whose parts that many have in common, such as tags, are one object in memory."""
     networking = spec.get("networking")
     if not isinstance(networking, dict):
         return spec
-    return {**spec, "networking": {name: _sharing_parts(part) for name, part in networking.items()}}
+    return {**spec, "networking": {name: _shared_part(part) for name, part in networking.items()}}
 
 
-def _sharing_parts(part: Json) -> Json:
+def _shared_part(part: Json) -> Json:
     if isinstance(part, list):  # inbounds, each of which has a port or an address of its own
         return [
-            {name: _alike(value) for name, value in each.items()} if isinstance(each, dict) else each
+            {name: _interned(value) for name, value in each.items()} if isinstance(each, dict) else each
             for each in part
         ]
-    return _alike(part)
+    return _interned(part)
 
 
-def _alike(value: Json) -> Json:
-    """The same value as others have, where it is equal; nobody changes what is stored."""
+def _interned(value: Json) -> Json:
+    """One object for equal values; what is stored is never changed in place."""
     if isinstance(value, str):
         return intern(value)
-    return _known(msgspec.json.encode(value)) if isinstance(value, dict) else value
+    return _decoded(msgspec.json.encode(value)) if isinstance(value, dict) else value
 
 
-@lru_cache(maxsize=_ALIKE_MAX)
-def _known(text: bytes) -> Json:
+@lru_cache(maxsize=_INTERNED_MAX)
+def _decoded(text: bytes) -> Json:
     return msgspec.json.decode(text)

@@ -1,8 +1,8 @@
-"""Proof: whether what was compiled step by step is what a compile from scratch gives.
+"""Compile from scratch: whether it gives what the engine compiled incrementally.
 
-`claim` writes down the inputs of an engine and, for each proxy, a digest of what came out; `disproved`
-compiles the inputs anew and gives the proxies whose digest is another one. The two run in different
-processes: as a program, this module reads a claim from its standard input and writes what is wrong with it.
+`claim` records the inputs of an engine and, for each proxy, a digest of its snapshot; `differences` compiles
+the inputs from scratch and returns the proxies whose digest differs. The two run in different processes: as a
+program, this module reads a claim from its standard input and writes the differences to its standard output.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from koguma.model.resource import Key, Resource
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Inputs, and what came out."""
+    """The inputs of a compile, and what it gave."""
 
     control_plane: ControlPlaneInfo
     envoy: str  # the binary whose schema was used
@@ -39,11 +39,11 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A proxy for which something else comes out."""
+    """A proxy for which a compile from scratch gives something else."""
 
     proxy: Key
     claimed: str
-    found: str
+    computed: str
 
 
 def claim(db: Db, control_plane: ControlPlaneInfo, envoy: str, proxies: Iterable[Key]) -> Claim:
@@ -75,35 +75,38 @@ class Digests:
     def _bundle(self, bundle: Bundle) -> str:
         known = self._known.get(id(bundle))
         if known is None:
-            pieces = sorted((*piece.id, piece.version, piece.needs) for piece in bundle.resources.values())
+            resources = sorted((*each.id, each.version, each.needs) for each in bundle.resources.values())
             failures = sorted(map(str, bundle.failures))
-            digest = hashlib.blake2b(msgspec.json.encode((pieces, failures)), digest_size=16).hexdigest()
-            known = self._known[id(bundle)] = (bundle, digest)  # kept, so that no other takes its place
+            digest = hashlib.blake2b(msgspec.json.encode((resources, failures)), digest_size=16).hexdigest()
+            known = self._known[id(bundle)] = (
+                bundle,
+                digest,
+            )  # the bundle is kept, so that its id is not reused
         return known[1]
 
 
-def disproved(made: Claim, kinds: Kinds, encoder: Encoder) -> Iterator[Difference]:
+def differences(claim: Claim, kinds: Kinds, encoder: Encoder) -> Iterator[Difference]:
     """The proxies for which a compile from scratch gives something else."""
-    db = pipeline.load(kinds, made.control_plane, made.resources)
+    db = pipeline.load(kinds, claim.control_plane, claim.resources)
     with db.change() as change:
         change.set(encoding.ENCODER, "envoy", encoder)
-        for key, node in made.nodes:
+        for key, node in claim.nodes:
             change.set(network.NODE_METADATA, key, node)
     digests = Digests()
-    for key, claimed in made.digests:
-        found = digests.of(compiled.of(db, key))
-        if found != claimed:
-            yield Difference(key, claimed, found)
+    for key, claimed in claim.digests:
+        computed = digests.of(compiled.of(db, key))
+        if computed != claimed:
+            yield Difference(key, claimed, computed)
 
 
 def main() -> int:
-    """Read a claim, and write what is wrong with it as JSON."""
-    os.nice(10)  # whoever serves proxies goes first
-    made = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Claim)
-    found = plugins.load(KINDS, plugins.installed(), lambda _warning: None)
-    kinds = plugins.for_engine(found, lambda _name, _failure: None)
-    encoder = Encoder(schema.load(Path(made.envoy)))
-    sys.stdout.buffer.write(msgspec.json.encode(list(disproved(made, kinds, encoder))))
+    """Read a claim, and write the differences as JSON."""
+    os.nice(10)  # serving proxies is more urgent
+    claim = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Claim)
+    policies = plugins.load(KINDS, plugins.installed(), lambda _warning: None)
+    kinds = plugins.for_engine(policies, lambda _name, _failure: None)
+    encoder = Encoder(schema.load(Path(claim.envoy)))
+    sys.stdout.buffer.write(msgspec.json.encode(list(differences(claim, kinds, encoder))))
     return 0
 
 

@@ -1,7 +1,7 @@
 """Housekeeping: namespaces that come and go, and objects that go with their owners.
 
-Every control plane does this and none leads: each step is written over the revision on which it was decided,
-so whoever comes first has done it for all, and the others look again.
+These are the namespace controller and the garbage collector of Kubernetes, in one: foreground and background
+deletion, orphans, finalizers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,8 +44,8 @@ class Housekeeper:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._catalog = catalog.of(context.kinds)
-        self._owners = self._known()
-        self._ending: set[str] = set()  # namespaces on their way out
+        self._owners = self._owners_of()
+        self._ending: set[str] = set()  # namespaces that are being deleted
         self._retries = False
 
     async def run(self) -> None:
@@ -53,7 +53,7 @@ class Housekeeper:
         await follow(self._context.store, None, self._follow, _log, RETRY_SECONDS)
 
     async def _follow(self, watch: Watch) -> None:
-        self._owners = self._known(self._context.state.all())
+        self._owners = self._owners_of(self._context.state.all())
         await self._fill()
         self._ending = {each.name for each in self._namespaces() if each.meta.deletion_timestamp}
         while True:
@@ -61,7 +61,7 @@ class Housekeeper:
             for change in await watch.next_batch(RETRY_SECONDS if self._retries else None):
                 await self._note(change)
 
-    def _known(self, resources: Iterable[Resource] = ()) -> Owners:
+    def _owners_of(self, resources: Iterable[Resource] = ()) -> Owners:
         return Owners(resources, self._namespace_of, self._is_hidden)
 
     def _namespace_of(self, resource: Resource) -> str:
@@ -71,7 +71,7 @@ class Housekeeper:
         )
 
     def _is_hidden(self, reference: Json) -> bool:
-        """Whether an object that cannot be read has the name that a reference says."""
+        """Whether an object that cannot be read has the name of a reference."""
         return any(key.name == reference.get("name") for key in self._context.state.unreadable)
 
     def _namespaces(self) -> Sequence[Resource]:
@@ -80,21 +80,21 @@ class Housekeeper:
     async def _fill(self) -> None:
         """Namespaces that are there in any case, and those that stored objects are in."""
         state = self._context.state
-        wanted = {
+        required = {
             DEFAULT_NAMESPACE,
             self._context.control_plane.system_namespace,
             forms.reserved_namespace(""),
         }
-        wanted |= {forms.reserved_namespace(mesh.name) for mesh in state.listed("Mesh")}
-        wanted |= {key.namespace for key in state.stored_keys() if key.namespace}
-        missing = sorted(wanted - {each.name for each in self._namespaces()})
+        required |= {forms.reserved_namespace(mesh.name) for mesh in state.listed("Mesh")}
+        required |= {key.namespace for key in state.stored_keys() if key.namespace}
+        missing = sorted(required - {each.name for each in self._namespaces()})
         if missing:
             await self._write([Ensure(namespaces.resource_of(name)) for name in missing])
         for namespace in self._namespaces():
-            if self._is_forsaken(namespace):
+            if self._is_orphaned(namespace):
                 await self._end(namespace)
 
-    def _is_forsaken(self, namespace: Resource) -> bool:
+    def _is_orphaned(self, namespace: Resource) -> bool:
         """Whether it was the reserved one of a mesh that is gone."""
         mesh = places.mesh_of(namespace.name)
         if (
@@ -124,7 +124,7 @@ class Housekeeper:
 
     async def _follow_mesh(self, mesh: str) -> None:
         namespace = self._context.state.get(namespaces.key_of(forms.reserved_namespace(mesh)))
-        if namespace is not None and self._is_forsaken(namespace):
+        if namespace is not None and self._is_orphaned(namespace):
             await self._end(namespace)
         elif namespace is None and self._context.state.named("Mesh", "", mesh) is not None:
             await self._write([Ensure(namespaces.resource_of(forms.reserved_namespace(mesh)))])
