@@ -524,7 +524,7 @@ def _fits(port, there, left):
         if one.namespace == key.namespace
         for offer in services.offered_ports(db, one.key)
     ]
-    return any(offer.service == key.name and wanted.takes(offer.port) for offer in offers)
+    return any(offer.service == key.name and wanted.covers(offer.port) for offer in offers)
 
 
 @pytest.mark.property

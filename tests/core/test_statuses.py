@@ -34,7 +34,7 @@ def proxies(connected=(), certified=()):
 
 
 def step(db, seen=NONE):
-    return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_marks(db, vips.DEFAULT))
+    return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_cursors(db, vips.DEFAULT))
 
 
 def reported(resource, *others, seen=NONE, control_plane=None):

@@ -1,12 +1,12 @@
 """Statuses: what a zone reports on its destinations, and which writes lead there.
 
-`facts` is a question: what follows from stored objects alone. `plan` is a latch: it joins the facts with the
-addresses that are given (`vips`), with what only the proxies' connections tell, and with what was
-reported before, and gives the objects whose status is to change. Specs are never touched: what somebody wrote
-stays as written.
+`facts` is a question: what follows from stored objects alone. `plan` joins these facts with the virtual
+addresses (`vips`), with which proxies are connected and have certificates, and with the stored status, and
+gives the objects whose status is to change. It changes no spec.
 
 Every zone reports for itself, also on objects of other zones and of Global: how they are called from here.
-How many proxies a service has, and whether they have certificates, is told by the zone of the proxies only.
+How many proxies a service has, and whether they have certificates, is reported by the zone of the proxies
+only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,15 +20,15 @@ from koguma.core.build import endpoints, network, tls
 from koguma.core.hostnames import HostnameClaim
 from koguma.core.incremental import Db, question
 from koguma.core.services import ReconcileProblem
-from koguma.core.vips import ITSELF, Marks, NamedAddresses, Ranges
+from koguma.core.vips import ITSELF, Cursors, NamedAddresses, Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
-COUNTS: Final = "dataplaneProxies"  # the one part that changes as proxies come and go
+COUNTS: Final = "dataplaneProxies"  # the one field that changes as proxies come and go
 READY: Final = "Ready"
 _NOT_READY: Final = "NotReady"
 _MATCHED: Final = "MeshServicesMatched"
-# All parts that are ours; what else a status has is kept.
+# All fields that are written here; other fields of a status are kept.
 _PARTS: Final = frozenset(
     {
         "addresses",
@@ -44,7 +44,7 @@ _PARTS: Final = frozenset(
 
 
 class ConnectedProxies(msgspec.Struct, frozen=True, dict=True):
-    """What an observer of connections knows: Dataplanes that are connected, and that have a certificate."""
+    """The Dataplanes that are connected, and those that have a certificate."""
 
     connected: frozenset[Key] = frozenset()
     certified: frozenset[Key] = frozenset()
@@ -57,26 +57,26 @@ class ConnectedProxies(msgspec.Struct, frozen=True, dict=True):
     def _reported(self) -> dict[Key, tuple[Resource, "Facts", NamedAddresses]]:
         return {}
 
-    def is_reported(self, resource: Resource, known: "Facts", given: NamedAddresses) -> bool:
-        """Whether an object says all this already; looked at once, since most stay as they are."""
-        told = self._reported.get(resource.key)
-        if told is not None and told[0] is resource and told[1] is known and told[2] is given:
+    def is_reported(self, resource: Resource, known: "Facts", addresses: NamedAddresses) -> bool:
+        """Whether a status is up to date; the answer is kept, since most statuses stay as they are."""
+        last = self._reported.get(resource.key)
+        if last is not None and last[0] is resource and last[1] is known and last[2] is addresses:
             return True
-        is_same = desired_status(resource, known, given, self) == (resource.status or {})
+        is_same = desired_status(resource, known, addresses, self) == (resource.status or {})
         if is_same:
-            self._reported[resource.key] = resource, known, given
+            self._reported[resource.key] = resource, known, addresses
         return is_same
 
     def n_connected(self, proxies: tuple[Key, ...]) -> int:
-        """How many of these are connected; counted once, since most services keep their proxies."""
-        known = self._counted.get(id(proxies))
-        if known is None or known[0] is not proxies:
-            known = self._counted[id(proxies)] = (proxies, sum(key in self.connected for key in proxies))
-        return known[1]
+        """How many of these are connected; the count is kept, since most services keep their proxies."""
+        counted = self._counted.get(id(proxies))
+        if counted is None or counted[0] is not proxies:
+            counted = self._counted[id(proxies)] = (proxies, sum(key in self.connected for key in proxies))
+        return counted[1]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What stored objects say about a destination; its proxies are None where another zone has them."""
+    """What follows from stored objects for a status; `proxies` is None where they are of another zone."""
 
     names: tuple[HostnameClaim, ...] = ()
     proxies: tuple[Key, ...] | None = None
@@ -88,75 +88,75 @@ class Facts(msgspec.Struct, frozen=True):
 
 @question
 def facts(db: Db, destination: Key) -> Facts:
-    """What there is to report on a destination or workload, but for addresses and proxies' connections."""
+    """What there is to report on a destination or workload, except addresses and connections of proxies."""
     is_called = destination.kind in world.DESTINATION_KINDS
     found = _facts(db, destination, hostnames.of(db, destination) if is_called else ())
-    return msgspec.structs.replace(found, problems=tuple(_untold(destination, found.names)))
+    return msgspec.structs.replace(found, problems=tuple(_hostname_problems(destination, found.names)))
 
 
 def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:
     match destination.kind:
         case "MeshService" if destination.zone == world.control_plane(db).zone:
-            found = endpoints.selected(db, destination)
+            members = endpoints.selected(db, destination)
             is_mtls_on = tls.mtls(db, destination.mesh) is not None
-            return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found), is_mtls_on)
+            return Facts(names, tuple(key for key, _ in members), _n_healthy(db, members), is_mtls_on)
         case workloads.KIND if destination.zone == world.control_plane(db).zone:
-            found = tuple((key, inbound_sections(db, key)) for key in workloads.members(db, destination))
-            return Facts(names, tuple(key for key, _ in found), _n_healthy(db, found))
+            members = tuple((key, inbound_sections(db, key)) for key in workloads.members(db, destination))
+            return Facts(names, tuple(key for key, _ in members), _n_healthy(db, members))
         case "MeshMultiZoneService":
             return Facts(names, services=endpoints.multi_zone_services(db, destination))
         case _:
             return Facts(names)
 
 
-def _n_healthy(db: Db, found: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
-    """How many proxies serve the service with all of its inbounds."""
-    return sum(set(sections).issubset(ready(db, key)) for key, sections in found)
+def _n_healthy(db: Db, members: Iterable[tuple[Key, tuple[str, ...]]]) -> int:
+    """How many proxies are ready with all their inbounds of the service."""
+    return sum(set(sections).issubset(ready(db, key)) for key, sections in members)
 
 
 @question
 def inbound_sections(db: Db, dataplane: Key) -> tuple[str, ...]:
     """All inbounds of a proxy, ready or not."""
-    found = network.networking(db, dataplane)
-    return tuple(each.section for each in found.inbounds) if found else ()
+    networking = network.networking(db, dataplane)
+    return tuple(each.section for each in networking.inbounds) if networking else ()
 
 
 @question
 def ready(db: Db, dataplane: Key) -> tuple[str, ...]:
     """The inbounds of a proxy that are ready for calls."""
-    found = network.networking(db, dataplane)
-    return tuple(each.section for each in found.inbounds if each.is_ready) if found else ()
+    networking = network.networking(db, dataplane)
+    return tuple(each.section for each in networking.inbounds if each.is_ready) if networking else ()
 
 
 class StatusPlan(msgspec.Struct, frozen=True):
-    """Objects with the status that they are to have, over the revision that each carries; see VipPlan."""
+    """Objects with their desired status, to write over the revision that each carries; see VipPlan."""
 
     changes: tuple[Resource, ...]
-    marks: Marks
+    cursors: Cursors
     problems: tuple[ReconcileProblem, ...] = ()
-    elsewhere: frozenset[str] = frozenset()
+    other_meshes: frozenset[str] = frozenset()
 
 
-def plan(db: Db, mesh: str, seen: ConnectedProxies, ranges: Ranges, marks: Marks) -> StatusPlan:
-    """The way from what is reported in a mesh to what is to be reported; no changes where they agree."""
+def plan(db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, cursors: Cursors) -> StatusPlan:
+    """The changes that lead from the stored statuses of a mesh to the desired ones; none where they agree."""
     keys = [key for kind in world.DESTINATION_KINDS for key in world.BY_KIND.keys(db, (kind, mesh))]
-    addresses = vips.plan(db, keys, ranges, marks)
-    changes, problems = [], list(addresses.problems)
-    for key, given in addresses.given.items():
+    vip_plan = vips.plan(db, keys, ranges, cursors)
+    changes, problems = [], list(vip_plan.problems)
+    for key, assigned in vip_plan.assigned.items():
         resource = world.RESOURCES.get(db, key)
         known = facts(db, key)
         problems += known.problems
-        if resource is not None and not seen.is_reported(resource, known, given):
+        if resource is not None and not proxies.is_reported(resource, known, assigned):
             changes.append(
-                msgspec.structs.replace(resource, status=desired_status(resource, known, given, seen))
+                msgspec.structs.replace(resource, status=desired_status(resource, known, assigned, proxies))
             )
     for resource in workloads.stored(db, mesh):
         known = facts(db, resource.key)
-        if known.proxies is not None and not seen.is_reported(resource, known, ()):
+        if known.proxies is not None and not proxies.is_reported(resource, known, ()):
             changes.append(
-                msgspec.structs.replace(resource, status=desired_status(resource, known, (), seen))
+                msgspec.structs.replace(resource, status=desired_status(resource, known, (), proxies))
             )
-    return StatusPlan(tuple(changes), addresses.marks, tuple(sorted(problems)), addresses.elsewhere)
+    return StatusPlan(tuple(changes), vip_plan.cursors, tuple(sorted(problems)), vip_plan.other_meshes)
 
 
 def is_recount(before: Resource, after: Resource) -> bool:
@@ -165,10 +165,11 @@ def is_recount(before: Resource, after: Resource) -> bool:
     return bool(old.pop(COUNTS, None)) and bool(new.pop(COUNTS, None)) and old == new
 
 
-def _untold(key: Key, names: Iterable[HostnameClaim]) -> Iterator[ReconcileProblem]:
-    """Names that a destination says itself and does not have; generators' are told by its status.
+def _hostname_problems(key: Key, names: Iterable[HostnameClaim]) -> Iterator[ReconcileProblem]:
+    """Problems of host names that a destination's own spec asks for and another one holds.
 
-    The name of its service tag is nothing that it says: whoever is second for that has its other names.
+    Names of generators are reported in the status instead. The legacy name of a service tag is not asked for
+    by the spec, so nothing is reported where another service holds it.
     """
     for claim in names:
         if not claim.generator and not claim.hostname and not claim.is_legacy:
@@ -177,38 +178,38 @@ def _untold(key: Key, names: Iterable[HostnameClaim]) -> Iterator[ReconcileProbl
 
 
 def desired_status(
-    resource: Resource, known: Facts, given: NamedAddresses, seen: ConnectedProxies
+    resource: Resource, known: Facts, addresses: NamedAddresses, connected: ConnectedProxies
 ) -> dict[str, Json]:
-    """The status that an object is to have."""
+    """The desired status of an object."""
     before = resource.status or {}
     if resource.kind == workloads.KIND:
         proxies = known.proxies or ()
-        return {**before, COUNTS: _counts(known, proxies, seen.n_connected(proxies))}
-    found = {**_addresses(resource, given), **hostnames.reported(known.names)}
+        return {**before, COUNTS: _counts(known, proxies, connected.n_connected(proxies))}
+    status = {**_addresses(resource, addresses), **hostnames.reported(known.names)}
     if known.proxies is not None:
-        found["tls"] = {"status": _tls(before, known, seen.certified)}
-        found[COUNTS] = _counts(known, known.proxies, seen.n_connected(known.proxies))
+        status["tls"] = {"status": _tls(before, known, connected.certified)}
+        status[COUNTS] = _counts(known, known.proxies, connected.n_connected(known.proxies))
     if resource.kind == "MeshMultiZoneService":
-        found["meshServices"] = [_matched(key) for key in known.services]
-        found["conditions"] = [_condition(len(known.services))]
+        status["meshServices"] = [_matched(key) for key in known.services]
+        status["conditions"] = [_condition(len(known.services))]
     kept = {name: value for name, value in before.items() if name not in _PARTS}
-    return {**kept, **{name: value for name, value in found.items() if value}}
+    return {**kept, **{name: value for name, value in status.items() if value}}
 
 
-def _addresses(resource: Resource, given: NamedAddresses) -> dict[str, Json]:
+def _addresses(resource: Resource, addresses: NamedAddresses) -> dict[str, Json]:
     if resource.kind != "MeshExternalService":
-        return {"vips": [{"ip": address} for _, address in given]}
+        return {"vips": [{"ip": address} for _, address in addresses]}
     listed = [
         {"ip": address, "type": "Kuma", **({"hostname": name} if name != ITSELF else {})}
-        for name, address in given
+        for name, address in addresses
     ]
-    # The shape that Kuma released has one address, in a place of its own.
-    own = next(({"ip": address} for name, address in given if name == ITSELF), None)
-    return {"vips": listed, "vip": own}
+    # Kuma's released schema has a single address, in the field `vip`.
+    single = next(({"ip": address} for name, address in addresses if name == ITSELF), None)
+    return {"vips": listed, "vip": single}
 
 
 def _tls(before: Json, known: Facts, certified: frozenset[Key]) -> str:
-    """Ready once all proxies have certificates; from then on new ones begin with one, so it stays."""
+    """Ready once all proxies have certificates; it stays so, since new proxies start with one."""
     if not known.is_mtls_on:
         return _NOT_READY
     is_ready = _is_ready(before) or (known.proxies and certified.issuperset(known.proxies))
@@ -216,7 +217,7 @@ def _tls(before: Json, known: Facts, certified: frozenset[Key]) -> str:
 
 
 def unready(service: Resource) -> Resource:
-    """A service as it is where its proxies have yet to get certificates."""
+    """The service with TLS status NotReady: its proxies have yet to get certificates."""
     status = service.status or {}
     if not _is_ready(status):
         return service
@@ -237,7 +238,7 @@ def _matched(key: Key) -> Json:
 
 def _condition(n_matched: int) -> Json:
     if n_matched:
-        words = f"Matched {n_matched} MeshService(s)"
-        return {"type": _MATCHED, "status": "True", "reason": "MatchesFound", "message": words}
-    words = "Selector does not match any MeshService in this zone"
-    return {"type": _MATCHED, "status": "False", "reason": "NoMatchesFound", "message": words}
+        message = f"Matched {n_matched} MeshService(s)"
+        return {"type": _MATCHED, "status": "True", "reason": "MatchesFound", "message": message}
+    message = "Selector does not match any MeshService in this zone"
+    return {"type": _MATCHED, "status": "False", "reason": "NoMatchesFound", "message": message}

@@ -1,8 +1,8 @@
 """Workloads: which Workload objects follow from the Dataplanes of this zone, and which writes lead there.
 
 A Dataplane belongs to the workload that its label `kuma.io/workload` names, or an annotation of that name
-where it has no such label. Each workload is one object, with how many proxies it has in its status. One that
-was generated goes with its last Dataplane; one that somebody wrote stays, and is counted all the same.
+where it has no such label. Each workload is one object, with the counts of its proxies in its status. A
+generated one is deleted with its last Dataplane; one that a user wrote stays, and is counted as well.
 """
 
 from collections.abc import Iterable
@@ -53,17 +53,19 @@ _MEMBERS_BY_WORKLOAD = Index(world.RESOURCES, _of_workload)
 
 @question
 def desired(db: Db, mesh: str) -> DesiredWorkloads:
-    """What should be there; one more Dataplane of a workload that is there already changes nothing here."""
+    """The Workloads to generate. One more Dataplane of a known workload does not change the answer."""
     here = world.control_plane(db)
     if here.is_global:
         return DesiredWorkloads()
-    found: dict[Key, Key] = {}
+    by_workload: dict[Key, Key] = {}
     for key in _MEMBERS.keys(db, mesh):
         workload = _workload_of(db, key) if key.zone == here.zone else None
         if workload is not None:
-            found.setdefault(workload, key)
-    legal = [workload for workload in sorted(found) if names.is_dns1035_label(workload.name)]
-    problems = [_bad_name(key, workload) for workload, key in sorted(found.items()) if workload not in legal]
+            by_workload.setdefault(workload, key)
+    legal = [workload for workload in sorted(by_workload) if names.is_dns1035_label(workload.name)]
+    problems = [
+        _bad_name(key, workload) for workload, key in sorted(by_workload.items()) if workload not in legal
+    ]
     return DesiredWorkloads(tuple(legal), tuple(problems))
 
 
@@ -74,8 +76,8 @@ def _workload_of(db: Db, dataplane: Key) -> Key | None:
 
 
 def _bad_name(dataplane: Key, workload: Key) -> ReconcileProblem:
-    words = f'no Workload is made of {labels.WORKLOAD} "{workload.name}"; change the name'
-    return ReconcileProblem(dataplane, "workload-name", f"{words}: {names.DNS1035_MESSAGE}")
+    message = f'no Workload is made of {labels.WORKLOAD} "{workload.name}"; change the name'
+    return ReconcileProblem(dataplane, "workload-name", f"{message}: {names.DNS1035_MESSAGE}")
 
 
 def members(db: Db, workload: Key) -> tuple[Key, ...]:
@@ -84,31 +86,34 @@ def members(db: Db, workload: Key) -> tuple[Key, ...]:
 
 
 def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
-    """All Workloads of a mesh, whoever made them, in key order."""
+    """All Workloads of a mesh, generated or not, in key order."""
     return tuple(resource for _, resource in world.BY_KIND.items(db, (KIND, mesh)))
 
 
 def plan(
     desired: DesiredWorkloads, existing: Iterable[Resource], zone: str
 ) -> tuple[CreateObject | DeleteObject, ...]:
-    """The way from what is stored to what is desired; none where they agree."""
-    there = {resource.key: resource for resource in existing}
-    taken = {resource.core_name for resource in there.values()}
-    new = [CreateObject(key, _document(key)) for key in desired.workloads if key not in there]
-    left = [
+    """The changes that lead from the stored Workloads to the desired ones; none where they agree."""
+    stored_by_key = {resource.key: resource for resource in existing}
+    core_names = {resource.core_name for resource in stored_by_key.values()}
+    new = [CreateObject(key, _document(key)) for key in desired.workloads if key not in stored_by_key]
+    deleted = [
         DeleteObject(resource)
-        for key, resource in there.items()
+        for key, resource in stored_by_key.items()
         if key.zone == zone and is_generated(resource) and key not in desired.workloads
     ]
-    return (*(each for each in new if each.document["name"] not in taken), *left)
+    return (*(each for each in new if each.document["name"] not in core_names), *deleted)
 
 
 def is_generated(workload: Resource) -> bool:
-    """Whether a Workload was made from Dataplanes, and goes with them."""
+    """Whether a Workload was generated from Dataplanes, and is deleted with them."""
     return workload.labels.get(labels.MANAGED_BY) == GENERATOR
 
 
 def _document(key: Key) -> dict[str, object]:
-    own = {labels.MANAGED_BY: GENERATOR, **({labels.NAMESPACE: key.namespace} if key.namespace else {})}
+    own_labels = {
+        labels.MANAGED_BY: GENERATOR,
+        **({labels.NAMESPACE: key.namespace} if key.namespace else {}),
+    }
     name = f"{key.name}.{key.namespace}" if key.namespace else key.name
-    return {"type": KIND, "mesh": key.mesh, "name": name, "labels": own, "spec": {}}
+    return {"type": KIND, "mesh": key.mesh, "name": name, "labels": own_labels, "spec": {}}

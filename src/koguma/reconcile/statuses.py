@@ -19,7 +19,7 @@ from koguma.core import statuses, vips, workloads, world
 from koguma.core.incremental import Db
 from koguma.core.services import ReconcileProblem
 from koguma.core.statuses import ConnectedProxies
-from koguma.core.vips import Marks, Ranges
+from koguma.core.vips import Cursors, Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
@@ -68,7 +68,7 @@ class StatusWriter:
         self._connected = connected
         self._certified = certified
         self._ranges = ranges
-        self._marks: Marks = {}  # none before the first look
+        self._cursors: Cursors = {}  # none before the first look
         self._proxies = ConnectedProxies(frozenset(), frozenset())
         self._count_interval = COUNT_INTERVAL
         self._loop = MeshLoop(context, clock, "status writer", _log, self._reconcile)
@@ -95,7 +95,7 @@ class StatusWriter:
 
     async def _follow(self, watch: Watch) -> None:
         meshes = self._loop.meshes()
-        await self._database()  # from here on the marks follow the changes
+        await self._database()  # from here on the cursors follow the changes
         while True:
             began_at = time.monotonic()
             await self.settle(meshes)
@@ -123,13 +123,13 @@ class StatusWriter:
 
     def _mark(self, changes: Iterable[Change]) -> None:
         """Remember addresses that others allocated or freed, so that they are not allocated again soon."""
-        for change in changes if self._marks else ():
-            self._marks = vips.advanced(self._marks, self._ranges, change.resource)
+        for change in changes if self._cursors else ():
+            self._cursors = vips.advanced(self._cursors, self._ranges, change.resource)
 
     async def _database(self) -> Db:
         db = await self.context.database()
-        if not self._marks:
-            self._marks = vips.first_marks(db, self._ranges)
+        if not self._cursors:
+            self._cursors = vips.first_cursors(db, self._ranges)
         return db
 
     async def _reconcile(self, mesh: str) -> Collection[str]:
@@ -141,14 +141,14 @@ class StatusWriter:
             self._loop.forget(mesh)
             return ()
         now = self._looked_at[mesh] = self._clock()
-        step = statuses.plan(db, mesh, self._current_proxies(), self._ranges, self._marks)
-        self._marks = step.marks
+        step = statuses.plan(db, mesh, self._current_proxies(), self._ranges, self._cursors)
+        self._cursors = step.cursors
         for problem in self._loop.note(mesh, step.problems):
             about = str(problem.about)
             _log.warning("service is odd", about=about, rule=problem.rule, problem=problem.message)
         before = {change.key: world.RESOURCES.get(db, change.key) for change in step.changes}
         await self._write(mesh, [c for c in step.changes if self._is_time(mesh, before[c.key], c, now)], now)
-        return step.elsewhere
+        return step.other_meshes
 
     def _current_proxies(self) -> ConnectedProxies:
         """Which proxies are here; the same value while that does not change, since it keeps its counts."""
