@@ -154,7 +154,7 @@ def test_a_dataplane_that_comes_on_the_other_stream_is_waited_for(plane, monkeyp
 
     assert [each.name for each in plane.run(both()).checks()] == [PROBE]
     plane("DELETE", WEB)
-    monkeypatch.setattr(probing, "ARRIVAL_SECONDS", 0.05)
+    monkeypatch.setattr(probing, "REGISTRATION_SECONDS", 0.05)
     with pytest.raises(NotFound):
         let_in(plane, said)
     with pytest.raises(NotFound):

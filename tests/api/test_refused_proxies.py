@@ -45,7 +45,7 @@ def test_who_knocks_is_shown_with_since_when_how_often_why_and_the_next_step(ref
     for _ in range(3):
         refused.refuse("xds", "shop", "web-1", "ipv4:10.0.0.7:51234", EXPIRED)
         clock.now += timedelta(seconds=4)
-    assert list(refused.shown()) == [
+    assert list(refused.as_json()) == [
         {
             "name": "web-1",
             "mesh": "shop",
@@ -63,7 +63,7 @@ def test_who_knocks_is_shown_with_since_when_how_often_why_and_the_next_step(ref
     (check,) = refused.checks()
     assert (check.name, check.status) == ("refused proxies", "error")
     assert "web-1 (mesh shop, from 10.0.0.7) was refused 3 times since 2026-01-01T00:00:00Z" in check.message
-    assert [(name, value) for name, _, _, value in refused.numbers()] == [
+    assert [(name, value) for name, _, _, value in refused.gauges()] == [
         ("koguma_proxies_refused", 1),
         ("koguma_proxy_refusals", 3),
     ]
