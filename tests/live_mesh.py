@@ -36,7 +36,7 @@ APPLY_SET = "of-this-test"
 
 
 class Echo:
-    """An HTTP service that answers with its name and the request: `/sleep/0.5` is slow."""
+    """An HTTP service that echoes requests: `/sleep/0.5` is slow, `/status/503` fails."""
 
     def __init__(self, port: int = 0, **about: str) -> None:
         self.about = about

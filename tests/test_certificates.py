@@ -52,8 +52,8 @@ def fingerprints(pem):
     }
 
 
-class House:
-    """A store of which only the state is there, a clock that is set by hand, and certificates."""
+class CertificateSetup:
+    """Certificates over a store's state and a clock that is set by hand."""
 
     def __init__(self, *backends, enabled="a"):
         self.now = START
@@ -107,7 +107,7 @@ class House:
             moved |= self.certificates.acked(proxy(name), IDENTITY, found.identity.version)
         return moved
 
-    def told(self):
+    def changed_names(self):
         return sorted(key.name for key in self.certificates.changed())
 
 
@@ -139,18 +139,18 @@ def shown(secrets):
 
 @pytest.mark.parametrize("enabled", ["", None])
 def test_without_mtls_there_is_nothing(enabled):
-    assert House(enabled=enabled).of("web") is None
+    assert CertificateSetup(enabled=enabled).of("web") is None
 
 
 def test_without_a_mesh_there_is_nothing():
-    house = House()
-    house.delete(Key("Mesh", "", "", "", "shop"))
-    assert house.of("web") is None
-    assert house.certificates.problems() == ()
+    setup = CertificateSetup()
+    setup.delete(Key("Mesh", "", "", "", "shop"))
+    assert setup.of("web") is None
+    assert setup.certificates.problems() == ()
 
 
 def test_a_proxy_gets_its_certificate_and_the_cas_of_its_mesh():
-    found = House().of("web")
+    found = CertificateSetup().of("web")
     assert [secret.name for secret in found] == [TRUST, IDENTITY]
     trust, identity = (secret.data() for secret in found)
     assert trust == {
@@ -171,45 +171,45 @@ def test_a_proxy_gets_its_certificate_and_the_cas_of_its_mesh():
 
 
 def test_nothing_is_made_anew_while_nothing_changes():
-    house = House()
-    first = house.of("web")
-    house.now += SECOND
-    assert house.of("web") is first
-    house.put(kind="Dataplane", mesh="shop", zone="east", name="other")
-    assert house.of("web") is first
-    assert house.told() == []
+    setup = CertificateSetup()
+    first = setup.of("web")
+    setup.now += SECOND
+    assert setup.of("web") is first
+    setup.put(kind="Dataplane", mesh="shop", zone="east", name="other")
+    assert setup.of("web") is first
+    assert setup.changed_names() == []
 
 
 def test_proxies_share_trust_and_nothing_else():
-    house = House()
-    web, api = house.of("web"), house.of("api")
+    setup = CertificateSetup()
+    web, api = setup.of("web"), setup.of("api")
     assert web.trust == api.trust
     assert web.identity.version != api.identity.version
     assert web.leaf.key != api.leaf.key
 
 
 def test_another_name_means_another_certificate():
-    house = House()
-    first, second = house.of("web"), house.of("web", "kuma://version/2")
+    setup = CertificateSetup()
+    first, second = setup.of("web"), setup.of("web", "kuma://version/2")
     assert second.identity.version != first.identity.version
     assert second.trust is first.trust
 
 
 def test_another_lifetime_means_another_certificate():
-    house = House()
-    first = house.of("web")
-    assert first.leaf.not_after - house.now == 24 * HOUR
-    house.write_mesh(builtin("a", dpCert={"rotation": {"expiration": "2h"}}), enabled="a")
-    assert house.told() == ["web"]
-    second = house.of("web")
-    assert second.leaf.not_after - house.now == 2 * HOUR
+    setup = CertificateSetup()
+    first = setup.of("web")
+    assert first.leaf.not_after - setup.now == 24 * HOUR
+    setup.write_mesh(builtin("a", dpCert={"rotation": {"expiration": "2h"}}), enabled="a")
+    assert setup.changed_names() == ["web"]
+    second = setup.of("web")
+    assert second.leaf.not_after - setup.now == 2 * HOUR
     assert second.identity.version != first.identity.version
 
 
 def test_two_control_planes_give_the_same_versions():
-    house = House()
-    there = house.another().of(proxy("web"), uris("web"))
-    here = house.of("web")
+    setup = CertificateSetup()
+    there = setup.another().of(proxy("web"), uris("web"))
+    here = setup.of("web")
     assert [secret.version for secret in here] == [secret.version for secret in there]
     assert here.leaf.serial != there.leaf.serial
 
@@ -218,174 +218,174 @@ def test_two_control_planes_give_the_same_versions():
 
 
 def test_a_certificate_is_renewed_in_time_and_only_then():
-    house = House()
-    first = house.of("web")
-    due = house.certificates.due()
-    assert house.now < due <= house.now + 24 * HOUR * 4 / 5
-    house.now = due - SECOND
-    assert house.told() == []
-    assert house.of("web") is first
-    house.now = due
-    assert house.told() == ["web"]
-    second = house.of("web")
+    setup = CertificateSetup()
+    first = setup.of("web")
+    due = setup.certificates.due()
+    assert setup.now < due <= setup.now + 24 * HOUR * 4 / 5
+    setup.now = due - SECOND
+    assert setup.changed_names() == []
+    assert setup.of("web") is first
+    setup.now = due
+    assert setup.changed_names() == ["web"]
+    second = setup.of("web")
     assert second.identity.version != first.identity.version
     assert second.leaf.not_after == due.replace(microsecond=0) + 24 * HOUR
-    assert house.certificates.due() == due + 24 * HOUR * 4 / 5
+    assert setup.certificates.due() == due + 24 * HOUR * 4 / 5
 
 
 def test_what_has_changed_is_told_once():
-    house = House()
-    house.of("web")
-    house.now = house.certificates.due()
-    assert house.told() == ["web"]
-    assert house.told() == []
-    assert house.certificates.due() is None or house.certificates.due() > house.now  # nobody spins
-    house.of("web")
-    assert house.certificates.due() > house.now
+    setup = CertificateSetup()
+    setup.of("web")
+    setup.now = setup.certificates.due()
+    assert setup.changed_names() == ["web"]
+    assert setup.changed_names() == []
+    assert setup.certificates.due() is None or setup.certificates.due() > setup.now  # nobody spins
+    setup.of("web")
+    assert setup.certificates.due() > setup.now
 
 
 def test_many_changes_are_told_in_portions():
-    house = House()
+    setup = CertificateSetup()
     names = [f"p{number}" for number in range(CHANGED_MAX + 10)]
     for name in names:
-        house.of(name)
-    house.write_mesh(builtin("a"), builtin("b"), enabled="a")
-    first = house.told()
+        setup.of(name)
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="a")
+    first = setup.changed_names()
     assert len(first) == CHANGED_MAX
-    assert house.certificates.due() <= house.now
-    assert sorted({*first, *house.told()}) == sorted(names)
-    assert house.certificates.due() > house.now
+    assert setup.certificates.due() <= setup.now
+    assert sorted({*first, *setup.changed_names()}) == sorted(names)
+    assert setup.certificates.due() > setup.now
 
 
 # A new CA.
 
 
 def test_add_and_enable_in_one_write_goes_bundle_acks_leaves():
-    house = House()
+    setup = CertificateSetup()
     for name in ("web", "api"):
-        house.takes(name)
-    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
-    assert house.told() == ["api", "web"]
-    assert [shown(house.of(name)) for name in ("web", "api")] == ["a < ab", "a < ab"]
-    assert house.certificates.due() == house.now + SETTLE
-    house.now += SETTLE
-    assert house.takes("web") is False
-    assert house.told() == []
-    assert house.takes("api") is True
-    assert house.told() == ["api", "web"]
-    assert [shown(house.of(name)) for name in ("web", "api")] == ["b < ab", "b < ab"]
+        setup.takes(name)
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert setup.changed_names() == ["api", "web"]
+    assert [shown(setup.of(name)) for name in ("web", "api")] == ["a < ab", "a < ab"]
+    assert setup.certificates.due() == setup.now + SETTLE
+    setup.now += SETTLE
+    assert setup.takes("web") is False
+    assert setup.changed_names() == []
+    assert setup.takes("api") is True
+    assert setup.changed_names() == ["api", "web"]
+    assert [shown(setup.of(name)) for name in ("web", "api")] == ["b < ab", "b < ab"]
 
 
 def test_an_old_ca_goes_when_nobody_shows_it_any_more():
-    house = House()
+    setup = CertificateSetup()
     for name in ("web", "api"):
-        house.takes(name)
-    house.write_mesh(builtin("b"), enabled="b")
-    house.takes("web")
-    house.takes("api")
-    house.now += SETTLE
-    assert house.told() == ["api", "web"]
-    assert house.takes("web") is False
-    house.now += LINGER
-    assert shown(house.of("web")) == "b < ab"  # the other one may still show the old one
-    assert house.takes("api") is True
-    assert shown(house.of("web")) == "b < b"
-    house.takes("web")
-    house.takes("api")
-    house.now += HOUR / 60
-    assert house.told() == []
+        setup.takes(name)
+    setup.write_mesh(builtin("b"), enabled="b")
+    setup.takes("web")
+    setup.takes("api")
+    setup.now += SETTLE
+    assert setup.changed_names() == ["api", "web"]
+    assert setup.takes("web") is False
+    setup.now += LINGER
+    assert shown(setup.of("web")) == "b < ab"  # the other one may still show the old one
+    assert setup.takes("api") is True
+    assert shown(setup.of("web")) == "b < b"
+    setup.takes("web")
+    setup.takes("api")
+    setup.now += HOUR / 60
+    assert setup.changed_names() == []
 
 
 def test_a_proxy_that_does_not_answer_is_waited_for_ten_seconds():
-    house = House()
-    house.of("web")
-    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
-    assert shown(house.of("web")) == "a < ab"
-    house.now += PATIENCE - SECOND
-    assert shown(house.of("web")) == "a < ab"
-    house.now += SECOND
-    assert house.told() == ["web"]
-    assert shown(house.of("web")) == "b < ab"
+    setup = CertificateSetup()
+    setup.of("web")
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert shown(setup.of("web")) == "a < ab"
+    setup.now += PATIENCE - SECOND
+    assert shown(setup.of("web")) == "a < ab"
+    setup.now += SECOND
+    assert setup.changed_names() == ["web"]
+    assert shown(setup.of("web")) == "b < ab"
 
 
 def test_an_answer_that_is_heard_twice_counts_once():
-    house = House()
-    house.takes("web")
-    house.takes("api")
-    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
-    house.of("api")
-    house.now += SETTLE
-    assert [house.takes("web") for _ in range(3)] == [False] * 3
-    assert shown(house.of("web")) == "a < ab"
+    setup = CertificateSetup()
+    setup.takes("web")
+    setup.takes("api")
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    setup.of("api")
+    setup.now += SETTLE
+    assert [setup.takes("web") for _ in range(3)] == [False] * 3
+    assert shown(setup.of("web")) == "a < ab"
 
 
 def test_a_proxy_that_leaves_is_not_waited_for():
-    house = House()
-    house.takes("web")
-    house.takes("api")
-    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
-    house.takes("web")
-    house.of("api")
-    house.now += SETTLE
-    assert house.certificates.forget(proxy("api")) is True
-    assert shown(house.of("web")) == "b < ab"
+    setup = CertificateSetup()
+    setup.takes("web")
+    setup.takes("api")
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    setup.takes("web")
+    setup.of("api")
+    setup.now += SETTLE
+    assert setup.certificates.forget(proxy("api")) is True
+    assert shown(setup.of("web")) == "b < ab"
 
 
 def test_who_comes_in_the_middle_of_a_change_gets_what_all_trust():
-    house = House()
-    house.takes("web")
-    house.write_mesh(builtin("b"), enabled="b")
-    assert shown(house.of("web")) == "a < ab"
-    assert shown(house.of("new")) == "a < ab"
+    setup = CertificateSetup()
+    setup.takes("web")
+    setup.write_mesh(builtin("b"), enabled="b")
+    assert shown(setup.of("web")) == "a < ab"
+    assert shown(setup.of("new")) == "a < ab"
 
 
 def test_a_ca_that_is_replaced_in_its_secrets_rotates_like_any_other():
-    house = House()
-    house.takes("web")
+    setup = CertificateSetup()
+    setup.takes("web")
     cert, key = authority.secret_names("shop", "a")
-    house.write_secret(cert, MADE["b"].certificate)  # two writes: in between they do not belong together
-    assert shown(house.of("web")) == "a < ab"
-    assert ["belong together" in problem.text for problem in house.certificates.problems()] == [True]
-    assert shown(house.of("new")) == "a < ab"
-    house.write_secret(key, MADE["b"].key.reveal())
-    assert house.certificates.problems() == ()
-    house.now += SETTLE
-    house.takes("web")
-    house.takes("new")
-    assert shown(house.of("web")) == "b < ab"
+    setup.write_secret(cert, MADE["b"].certificate)  # two writes: in between they do not belong together
+    assert shown(setup.of("web")) == "a < ab"
+    assert ["belong together" in problem.text for problem in setup.certificates.problems()] == [True]
+    assert shown(setup.of("new")) == "a < ab"
+    setup.write_secret(key, MADE["b"].key.reveal())
+    assert setup.certificates.problems() == ()
+    setup.now += SETTLE
+    setup.takes("web")
+    setup.takes("new")
+    assert shown(setup.of("web")) == "b < ab"
 
 
 def test_the_key_may_also_be_replaced_first():
-    house = House()
-    house.takes("web")
+    setup = CertificateSetup()
+    setup.takes("web")
     cert, key = authority.secret_names("shop", "a")
-    house.write_secret(key, MADE["b"].key.reveal())
-    assert shown(house.of("new")) == "a < a"  # with the key that was there before
-    house.write_secret(cert, MADE["b"].certificate)
-    assert shown(house.of("web")) == "a < ab"
+    setup.write_secret(key, MADE["b"].key.reveal())
+    assert shown(setup.of("new")) == "a < a"  # with the key that was there before
+    setup.write_secret(cert, MADE["b"].certificate)
+    assert shown(setup.of("web")) == "a < ab"
 
 
 def test_a_start_in_the_middle_of_a_change_gives_trust_before_leaves():
-    house = House()
-    house.write_mesh(builtin("a"), builtin("b"), enabled="b")
-    assert shown(house.of("web")) == " < ab"
-    house.now += SETTLE
-    assert house.takes("web") is True
-    assert shown(house.of("web")) == "b < ab"
+    setup = CertificateSetup()
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert shown(setup.of("web")) == " < ab"
+    setup.now += SETTLE
+    assert setup.takes("web") is True
+    assert shown(setup.of("web")) == "b < ab"
 
 
 def test_switching_off_and_on_begins_anew():
-    house = House()
-    house.takes("web")
-    assert house.certificates.certified() == {proxy("web")}
-    house.write_mesh(builtin("a"), enabled="")
-    assert house.told() == ["web"]
-    assert house.of("web") is None
-    assert house.certificates.certified() == frozenset()
-    assert house.certificates.due() is None
-    house.write_mesh(builtin("b"), enabled="b")
-    assert house.told() == ["web"]
-    assert shown(house.of("web")) == "b < b"
+    setup = CertificateSetup()
+    setup.takes("web")
+    assert setup.certificates.certified() == {proxy("web")}
+    setup.write_mesh(builtin("a"), enabled="")
+    assert setup.changed_names() == ["web"]
+    assert setup.of("web") is None
+    assert setup.certificates.certified() == frozenset()
+    assert setup.certificates.due() is None
+    setup.write_mesh(builtin("b"), enabled="b")
+    assert setup.changed_names() == ["web"]
+    assert shown(setup.of("web")) == "b < b"
 
 
 _EVENTS = st.lists(
@@ -402,7 +402,7 @@ class Mesh:
     """Proxies that take each secret when they like, but trust within the patience that they are given."""
 
     def __init__(self):
-        self.house = House()
+        self.setup = CertificateSetup()
         self.taken = {}  # by proxy and part: the secret
         self.offered_at = {}  # by proxy: since when it has another trust than it was offered
         for name, part in itertools.product(("web", "api"), ("trust", "identity")):
@@ -411,24 +411,24 @@ class Mesh:
     def take(self, name, part):
         if part == "identity" and (name, "trust") not in self.taken:
             return
-        secret = getattr(self.house.of(name), part)
+        secret = getattr(self.setup.of(name), part)
         self.taken[name, part] = secret
-        self.house.certificates.acked(proxy(name), secret.name, secret.version)
+        self.setup.certificates.acked(proxy(name), secret.name, secret.version)
 
     def write(self, words):
         listed, enabled = words.split()
-        self.house.write_mesh(*(builtin(name) for name in listed), enabled=enabled)
+        self.setup.write_mesh(*(builtin(name) for name in listed), enabled=enabled)
 
     def wait(self, seconds):
         for _ in range(seconds):
-            self.house.now += SECOND
+            self.setup.now += SECOND
             self.offer()
 
     def offer(self):
         for name in {name for name, _ in self.taken}:
-            if self.house.of(name).trust == self.taken[name, "trust"]:
+            if self.setup.of(name).trust == self.taken[name, "trust"]:
                 self.offered_at.pop(name, None)
-            elif self.house.now - self.offered_at.setdefault(name, self.house.now) >= PATIENCE - SECOND:
+            elif self.setup.now - self.offered_at.setdefault(name, self.setup.now) >= PATIENCE - SECOND:
                 self.take(name, "trust")
 
     def refusals(self):
@@ -464,62 +464,62 @@ def trusts(bundle, pem):
 
 
 def test_a_proxy_is_certified_when_it_has_said_so_and_until_its_certificate_ends():
-    house = House()
-    found = house.of("web")
-    assert house.certificates.certified() == frozenset()
-    house.certificates.acked(proxy("web"), IDENTITY, "another version")
-    house.certificates.acked(proxy("other"), IDENTITY, found.identity.version)
-    assert house.certificates.certified() == frozenset()
-    house.certificates.acked(proxy("web"), IDENTITY, found.identity.version)
-    assert house.certificates.certified() == {proxy("web")}
-    house.now = found.leaf.not_after
-    assert house.certificates.certified() == frozenset()
+    setup = CertificateSetup()
+    found = setup.of("web")
+    assert setup.certificates.certified() == frozenset()
+    setup.certificates.acked(proxy("web"), IDENTITY, "another version")
+    setup.certificates.acked(proxy("other"), IDENTITY, found.identity.version)
+    assert setup.certificates.certified() == frozenset()
+    setup.certificates.acked(proxy("web"), IDENTITY, found.identity.version)
+    assert setup.certificates.certified() == {proxy("web")}
+    setup.now = found.leaf.not_after
+    assert setup.certificates.certified() == frozenset()
 
 
 def test_who_is_forgotten_is_not_certified():
-    house = House()
-    house.takes("web")
-    assert house.certificates.forget(proxy("web")) is False
-    assert house.certificates.certified() == frozenset()
-    assert house.certificates.forget(proxy("web")) is False
+    setup = CertificateSetup()
+    setup.takes("web")
+    assert setup.certificates.forget(proxy("web")) is False
+    assert setup.certificates.certified() == frozenset()
+    assert setup.certificates.forget(proxy("web")) is False
 
 
 def test_a_ca_that_is_missing_is_told_and_given_when_it_comes():
     missing = {"name": "mine", "type": "provided", "conf": {"cert": {"secret": "c"}, "key": {"secret": "k"}}}
-    house = House(missing, enabled="mine")
-    assert list(house.of("web")) == []
+    setup = CertificateSetup(missing, enabled="mine")
+    assert list(setup.of("web")) == []
     advice = "write it, or for a builtin CA write the Mesh again"
-    assert [str(problem) for problem in house.certificates.problems()] == [
+    assert [str(problem) for problem in setup.certificates.problems()] == [
         f'Mesh "shop", mTLS backend "mine": there is no Secret "{name}"; {advice}' for name in ("c", "k")
     ]
-    house.write_secret("c", MADE["a"].certificate)
-    house.write_secret("k", MADE["a"].key.reveal())
-    assert house.told() == ["web"]
-    assert shown(house.of("web")) == "a < a"
-    assert house.certificates.problems() == ()
+    setup.write_secret("c", MADE["a"].certificate)
+    setup.write_secret("k", MADE["a"].key.reveal())
+    assert setup.changed_names() == ["web"]
+    assert shown(setup.of("web")) == "a < a"
+    assert setup.certificates.problems() == ()
 
 
 def test_what_a_proxy_has_is_better_than_nothing():
-    house = House()
-    first = house.of("web")
+    setup = CertificateSetup()
+    first = setup.of("web")
     for name in authority.secret_names("shop", "a"):
-        house.write_secret(name, "rubbish")
-    assert len(house.certificates.problems()) == 2
-    assert house.of("web") == first
-    house.now = house.certificates.due()
-    assert shown(house.of("web")) == "a < a"  # the CA is still in memory
+        setup.write_secret(name, "rubbish")
+    assert len(setup.certificates.problems()) == 2
+    assert setup.of("web") == first
+    setup.now = setup.certificates.due()
+    assert shown(setup.of("web")) == "a < a"  # the CA is still in memory
 
 
 def test_a_ca_that_ends_takes_its_leaves_along_and_says_so():
-    house = House()
-    house.write_ca("a", authority.make("shop", MeshBuiltinCert(expiration="10h"), house.now))
-    leaf = house.of("web").leaf
-    assert leaf.not_after == house.now + 10 * HOUR
-    house.now += 9 * HOUR
-    assert ["expires on" in problem.text for problem in house.certificates.problems()] == [True]
-    house.now += HOUR
-    assert ["expired on" in problem.text for problem in house.certificates.problems()] == [True]
-    assert house.of("web").leaf == leaf
+    setup = CertificateSetup()
+    setup.write_ca("a", authority.make("shop", MeshBuiltinCert(expiration="10h"), setup.now))
+    leaf = setup.of("web").leaf
+    assert leaf.not_after == setup.now + 10 * HOUR
+    setup.now += 9 * HOUR
+    assert ["expires on" in problem.text for problem in setup.certificates.problems()] == [True]
+    setup.now += HOUR
+    assert ["expired on" in problem.text for problem in setup.certificates.problems()] == [True]
+    assert setup.of("web").leaf == leaf
 
 
 def test_a_ca_in_files_is_looked_at_again(tmp_path):
@@ -529,25 +529,25 @@ def test_a_ca_in_files_is_looked_at_again(tmp_path):
 
     write(MADE["a"])
     conf = {"cert": {"file": str(tmp_path / "ca.pem")}, "key": {"file": str(tmp_path / "key.pem")}}
-    house = House({"name": "mine", "type": "provided", "conf": conf}, enabled="mine")
-    assert shown(house.of("web")) == "a < a"
+    setup = CertificateSetup({"name": "mine", "type": "provided", "conf": conf}, enabled="mine")
+    assert shown(setup.of("web")) == "a < a"
     write(MADE["b"])
-    assert shown(house.of("web")) == "a < a"
-    house.now = house.certificates.due()
-    assert house.now == START + HOUR + certificates.FILES_INTERVAL
-    assert house.told() == ["web"]
-    assert shown(house.of("web")) == "a < ab"
+    assert shown(setup.of("web")) == "a < a"
+    setup.now = setup.certificates.due()
+    assert setup.now == START + HOUR + certificates.FILES_INTERVAL
+    assert setup.changed_names() == ["web"]
+    assert shown(setup.of("web")) == "a < ab"
 
 
 def test_no_key_is_ever_shown_or_logged():
     logs.configure("info", "json")
-    house = House()
+    setup = CertificateSetup()
     with structlog.testing.capture_logs() as logged:
-        found = house.of("web")
-        house.write_mesh(builtin("b"), enabled="b")
-        house.of("web")
-        house.write_secret(authority.secret_names("shop", "b")[1], "rubbish")
-        house.of("web")
+        found = setup.of("web")
+        setup.write_mesh(builtin("b"), enabled="b")
+        setup.of("web")
+        setup.write_secret(authority.secret_names("shop", "b")[1], "rubbish")
+        setup.of("web")
     assert {line["event"] for line in logged} == {"CAs of a mesh changed", "CA is odd"}
     secrets = [found.leaf.key.reveal(), *(pair.key.reveal() for pair in MADE.values())]
     texts = [repr(found), *map(repr, found), str(found.leaf), *map(repr, logged)]

@@ -1,4 +1,4 @@
-"""The proxies' door: who has the right token gets a bootstrap, and every no is a sentence."""
+"""The bootstrap endpoint: a proxy with the right token gets a bootstrap, and every refusal says why."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ from structlog.testing import capture_logs
 from koguma.access import authorizer
 from koguma.access.authorizer import Authorizer
 from koguma.access.token_keys import TokenKeys
-from koguma.api import bootstrap_server as proxies_door
+from koguma.api import bootstrap_server
 from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer, tls_context
 from koguma.application.context import Context, InstanceInfo
@@ -90,15 +90,15 @@ def signing_key() -> str:
     return signing_keys.generate().reveal()
 
 
-class House:
-    """A door with a store behind it, open on a port of its own."""
+class BootstrapEndpoint:
+    """A bootstrap server over a store, on a port of its own."""
 
     def __init__(self, context: Context, keys: TokenKeys, credentials: files.ServerCredentials) -> None:
         self.context, self.keys, self.credentials = context, keys, credentials
         self.now = NOW
         self.port = 0
 
-    def door(self, **changes: Any) -> BootstrapServer:
+    def server(self, **changes: Any) -> BootstrapServer:
         given = {
             "xds_port": lambda: 5679,
             "ca": self.credentials.ca,
@@ -108,9 +108,9 @@ class House:
         return BootstrapServer(self.context, gate, lambda: self.now, **{**given, **changes})
 
     @contextlib.asynccontextmanager
-    async def open(self, **changes: Any) -> AsyncIterator["House"]:
-        """Listen, with what the door is made of changed."""
-        server = HttpServer(self.door(**changes).handle)
+    async def open(self, **changes: Any) -> AsyncIterator["BootstrapEndpoint"]:
+        """Listen, with some parameters of the server changed."""
+        server = HttpServer(self.server(**changes).handle)
         await server.start()
         paths = self.credentials.certificate_path, self.credentials.key_path
         self.port = await server.listen("127.0.0.1", 0, tls_context(*map(str, paths)))
@@ -180,7 +180,7 @@ def credentials(tmp_path_factory) -> files.ServerCredentials:
 
 @pytest.fixture
 async def closed(credentials, signing_key):
-    """A house whose door is not open yet."""
+    """An endpoint that does not listen yet."""
     kinds = Kinds(KINDS)
     store = await open_store("memory://")
 
@@ -196,23 +196,23 @@ async def closed(credentials, signing_key):
         signing_key=lambda: signing_key,
         database=database,
     )
-    house = House(context, TokenKeys(lambda: store.state), credentials)
+    endpoint = BootstrapEndpoint(context, TokenKeys(lambda: store.state), credentials)
     secret = {"type": "Secret", "mesh": "default", "name": DATAPLANE.key_name(1, "default")}
-    await house.write({"type": "Mesh", "name": "default"}, {**secret, "data": signing_key})
-    yield house
+    await endpoint.write({"type": "Mesh", "name": "default"}, {**secret, "data": signing_key})
+    yield endpoint
     await store.close()
 
 
 @pytest.fixture
-async def house(closed):
-    """A house with an open door."""
+async def endpoint(closed):
+    """An endpoint that listens."""
     async with closed.open():
         yield closed
 
 
-async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
+async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(endpoint):
     document = web(admin={"port": 9902})
-    answer = await house.bring(document, dnsPort=15053, ipv6Enabled=True)
+    answer = await endpoint.bring(document, dnsPort=15053, ipv6Enabled=True)
     node = answer.bootstrap["node"]
     assert (node["id"], node["cluster"]) == ("default.web-1", "web")
     assert json.loads(node["metadata"].pop("dataplane.resource")) == document
@@ -230,30 +230,30 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(house):
         "networking": {"address": "10.0.0.1"},
         "metrics": {"aggregate": []},
     }
-    assert house.stored() is None, "it is registered when it connects"
+    assert endpoint.stored() is None, "it is registered when it connects"
 
 
 @pytest.mark.parametrize("directories", [["/srv/logs", "/var/log/koguma"], []])
-async def test_the_node_says_where_envoy_may_write_files(house, directories):
-    answer = await house.bring(web(), accessLogDirectories=directories)
+async def test_the_node_says_where_envoy_may_write_files(endpoint, directories):
+    answer = await endpoint.bring(web(), accessLogDirectories=directories)
     assert answer.bootstrap["node"]["metadata"]["accessLogDirectories"] == directories
 
 
-async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(house):
-    await house.write(web("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
+async def test_a_proxy_is_told_which_of_its_outbounds_lead_nowhere(endpoint):
+    await endpoint.write(web("backend-1", inbound=[{"port": 80, "tags": {SERVICE: "backend"}}]))
     outbound = [
         {"port": port, "tags": {SERVICE: name}} for port, name in ((9001, "backend"), (9002, "bakend"))
     ]
-    answer = await house.bring(web(outbound=outbound))
+    answer = await endpoint.bring(web(outbound=outbound))
     (warning,) = json.loads(answer.text)["warnings"]
     assert warning.startswith('the outbound on port 9002 of Dataplane "web-1"')
     assert warning.endswith('there is no MeshService "bakend"; did you mean "backend"?')
-    assert "warnings" not in json.loads((await house.bring(web(outbound=outbound[:1]))).text)
+    assert "warnings" not in json.loads((await endpoint.bring(web(outbound=outbound[:1]))).text)
 
 
-async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
-    await house.write(web(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
-    answer = await house.ask(dataplaneToken=house.token(name="web-1"))
+async def test_a_proxy_whose_dataplane_is_stored_brings_none(endpoint):
+    await endpoint.write(web(gateway={"tags": {SERVICE: "edge"}}, inbound=[]))
+    answer = await endpoint.ask(dataplaneToken=endpoint.token(name="web-1"))
     assert answer.bootstrap["node"]["cluster"] == "edge"
     assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
 
@@ -261,26 +261,26 @@ async def test_a_proxy_whose_dataplane_is_stored_brings_none(house):
 OUR_AGENT = ["feature-access-log-pipe"]
 
 
-async def test_kumas_agent_finds_envoys_admin_on_a_port(house):
+async def test_kumas_agent_finds_envoys_admin_on_a_port(endpoint):
     for networking, port in (({}, 9901), ({"admin": {"port": 9902}}, 9902)):
-        made = (await house.bring(web(**networking))).bootstrap
+        made = (await endpoint.bring(web(**networking))).bootstrap
         address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
         assert made["admin"]["address"] == address
         assert made["node"]["metadata"]["dataplane.admin.port"] == str(port)
         assert made["hds_config"]["grpc_services"] == made["dynamic_resources"]["ads_config"]["grpc_services"]
 
 
-async def test_our_agent_has_envoys_admin_on_a_socket(house):
+async def test_our_agent_has_envoys_admin_on_a_socket(endpoint):
     for networking, port in (({}, None), ({"admin": {"port": 9902}}, "9902")):
-        made = (await house.bring(web(**networking), features=OUR_AGENT)).bootstrap
+        made = (await endpoint.bring(web(**networking), features=OUR_AGENT)).bootstrap
         assert made["admin"]["address"] == {"pipe": {"path": "/run/web-1/envoy-admin.sock", "mode": 0o600}}
         assert made["node"]["metadata"].get("dataplane.admin.port") == port
 
 
 @pytest.mark.parametrize(("probe", "reports"), [({}, True), ({"tcp": {}}, True), (None, False)])
-async def test_an_envoy_reports_health_where_there_is_something_to_check(house, probe, reports):
+async def test_an_envoy_reports_health_where_there_is_something_to_check(endpoint, probe, reports):
     inbound = INBOUND if probe is None else {**INBOUND, "serviceProbe": probe}
-    answer = await house.bring(web(inbound=[inbound]), features=OUR_AGENT)
+    answer = await endpoint.bring(web(inbound=[inbound]), features=OUR_AGENT)
     assert ("hds_config" in answer.bootstrap) == reports
 
 
@@ -294,9 +294,9 @@ REDIRECT = {
 }
 
 
-async def test_what_kumas_agent_says_of_itself_goes_with_envoy(house):
+async def test_what_kumas_agent_says_of_itself_goes_with_envoy(endpoint):
     files_ = {"certPath": "/certs/cert.pem", "keyPath": "/certs/key.pem"}
-    answer = await house.bring(
+    answer = await endpoint.bring(
         web(),
         dataplaneConfig=REDIRECT,
         metricsResources=files_,
@@ -312,25 +312,25 @@ async def test_what_kumas_agent_says_of_itself_goes_with_envoy(house):
     assert said["dynamicMetadata"] == {"version.dependencies.coredns": "1.14"}
 
 
-async def test_a_proxy_whose_agent_redirects_everything_needs_no_outbounds(house):
+async def test_a_proxy_whose_agent_redirects_everything_needs_no_outbounds(endpoint):
     outbound = [{"port": 9000, "tags": {SERVICE: "shop"}}]
-    answer = await house.bring(web(outbound=outbound), dataplaneConfig=REDIRECT)
+    answer = await endpoint.bring(web(outbound=outbound), dataplaneConfig=REDIRECT)
     text = "outbound: should be empty since dataplane is in Transparent Proxying mode"
     assert (answer.status, answer.text) == (422, text)
 
 
-async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(house):
-    token = house.token()
-    answer = await house.bring(web(), dataplaneToken=token)
+async def test_the_token_goes_with_the_bootstrap_and_nowhere_else(endpoint):
+    token = endpoint.token()
+    answer = await endpoint.bring(web(), dataplaneToken=token)
     (service,) = answer.bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
     assert service["initial_metadata"] == [{"key": "authorization", "value": token}]
     assert token not in json.dumps(answer.bootstrap["node"])
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-async def test_an_agent_that_keeps_the_token_in_a_file_gets_a_bootstrap_without_it(house):
-    token = house.token()
-    answer = await house.bring(web(), dataplaneToken=token, features=["feature-token-file"])
+async def test_an_agent_that_keeps_the_token_in_a_file_gets_a_bootstrap_without_it(endpoint):
+    token = endpoint.token()
+    answer = await endpoint.bring(web(), dataplaneToken=token, features=["feature-token-file"])
     assert token not in json.dumps(answer.bootstrap)
     assert "initial_metadata" not in json.dumps(answer.bootstrap["dynamic_resources"])
     (cluster,) = answer.bootstrap["static_resources"]["clusters"]
@@ -350,11 +350,11 @@ def logged():
     structlog.configure(**before)
 
 
-async def test_the_log_names_the_proxy_and_no_token(house, logged):
-    token = house.token()
-    await house.bring(web(), dataplaneToken=token)
-    await house.bring(web(address=""), dataplaneToken=token)
-    await house.bring(web(), dataplaneToken=token[:-8] + "AAAAAAAA")
+async def test_the_log_names_the_proxy_and_no_token(endpoint, logged):
+    token = endpoint.token()
+    await endpoint.bring(web(), dataplaneToken=token)
+    await endpoint.bring(web(address=""), dataplaneToken=token)
+    await endpoint.bring(web(), dataplaneToken=token[:-8] + "AAAAAAAA")
     answered = [line for line in logged if line["event"] == "proxy answered"]
     assert [(line["user"], line["status"]) for line in answered] == [
         ("proxy:default.web-1", 200),
@@ -365,8 +365,8 @@ async def test_the_log_names_the_proxy_and_no_token(house, logged):
 
 
 @pytest.mark.slow
-async def test_envoy_reads_what_it_is_given(house, tmp_path):
-    (tmp_path / "bootstrap.json").write_text(json.dumps((await house.bring(web())).bootstrap))
+async def test_envoy_reads_what_it_is_given(endpoint, tmp_path):
+    (tmp_path / "bootstrap.json").write_text(json.dumps((await endpoint.bring(web())).bootstrap))
     envoy = shutil.which("envoy", path=str(Path(sys.executable).parent)) or "envoy"
     process = await asyncio.create_subprocess_exec(
         *(envoy, "--mode", "validate", "--config-path", str(tmp_path / "bootstrap.json")),
@@ -377,20 +377,20 @@ async def test_envoy_reads_what_it_is_given(house, tmp_path):
 
 
 @pytest.mark.parametrize("word", ["Bearer ", "bearer ", ""])
-async def test_the_token_may_stand_in_the_header(house, word):
-    header = {"Authorization": f"{word}{house.token()}"}
-    assert (await house.bring(web(), dataplaneToken=..., headers=header)).status == 200
+async def test_the_token_may_stand_in_the_header(endpoint, word):
+    header = {"Authorization": f"{word}{endpoint.token()}"}
+    assert (await endpoint.bring(web(), dataplaneToken=..., headers=header)).status == 200
 
 
-async def test_a_bare_bootstrap_is_for_those_who_do_not_ask_for_json(house):
-    answer = await house.bring(web(), headers={"Accept": "*/*"})
+async def test_a_bare_bootstrap_is_for_those_who_do_not_ask_for_json(endpoint):
+    answer = await endpoint.bring(web(), headers={"Accept": "*/*"})
     assert answer.headers["Content-Type"].startswith("text/x-yaml")
     assert yaml.safe_load(answer.text)["node"]["id"] == "default.web-1"
 
 
-async def test_a_dataplane_in_yaml_becomes_json(house):
+async def test_a_dataplane_in_yaml_becomes_json(endpoint):
     text = yaml.safe_dump({name: part for name, part in web().items() if name != "mesh"})
-    answer = await house.bring(text)
+    answer = await endpoint.bring(text)
     written = json.loads(answer.bootstrap["node"]["metadata"]["dataplane.resource"])
     assert written == web()
 
@@ -399,9 +399,9 @@ async def test_a_dataplane_in_yaml_becomes_json(house):
     ("variant", "word"),
     [(None, "DELTA_GRPC"), ("DEFAULT", "DELTA_GRPC"), ("DELTA_GRPC", "DELTA_GRPC"), ("GRPC", "GRPC")],
 )
-async def test_a_dataplane_chooses_how_its_configuration_comes(house, variant, word):
+async def test_a_dataplane_chooses_how_its_configuration_comes(endpoint, variant, word):
     document = {**web(), **({"envoy": {"xdsTransportProtocolVariant": variant}} if variant else {})}
-    answer = await house.bring(document)
+    answer = await endpoint.bring(document)
     assert answer.bootstrap["dynamic_resources"]["ads_config"]["api_type"] == word
 
 
@@ -418,19 +418,19 @@ async def test_a_dataplane_chooses_how_its_configuration_comes(house, variant, w
         ("a.wild.example.com", "a.wild.example.com:5679"),
     ],
 )
-async def test_envoy_goes_where_the_proxy_came_to(house, host, source):
-    answer = await house.bring(web(), headers={"Host": host})
+async def test_envoy_goes_where_the_proxy_came_to(endpoint, host, source):
+    answer = await endpoint.bring(web(), headers={"Host": host})
     assert answer.source == source
 
 
 @pytest.mark.parametrize(
     "host", ["10.0.0.9:5678", "other.example.com", "a.b.wild.example.com", "[::1", "x" * 900]
 )
-async def test_a_host_that_the_certificate_is_not_for_is_refused(house, host):
-    answer = await house.bring(web(), headers={"Host": host})
+async def test_a_host_that_the_certificate_is_not_for_is_refused(endpoint, host):
+    answer = await endpoint.bring(web(), headers={"Host": host})
     assert answer.status == 400
     assert answer.text.startswith("A data plane proxy is trying to connect to the control plane using ")
-    sans = certificate_facts.names(house.credentials.certificate)
+    sans = certificate_facts.names(endpoint.credentials.certificate)
     listed = " ".join(f'"{name}"' for name in sans)
     assert f"but the certificate in the control plane has the following SANs [{listed}]." in answer.text
     assert len(answer.text) < 2000
@@ -442,10 +442,10 @@ async def test_a_setting_may_say_where_xds_is(closed):
         assert answer.source == "xds.example.com:5679"
 
 
-async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(house, signing_key):
-    assert (await house.bring(web())).trusted == {"inline_string": house.credentials.ca}
+async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(endpoint, signing_key):
+    assert (await endpoint.bring(web())).trusted == {"inline_string": endpoint.credentials.ca}
     other = files.certificates.make_authority(files.certificates.make_key(), NOW).certificate
-    assert (await house.bring(web(), caCert=other)).trusted == {"inline_string": other}
+    assert (await endpoint.bring(web(), caCert=other)).trusted == {"inline_string": other}
 
 
 @pytest.mark.parametrize(
@@ -458,8 +458,8 @@ async def test_envoy_trusts_our_ca_or_the_one_that_the_proxy_has(house, signing_
         ),
     ],
 )
-async def test_what_is_no_ca_vouches_for_nobody(house, given, text):
-    answer = await house.bring(web(), caCert=given or house.credentials.certificate)
+async def test_what_is_no_ca_vouches_for_nobody(endpoint, given, text):
+    answer = await endpoint.bring(web(), caCert=given or endpoint.credentials.certificate)
     assert answer.status == 400
     assert answer.text.startswith(text)
 
@@ -479,9 +479,9 @@ USERS_TOKEN = "e30.eyJOYW1lIjoiam9lIiwiR3JvdXBzIjpbXX0.c2ln"
 ISSUE = "`koguma token dataplane --mesh default --name NAME --service SERVICE` issues"
 
 
-async def test_a_token_is_asked_for(house):
+async def test_a_token_is_asked_for(endpoint):
     for nothing in (..., "", None, "  "):
-        answer = await house.bring(web(), dataplaneToken=nothing)
+        answer = await endpoint.bring(web(), dataplaneToken=nothing)
         assert (answer.status, answer.text) == (422, TOKEN_TEXT)
 
 
@@ -506,15 +506,15 @@ async def test_a_token_is_asked_for(house):
         ),
     ],
 )
-async def test_a_bad_token_is_refused_before_all_else(house, changed, text):
-    answer = await house.bring("{", dataplaneToken=changed(house.token()), workdir="", name="")
+async def test_a_bad_token_is_refused_before_all_else(endpoint, changed, text):
+    answer = await endpoint.bring("{", dataplaneToken=changed(endpoint.token()), workdir="", name="")
     assert (answer.status, answer.text) == (401, f"authentication failed: {text}")
 
 
-async def test_an_old_token_is_refused(house):
-    token = house.token(lifetime=HOUR)
-    house.now = NOW + 2 * HOUR
-    answer = await house.bring(web(), dataplaneToken=token)
+async def test_an_old_token_is_refused(endpoint):
+    token = endpoint.token(lifetime=HOUR)
+    endpoint.now = NOW + 2 * HOUR
+    answer = await endpoint.bring(web(), dataplaneToken=token)
     text = f"authentication failed: token is expired; {ISSUE} a new one"
     assert (answer.status, answer.text) == (401, text)
 
@@ -535,13 +535,13 @@ async def test_an_old_token_is_refused(house):
         ({"workload": "web"}, "dataplane has no workload label required by the token"),
     ],
 )
-async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
+async def test_a_token_that_does_not_fit_is_refused(endpoint, claims, text):
     for stored in (False, True):
         if stored:
-            await house.write(web())
-        token = house.token(**claims)
+            await endpoint.write(web())
+        token = endpoint.token(**claims)
         answer = await (
-            house.ask(dataplaneToken=token) if stored else house.bring(web(), dataplaneToken=token)
+            endpoint.ask(dataplaneToken=token) if stored else endpoint.bring(web(), dataplaneToken=token)
         )
         assert (answer.status, answer.text) == (403, text)
 
@@ -555,39 +555,39 @@ async def test_a_token_that_does_not_fit_is_refused(house, claims, text):
         {"workload": "web"},
     ],
 )
-async def test_a_token_that_fits_is_taken(house, claims):
+async def test_a_token_that_fits_is_taken(endpoint, claims):
     document = web(labels={"kuma.io/workload": "web"})
-    assert (await house.bring(document, dataplaneToken=house.token(**claims))).status == 200
+    assert (await endpoint.bring(document, dataplaneToken=endpoint.token(**claims))).status == 200
 
 
 @pytest.mark.parametrize("claims", [{"name": "web-1"}, {"tags": {"kuma.io/zone": ("default",)}}])
-async def test_a_token_without_a_service_is_for_what_an_operator_wrote(house, claims):
-    token = house.token(**claims)
-    answer = await house.bring(web(), dataplaneToken=token)
+async def test_a_token_without_a_service_is_for_what_an_operator_wrote(endpoint, claims):
+    token = endpoint.token(**claims)
+    answer = await endpoint.bring(web(), dataplaneToken=token)
     assert answer.status == 403
     assert answer.text.endswith(
         "koguma token dataplane --mesh default --name web-1 --service web --valid-for 720h"
     )
-    await house.write(web())
-    assert (await house.ask(dataplaneToken=token)).status == 200
-    assert (await house.bring(web(), dataplaneToken=token)).status == 200
+    await endpoint.write(web())
+    assert (await endpoint.ask(dataplaneToken=token)).status == 200
+    assert (await endpoint.bring(web(), dataplaneToken=token)).status == 200
 
 
-async def test_a_dataplane_that_is_not_there_yet_is_nothing_said(house):
-    answer = await house.ask()
+async def test_a_dataplane_that_is_not_there_yet_is_nothing_said(endpoint):
+    answer = await endpoint.ask()
     assert (answer.status, answer.text) == (404, "")
 
 
-async def test_a_token_for_another_name_does_not_tell_who_is_there(house):
-    answer = await house.ask(dataplaneToken=house.token(name="shop-1"))
+async def test_a_token_for_another_name_does_not_tell_who_is_there(endpoint):
+    answer = await endpoint.ask(dataplaneToken=endpoint.token(name="shop-1"))
     assert answer.status == 403
 
 
 @pytest.mark.parametrize("mesh", ["nope", "", "Not/a mesh"])
-async def test_a_mesh_that_is_not_there_is_said_so(house, mesh):
-    answer = await house.ask(mesh=mesh)
+async def test_a_mesh_that_is_not_there_is_said_so(endpoint, mesh):
+    answer = await endpoint.ask(mesh=mesh)
     assert (answer.status, answer.text) == (422, f'mesh: mesh "{mesh}" does not exist')
-    assert all(key[1] == "default" for key in house.keys._rings), "no ring is kept for what does not exist"
+    assert all(key[1] == "default" for key in endpoint.keys._rings), "no ring is kept for what does not exist"
 
 
 @pytest.mark.parametrize(
@@ -602,22 +602,22 @@ async def test_a_mesh_that_is_not_there_is_said_so(house, mesh):
         (b"\xff", "line 1, column 1: byte 0 is not valid UTF-8"),
     ],
 )
-async def test_what_cannot_be_read_is_said_with_its_place(house, body, text):
-    answer = await house.post("/bootstrap", body, **ACCEPT)
+async def test_what_cannot_be_read_is_said_with_its_place(endpoint, body, text):
+    answer = await endpoint.post("/bootstrap", body, **ACCEPT)
     assert answer.status == 400
     assert answer.text.startswith(text)
     assert answer.headers["Content-Type"].startswith("text/plain")
 
 
-async def test_a_body_too_large_is_not_read(house):
-    answer = await house.post("/bootstrap", b" " * (proxies_door.BODY_BYTES_MAX + 1))
+async def test_a_body_too_large_is_not_read(endpoint):
+    answer = await endpoint.post("/bootstrap", b" " * (bootstrap_server.BODY_BYTES_MAX + 1))
     assert (answer.status, answer.text) == (413, "the body is larger than 262144 bytes")
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
-    monkeypatch.setattr(proxies_door, "BODY_SECONDS_MAX", 0.05)
-    context = ssl.create_default_context(cadata=house.credentials.ca)
-    reader, writer = await asyncio.open_connection("localhost", house.port, ssl=context)
+async def test_a_body_that_does_not_come_is_not_waited_for(endpoint, monkeypatch):
+    monkeypatch.setattr(bootstrap_server, "BODY_SECONDS_MAX", 0.05)
+    context = ssl.create_default_context(cadata=endpoint.credentials.ca)
+    reader, writer = await asyncio.open_connection("localhost", endpoint.port, ssl=context)
     writer.write(b"POST /bootstrap HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
     async with asyncio.timeout(5):
         assert b" 408 " in await reader.readline()
@@ -651,8 +651,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
         ),
     ],
 )
-async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
-    answer = await house.bring(web(), **fields)
+async def test_what_is_wrong_with_a_request_is_named(endpoint, fields, text):
+    answer = await endpoint.bring(web(), **fields)
     assert (answer.status, answer.text) == (422, text)
 
 
@@ -693,17 +693,17 @@ async def test_what_is_wrong_with_a_request_is_named(house, fields, text):
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-async def test_a_bad_dataplane_is_refused_with_the_places(house, document, text):
-    answer = await house.bring(document)
+async def test_a_bad_dataplane_is_refused_with_the_places(endpoint, document, text):
+    answer = await endpoint.bring(document)
     assert answer.status == (404 if text is None else 422)
     assert answer.text.startswith(text or "")
-    assert house.stored() is None
+    assert endpoint.stored() is None
 
 
-async def test_other_paths_and_methods_lead_nowhere(house):
-    there = await house.post("/meshes", {})
+async def test_other_paths_and_methods_lead_nowhere(endpoint):
+    there = await endpoint.post("/meshes", {})
     assert (there.status, there.text) == (404, "there is nothing at /meshes; proxies POST to /bootstrap")
-    wrong = await house.post("/bootstrap", b"", method="GET")
+    wrong = await endpoint.post("/bootstrap", b"", method="GET")
     assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
 
 
@@ -718,41 +718,41 @@ async def test_a_mistake_of_ours_is_one_bad_answer(closed):
         assert answer.text.startswith("Internal Server Error")
         assert answer.headers["Koguma-Request-Id"] in answer.text
         assert "hear" not in answer.text
-        assert (await closed.ask(dataplaneToken=...)).status == 422, "the door stays open"
+        assert (await closed.ask(dataplaneToken=...)).status == 422, "the server goes on"
 
 
 REGISTERED = {REGISTERED_BY: PROXY}
 
 
-async def leave(house, token, **fields):
+async def leave(endpoint, token, **fields):
     header = {"Authorization": f"Bearer {token}"} if token else {}
-    return await house.post("/deregister", {"mesh": "default", "name": "web-1", **fields}, **header)
+    return await endpoint.post("/deregister", {"mesh": "default", "name": "web-1", **fields}, **header)
 
 
-async def test_a_proxy_takes_its_dataplane_along(house):
-    await house.write(web(labels=REGISTERED), web("web-2", labels=REGISTERED))
-    key = house.stored().key
-    answer = await leave(house, house.token(name="web-1"))
+async def test_a_proxy_takes_its_dataplane_along(endpoint):
+    await endpoint.write(web(labels=REGISTERED), web("web-2", labels=REGISTERED))
+    key = endpoint.stored().key
+    answer = await leave(endpoint, endpoint.token(name="web-1"))
     assert (answer.status, answer.text) == (204, "")
-    assert house.stored() is None
-    assert house.stored("web-2") is not None
-    assert (await leave(house, house.token(name="web-1"))).status == 204, "it is gone already"
-    (last, *_) = await house.context.store.history(key)
+    assert endpoint.stored() is None
+    assert endpoint.stored("web-2") is not None
+    assert (await leave(endpoint, endpoint.token(name="web-1"))).status == 204, "it is gone already"
+    (last, *_) = await endpoint.context.store.history(key)
     assert (last.author, last.reason) == ("proxy:default.web-1", "the proxy has stopped")
 
 
-async def test_a_later_run_of_a_proxy_is_not_taken_along_by_an_earlier_one(house):
-    await house.write(web(labels={**REGISTERED, INSTANCE: "later"}))
-    assert (await leave(house, house.token(), instance="earlier")).status == 204
-    assert house.stored() is not None
-    assert (await leave(house, house.token(), instance="later")).status == 204
-    assert house.stored() is None
+async def test_a_later_run_of_a_proxy_is_not_taken_along_by_an_earlier_one(endpoint):
+    await endpoint.write(web(labels={**REGISTERED, INSTANCE: "later"}))
+    assert (await leave(endpoint, endpoint.token(), instance="earlier")).status == 204
+    assert endpoint.stored() is not None
+    assert (await leave(endpoint, endpoint.token(), instance="later")).status == 204
+    assert endpoint.stored() is None
 
 
-async def test_a_dataplane_that_somebody_wrote_stays(house):
-    await house.write(web())
-    assert (await leave(house, house.token())).status == 204
-    assert house.stored() is not None
+async def test_a_dataplane_that_somebody_wrote_stays(endpoint):
+    await endpoint.write(web())
+    assert (await leave(endpoint, endpoint.token())).status == 204
+    assert endpoint.stored() is not None
 
 
 @pytest.mark.parametrize(
@@ -764,27 +764,27 @@ async def test_a_dataplane_that_somebody_wrote_stays(house):
         ({"tags": {SERVICE: ("web",)}}, 204),
     ],
 )
-async def test_a_proxy_removes_no_other(house, claims, status):
-    await house.write(web(labels=REGISTERED))
-    answer = await leave(house, house.token(**claims))
+async def test_a_proxy_removes_no_other(endpoint, claims, status):
+    await endpoint.write(web(labels=REGISTERED))
+    answer = await leave(endpoint, endpoint.token(**claims))
     assert answer.status == status
-    assert (house.stored() is None) == (status == 204)
+    assert (endpoint.stored() is None) == (status == 204)
 
 
-async def test_nobody_leaves_for_another_without_a_token(house):
-    await house.write(web(labels=REGISTERED))
-    for token in ("", "nonsense", house.token()[:-8] + "AAAAAAAA"):
-        assert (await leave(house, token)).status == 401
-    assert house.stored() is not None
+async def test_nobody_leaves_for_another_without_a_token(endpoint):
+    await endpoint.write(web(labels=REGISTERED))
+    for token in ("", "nonsense", endpoint.token()[:-8] + "AAAAAAAA"):
+        assert (await leave(endpoint, token)).status == 401
+    assert endpoint.stored() is not None
 
 
-async def test_leaving_a_mesh_that_has_gone_is_no_trouble(house):
-    assert (await leave(house, house.token(), mesh="gone")).status == 204
+async def test_leaving_a_mesh_that_has_gone_is_no_trouble(endpoint):
+    assert (await leave(endpoint, endpoint.token(), mesh="gone")).status == 204
 
 
-async def test_a_dataplane_that_is_written_meanwhile_goes_all_the_same(house):
-    await house.write(web(labels=REGISTERED))
-    write, times = house.context.store.write, []
+async def test_a_dataplane_that_is_written_meanwhile_goes_all_the_same(endpoint):
+    await endpoint.write(web(labels=REGISTERED))
+    write, times = endpoint.context.store.write, []
 
     async def late(transaction):
         if not times:
@@ -792,7 +792,7 @@ async def test_a_dataplane_that_is_written_meanwhile_goes_all_the_same(house):
             await write(Transaction((Put(changed),), "somebody"))
         return await write(transaction)
 
-    changed = msgspec.structs.replace(house.stored(), labels={**house.stored().labels, "a": "b"})
-    house.context.store.write = late
-    assert (await leave(house, house.token())).status == 204
-    assert house.stored() is None
+    changed = msgspec.structs.replace(endpoint.stored(), labels={**endpoint.stored().labels, "a": "b"})
+    endpoint.context.store.write = late
+    assert (await leave(endpoint, endpoint.token())).status == 204
+    assert endpoint.stored() is None

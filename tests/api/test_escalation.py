@@ -8,7 +8,7 @@ from koguma.api.authn import impersonated
 from koguma.api.kube import escalation
 from koguma.kube import rbac
 from koguma.model.errors import BadRequest, Forbidden, NotFound
-from tests.rights import ANN, TIMEOUTS, House, bound, role
+from tests.stored_rbac import ANN, TIMEOUTS, StoredAccess, role, role_binding
 
 HELD = role("held", TIMEOUTS, {"apiGroups": ["*"], "resources": ["meshes"], "verbs": ["*"]})
 WIDE = {"rules": [{**TIMEOUTS, "verbs": ["get", "delete"]}]}
@@ -68,51 +68,53 @@ def right(verb, resource, **more):
     ],
 )
 def test_nobody_gives_away_what_he_does_not_have(kind, namespace, spec, extra, refusal):
-    house = House(
+    stored_access = StoredAccess(
         HELD,
-        bound("held", "held", "ann"),
+        role_binding("held", "held", "ann"),
         role("wide", *WIDE["rules"]),
         role("wide", *WIDE["rules"], namespace="shop"),
         role("extra", *([extra] if extra else [])),
-        bound("extra", "extra", "ann"),
+        role_binding("extra", "extra", "ann"),
     )
     if not refusal:
-        escalation.check(house.access, ANN, kind, namespace, spec, name="r")
+        escalation.check(stored_access.access, ANN, kind, namespace, spec, name="r")
         return
     with pytest.raises(Forbidden) as refused:
-        escalation.check(house.access, ANN, kind, namespace, spec, name="r")
+        escalation.check(stored_access.access, ANN, kind, namespace, spec, name="r")
     assert refusal in refused.value.detail
 
 
 def test_rights_of_one_namespace_can_be_given_there_alone():
-    house = House(HELD, bound("held", "held", "ann", "shop"))
-    escalation.check(house.access, ANN, "Role", "shop", {"rules": [TIMEOUTS]}, name="r")
+    stored_access = StoredAccess(HELD, role_binding("held", "held", "ann", "shop"))
+    escalation.check(stored_access.access, ANN, "Role", "shop", {"rules": [TIMEOUTS]}, name="r")
     for kind, namespace in (("Role", "bank"), ("ClusterRole", "")):
         with pytest.raises(Forbidden, match="not currently held"):
-            escalation.check(house.access, ANN, kind, namespace, {"rules": [TIMEOUTS]}, name="r")
+            escalation.check(stored_access.access, ANN, kind, namespace, {"rules": [TIMEOUTS]}, name="r")
 
 
 def test_a_role_that_gathered_is_only_the_admins_to_change():
-    house = House(HELD, bound("held", "held", "ann"))
+    stored_access = StoredAccess(HELD, role_binding("held", "held", "ann"))
     with pytest.raises(Forbidden, match="cluster-admin privileges"):
-        escalation.check(house.access, ANN, "ClusterRole", "", {"rules": []}, name="r", before=GATHER)
-    escalation.check(house.access, LOCAL_ADMIN, "ClusterRole", "", GATHER, name="r")
+        escalation.check(stored_access.access, ANN, "ClusterRole", "", {"rules": []}, name="r", before=GATHER)
+    escalation.check(stored_access.access, LOCAL_ADMIN, "ClusterRole", "", GATHER, name="r")
 
 
 def test_a_binding_to_a_role_that_is_not_there_needs_the_right_to_bind():
-    house = House(HELD, bound("held", "held", "ann"))
+    stored_access = StoredAccess(HELD, role_binding("held", "held", "ann"))
     with pytest.raises(NotFound, match=r'clusterroles.rbac.authorization.k8s.io "none" not found'):
-        escalation.check(house.access, ANN, "ClusterRoleBinding", "", ref("ClusterRole", "none"), name="r")
+        escalation.check(
+            stored_access.access, ANN, "ClusterRoleBinding", "", ref("ClusterRole", "none"), name="r"
+        )
     escalation.check(
-        house.access, LOCAL_ADMIN, "ClusterRoleBinding", "", ref("ClusterRole", "none"), name="r"
+        stored_access.access, LOCAL_ADMIN, "ClusterRoleBinding", "", ref("ClusterRole", "none"), name="r"
     )
 
 
 CLUSTER = "at the cluster scope"
 
 
-def acting(house, user, *headers):
-    return impersonated(user, CIMultiDict(headers), house.access)
+def acting(stored_access, user, *headers):
+    return impersonated(user, CIMultiDict(headers), stored_access.access)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +142,13 @@ def acting(house, user, *headers):
     ],
 )
 def test_the_admin_may_act_as_anybody(headers, name, groups):
-    user = acting(House(), LOCAL_ADMIN, *headers)
+    user = acting(StoredAccess(), LOCAL_ADMIN, *headers)
     assert (user.name, user.groups) == (name, groups)
 
 
 def test_uid_and_extras_are_taken_over():
     user = acting(
-        House(),
+        StoredAccess(),
         LOCAL_ADMIN,
         ("Impersonate-User", "eve"),
         ("Impersonate-Uid", "7"),
@@ -188,11 +190,11 @@ def test_uid_and_extras_are_taken_over():
 )
 def test_acting_as_somebody_needs_a_rule_for_each_part(headers, subject, resource, where):
     rule = {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["eve"]}
-    house = House(role("eve", rule), bound("b", "eve", "ann"))
-    assert acting(house, ANN, ("Impersonate-User", "eve")).name == "eve"
+    stored_access = StoredAccess(role("eve", rule), role_binding("b", "eve", "ann"))
+    assert acting(stored_access, ANN, ("Impersonate-User", "eve")).name == "eve"
     sent = [(f"Impersonate-{word}", value) for word, value in zip(headers[::2], headers[1::2], strict=True)]
     with pytest.raises(Forbidden) as refused:
-        acting(house, ANN, *sent)
+        acting(stored_access, ANN, *sent)
     told = f'{subject} is forbidden: User "ann" cannot impersonate resource {resource} {where}'
     assert refused.value.detail == told
 
@@ -200,4 +202,4 @@ def test_acting_as_somebody_needs_a_rule_for_each_part(headers, subject, resourc
 @pytest.mark.parametrize("header", ["Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-Team"])
 def test_nobody_in_particular_cannot_be_acted_as(header):
     with pytest.raises(BadRequest, match="without a user"):
-        acting(House(), LOCAL_ADMIN, (header, "x"))
+        acting(StoredAccess(), LOCAL_ADMIN, (header, "x"))

@@ -5,29 +5,29 @@ import pytest
 from koguma.access.user import LOCAL_ADMIN, User
 from koguma.api.kube import reviews
 from koguma.model.errors import BadRequest, Invalid, Unauthenticated
-from tests.rights import ANN, BOB, PLAIN_TIMEOUTS, TIMEOUTS, House, bound, role
+from tests.stored_rbac import ANN, BOB, PLAIN_TIMEOUTS, TIMEOUTS, StoredAccess, role, role_binding
 
 
 def refuse(_token):
     raise Unauthenticated("token is revoked")
 
 
-def review(house, kind, spec, user=ANN, verify=refuse, **fields):
+def review(stored_access, kind, spec, user=ANN, verify=refuse, **fields):
     document = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec, **fields}
-    answered = reviews.answer(kind, document, user, house.access, verify)
+    answered = reviews.answer(kind, document, user, stored_access.access, verify)
     assert {name: answered[name] for name in document} == document
     return answered["status"]
 
 
 @pytest.fixture(scope="module")
 def reader():
-    return House(
+    return StoredAccess(
         role("reader", TIMEOUTS),
-        bound("everywhere", "reader", "ann"),
+        role_binding("everywhere", "reader", "ann"),
         role("paths", {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}),
-        bound("paths", "paths", ":ops"),
+        role_binding("paths", "paths", ":ops"),
         role("local", PLAIN_TIMEOUTS, namespace="mesh-red"),
-        bound("local", "local", "bob", "mesh-red", "Role"),
+        role_binding("local", "local", "bob", "mesh-red", "Role"),
     )
 
 

@@ -9,56 +9,72 @@ from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Forbidden
 from koguma.model.resource import Resource
 from koguma.store.contract import Op
-from tests.rights import ANN, BOB, KINDS, KUBE, PLAIN_TIMEOUTS, TIMEOUTS, House, bound, role
+from tests.stored_rbac import (
+    ANN,
+    BOB,
+    KINDS,
+    KUBE,
+    PLAIN_TIMEOUTS,
+    TIMEOUTS,
+    StoredAccess,
+    role,
+    role_binding,
+)
 
 
 def test_a_stored_binding_acts_at_once_and_its_end_too():
-    house = House(role("reader", TIMEOUTS))
-    given = bound("b", "reader", "ann")
-    assert not house.may(ANN, **KUBE)
-    house.put(given)
-    assert house.may(ANN, **KUBE)
-    assert not house.may(BOB, **KUBE)
-    house.put(role("reader", {**TIMEOUTS, "verbs": ["list"]}), op=Op.UPDATE)
-    assert not house.may(ANN, **KUBE)
-    assert house.may(ANN, "list", **KUBE)
-    house.put(given, op=Op.DELETE)
-    assert not house.may(ANN, "list", **KUBE)
+    stored_access = StoredAccess(role("reader", TIMEOUTS))
+    given = role_binding("b", "reader", "ann")
+    assert not stored_access.may(ANN, **KUBE)
+    stored_access.put(given)
+    assert stored_access.may(ANN, **KUBE)
+    assert not stored_access.may(BOB, **KUBE)
+    stored_access.put(role("reader", {**TIMEOUTS, "verbs": ["list"]}), op=Op.UPDATE)
+    assert not stored_access.may(ANN, **KUBE)
+    assert stored_access.may(ANN, "list", **KUBE)
+    stored_access.put(given, op=Op.DELETE)
+    assert not stored_access.may(ANN, "list", **KUBE)
 
 
 def test_what_was_decided_is_kept_until_rules_change():
-    house = House(role("reader", PLAIN_TIMEOUTS), bound("b", "reader", "ann"))
-    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    held = house.access._held
+    stored_access = StoredAccess(role("reader", PLAIN_TIMEOUTS), role_binding("b", "reader", "ann"))
+    assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    held = stored_access.access._held
     other = Resource(kind="MeshTimeout", mesh="red", name="a", core_name="a")
-    house.put(other)
-    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    assert house.access._held is held, "nothing is built anew for what is no rule"
-    house.put(role("another"))
-    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    assert house.access._held is not held
+    stored_access.put(other)
+    assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    assert stored_access.access._held is held, "nothing is built anew for what is no rule"
+    stored_access.put(role("another"))
+    assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    assert stored_access.access._held is not held
 
 
 def test_no_alias_opens_another():
-    house = House(role("reader", TIMEOUTS), bound("b", "reader", "ann"))
-    assert house.may(ANN, group="kuma.io")
-    assert not house.may(ANN, group="koguma.io")
-    assert not house.may(ANN)
-    assert not house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
+    stored_access = StoredAccess(role("reader", TIMEOUTS), role_binding("b", "reader", "ann"))
+    assert stored_access.may(ANN, group="kuma.io")
+    assert not stored_access.may(ANN, group="koguma.io")
+    assert not stored_access.may(ANN)
+    assert not stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
 
 
 def test_a_role_binding_opens_its_namespace_in_the_plain_form_too():
-    house = House(role("reader", PLAIN_TIMEOUTS), bound("b", "reader", ":devs", "mesh-red"))
-    assert house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "mesh-red")
-    assert not house.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "shop")
-    assert not house.access.allows_on(ANN, "list", "meshtimeouts", "", "red"), "a whole mesh is no namespace"
-    house.access.check_any(ANN, ("list",), "meshtimeouts")
+    stored_access = StoredAccess(
+        role("reader", PLAIN_TIMEOUTS), role_binding("b", "reader", ":devs", "mesh-red")
+    )
+    assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "mesh-red")
+    assert not stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red", "shop")
+    assert not stored_access.access.allows_on(ANN, "list", "meshtimeouts", "", "red"), (
+        "a whole mesh is no namespace"
+    )
+    stored_access.access.check_any(ANN, ("list",), "meshtimeouts")
 
 
 def test_no_other_forms_rule_makes_the_plain_form_read_a_body():
-    house = House(role("writer", {**TIMEOUTS, "verbs": ["*"]}), bound("b", "writer", "ann"))
+    stored_access = StoredAccess(
+        role("writer", {**TIMEOUTS, "verbs": ["*"]}), role_binding("b", "writer", "ann")
+    )
     with pytest.raises(Forbidden, match="cannot create or update anything"):
-        house.access.check_any(ANN, ("create", "update"))
+        stored_access.access.check_any(ANN, ("create", "update"))
 
 
 @pytest.mark.parametrize(
@@ -97,22 +113,24 @@ def test_rules_see_plain_objects_where_the_kubernetes_form_shows_them(kind, mesh
     ],
 )
 def test_paths_that_are_open_without_any_stored_rule(user, path, allowed):
-    assert House().access.allows(user, Attempt("get", path=path)) is allowed
+    assert StoredAccess().access.allows(user, Attempt("get", path=path)) is allowed
 
 
 def test_groups_have_kubernetes_names_too():
-    house = House(
+    stored_access = StoredAccess(
         role("reader", TIMEOUTS),
-        bound("known", "reader", ":system:authenticated", "shop"),
-        bound("unknown", "reader", ":system:unauthenticated", "park"),
+        role_binding("known", "reader", ":system:authenticated", "shop"),
+        role_binding("unknown", "reader", ":system:unauthenticated", "park"),
     )
-    assert house.may(BOB, **KUBE)
-    assert not house.may(ANONYMOUS, **KUBE)
-    assert house.may(ANONYMOUS, group="kuma.io", namespace="park")
+    assert stored_access.may(BOB, **KUBE)
+    assert not stored_access.may(ANONYMOUS, **KUBE)
+    assert stored_access.may(ANONYMOUS, group="kuma.io", namespace="park")
     assert BOB.groups == ("mesh-system:authenticated",)
     assert BOB.all_groups == ("mesh-system:authenticated", "system:authenticated")
 
 
 def test_the_admin_cannot_be_locked_out():
-    house = House(role("cluster-admin"), bound("cluster-admin", "cluster-admin", ":mesh-system:admin"))
-    assert house.may(LOCAL_ADMIN, "delete", "clusterrolebindings", group=rbac.GROUP)
+    stored_access = StoredAccess(
+        role("cluster-admin"), role_binding("cluster-admin", "cluster-admin", ":mesh-system:admin")
+    )
+    assert stored_access.may(LOCAL_ADMIN, "delete", "clusterrolebindings", group=rbac.GROUP)

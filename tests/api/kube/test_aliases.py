@@ -250,12 +250,12 @@ steps = st.lists(
 )
 
 
-class Doors:
+class ApiForms:
     """The three ways to the objects of one namespace, and what they show."""
 
     def __init__(self, plane):
         self.plane = plane
-        self.namespace = f"doors{next(_numbers)}"
+        self.namespace = f"forms{next(_numbers)}"
         self.alpha = KubeClient(plane, self.namespace)
         self.clean = self.alpha.other(KOGUMA)
         self.base = "/meshes/default/meshtimeouts"
@@ -296,7 +296,7 @@ class Doors:
         return self.plane("PUT", self.path(name), {**document, "spec": spec})
 
     def shown(self):
-        """What all doors show, by name, each as the specs of the three."""
+        """What all forms show, by name, each as the specs of the three."""
         plain = self.plane("GET", f"{self.base}?size=1000").json["items"]
         here = [item for item in plain if item["labels"].get("k8s.kuma.io/namespace") == self.namespace]
         alpha, clean = (
@@ -313,34 +313,34 @@ class Doors:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
-def test_all_doors_show_the_same_whatever_comes_through_which(plane, written):
-    doors = Doors(plane)
-    begin = revision(doors.alpha.send("GET", "").json)
+def test_all_forms_show_the_same_whatever_is_written_through_which(plane, written):
+    forms = ApiForms(plane)
+    begin = revision(forms.alpha.send("GET", "").json)
     newest = begin
     for step in written:
-        answer = doors.do(*step)
+        answer = forms.do(*step)
         # An apply lets fields of others stand, which may not go together with what it says.
         assert answer.status in (200, 201, 404, *([422] if step[1] == "apply" else [])), answer.body
-        for alpha, clean in doors.shown().values():
+        for alpha, clean in forms.shown().values():
             assert clean["spec"] == CONVERTER.shown(alpha["spec"])
             assert revision(alpha) == revision(clean)
-        now = revision(doors.alpha.send("GET", "").json)
+        now = revision(forms.alpha.send("GET", "").json)
         assert now >= newest
         newest = now
-    accepted(doors.alpha.create("last", spec=timeout_spec()))
-    assert _seen(doors, begin)
+    accepted(forms.alpha.create("last", spec=timeout_spec()))
+    assert _seen(forms, begin)
 
 
-def _seen(doors, begin):
-    """The revisions that watches of all doors see; they must be the same."""
+def _seen(forms, begin):
+    """The revisions that watches of all forms see; they must be the same."""
     found = []
-    for timeouts in (doors.alpha, doors.clean):
-        with doors.plane.watch(f"{timeouts.path}?watch=true&resourceVersion={begin}") as events:
+    for timeouts in (forms.alpha, forms.clean):
+        with forms.plane.watch(f"{timeouts.path}?watch=true&resourceVersion={begin}") as events:
             found.append(list(_until_last(events, lambda each: revision(each["object"]), "last")))
-    query = f"watch=true&revision={begin}&filter[labels.k8s.kuma.io/namespace]={doors.namespace}"
-    with doors.plane.watch(f"{doors.base}?{query}") as events:
+    query = f"watch=true&revision={begin}&filter[labels.k8s.kuma.io/namespace]={forms.namespace}"
+    with forms.plane.watch(f"{forms.base}?{query}") as events:
         events.next()  # where it begins
-        found.append(list(_until_last(events, lambda each: each["revision"], f"last.{doors.namespace}")))
+        found.append(list(_until_last(events, lambda each: each["revision"], f"last.{forms.namespace}")))
     alpha, clean, plain = found
     assert alpha == clean == plain
     revisions = [number for _, number in alpha]

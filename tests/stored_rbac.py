@@ -21,7 +21,7 @@ def role(name, *rules, namespace="", **more):
     return stored(kind, name, {"rules": list(rules), **more}, namespace)
 
 
-def bound(name, to, subject, namespace="", kind="ClusterRole"):
+def role_binding(name, to, subject, namespace="", kind="ClusterRole"):
     """A binding of a role to a user, or to a group where the subject begins with a colon."""
     is_group = subject.startswith(":")
     who = {"kind": "Group" if is_group else "User", "name": subject.removeprefix(":")}
@@ -40,7 +40,7 @@ def stored(kind, name, spec, namespace="", labels=None):
     )
 
 
-class House:
+class StoredAccess:
     """Authorizer over a store, with the rules of the code and a few of the settings."""
 
     def __init__(self, *objects):
