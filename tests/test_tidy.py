@@ -297,7 +297,7 @@ TASK_STARTERS = (
     "runtime/background.py",
     "dp/",
     "xds/write_scheduler.py",
-    "store/notices.py",
+    "store/notifications.py",
     "reconcile/following.py",
 )
 FORKS = ("fork", "forkpty", "preexec_fn", "multiprocessing")

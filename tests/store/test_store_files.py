@@ -71,8 +71,8 @@ async def test_a_symbolic_link_does_not_pass_the_lock(tmp_path) -> None:
 
 async def test_a_write_is_on_the_disk_when_it_is_answered(tmp_path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/store.db")
-    db = store.log._db
-    settings = await store.log._run(
+    db = store.log._database._db
+    settings = await store.log._database.run(
         lambda: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     )
     assert settings == ["wal", 2]

@@ -144,9 +144,9 @@ async def test_an_error_of_the_disk_that_is_not_about_room_is_not_called_full(tm
     await log.open()
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-    assert not log._is_full(error)
+    assert not log._database.is_full(error)
     await log.close()
-    assert log._reserve.path.stat().st_size == RESERVE
+    assert log._database.reserve.path.stat().st_size == RESERVE
 
 
 async def test_a_full_disk_of_postgres_is_refused_at_once_and_ends_by_itself(postgres, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from store_cases import Clock, all_after, contents, deletes, does, key, puts, th
 from koguma.model.errors import Unavailable
 from koguma.store import Op, Put, Store
 from koguma.store.contract import Change
-from koguma.store.log import Decide, LogLost
+from koguma.store.log import LogLost, RowsAfter
 from koguma.store.memory import MemoryLog
 from koguma.store.row import Row
 
@@ -36,10 +36,10 @@ class FlakyLog(MemoryLog):
             raise LogLost("nobody answers")
         return await super().since(revision, limit)
 
-    async def append_in_turn(self, after: int, decide: Decide) -> None:
+    async def append_locked(self, after: int, rows_after: RowsAfter) -> None:
         if self.is_down:
             raise LogLost("nobody answers")
-        await super().append_in_turn(after, decide)
+        await super().append_locked(after, rows_after)
 
 
 async def opened(log: MemoryLog, write_timeout: float = 5) -> Store:

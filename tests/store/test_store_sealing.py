@@ -184,7 +184,12 @@ async def test_no_page_and_no_file_of_the_store_keeps_what_was_plain(tmp_path) -
 
 async def test_what_is_deleted_is_overwritten(tmp_path) -> None:
     log = (await open_store(f"sqlite:///{tmp_path}/store.db")).log
-    assert await log._run(lambda: log._db.execute("PRAGMA secure_delete").fetchone()[0]) == 1
+    assert (
+        await log._database.run(
+            lambda: log._database.connection.execute("PRAGMA secure_delete").fetchone()[0]
+        )
+        == 1
+    )
     await log.close()
 
 

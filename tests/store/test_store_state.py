@@ -1,4 +1,4 @@
-"""The state in memory: lookups, listings in order, and drafts that leave no trace."""
+"""The state in memory: lookups, listings in order, and staged changes that leave no trace."""
 
 import asyncio
 import json
@@ -45,24 +45,24 @@ async def test_a_list_is_the_same_tuple_until_its_kind_changes() -> None:
     await store.close()
 
 
-def test_a_refused_transaction_leaves_no_trace_in_a_draft() -> None:
+def test_a_refused_transaction_leaves_no_trace_in_a_staged_state() -> None:
     state = State()
-    draft = StagedState(state)
+    staged = StagedState(state)
     with pytest.raises(NotFound):
-        evaluate(draft, does(Put(thing("a")), Delete(key("nobody"))), NOON, lambda: "uid")
-    assert draft.entry(key("a")) is None
-    assert draft.holder("MeshTimeout", "default", "a") is None
-    assert (draft.revision, state.revision) == (0, 0)
+        evaluate(staged, does(Put(thing("a")), Delete(key("nobody"))), NOON, lambda: "uid")
+    assert staged.entry(key("a")) is None
+    assert staged.key_named("MeshTimeout", "default", "a") is None
+    assert (staged.revision, state.revision) == (0, 0)
 
 
-def test_decisions_stand_on_the_draft_and_leave_the_state_alone() -> None:
+def test_evaluations_build_on_the_staged_state_and_leave_the_state_alone() -> None:
     state = State()
-    draft = StagedState(state)
+    staged = StagedState(state)
     for revision, value in enumerate([1, 2, 3], 1):
-        [change] = evaluate(draft, puts(thing("a", value)), NOON, lambda: "uid")
-        draft.apply(change, change.resource.key)
+        [change] = evaluate(staged, puts(thing("a", value)), NOON, lambda: "uid")
+        staged.apply(change, change.resource.key)
         assert (change.revision, change.resource.generation) == (revision, value)
-    assert list(draft.stored_keys()) == [key("a")]
+    assert list(staged.stored_keys()) == [key("a")]
     assert list(state.stored_keys()) == []
 
 
@@ -80,7 +80,7 @@ async def test_idle_watchers_are_not_woken_by_other_kinds() -> None:
         asyncio.create_task(store.watch(frozenset({"Dataplane"}), 0).next_batch()) for _ in range(1_000)
     ]
     await asyncio.sleep(0)
-    waiters = store._mirror.feed._waiters
+    waiters = store._replica.buffer._waiters
     before = set(waiters["Dataplane"])
     for number in range(50):
         await store.write(puts(thing(f"n-{number}")))
@@ -97,7 +97,7 @@ async def test_a_cancelled_watcher_leaves_nothing_behind() -> None:
     await asyncio.sleep(0)
     watcher.cancel()
     await asyncio.wait([watcher])
-    assert store._mirror.feed._waiters == {}
+    assert store._replica.buffer._waiters == {}
     await store.close()
 
 
@@ -106,13 +106,13 @@ async def test_watchers_that_never_read_hold_nothing() -> None:
     idle = [store.watch(None, 0) for _ in range(100)]
     for number in range(300):
         await store.write(puts(thing(f"n-{number % 10}", number)))
-    feed = store._mirror.feed
-    assert len(feed._all) == sum(len(some) for some in feed._by_kind.values()) == 100
+    buffer = store._replica.buffer
+    assert len(buffer._all) == sum(len(some) for some in buffer._by_kind.values()) == 100
     assert [one.position for one in idle] == [0] * 100
     await store.close()
 
 
-async def test_the_next_revision_shares_what_it_says_alike() -> None:
+async def test_the_next_revision_shares_equal_parts() -> None:
     store = await opened()
     status = {"vips": [{"ip": "241.0.0.1"}], "count": {"total": 1}}
     await store.write(puts(thing("a", {"deep": [1]}, labels={"team": "a"}, status=status)))
@@ -158,6 +158,6 @@ async def test_a_core_name_that_went_is_free_again() -> None:
     assert store.state.named("MeshTimeout", "default", "a") is None
     assert store.state.named("MeshTimeout", "default", "renamed").key == key("a")
     await store.write(does(Delete(key("a")), Delete(key("b"))))
-    assert store.state.holder("MeshTimeout", "default", "renamed") is None
-    assert store.state.holder("MeshTimeout", "default", "b") is None
+    assert store.state.key_named("MeshTimeout", "default", "renamed") is None
+    assert store.state.key_named("MeshTimeout", "default", "b") is None
     await store.close()

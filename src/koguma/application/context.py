@@ -129,7 +129,7 @@ class Context(msgspec.Struct, frozen=True):
 
     def broken(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
         """What is stored under that core name and cannot be read, if anything."""
-        key = self.state.holder(kind.name, mesh, core_name)
+        key = self.state.key_named(kind.name, mesh, core_name)
         return self.state.unreadable.get(key) if key is not None else None
 
 

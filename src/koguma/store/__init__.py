@@ -1,6 +1,6 @@
-"""The store: what is stored, its history, and watches on it, over SQLite, PostgreSQL or memory.
+"""The store: objects, their history, and watches on them, in SQLite, PostgreSQL or memory.
 
-Read `contract` for the words, `evaluate` for the rules, `writer` for how a write becomes durable.
+Read `contract` for its values, `evaluate` for its rules, `writer` for how a write becomes durable.
 """
 
 from koguma.store.contract import (
@@ -46,18 +46,18 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 async def open_store(url: str, sealing: Sealing = PLAIN) -> Store:
-    """The store at an address, open: `sqlite:///FILE`, `postgresql://...` or `memory://`."""
+    """An open store: `sqlite:///FILE`, `postgresql://...` or `memory://`."""
     store = Store(log_at(url, sealing))
     await store.open()
     return store
 
 
 def log_at(url: str, sealing: Sealing = PLAIN) -> Log:
-    """The log that an address means, not yet open; what lies on a disk is sealed as given."""
+    """The log at an address, not open yet. A log on a disk is encrypted as `sealing` says."""
     if url == "memory://":
         return MemoryLog()
     if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
-        from koguma.store.sqlite import SqliteLog  # noqa: PLC0415 - only who uses SQLite pays for it
+        from koguma.store.sqlite import SqliteLog  # noqa: PLC0415 - imported only where it is used
 
         return SqliteLog(url.removeprefix(_SQLITE), sealing=sealing)
     if url.startswith(_POSTGRES):
@@ -71,7 +71,7 @@ def log_at(url: str, sealing: Sealing = PLAIN) -> Log:
 
 
 def key_file_of(url: str) -> str:
-    """Where the key for the Secrets of a store is by default: beside an SQLite file; else nowhere."""
+    """The default key file for the Secrets of a store: beside an SQLite file; none for other stores."""
     return f"{url.removeprefix(_SQLITE)}.key" if url.startswith(_SQLITE) else ""
 
 

@@ -1,8 +1,8 @@
-"""The store's words: what a caller asks for, and what a log remembers.
+"""The values that the store takes and returns: transactions of operations, and changes.
 
-A transaction is a list of operations that happen together or not at all. What it did is a list of
-changes, each with a revision of its own; revisions are consecutive, and a change once written is
-never altered. Everything here is a plain value; the rules are in `evaluate`.
+A transaction is a list of operations that are applied atomically. Its result is a list of changes, each with
+a revision of its own. Revisions are consecutive, and a change is never altered once it is written. Everything
+here is a plain value; the rules are in `evaluate`.
 """
 
 import os
@@ -17,25 +17,25 @@ from koguma.model.resource import Key, Resource
 
 
 class StoreUnusable(KogumaError):
-    """The store cannot be opened as it is configured; a person has to change something."""
+    """The store cannot be opened as it is configured; an operator has to change something."""
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Store this object. `expect`: None whatever is there, 0 nothing is, n its revision is n."""
+    """Store this object if the stored revision is `expect` (compare-and-swap). 0: absent; None: any."""
 
     resource: Resource
     expect: int | None = None
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove the object; `expect` is the revision that it must have, where given."""
+    """Remove the object if its revision is `expect`; None: any."""
 
     key: Key
     expect: int | None = None
 
 
 class Require(msgspec.Struct, frozen=True):
-    """The object must be there at this point of the transaction, else `missing` is raised."""
+    """The object must exist at this point of the transaction, else `missing` is raised."""
 
     key: Key
     missing: KogumaError
@@ -50,7 +50,7 @@ class RequireNone(msgspec.Struct, frozen=True):
 
 
 class RequireAbsent(msgspec.Struct, frozen=True):
-    """Nothing may be stored under this key at this point of the transaction, else `error` is raised."""
+    """No object may have this key at this point of the transaction, else `error` is raised."""
 
     key: Key
     error: KogumaError
@@ -64,13 +64,13 @@ class RequireEmpty(msgspec.Struct, frozen=True):
 
 
 class Ensure(msgspec.Struct, frozen=True):
-    """Store this object unless one of its key is there; what is there stays as it is."""
+    """Store this object unless one with its key exists, which then stays unchanged."""
 
     resource: Resource
 
 
 class DeleteMesh(msgspec.Struct, frozen=True):
-    """Remove everything that lives in the mesh, in key order; the Mesh object needs its own Delete."""
+    """Remove all objects of the mesh, in key order; the Mesh object needs a Delete of its own."""
 
     mesh: str
 
@@ -80,12 +80,12 @@ Operation = Put | Delete | Ensure | DeleteMesh | Requirement
 
 
 def new_id() -> str:
-    """A text that no other transaction has."""
+    """A unique transaction id."""
     return os.urandom(16).hex()
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """Operations, done in order, all or none. By its `id` it is found in the log after a lost connection."""
+    """Operations, applied in order and atomically. Its `id` finds it in the log after a lost connection."""
 
     ops: tuple[Operation, ...]
     author: str
@@ -94,7 +94,7 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 class Op(Enum):
-    """What happened to an object. UNCHANGED is an answer only: it has no revision and is in no log."""
+    """What happened to an object. UNCHANGED is only a result: it has no revision and is never logged."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -105,7 +105,7 @@ class Op(Enum):
 class Change(msgspec.Struct, frozen=True, gc=False):
     """One revision. `resource` is the object after it; for DELETE its last state, with this revision.
 
-    `error` is set where the stored object cannot be read: then `resource` has its names only.
+    `error` is set where the stored object cannot be read: then `resource` only has its key and name.
     """
 
     revision: int
@@ -119,7 +119,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """An object that is stored and cannot be read. It hides no other, and can be deleted or overwritten."""
+    """A stored object that cannot be read. It affects no other, and can be deleted or overwritten."""
 
     key: Key
     core_name: str
@@ -129,5 +129,5 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)
 def rfc3339(moment: datetime) -> str:
-    """A time as it is stored: UTC, whole seconds, so that texts sort as times do."""
+    """A time as it is stored: UTC and whole seconds, so that strings sort as times do."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,8 @@
-"""Keys: where those that seal Secrets come from: a file, or a command that prints what would be in the file.
+"""Keys that encrypt Secrets, from a file or from a command that prints the same content.
 
-One key a line, 32 bytes in base64, as `openssl rand -base64 32` prints; empty lines and those that begin
-with `#` do not count. The first key seals, all of them open. A key's id is a digest of it, so that a row can
-say by which key it was sealed, and nobody has to number them.
+One key per line, 32 bytes in base64, as `openssl rand -base64 32` prints; empty lines and lines that begin
+with `#` are ignored. The first key seals, all of them open. The id of a key is its digest, so that a row can
+name its key and nobody has to number them.
 """
 
 import base64
@@ -29,7 +29,7 @@ _log = structlog.get_logger("koguma.store")
 
 
 class StoreKey(NamedTuple):
-    """A key and its id. It is never printed."""
+    """A key and its id. Its repr hides the key."""
 
     id: str
     secret: bytes
@@ -39,33 +39,33 @@ class StoreKey(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where keys come from; its text is what people are told."""
+    """Where keys come from; `str` of it is used in messages."""
 
     def keys(self, *, may_make: bool) -> tuple[StoreKey, ...]:
-        """The keys, the first of which seals; none where there is no source. StoreUnusable if unfit."""
+        """The keys, the first of which seals; none if there is no source. StoreUnusable if invalid."""
 
     def has_changed(self) -> bool:
-        """Whether it may have other keys than when it was last read."""
+        """Whether the keys may have changed since they were read."""
 
 
 class KeyFile:
-    """A file that only its owner can read; `is_default` where nobody named it, so that it may be made."""
+    """A file that only its owner should read. `is_default`: nobody configured it, so it may be created."""
 
     def __init__(self, path: str | Path, *, is_default: bool = False) -> None:
         self.path = Path(path)
         self._is_default = is_default
-        self._seen: tuple[int, int] | None = None
+        self._read_version: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"the key file {self.path}"
 
     def keys(self, *, may_make: bool) -> tuple[StoreKey, ...]:
-        """The keys in the file; a new one in a new file, where it may be made."""
+        """The keys in the file; a missing default file may be created with a new key."""
         if self._is_default and may_make and not self.path.exists():
             _write_new(self.path)
         try:
             with self.path.open("rb") as file:
-                found = os.fstat(file.fileno())
+                stats = os.fstat(file.fileno())
                 content = file.read()
         except FileNotFoundError:
             if self._is_default:
@@ -75,48 +75,48 @@ class KeyFile:
             ) from None
         except OSError as error:
             raise StoreUnusable(f"{self} cannot be read: {error.strerror}") from error
-        self._seen = (found.st_mtime_ns, found.st_ino)
-        if found.st_mode & _FOREIGN_BITS:
-            mode = stat.S_IMODE(found.st_mode)
+        self._read_version = (stats.st_mtime_ns, stats.st_ino)
+        if stats.st_mode & _FOREIGN_BITS:
+            mode = stat.S_IMODE(stats.st_mode)
             _log.warning(
                 "key file is open to others", file=str(self.path), mode=f"{mode:04o}", hint="chmod 600"
             )
         return _parsed(content, str(self))
 
     def has_changed(self) -> bool:
-        """Whether the file is another one than when it was read."""
+        """Whether the file has changed since it was read."""
         try:
-            found = self.path.stat()
+            stats = self.path.stat()
         except OSError:
             return False
-        return (found.st_mtime_ns, found.st_ino) != self._seen
+        return (stats.st_mtime_ns, stats.st_ino) != self._read_version
 
 
 class KeyCommand:
-    """A command that prints the keys, as one that asks a key management service does."""
+    """A command that prints the keys, for example by asking a key management service."""
 
     def __init__(self, command: str) -> None:
-        self._words = shlex.split(command)
+        self._command = shlex.split(command)
 
     def __str__(self) -> str:
-        return f"the key command {self._words[0] if self._words else ''}"  # arguments may be secret
+        return f"the key command {self._command[0] if self._command else ''}"  # arguments may be secret
 
-    def keys(self, *, may_make: bool) -> tuple[StoreKey, ...]:  # noqa: ARG002 - a command makes its own
-        """The keys that it prints."""
+    def keys(self, *, may_make: bool) -> tuple[StoreKey, ...]:  # noqa: ARG002 - a command creates its own keys
+        """The keys that the command prints."""
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command
-                self._words, capture_output=True, timeout=_COMMAND_SECONDS, check=False
+                self._command, capture_output=True, timeout=_COMMAND_SECONDS, check=False
             )
         except (OSError, IndexError, subprocess.TimeoutExpired) as error:
             reason = getattr(error, "strerror", None) or f"no answer within {_COMMAND_SECONDS} seconds"
             raise StoreUnusable(f"{self} cannot be run: {reason}") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise StoreUnusable(f"{self} failed with code {done.returncode}: {''.join(said)[:200]}")
+            last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise StoreUnusable(f"{self} failed with code {done.returncode}: {''.join(last_line)[:200]}")
         return _parsed(done.stdout, str(self))
 
     def has_changed(self) -> bool:
-        """It is asked at the start only."""
+        """Never: the command runs only at the start."""
         return False
 
 
@@ -143,23 +143,23 @@ def _parsed(content: bytes, source: str) -> tuple[StoreKey, ...]:
 
 
 def _write_new(path: Path) -> None:
-    """A new key, in a file that is there as a whole or not at all."""
+    """Write a new key atomically: the file exists completely or not at all."""
     key = base64.b64encode(os.urandom(_KEY_BYTES)) + b"\n"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(beside, path)
+            os.link(temporary, path)
         except FileExistsError:
-            return  # another one was faster, and its key counts
+            return  # another process was faster; its key is used
     except OSError as error:
         raise StoreUnusable(f"the key file {path} cannot be written: {error.strerror}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

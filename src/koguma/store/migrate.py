@@ -1,7 +1,7 @@
-"""Migrate: bring a database's tables to the form that this version reads, and never back.
+"""Migrations: bring the tables of a database to the newest schema, and never back.
 
-A migration is a numbered file of plain SQL per dialect. Which ones ran is kept in the table
-`schema_version`; the numbers are written in the same transaction as the change itself.
+A migration is a numbered file of plain SQL per dialect. The table `schema_version` lists those that ran; a
+number is written in the same transaction as the migration itself.
 """
 
 import re
@@ -24,7 +24,7 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(msgspec.Struct, frozen=True, order=True):
-    """One step: its number, its name, and its statements."""
+    """One migration."""
 
     version: int
     name: str
@@ -32,27 +32,29 @@ class Migration(msgspec.Struct, frozen=True, order=True):
 
 
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """All steps of a dialect (`sqlite` or `postgres`), in their order."""
+    """All migrations of a dialect (`sqlite` or `postgres`), in order."""
     return tuple(sorted(_read(dialect)))
 
 
 def pending(dialect: str, version: int | None, where: str) -> tuple[Migration, ...]:
-    """The steps that a database of this version still needs; refuses one that is newer than this code."""
-    steps = migrations(dialect)
-    known = steps[-1].version
+    """The migrations that a database still needs; StoreUnusable if it is newer than this code."""
+    known_migrations = migrations(dialect)
+    known = known_migrations[-1].version
     if version is not None and version > known:
         raise StoreUnusable(
             f"{where} has schema version {version}, and this Koguma knows versions up to {known}. A newer"
             " release wrote it: start that one or a later one, or restore a backup from before the upgrade"
         )
-    return tuple(step for step in steps if version is None or step.version > version)
+    return tuple(
+        migration for migration in known_migrations if version is None or migration.version > version
+    )
 
 
 def _read(dialect: str) -> Iterator[Migration]:
     folder = resources.files("koguma.store").joinpath("migrations", dialect)
     for file in folder.iterdir():
-        named = _FILE.fullmatch(file.name)
-        if named:
+        match = _FILE.fullmatch(file.name)
+        if match:
             text = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
             statements = tuple(part.strip() for part in text.split(";") if part.strip())
-            yield Migration(int(named[1]), named[2], statements)
+            yield Migration(int(match[1]), match[2], statements)

@@ -1,7 +1,7 @@
-"""Row: one change as every log keeps it, with the object's body as JSON text.
+"""Row: one change as every log keeps it, with the object's body as JSON.
 
-The names stand in columns, so that a body which cannot be read still says whose it is. A body may be sealed
-(`sealing`); whoever reads rows says how it is opened.
+The key and names are columns of their own, so that they are known even if the body cannot be read. A body may
+be encrypted (`sealing`); the reader of a row passes the function that opens resource.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,15 +35,15 @@ class Row(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Whose change it is."""
+        """The key of the changed object."""
         return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
 
 
-Opened = Callable[[Row], Row]  # the same row with its body as it was encoded; ValueError where that cannot be
+Opened = Callable[[Row], Row]  # decrypts the body of a row; ValueError where it cannot
 
 
 class _Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
-    """What a resource has beside its names and its revision."""
+    """The fields of a resource that are not columns."""
 
     uid: str
     labels: Mapping[str, str]
@@ -54,7 +54,7 @@ class _Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     modification_time: str
     generation: int
     meta: Meta = NO_META
-    stored_as: str = ""  # the version in which the spec is written; empty: the first one
+    stored_as: str = ""  # version of the schema of the spec; empty: the first one
 
 
 _encode = msgspec.json.Encoder().encode
@@ -63,70 +63,81 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 
 
 def encoded(change: Change) -> Row:
-    """The row of a change; refuses what no database could keep, so that only its own writer is told."""
-    it = change.resource
+    """The row of a change. Rejects what no database can store, so that only its own writer gets the error."""
+    resource = change.resource
     head = (change.transaction, change.time, change.author, change.reason, change.op.value)
-    names = (it.kind, it.mesh, it.zone, it.namespace, it.name, it.core_name)
-    words = "".join((*head, *names))
+    names = (
+        resource.kind,
+        resource.mesh,
+        resource.zone,
+        resource.namespace,
+        resource.name,
+        resource.core_name,
+    )
+    text = "".join((*head, *names))
     try:
-        words.encode()
+        text.encode()
         body = _encode(
             _Body(
-                it.uid,
-                it.labels,
-                it.annotations,
-                it.spec,
-                it.status,
-                it.creation_time,
-                it.modification_time,
-                it.generation,
-                it.meta,
+                resource.uid,
+                resource.labels,
+                resource.annotations,
+                resource.spec,
+                resource.status,
+                resource.creation_time,
+                resource.modification_time,
+                resource.generation,
+                resource.meta,
             )
         )
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"{it.key} cannot be stored: {error}") from error
-    if "\0" in words:
-        raise BadRequest(f"{it.key} cannot be stored: a name, author or reason contains a NUL character")
+        raise BadRequest(f"{resource.key} cannot be stored: {error}") from error
+    if "\0" in text:
+        raise BadRequest(
+            f"{resource.key} cannot be stored: a name, author or reason contains a NUL character"
+        )
     return Row(change.revision, *head, *names, body)
 
 
 def decoded(values: Iterable[Any], opened: Opened) -> Change:
-    """The change of a row; where the body cannot be read, the change says so."""
-    of = Row._make(values)
+    """The change of a row; with an error where the body cannot be read."""
+    row = Row._make(values)
     error = ""
     try:
-        resource = _resource(opened(of))
+        resource = _resource(opened(row))
     except _UNREADABLE as cause:
-        error = _error(of, cause)
-        resource = _names(of)
-    return Change(of.revision, Op(of.op), resource, of.time, of.author, of.reason, of.transaction_id, error)
+        error = _error(row, cause)
+        resource = _without_body(row)
+    return Change(
+        row.revision, Op(row.op), resource, row.time, row.author, row.reason, row.transaction_id, error
+    )
 
 
 def entry(values: Iterable[Any], opened: Opened) -> Resource | Unreadable:
-    """The object that a row of the current state holds; the body is None where its change is gone."""
-    of = Row._make(values)
+    """The current object of a row; unreadable where the body is None, because its change is missing."""
+    row = Row._make(values)
     try:
-        return _resource(opened(of))
+        return _resource(opened(row))
     except _UNREADABLE as cause:
-        return Unreadable(of.key, of.core_name, of.revision, _error(of, cause))
+        return Unreadable(row.key, row.core_name, row.revision, _error(row, cause))
 
 
-def _error(of: Row, cause: Exception) -> str:
-    return f"the body stored at revision {of.revision} cannot be read: {cause}"
+def _error(row: Row, cause: Exception) -> str:
+    return f"the body stored at revision {row.revision} cannot be read: {cause}"
 
 
-def _resource(of: Row) -> Resource:
-    body = _decode(of.body)
+def _resource(row: Row) -> Resource:
+    body = _decode(row.body)
     if body.stored_as:
         raise ValueError(f'it was written in version "{body.stored_as}", which is not known here any more')
-    name = of.name
+    name = row.name
     return Resource(
-        kind=intern(of.kind),  # thousands of objects share these words
-        mesh=intern(of.mesh),
-        zone=intern(of.zone),
-        namespace=intern(of.namespace),
+        kind=intern(row.kind),  # thousands of objects share these strings
+        mesh=intern(row.mesh),
+        zone=intern(row.zone),
+        namespace=intern(row.namespace),
         name=name,
-        core_name=name if of.core_name == name else of.core_name,
+        core_name=name if row.core_name == name else row.core_name,
         uid=body.uid,
         labels=body.labels,
         annotations=body.annotations,
@@ -135,18 +146,18 @@ def _resource(of: Row) -> Resource:
         creation_time=body.creation_time,
         modification_time=body.modification_time,
         generation=body.generation,
-        revision=of.revision,
+        revision=row.revision,
         meta=body.meta,
     )
 
 
-def _names(of: Row) -> Resource:
+def _without_body(row: Row) -> Resource:
     return Resource(
-        kind=of.kind,
-        mesh=of.mesh,
-        zone=of.zone,
-        namespace=of.namespace,
-        name=of.name,
-        core_name=of.core_name,
-        revision=of.revision,
+        kind=row.kind,
+        mesh=row.mesh,
+        zone=row.zone,
+        namespace=row.namespace,
+        name=row.name,
+        core_name=row.core_name,
+        revision=row.revision,
     )

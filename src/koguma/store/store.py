@@ -1,7 +1,7 @@
-"""Store: the one door to what is stored. Reads come from memory, writes go through the log.
+"""Store: the interface to all stored objects. Reads come from memory, writes go through the log.
 
-`state` is always as of one revision and has every write of this process that was answered. Nothing
-here knows a database; `open_store` picks the log.
+`state` is always as of one revision and includes every successful write of this process. Nothing here knows a
+database; `open_store` chooses the log.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from koguma.store import watch
 from koguma.store.contract import Change, Transaction
 from koguma.store.evaluate import NewUid, evaluate
 from koguma.store.log import Log, LogFull, LogLost
-from koguma.store.mirror import Mirror
+from koguma.store.replica import Replica
 from koguma.store.state import State
 from koguma.store.unavailable import log_unavailable
 from koguma.store.watch import Watch
@@ -29,7 +29,7 @@ from koguma.store.writer import Writer
 
 WRITE_TIMEOUT_SECONDS = 15.0
 COMPACTION_SECONDS = 3600.0
-ROOM_SECONDS = 2.0  # between two looks whether a full store has room again
+ROOM_SECONDS = 2.0  # between two checks whether a full store has room again
 RETENTION = timedelta(days=30)
 SHORT_RETENTION = timedelta(hours=1)
 
@@ -37,7 +37,7 @@ _logger = structlog.get_logger("koguma.store")
 
 
 def new_uid() -> str:
-    """An identity that no other object ever has: a random UUID (version 4, RFC 9562)."""
+    """A random UUID (version 4, RFC 9562)."""
     text = os.urandom(16).hex()
     variant = "89ab"[int(text[16], 16) % 4]
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
@@ -46,9 +46,10 @@ def new_uid() -> str:
 T = TypeVar("T")
 
 
-async def _answer(question: Awaitable[T]) -> T:
+async def _translated(result: Awaitable[T]) -> T:
+    """The result of a log, with its errors as those of the API."""
     try:
-        return await question
+        return await result
     except LogFull as full:
         raise StoreFull(str(full)) from full
     except LogLost as lost:
@@ -56,7 +57,7 @@ async def _answer(question: Awaitable[T]) -> T:
 
 
 class Store:
-    """Objects, their history, and those who watch them."""
+    """Objects, their history, and watches on them."""
 
     def __init__(
         self,
@@ -71,34 +72,34 @@ class Store:
         self.log = log
         self._clock = clock
         self._new_uid = new_uid
-        self._mirror = Mirror(log, changes_in_memory)
-        self._writer = Writer(log, self._mirror, clock, new_uid, write_timeout)
+        self._replica = Replica(log, changes_in_memory)
+        self._writer = Writer(log, self._replica, clock, new_uid, write_timeout)
         self._background = background or Background(clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def state(self) -> State:
-        """What is current. Read it, never change it."""
-        return self._mirror.state
+        """The current objects. Never change it."""
+        return self._replica.state
 
     @property
     def writes(self) -> int:
-        """Transactions answered with success so far."""
+        """The number of successful transactions."""
         return self._writer.writes
 
     @property
     def batches(self) -> int:
-        """Appends so far; fewer than writes where clients shared one."""
+        """The number of appends; less than `writes` where transactions shared one."""
         return self._writer.batches
 
     @property
     def conflicts(self) -> int:
-        """Batches that were decided again because another control plane wrote first."""
+        """The number of batches that were evaluated again because another control plane wrote first."""
         return self._writer.conflicts
 
     @property
     def lost(self) -> int:
-        """Times that the log did not answer while writing."""
+        """How often the log did not answer while writing."""
         return self._writer.lost
 
     @property
@@ -107,20 +108,20 @@ class Store:
         return self._writer.full
 
     async def open(self) -> None:
-        """Open the log, read what is current, and begin to take writes."""
+        """Open the log, load the current objects, and start to take writes."""
         try:
-            await _answer(self.log.open())
-            await _answer(self._mirror.load())
+            await _translated(self.log.open())
+            await _translated(self._replica.load())
         except BaseException:
             await self.log.close()
             raise
         self._tasks.append(self._background.forever("store writer", self._writer.run, may_end=True))
         if self.log.shared:
-            self._tasks.append(self._background.forever("store follower", self._mirror.follow))
-        self._tasks.append(self._background.forever("room of the store", self._look_for_room))
+            self._tasks.append(self._background.forever("store follower", self._replica.follow))
+        self._tasks.append(self._background.forever("room of the store", self._check_room))
 
     async def close(self) -> None:
-        """Finish the writes under way, end the watches, let go of the log."""
+        """Finish pending writes, end the watches, and close the log."""
         self._writer.finish()
         if self._tasks:
             writer, *others = self._tasks
@@ -130,46 +131,46 @@ class Store:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        self._mirror.feed.close()
+        self._replica.buffer.close()
         await self.log.close()
 
     async def write(self, transaction: Transaction) -> tuple[Change, ...]:
-        """Do it, all or nothing; answers after the commit, with one change for each Put and Delete in order.
+        """Apply a transaction atomically; returns after the commit, with one change for each Put and Delete.
 
-        A caller that is cancelled only stops waiting: a write that was handed in goes on.
+        A caller that is cancelled only stops waiting: a submitted write goes on.
         """
         return await self._writer.submit(transaction)
 
     def preview(self, transaction: Transaction) -> tuple[Change, ...]:
-        """What a write would do now; nothing is written."""
+        """The changes that a write would make now; nothing is written."""
         return evaluate(self.state, transaction, self._clock(), self._new_uid)
 
     def end_watches(self) -> None:
-        """Tell every watcher that it is over; the store itself goes on."""
-        self._mirror.feed.close()
+        """End all watches; the store itself stays open."""
+        self._replica.buffer.close()
 
     def watch(self, kinds: frozenset[str] | None, after: int) -> Watch:
-        """A reader of all changes after a revision, of these kinds or of every kind."""
-        return self._mirror.feed.watch(kinds, after)
+        """A watch on all changes after a revision, of these kinds or of every kind."""
+        return self._replica.buffer.watch(kinds, after)
 
     def replaced(self, revision: int) -> Resource | None:
-        """What a recent change replaced; None where it replaced nothing, or that has left the memory."""
-        return self._mirror.feed.replaced(revision)
+        """The object that a recent change replaced; None if there was none or it has left the memory."""
+        return self._replica.buffer.replaced(revision)
 
     async def history(self, key: Key, limit: int = 100) -> list[Change]:
         """The changes of one object that are still kept, newest first."""
-        return await _answer(self.log.history(key, limit))
+        return await _translated(self.log.history(key, limit))
 
     async def change_at(self, revision: int) -> Change | None:
-        """One change, or None where it is not kept."""
-        return await _answer(self.log.change_at(revision))
+        """The change of a revision; None if it is not kept."""
+        return await _translated(self.log.change_at(revision))
 
     async def ping(self) -> None:
         """Return if the log answers, else raise Unavailable."""
-        await _answer(self.log.ping())
+        await _translated(self.log.ping())
 
-    async def _look_for_room(self) -> None:
-        """While the log is full, ask it now and then; else it would be known only by the next write."""
+    async def _check_room(self) -> None:
+        """While the log is full, check regularly; else only the next write would notice that it has room."""
         while True:
             await asyncio.sleep(ROOM_SECONDS)
             with suppress(LogLost):
@@ -182,9 +183,11 @@ class Store:
         retention: timedelta = RETENTION,
         short_retention: timedelta = SHORT_RETENTION,
     ) -> int:
-        """Forget superseded changes older than their retention; answers where watches may now begin."""
+        """Remove superseded changes older than their retention; returns the oldest revision to watch from."""
         moment = self._clock()
-        compacted = await _answer(self.log.compact(moment - retention, moment - short_retention, short_kinds))
+        compacted = await _translated(
+            self.log.compact(moment - retention, moment - short_retention, short_kinds)
+        )
         self.state.compacted = compacted
         return compacted
 
@@ -195,12 +198,12 @@ class Store:
         short_retention: timedelta = SHORT_RETENTION,
         every: float = COMPACTION_SECONDS,
     ) -> None:
-        """Compact once an hour and when the store is full, until cancelled; the store's owner runs this."""
+        """Compact every hour and when the store becomes full, until cancelled; run by the owner."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(every):
-                    await self._writer.filled.wait()
-            self._writer.filled.clear()
+                    await self._writer.became_full.wait()
+            self._writer.became_full.clear()
             try:
                 compacted = await self.compact(short_kinds, retention, short_retention)
                 _logger.info("history compacted", compacted=compacted)

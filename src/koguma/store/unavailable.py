@@ -1,4 +1,4 @@
-"""Waiting: how work that goes on by itself tells that the store keeps it waiting."""
+"""How background work logs that it waits for the store."""
 
 from typing import Any
 
@@ -8,6 +8,6 @@ from koguma.model.errors import KogumaError, StoreFull
 
 
 def log_unavailable(log: FilteringBoundLogger, event: str, error: KogumaError, **fields: Any) -> None:
-    """Warn; but not of a full store, which has told so itself: every proxy and mesh would repeat it."""
-    tell = log.debug if isinstance(error, StoreFull) else log.warning
-    tell(event, reason=error.detail, **fields)
+    """Warn; but not of a full store, which logs that itself: every proxy and mesh would repeat it."""
+    write = log.debug if isinstance(error, StoreFull) else log.warning
+    write(event, reason=error.detail, **fields)

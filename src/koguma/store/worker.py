@@ -1,7 +1,7 @@
-"""Worker: one thread that does one thing after another for an event loop.
+"""Worker: one thread that runs jobs in order for an event loop.
 
-What `run_in_executor` does, with one step through the loop less on the way back; a write to SQLite is short
-enough for that to be seen.
+Like `run_in_executor`, but the result takes one turn of the loop less; for a short write to SQLite that is
+measurable.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do this on the thread; the future gets what it returns or raises."""
+        """Run a function on the thread; the future gets its result or error."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
             self._thread.start()
@@ -39,7 +39,7 @@ class Worker:
         return future
 
     def stop(self) -> None:
-        """End the thread after the jobs that it has."""
+        """End the thread after its queued jobs."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -50,15 +50,15 @@ class Worker:
             result, error = None, None
             try:
                 result = job.work()
-            except Exception as raised:  # noqa: BLE001 - it belongs to who gave the job
+            except Exception as raised:  # noqa: BLE001 - it is raised for the caller
                 error = raised
-            with suppress(RuntimeError):  # the loop may have been closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 job.loop.call_soon_threadsafe(_settle, job.future, result, error)
-            del job, result, error  # nothing is kept alive while waiting for the next
+            del job, result, error  # keep nothing alive while waiting for the next job
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    if future.done():  # who asked was cancelled
+    if future.done():  # the caller was cancelled
         return
     if error is not None:
         future.set_exception(error)

@@ -1,9 +1,9 @@
 """Writer: turns transactions into appends, many at a time.
 
-There is one append at a time. What arrives while it is under way forms the next batch (group
-commit), so fifty clients share one sync of the disk. Each transaction is decided on its own: one that is
-refused tells its caller and leaves no trace. If another control plane wrote first, or the connection broke,
-the batch is decided again on what is now true.
+There is one append at a time. Transactions that arrive meanwhile form the next batch (group commit), so fifty
+clients share one sync of the disk. Each transaction is evaluated by itself: one that fails raises for its
+caller and leaves no trace. If another control plane wrote first, or the connection broke, the batch is
+evaluated again on the newer state.
 """
 
 import asyncio
@@ -16,257 +16,213 @@ import structlog
 
 from koguma.model.errors import Gone, StoreFull, Unavailable
 from koguma.store import row
-from koguma.store.contract import Change, Op, Transaction
+from koguma.store.batch import Batch, PendingWrite, logged_changes
+from koguma.store.contract import Change, Transaction
 from koguma.store.evaluate import NewUid, StagedState, evaluate
 from koguma.store.log import Log, LogFull, LogLost, LogUnreachable
-from koguma.store.mirror import RETRY_SECONDS_MAX, Mirror
+from koguma.store.replica import RETRY_SECONDS_MAX, Replica
 from koguma.store.row import Row
 
 BATCH_MAX = 512
-BATCH_BYTES_MAX = 8_000_000  # what is over it goes with the next append
+BATCH_BYTES_MAX = 8_000_000  # the rest goes with the next append
 RETRY_SECONDS_MIN = 0.05
 
 _logger = structlog.get_logger("koguma.store")
-
-
-class Member:
-    """One transaction of a batch, and who waits for its answer. A caller who left changes nothing."""
-
-    __slots__ = ("answered", "deadline", "decided", "future", "sent", "transaction", "written")
-
-    def __init__(
-        self, transaction: Transaction, future: asyncio.Future[tuple[Change, ...]], deadline: float
-    ) -> None:
-        self.transaction = transaction
-        self.future = future
-        self.deadline = deadline
-        self.decided: tuple[Change, ...] = ()
-        self.written: tuple[Change, ...] = ()  # those of them that are changes
-        self.sent = False  # the log may have it
-        self.answered = False
-
-    def succeed(self, changes: tuple[Change, ...]) -> None:
-        """It is in the log."""
-        self.answered = True
-        if not self.future.done():
-            self.future.set_result(changes)
-
-    def fail(self, error: Exception) -> None:
-        """It is not in the log, or nobody knows, as the error says."""
-        self.answered = True
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class Plan:
-    """What a batch would do on top of one revision."""
-
-    def __init__(self, revision: int) -> None:
-        self.revision = revision
-        self.rows: list[Row] = []
-        self.bytes = 0
-        self.accepted: list[Member] = []
-        self.refused: list[tuple[Member, Exception]] = []
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether a part of it only reads, which the log's own check of the revision does not cover."""
-        return bool(self.refused) or any(not member.written for member in self.accepted)
 
 
 class Writer:
     """The queue of transactions and the task that empties it."""
 
     def __init__(
-        self, log: Log, mirror: Mirror, clock: Callable[[], datetime], new_uid: NewUid, timeout: float
+        self, log: Log, replica: Replica, clock: Callable[[], datetime], new_uid: NewUid, timeout: float
     ) -> None:
         self._log = log
-        self._mirror = mirror
+        self._replica = replica
         self._clock = clock
         self._new_uid = new_uid
         self._timeout = timeout
-        self._queue: deque[Member] = deque()
-        self._work = asyncio.Event()
-        self._closing = False
+        self._queue: deque[PendingWrite] = deque()
+        self._has_work = asyncio.Event()
+        self._is_closing = False
         self.writes = 0
         self.batches = 0
         self.conflicts = 0
         self.lost = 0
         self.full = ""  # why nothing more can be stored, while that is so
-        self.filled = asyncio.Event()  # since it last was looked at
+        self.became_full = asyncio.Event()  # cleared by the compaction
 
     def submit(self, transaction: Transaction) -> asyncio.Future[tuple[Change, ...]]:
-        """Put a transaction in the queue; the future gets its answer."""
-        if self._closing:
+        """Queue a transaction; the future gets its changes."""
+        if self._is_closing:
             raise Unavailable("the store is closed; nothing was written")
         future: asyncio.Future[tuple[Change, ...]] = asyncio.get_running_loop().create_future()
-        self._queue.append(Member(transaction, future, time.monotonic() + self._timeout))
-        self._work.set()
+        self._queue.append(PendingWrite(transaction, future, time.monotonic() + self._timeout))
+        self._has_work.set()
         return future
 
     def finish(self) -> None:
-        """Take no more; `run` returns when the queue is empty."""
-        self._closing = True
-        self._work.set()
+        """Take no more transactions; `run` returns when the queue is empty."""
+        self._is_closing = True
+        self._has_work.set()
 
     async def run(self) -> None:
-        """Write batch after batch until told to finish."""
-        while self._queue or not self._closing:
+        """Write batch after batch, until `finish`."""
+        while self._queue or not self._is_closing:
             if not self._queue:
-                self._work.clear()
-                await self._work.wait()
+                self._has_work.clear()
+                await self._has_work.wait()
                 continue
             size = min(len(self._queue), BATCH_MAX)
-            await self._settle([self._queue.popleft() for _ in range(size)])
+            await self._write_all([self._queue.popleft() for _ in range(size)])
 
-    async def _settle(self, members: list[Member]) -> None:
-        """Attempt until every member has its answer."""
-        while members := self._unanswered(members):
+    async def _write_all(self, writes: list[PendingWrite]) -> None:
+        """Attempt until every write is answered."""
+        while writes := self._unanswered(writes):
             try:
                 try:
-                    await self._attempt(members)
+                    await self._attempt(writes)
                 except LogFull as full:
-                    self._refuse_growth(members, full)
+                    self._fail_those_that_need_room(writes, full)
                 except (LogLost, Gone) as lost:
-                    await self._recover(members, lost)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others' writes
-                if len(members) == 1:
-                    members[0].fail(error)
-                for member in members:
-                    await self._settle([member])
+                    await self._recover(writes, lost)
+            except Exception as error:  # noqa: BLE001 - no error may stop the writes of others
+                if len(writes) == 1:
+                    writes[0].fail(error)
+                for write in writes:
+                    await self._write_all([write])
 
-    async def _attempt(self, members: list[Member]) -> None:
-        plan = self._plan(members)
-        if plan.is_doubtful and self._log.shared:
-            await self._mirror.catch_up()
-            members = self._unanswered(members)
-            plan = self._plan(members)
-        if not plan.rows:
-            self._answer(plan)
+    async def _attempt(self, writes: list[PendingWrite]) -> None:
+        batch = self._evaluated(writes)
+        if batch.may_be_stale and self._log.shared:
+            await self._replica.catch_up()
+            writes = self._unanswered(writes)
+            batch = self._evaluated(writes)
+        if not batch.rows:
+            self._answer(batch)
             return
-        before = [member for member in plan.accepted if member.sent]
-        self._mark_sent(plan)
+        sent_before = [write for write in batch.accepted if write.may_be_logged]
+        self._mark_sent(batch)
         try:
-            is_written = await self._log.append(plan.revision, plan.rows)
+            is_appended = await self._log.append(batch.revision, batch.rows)
         except (LogUnreachable, LogFull):
-            self._mark_unsent([member for member in plan.accepted if member not in before])
+            self._mark_unsent([write for write in batch.accepted if write not in sent_before])
             raise
-        if is_written:
-            self._answer(plan)
+        if is_appended:
+            self._answer(batch)
         else:
             self.conflicts += 1
-            await self._attempt_in_turn(members)
+            await self._attempt_locked(writes)
 
-    async def _attempt_in_turn(self, members: list[Member]) -> None:
-        """Others are writing too: wait for our turn, so that we cannot lose again and again."""
-        plan = Plan(0)
+    async def _attempt_locked(self, writes: list[PendingWrite]) -> None:
+        """Append under the log's lock, so that other writers cannot win again and again."""
+        batch = Batch(0)
 
-        def on_top(news: list[Change]) -> Sequence[Row]:
-            nonlocal plan
-            self._mirror.take(news)
-            plan = self._plan(self._unanswered(members))
-            self._mark_sent(plan)
-            return plan.rows
+        def rows_after(others: list[Change]) -> Sequence[Row]:
+            nonlocal batch
+            self._replica.apply(others)
+            batch = self._evaluated(self._unanswered(writes))
+            self._mark_sent(batch)
+            return batch.rows
 
-        await self._log.append_in_turn(self._mirror.state.revision, on_top)
-        self._answer(plan)
+        await self._log.append_locked(self._replica.state.revision, rows_after)
+        self._answer(batch)
 
-    def _plan(self, members: Sequence[Member]) -> Plan:
-        draft = StagedState(self._mirror.state)
+    def _evaluated(self, writes: Sequence[PendingWrite]) -> Batch:
+        staged = StagedState(self._replica.state)
         now = self._clock()
-        plan = Plan(draft.revision)
-        for member in members:
-            if plan.bytes > BATCH_BYTES_MAX:
+        batch = Batch(staged.revision)
+        for write in writes:
+            if batch.bytes > BATCH_BYTES_MAX:
                 break
             try:
-                decided = evaluate(draft, member.transaction, now, self._new_uid)
-                written = _written(decided)
-                rows = [row.encoded(change) for change in written]
-            except Exception as error:  # noqa: BLE001 - a refusal, or a mistake of ours: its caller is told
-                plan.refused.append((member, error))
+                results = evaluate(staged, write.transaction, now, self._new_uid)
+                changes = logged_changes(results)
+                rows = [row.encoded(change) for change in changes]
+            except Exception as error:  # noqa: BLE001 - rejected, or a bug: its caller gets the error
+                batch.rejected.append((write, error))
                 continue
-            member.decided, member.written = decided, written
-            plan.accepted.append(member)
-            plan.rows += rows
-            plan.bytes += sum(len(one.body) for one in rows)
-            for change in written:
-                draft.apply(change, change.resource.key)
-        return plan
+            write.results, write.changes = results, changes
+            batch.accepted.append(write)
+            batch.rows += rows
+            batch.bytes += sum(len(each.body) for each in rows)
+            for change in changes:
+                staged.apply(change, change.resource.key)
+        return batch
 
-    def _mark_sent(self, plan: Plan) -> None:
-        for member in plan.accepted:
-            member.sent = True
-            self._mirror.awaited.setdefault(member.transaction.id, [])
+    def _mark_sent(self, batch: Batch) -> None:
+        for write in batch.accepted:
+            write.may_be_logged = True
+            self._replica.unconfirmed.setdefault(write.transaction.id, [])
 
-    def _mark_unsent(self, members: Iterable[Member]) -> None:
-        for member in members:
-            member.sent = False
-            self._mirror.awaited.pop(member.transaction.id, None)
+    def _mark_unsent(self, writes: Iterable[PendingWrite]) -> None:
+        for write in writes:
+            write.may_be_logged = False
+            self._replica.unconfirmed.pop(write.transaction.id, None)
 
-    def _answer(self, plan: Plan) -> None:
-        self._mirror.take([change for member in plan.accepted for change in member.written])
-        self.batches += bool(plan.rows)
-        if self.full and any(_grows(member) for member in plan.accepted):
+    def _answer(self, batch: Batch) -> None:
+        self._replica.apply([change for write in batch.accepted for change in write.changes])
+        self.batches += bool(batch.rows)
+        if self.full and any(write.needs_room for write in batch.accepted):
             self.has_room()
-        for member in plan.accepted:
-            self._mirror.awaited.pop(member.transaction.id, None)
+        for write in batch.accepted:
+            self._replica.unconfirmed.pop(write.transaction.id, None)
             self.writes += 1
-            member.succeed(member.decided)
-        for member, error in plan.refused:
-            self._mirror.awaited.pop(member.transaction.id, None)
-            member.fail(error)
+            write.succeed(write.results)
+        for write, error in batch.rejected:
+            self._replica.unconfirmed.pop(write.transaction.id, None)
+            write.fail(error)
 
-    def _unanswered(self, members: Sequence[Member]) -> list[Member]:
-        """Those still to be written: not those that turned up in the log, nor those whose time is over."""
-        for member in members:
-            found = self._mirror.awaited.get(member.transaction.id)
-            if found and not member.answered:
-                del self._mirror.awaited[member.transaction.id]
+    def _unanswered(self, writes: Sequence[PendingWrite]) -> list[PendingWrite]:
+        """The writes that are still to do: neither found in the log nor timed out."""
+        for write in writes:
+            logged = self._replica.unconfirmed.get(write.transaction.id)
+            if logged and not write.is_answered:
+                del self._replica.unconfirmed[write.transaction.id]
                 self.writes += 1
-                member.succeed(_as_found(member.decided, tuple(found)))
-        self._expire(members)
-        return [member for member in members if not member.answered]
+                write.succeed_as_logged(tuple(logged))
+        self._expire(writes)
+        return [write for write in writes if not write.is_answered]
 
-    def _expire(self, members: Sequence[Member]) -> None:
+    def _expire(self, writes: Sequence[PendingWrite]) -> None:
         now = time.monotonic()
-        for member in members:
-            if not member.answered and now > member.deadline:
-                self._mirror.awaited.pop(member.transaction.id, None)
-                member.fail(Unavailable(_TIMED_OUT[member.sent].format(self._timeout)))
+        for write in writes:
+            if not write.is_answered and now > write.deadline:
+                self._replica.unconfirmed.pop(write.transaction.id, None)
+                write.fail(Unavailable(_TIMED_OUT[write.may_be_logged].format(self._timeout)))
 
-    def _refuse_growth(self, members: Sequence[Member], full: LogFull) -> None:
-        """There is no room: nobody waits for some. What only deletes is tried again by itself."""
+    def _fail_those_that_need_room(self, writes: Sequence[PendingWrite], full: LogFull) -> None:
+        """Fail at once what cannot be stored. Writes that only delete are attempted again without it."""
         if not self.full:
             _logger.warning("store is full", reason=str(full))
-            self.filled.set()
+            self.became_full.set()
         self.full = str(full)
-        growing = [member for member in members if _grows(member)]
-        for member in growing or members:
-            member.fail(StoreFull(f"nothing was written: {full}"))
+        needing_room = [write for write in writes if write.needs_room]
+        for write in needing_room or writes:
+            write.fail(StoreFull(f"nothing was written: {full}"))
 
     def has_room(self) -> None:
-        """Something was stored, or could be."""
+        """Note that the store is no longer full."""
         if self.full:
             self.full = ""
             _logger.info("store has room again")
 
-    def _refuse_unsent(self, members: Iterable[Member], lost: LogUnreachable) -> None:
-        """Nobody need wait for a log that cannot be reached, but those whose writes it may have."""
-        for member in members:
-            if not member.answered and not member.sent:
+    def _fail_unsent(self, writes: Iterable[PendingWrite], lost: LogUnreachable) -> None:
+        """Fail at once what an unreachable log surely does not have; the others have to wait."""
+        for write in writes:
+            if not write.is_answered and not write.may_be_logged:
                 text = f"the store cannot be reached ({lost}); nothing was written: retry later"
-                member.fail(Unavailable(text))
+                write.fail(Unavailable(text))
 
-    async def _recover(self, members: Sequence[Member], lost: LogLost | Gone) -> None:
-        """The connection broke: wait until the log can be read again; then we know what it has."""
+    async def _recover(self, writes: Sequence[PendingWrite], lost: LogLost | Gone) -> None:
+        """The connection broke: wait until the log can be read again and shows what it has."""
         pause = RETRY_SECONDS_MIN
-        refresh = self._mirror.load if isinstance(lost, Gone) else self._mirror.catch_up
-        _logger.warning("store lost while writing", transactions=len(members), reason=str(lost))
+        refresh = self._replica.load if isinstance(lost, Gone) else self._replica.catch_up
+        _logger.warning("store lost while writing", transactions=len(writes), reason=str(lost))
         self.lost += 1
-        while members := self._unanswered(members):
+        while writes := self._unanswered(writes):
             if isinstance(lost, LogUnreachable):
-                self._refuse_unsent((*members, *self._queue), lost)
-                if all(member.answered for member in members):
+                self._fail_unsent((*writes, *self._queue), lost)
+                if all(write.is_answered for write in writes):
                     return
             await asyncio.sleep(pause)
             self._expire(self._queue)
@@ -284,20 +240,3 @@ _TIMED_OUT = {
     True: "the store did not answer within {:g} s; the write may have happened: read before you retry",
     False: "the store did not answer within {:g} s; nothing was written: retry later",
 }
-
-
-def _written(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    return tuple(change for change in changes if change.op is not Op.UNCHANGED)
-
-
-def _grows(member: Member) -> bool:
-    """Whether it stores something, rather than only delete."""
-    return any(change.op is not Op.DELETE for change in member.written)
-
-
-def _as_found(decided: tuple[Change, ...], found: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The answer of a transaction that an earlier attempt had written: what the log says, in place."""
-    if len(_written(decided)) != len(found):
-        return found
-    logged = iter(found)
-    return tuple(change if change.op is Op.UNCHANGED else next(logged) for change in decided)

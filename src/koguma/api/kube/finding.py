@@ -82,7 +82,7 @@ class Finder:
             if found is not None and places.spot(found, kind, control_plane) == wanted:
                 return found
         for mesh, core_name in looked.names:
-            held = state.holder(kind.stored_as, mesh, core_name)
+            held = state.key_named(kind.stored_as, mesh, core_name)
             found = state.entry(held) if held else None
             if isinstance(found, Unreadable) or (found and places.spot(found, kind, control_plane) == wanted):
                 return found

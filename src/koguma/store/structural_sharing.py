@@ -1,7 +1,7 @@
-"""Sharing: successive revisions of an object are made of the same parts where they say the same.
+"""Structural sharing: successive revisions of an object share the parts that are equal.
 
-The feed keeps thousands of revisions, and mostly they differ in one place: an annotation, a count. What
-comes from a request or out of a log is a copy of everything, of which only what is new is kept.
+Thousands of revisions are kept in memory, and most differ in one place: an annotation, a count. A resource
+from a request or from a log is a full copy, of which only the changed parts are kept.
 """
 
 import msgspec
@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 
-_text = msgspec.json.Encoder().encode
+_encoded = msgspec.json.Encoder().encode
 
 
-def built_on(before: Resource, after: Resource) -> Resource:
-    """The later revision, with the parts of the earlier one that are the same, byte for byte."""
+def with_shared_parts(before: Resource, after: Resource) -> Resource:
+    """The later revision, with those parts of the earlier one that are equal byte for byte."""
     labels = before.labels if _is_copy(before.labels, after.labels) else after.labels
     annotations = before.annotations if _is_copy(before.annotations, after.annotations) else after.annotations
     meta = before.meta if _is_copy(before.meta, after.meta) else after.meta
-    spec, status = _parts(before.spec, after.spec), _parts(before.status, after.status)
+    spec, status = _shared(before.spec, after.spec), _shared(before.status, after.status)
     if (
         labels is after.labels
         and annotations is after.annotations
@@ -30,8 +30,8 @@ def built_on(before: Resource, after: Resource) -> Resource:
     return replace(after, labels=labels, annotations=annotations, meta=meta, spec=spec, status=status)
 
 
-def _parts(before: Json, after: Json) -> Json:
-    """All of the earlier value where it is the same; else its fields that are."""
+def _shared(before: Json, after: Json) -> Json:
+    """The earlier value if both are equal; else the later one with the earlier fields that are equal."""
     if before is after or not isinstance(before, dict) or not isinstance(after, dict):
         return after
     if _is_copy(before, after):
@@ -43,5 +43,5 @@ def _parts(before: Json, after: Json) -> Json:
 
 
 def _is_copy(one: object, other: object) -> bool:
-    """Whether two values are written alike, in the same order. Short texts and numbers are not worth it."""
-    return one == other and (one is other or _text(one) == _text(other))
+    """Whether two values are encoded equally, in the same order."""
+    return one == other and (one is other or _encoded(one) == _encoded(other))

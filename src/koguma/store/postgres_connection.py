@@ -1,6 +1,6 @@
-"""Link: one connection to PostgreSQL that is made when needed, and again after it broke.
+"""PostgresConnection: one connection to PostgreSQL, opened when needed and again after it broke.
 
-Passwords stay in here: texts and errors that leave this module show the address without them.
+Passwords stay in this module: the messages and errors it returns show the address without them.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ _SERVER_SETTINGS = {
     "idle_in_transaction_session_timeout": "5000",
 }
 
-# The server went away, was told to stop, or has no room: what was asked may or may not have happened.
+# The server disconnected, is shutting down or lacks resources: the statement may or may not have happened.
 LOST = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # what asyncpg says when the server left in the wrong moment
+    asyncpg.InternalClientError,  # asyncpg raises it when the server disconnects in the wrong moment
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -40,12 +40,12 @@ LOST = (
 )
 
 
-def words(error: BaseException) -> str:
-    """An error in one line, also where its own text is empty."""
+def one_line(error: BaseException) -> str:
+    """An error as text, even where its message is empty."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _full(url: str, error: asyncpg.DiskFullError) -> str:
+def _disk_full(url: str, error: asyncpg.DiskFullError) -> str:
     return (
         f"the disk of the database {masked_url(url)} is full ({error}); make room there. Deletes need some"
         " too, and a shorter --history removes old revisions"
@@ -53,7 +53,7 @@ def _full(url: str, error: asyncpg.DiskFullError) -> str:
 
 
 async def connect(url: str) -> Connection:
-    """A new connection. What the address itself breaks is said without quoting it."""
+    """A new connection. An error about the address does not quote it."""
     try:
         return await asyncpg.connect(
             url,
@@ -68,29 +68,29 @@ async def connect(url: str) -> Connection:
         ) from None
 
 
-class Link:
+class PostgresConnection:
     """One connection, used by one task at a time."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: Connection | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """The connection, alone; LogLost if it breaks, and the next use makes a new one."""
-        async with self._turn:
+        """The connection, exclusively; LogLost if it breaks, and the next use opens a new one."""
+        async with self._lock:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._connected()
             try:
                 yield self._connection
-            except asyncpg.DiskFullError as error:  # an error of one statement: what was asked did not happen
-                raise LogFull(_full(self._url, error)) from error
+            except asyncpg.DiskFullError as error:  # an error of one statement, which did not happen
+                raise LogFull(_disk_full(self._url, error)) from error
             except LOST as error:
-                if isinstance(error, ValueError):  # asyncpg's own check of arguments: a mistake of ours
+                if isinstance(error, ValueError):  # asyncpg's check of arguments: a bug of ours
                     raise
                 self.drop()
-                raise LogLost(words(error)) from error
+                raise LogLost(one_line(error)) from error
 
     async def _connected(self) -> Connection:
         try:
@@ -98,16 +98,16 @@ class Link:
         except LOST as error:
             if isinstance(error, ValueError):
                 raise
-            raise LogUnreachable(words(error)) from error
+            raise LogUnreachable(one_line(error)) from error
 
     def drop(self) -> None:
-        """Let go of the connection at once."""
+        """Terminate the connection at once."""
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
 
     async def close(self) -> None:
-        """Say goodbye, then let go."""
+        """Close the connection properly."""
         if self._connection is not None:
             with suppress(*LOST):
                 await self._connection.close(timeout=1)
