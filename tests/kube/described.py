@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 
 from koguma.kinds import KINDS
-from koguma.kube import places
-from koguma.kube.registry import ALL_VERBS, IDENTITY, READ_VERBS, Endpoint, Registry, StorageSet
+from koguma.kube import namespaced_names
+from koguma.kube.registry import ALL_VERBS, IDENTITY, READ_VERBS, KubeEndpoint, Registry, StorageSet
 from koguma.kube.schemas import Schemas
 from koguma.model.kind import Kind, Scope
 from koguma.model.schema import Spec, doc
@@ -62,20 +62,20 @@ ROLE = native("Role", "roles", RoleSpec, group="rbac.authorization.k8s.io", at_r
 NAMESPACE = native("Namespace", "namespaces", SpaceSpec, group="", status=SpaceSpec, namespaced=False)
 
 
-def stored(kind: Kind, version: str, **more) -> Endpoint:
+def stored(kind: Kind, version: str, **more) -> KubeEndpoint:
     """The endpoint of a kind in the version that is stored."""
     api_version = f"{kind.group}/{version}" if kind.group else version
-    return Endpoint(
+    return KubeEndpoint(
         group=kind.group,
         version=version,
         plural=kind.plural,
         set=StorageSet(kind.storage_prefix, api_version, kind.name, kind),
-        namespaced=places.is_namespaced(kind),
+        namespaced=namespaced_names.is_namespaced(kind),
         **more,
     )
 
 
-def ours(kind: Kind) -> tuple[Endpoint, Endpoint]:
+def ours(kind: Kind) -> tuple[KubeEndpoint, KubeEndpoint]:
     """The two endpoints of one of our kinds."""
     first = stored(
         kind,
@@ -88,7 +88,7 @@ def ours(kind: Kind) -> tuple[Endpoint, Endpoint]:
     return first, alias
 
 
-REVIEW = Endpoint(
+REVIEW = KubeEndpoint(
     group="authorization.k8s.io",
     version="v1",
     plural="selfsubjectaccessreviews",

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import yaml
 
-from koguma.kube import apply, fields
-from koguma.kube.apply import Writer
-from koguma.kube.fields import FieldSet
-from koguma.kube.shape import Shape, shape_of
+from koguma.kube import field_set, server_side_apply
+from koguma.kube.field_set import FieldSet
+from koguma.kube.merge_schema import MergeSchema, merge_schema_of
+from koguma.kube.server_side_apply import FieldManager
 from koguma.model.schema import Json
 
 VERSION = "kuma.io/v1alpha1"
@@ -51,7 +51,7 @@ SCHEMA = {
         "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     },
 }
-SHAPE: Shape = shape_of(SCHEMA, DEFINITIONS.__getitem__)
+SHAPE: MergeSchema = merge_schema_of(SCHEMA, DEFINITIONS.__getitem__)
 
 
 def config(spec: Json | str = None, metadata: Json = None, **rest: Json) -> Json:
@@ -79,9 +79,9 @@ class Thing:
         self.document = document
         self.minute = 0
 
-    def writer(self, manager: str, version: str = VERSION, subresource: str = "") -> Writer:
+    def writer(self, manager: str, version: str = VERSION, subresource: str = "") -> FieldManager:
         self.minute += 1
-        return Writer(manager, version, at(self.minute), subresource)
+        return FieldManager(manager, version, at(self.minute), subresource)
 
     def apply(
         self, manager: str, said: Json | str = None, *, force: bool = False, version: str = VERSION
@@ -89,7 +89,7 @@ class Thing:
         """An apply of a whole document, or of a spec."""
         whole = said if isinstance(said, dict) and "kind" in said else config(said)
         writer = self.writer(manager, version)
-        self.document = apply.applied(self.document, whole, writer, SHAPE, force)
+        self.document = server_side_apply.applied(self.document, whole, writer, SHAPE, force)
         return self
 
     def update(
@@ -97,7 +97,9 @@ class Thing:
     ) -> "Thing":
         """Another write, with the whole document or its spec."""
         whole = said if isinstance(said, dict) and "kind" in said else config(said)
-        listed = apply.updated(self.document, whole, self.writer(manager, version, subresource), SHAPE)
+        listed = server_side_apply.updated(
+            self.document, whole, self.writer(manager, version, subresource), SHAPE
+        )
         metadata = {name: value for name, value in whole["metadata"].items() if name != "managedFields"}
         self.document = {**whole, "metadata": {**metadata, "managedFields": listed} if listed else metadata}
         return self
@@ -118,12 +120,12 @@ class Thing:
 
 def places(said: Json) -> list[str]:
     """The places of FieldsV1 for people, those with nothing below them only."""
-    return [fields.shown(path) for path in fields.parsed(said).leaves.paths()]
+    return [field_set.path_text(path) for path in field_set.from_fields_v1(said).leaves.paths()]
 
 
 def all_owned(listed: Iterable[Mapping[str, Json]]) -> FieldSet:
     """What is owned by anybody."""
-    found = fields.EMPTY
+    found = field_set.EMPTY
     for each in listed:
-        found |= fields.parsed(each["fieldsV1"])
+        found |= field_set.from_fields_v1(each["fieldsV1"])
     return found

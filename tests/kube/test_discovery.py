@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.kube import discovery
-from koguma.kube.registry import IDENTITY, Endpoint, Registry, StorageSet
+from koguma.kube.registry import IDENTITY, KubeEndpoint, Registry, StorageSet
 from koguma.model.schema import Json
 from tests.kube.described import CONFIG_MAP, NAMESPACE, REGISTRY, stored
 
@@ -66,7 +66,7 @@ def test_an_empty_registry_has_no_versions_and_no_groups():
 def test_the_most_mature_version_of_a_group_is_preferred():
     versions = ("v1alpha1", "v1", "v2beta1", "v2", "v10", "v1beta2", "experimental")
     made = [
-        Endpoint(
+        KubeEndpoint(
             group="example.com",
             version=version,
             plural="things",
@@ -161,7 +161,7 @@ def test_both_names_of_a_kind_show_one_set_and_one_stored_version():
 
 def test_the_hash_of_a_stored_version_is_that_of_kubernetes():
     made = StorageSet("/registry/events", "v1", "Event", CONFIG_MAP)
-    endpoint = Endpoint(group="", version="v1", plural="events", set=made, namespaced=True)
+    endpoint = KubeEndpoint(group="", version="v1", plural="events", set=made, namespaced=True)
     assert plain(Registry([endpoint]))["", "v1", "events"]["storageVersionHash"] == "r2yiGXH7wu8="
 
 
@@ -181,7 +181,7 @@ ENDPOINTS = st.dictionaries(
 @given(ENDPOINTS)
 def test_identities_are_equal_exactly_where_the_set_is(found):
     registry = Registry(
-        Endpoint(
+        KubeEndpoint(
             group=group,
             version=version,
             plural=plural,

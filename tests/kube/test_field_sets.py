@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.kube import fields
-from koguma.kube.fields import EMPTY, LEAF, FieldSet
+from koguma.kube import field_set
+from koguma.kube.field_set import EMPTY, LEAF, FieldSet
 
 ELEMENTS = st.sampled_from(
     ["f:a", "f:b", "f:.", "f:kuma.io/mesh", 'k:{"name":"x"}', 'k:{"a":1,"b":"y"}', 'v:"t"', "v:1", "i:0"]
@@ -22,7 +22,7 @@ def the_set(*paths: str) -> FieldSet:
 @pytest.mark.property
 @given(SETS)
 def test_what_is_written_is_read_back(found):
-    assert fields.parsed(found.json()) == found
+    assert field_set.from_fields_v1(found.json()) == found
 
 
 @pytest.mark.property
@@ -83,19 +83,19 @@ def test_who_owns_a_container_does_not_own_what_others_put_into_it():
 
 def test_equal_places_written_differently_are_one():
     said = {'k:{"b": "y",  "a": 1}': {"f:x": {}}, 'k:{"a":1,"b":"y"}': {".": {}}, 'v: "t"': {}}
-    assert fields.parsed(said).json() == {'k:{"a":1,"b":"y"}': {".": {}, "f:x": {}}, 'v:"t"': {}}
+    assert field_set.from_fields_v1(said).json() == {'k:{"a":1,"b":"y"}': {".": {}, "f:x": {}}, 'v:"t"': {}}
 
 
 def test_the_order_of_what_is_written_is_always_the_same():
     said = {'v:"t"': {}, "f:b": {}, "f:a": {"f:z": {}, ".": {}, "f:y": {}}}
-    assert list(fields.parsed(said).json()) == ["f:a", "f:b", 'v:"t"']
-    assert list(fields.parsed(said).json()["f:a"]) == [".", "f:y", "f:z"]
+    assert list(field_set.from_fields_v1(said).json()) == ["f:a", "f:b", 'v:"t"']
+    assert list(field_set.from_fields_v1(said).json()["f:a"]) == [".", "f:y", "f:z"]
 
 
 @pytest.mark.parametrize("said", [{}, {"f:a": {}}, {"f:a": {".": {}}}, {".": {}, "f:a": {}}])
 def test_a_place_itself_is_written_where_something_else_stands_beside_it(said):
     short = {name: {} for name in said}
-    assert fields.parsed(said).json() == short
+    assert field_set.from_fields_v1(said).json() == short
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_place_itself_is_written_where_something_else_stands_beside_it(said):
 )
 def test_what_is_no_fields_v1_is_refused(said):
     with pytest.raises(ValueError, match=r"must be an object|is not an element"):
-        fields.parsed(said)
+        field_set.from_fields_v1(said)
 
 
 def test_nothing_is_empty_and_a_leaf_is_not():
@@ -139,4 +139,4 @@ def test_nothing_is_empty_and_a_leaf_is_not():
     ],
 )
 def test_a_path_is_shown_as_people_know_it(path, shown):
-    assert fields.shown(path) == shown
+    assert field_set.path_text(path) == shown

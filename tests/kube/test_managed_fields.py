@@ -2,7 +2,7 @@
 
 import pytest
 
-from koguma.kube import entries
+from koguma.kube import managed_fields
 from koguma.model.errors import Invalid
 from tests.kube.ownership import OTHER_VERSION, Thing, at, config, stored
 
@@ -227,7 +227,7 @@ def test_ancient_changes_are_kept_apart_by_version_and_subresource():
             [("v1", ""), ("v2", ""), ("v1", "status"), *[("v1", "")] * 10]
         )
     ]
-    listed = entries.written(entries.judged(found))
+    listed = managed_fields.encoded(managed_fields.checked(found))
     ancient = [each for each in listed if each["manager"] == "ancient-changes"]
     assert [(each["apiVersion"], each.get("subresource")) for each in ancient] == [
         ("v2", None),
@@ -245,4 +245,10 @@ def test_entries_are_sorted_by_operation_then_time_then_manager():
         entry("z", "Apply", time=at(9)),
         entry("y", "Apply", time=at(1)),
     ]
-    assert [each["manager"] for each in entries.written(entries.judged(found))] == ["y", "z", "b", "c", "a"]
+    assert [each["manager"] for each in managed_fields.encoded(managed_fields.checked(found))] == [
+        "y",
+        "z",
+        "b",
+        "c",
+        "a",
+    ]

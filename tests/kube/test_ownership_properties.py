@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koguma.kube import fields, managed, typed
-from koguma.kube.apply import FieldConflicts
-from koguma.kube.fields import LEAF
-from koguma.kube.shape import shape_of
+from koguma.kube import field_managers, field_set, typed
+from koguma.kube.field_set import LEAF
+from koguma.kube.merge_schema import merge_schema_of
+from koguma.kube.server_side_apply import FieldConflicts
 from tests.kube.ownership import SHAPE, Thing, all_owned, config
 
 SMALL = st.integers(0, 2)
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.property
 
 
 def content(document):
-    return managed.tracked(document)
+    return field_managers.tracked(document)
 
 
 def unordered(value, shape=SHAPE):
@@ -103,11 +103,11 @@ def test_what_the_only_applier_says_last_is_all_there_is(first, then):
 @given(st.data(), CONFIGS)
 def test_two_appliers_of_different_fields_never_conflict_and_their_order_is_nothing(data, whole):
     every = [
-        path for path in typed.fields_of(content(whole), SHAPE).leaves.paths() if path[-1] != "f:metadata"
+        path for path in typed.field_set_of(content(whole), SHAPE).leaves.paths() if path[-1] != "f:metadata"
     ]
     mine = {path for path in every if data.draw(st.booleans())}
     halves = [
-        {**whole, **typed.extracted(content(whole), fields.FieldSet.of(paths), SHAPE)}
+        {**whole, **typed.extracted(content(whole), field_set.FieldSet.of(paths), SHAPE)}
         for paths in (mine, {*every} - mine)
     ]
     halves = [{**half, "metadata": {"name": "x", **half.get("metadata", {})}} for half in halves]
@@ -121,7 +121,7 @@ def test_two_appliers_of_different_fields_never_conflict_and_their_order_is_noth
 def test_force_gets_all_it_says(writes, said):
     thing = written(writes).apply("boss", said, force=True)
     after = content(thing.document)
-    assert typed.compared(after, typed.merged(after, content(said), SHAPE), SHAPE) == typed.NO_CHANGES
+    assert typed.comparison(after, typed.merged(after, content(said), SHAPE), SHAPE) == typed.NO_DIFFERENCE
     wanted = Thing().apply("boss", said).entries
     found = [each for each in thing.entries if each["manager"] == "boss"]
     assert [each["fieldsV1"] for each in found] == [each["fieldsV1"] for each in wanted]
@@ -132,9 +132,9 @@ def test_every_leaf_that_somebody_wrote_has_an_owner(writes):
     thing = written(writes)
     if thing.document is None:
         return
-    leaves, owned = typed.fields_of(content(thing.document), SHAPE).leaves, all_owned(thing.entries)
+    leaves, owned = typed.field_set_of(content(thing.document), SHAPE).leaves, all_owned(thing.entries)
     unowned = [path for path in (leaves - owned).paths() if not is_free(content(thing.document), path, owned)]
-    assert [fields.shown(path) for path in unowned] == []
+    assert [field_set.path_text(path) for path in unowned] == []
 
 
 def is_free(document, path, owned) -> bool:
@@ -153,7 +153,7 @@ def test_every_place_that_is_owned_is_there(writes):
     thing = written(writes)
     if thing.document is None:
         return
-    present = typed.fields_of(content(thing.document), SHAPE, containers=True)
+    present = typed.field_set_of(content(thing.document), SHAPE, containers=True)
     owned = all_owned(thing.entries)
     assert {*owned.paths()} - {*present.paths()} == set()
 
@@ -162,7 +162,7 @@ def test_every_place_that_is_owned_is_there(writes):
 def test_what_a_manager_owns_can_be_applied_again_without_a_change(writes):
     thing = written(writes)
     for each in [each for each in thing.entries if each["operation"] == "Apply"]:
-        owned = fields.parsed(each["fieldsV1"])
+        owned = field_set.from_fields_v1(each["fieldsV1"])
         said = typed.extracted(content(thing.document), owned, SHAPE)
         before = content(thing.document)
         again = {**config(), **said, "metadata": {"name": "x", **said.get("metadata", {})}}
@@ -171,18 +171,18 @@ def test_what_a_manager_owns_can_be_applied_again_without_a_change(writes):
 
 @given(CONFIGS, CONFIGS)
 def test_what_is_compared_says_how_to_get_from_one_to_the_other(old, new):
-    changes = typed.compared(content(old), content(new), SHAPE)
-    assert (changes == typed.NO_CHANGES) == typed.same(unordered(content(old)), unordered(content(new)))
-    before, after = (typed.fields_of(content(each), SHAPE, containers=True) for each in (old, new))
+    changes = typed.comparison(content(old), content(new), SHAPE)
+    assert (changes == typed.NO_DIFFERENCE) == typed.same(unordered(content(old)), unordered(content(new)))
+    before, after = (typed.field_set_of(content(each), SHAPE, containers=True) for each in (old, new))
     assert before - changes.written - changes.removed | changes.written == after
 
 
 @given(OPEN, OPEN)
 @settings(max_examples=200)
 def test_without_a_schema_all_of_it_holds_too(first, then):
-    shape = shape_of(None)
+    shape = merge_schema_of(None)
     old, new = {"spec": first}, {"spec": then}
-    changes = typed.compared(old, new, shape)
-    assert (changes == typed.NO_CHANGES) == typed.same(old, new)
+    changes = typed.comparison(old, new, shape)
+    assert (changes == typed.NO_DIFFERENCE) == typed.same(old, new)
     assert typed.merged(old, new, shape) == typed.merged(typed.merged(old, new, shape), new, shape)
-    assert typed.pruned(old, fields.FieldSet(under={"f:spec": LEAF}), fields.EMPTY, shape) == {}
+    assert typed.pruned(old, field_set.FieldSet(under={"f:spec": LEAF}), field_set.EMPTY, shape) == {}

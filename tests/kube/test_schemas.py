@@ -12,7 +12,7 @@ import yaml
 
 from koguma.kube import meta_schemas, schemas
 from koguma.kube.registry import IDENTITY, Registry
-from koguma.kube.schemas import Schemas, Shape
+from koguma.kube.schemas import ObjectParts, Schemas
 from koguma.model.kind import Kind
 from koguma.model.schema import Base64, IntOrString, Json, SecretBase64, Spec, doc
 from tests.kube.described import ALL_KINDS, NATIVE, REGISTRY, REVIEW, SCHEMAS, native, stored
@@ -298,7 +298,7 @@ class Asked(Spec):
 def test_a_request_that_is_not_stored_is_described_where_somebody_says_how():
     unknown = SCHEMAS.of(REVIEW)["properties"]["spec"]
     assert (unknown["type"], unknown[OPEN]) == ("object", True)
-    said = {("authorization.k8s.io/v1", "SelfSubjectAccessReview"): Shape("A question.", Asked, Asked)}
+    said = {("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ObjectParts("A question.", Asked, Asked)}
     made = Schemas(Registry([REVIEW]), shapes=said)
     assert made.of(REVIEW)["description"] == "A question."
     assert "verb" in made.resolve(made.of(REVIEW)["properties"]["status"]["$ref"])["properties"]
@@ -310,7 +310,7 @@ def test_an_alias_may_have_a_shape_of_its_own():
     first = stored(stored_as, "v1")
     alias = msgspec.structs.replace(first, group="other.com", converter=IDENTITY)
     shapes = {
-        ("other.com/v1", "Every"): schemas.shape_of_kind(native("Every", "everies", Asked, at_root=True))
+        ("other.com/v1", "Every"): schemas.object_parts_of(native("Every", "everies", Asked, at_root=True))
     }
     made = Schemas(Registry([first, alias]), shapes=shapes)
     assert "verb" in made.of(alias)["properties"]

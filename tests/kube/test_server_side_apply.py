@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from koguma.kube import apply
-from koguma.kube.apply import FieldConflicts
+from koguma.kube import server_side_apply
+from koguma.kube.server_side_apply import FieldConflicts
 from koguma.model.errors import BadRequest, Invalid
 from tests.kube.ownership import OTHER_VERSION, SHAPE, Thing, at, config, stored
 
@@ -186,7 +186,9 @@ def test_one_conflict_is_told_as_kubernetes_tells_it():
         thing.apply("two", "{size: 2}")
     assert refused.value.status == 409
     assert refused.value.detail == 'Apply failed with 1 conflict: conflict with "one": .spec.size'
-    assert refused.value.conflicts == (apply.FieldConflict(".spec.size", "one", 'conflict with "one"'),)
+    assert refused.value.conflicts == (
+        server_side_apply.FieldConflict(".spec.size", "one", 'conflict with "one"'),
+    )
     (cause,) = refused.value.violations
     assert (cause.field, cause.rule) == (".spec.size", "FieldManagerConflict")
 
@@ -247,15 +249,15 @@ def test_what_the_server_keeps_is_not_the_appliers():
 def test_who_applies_status_owns_only_status():
     live = Thing().apply("one", "{size: 1}").document
     said = config("{size: 5}", {"labels": {"a": "b"}}, status={"ready": True})
-    writer = apply.Writer("keeper", "kuma.io/v1alpha1", at(9), "status")
-    document = apply.applied(live, said, writer, SHAPE, force=False)
+    writer = server_side_apply.FieldManager("keeper", "kuma.io/v1alpha1", at(9), "status")
+    document = server_side_apply.applied(live, said, writer, SHAPE, force=False)
     assert document["spec"] == {"size": 1}
     assert document["status"] == {"ready": True}
     assert "labels" not in document["metadata"]
     keeper = document["metadata"]["managedFields"][1]
     assert keeper["subresource"] == "status"
     assert keeper["fieldsV1"] == {"f:status": {"f:ready": {}}}
-    gone = apply.applied(document, config(), writer, SHAPE, force=False)
+    gone = server_side_apply.applied(document, config(), writer, SHAPE, force=False)
     assert gone == live
 
 
@@ -295,7 +297,7 @@ def test_an_applier_has_a_name():
 def test_the_name_of_a_manager_is_short_and_can_be_printed(name, rules):
     found = []
     try:
-        apply.check_manager(name)
+        server_side_apply.check_manager(name)
     except Invalid as error:
         found = [each.rule for each in error.violations]
     assert found == rules

@@ -9,7 +9,7 @@ import yaml
 
 from koguma.kinds import KINDS
 from koguma.kube import clean, endpoints, tables, times
-from koguma.kube.registry import Endpoint, Registry
+from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.model.kind import Kinds
 from koguma.policies import POLICIES
 
@@ -20,13 +20,13 @@ RBAC = "rbac.authorization.k8s.io"
 STORED = tuple(endpoint for endpoint in REGISTRY if endpoint.set.kind is not None)
 
 
-def at(group: str, plural: str, version: str = "v1") -> Endpoint:
+def at(group: str, plural: str, version: str = "v1") -> KubeEndpoint:
     found = REGISTRY.find(group, version, plural)
     assert found is not None, plural
     return found
 
 
-def kuma(plural: str) -> Endpoint:
+def kuma(plural: str) -> KubeEndpoint:
     return at("kuma.io", plural, "v1alpha1")
 
 
@@ -35,7 +35,7 @@ def document(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "x", "kind": "X", "metadata": metadata, **fields}
 
 
-def shown(endpoint: Endpoint, given: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
+def shown(endpoint: KubeEndpoint, given: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
     """The cells of one document by their titles."""
     made = tables.table([given], endpoint, NOW)
     titles = [(each["name"], each["priority"]) for each in made["columnDefinitions"]]
@@ -292,7 +292,7 @@ def test_wide_tables_of_our_kinds_say_where_they_come_from():
 
 
 @pytest.mark.parametrize("endpoint", STORED, ids=lambda e: f"{e.api_version}/{e.plural}")
-def test_no_shape_of_what_is_stored_breaks_a_table(endpoint: Endpoint):
+def test_no_shape_of_what_is_stored_breaks_a_table(endpoint: KubeEndpoint):
     odd: tuple[Any, ...] = (None, {}, {"to": 5, "ports": {}, "networking": [], "match": "x", "targetRef": []})
     for value in odd:
         made = tables.table(
@@ -303,7 +303,7 @@ def test_no_shape_of_what_is_stored_breaks_a_table(endpoint: Endpoint):
 
 
 @pytest.mark.parametrize("endpoint", STORED, ids=lambda e: f"{e.api_version}/{e.plural}")
-def test_every_column_has_words_and_one_is_the_name(endpoint: Endpoint):
+def test_every_column_has_words_and_one_is_the_name(endpoint: KubeEndpoint):
     definitions = [column.definition for column in tables.columns(endpoint)]
     assert all(each["description"].endswith(".") for each in definitions)
     assert len({each["name"] for each in definitions}) == len(definitions)

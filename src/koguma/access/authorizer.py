@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from koguma.access.user import ADMIN_GROUP, ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
-from koguma.kube import places, rbac
+from koguma.kube import namespaced_names, rbac
 from koguma.kube.rbac import Grant, Stored
 from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
 from koguma.model import forms
@@ -276,8 +276,8 @@ def namespace_of(
     `found` is the stored object; without one, it is where an object without a namespace would be.
     """
     if found is not None:
-        return places.spot(found, kind, control_plane).namespace
-    if not places.is_namespaced(kind):
+        return namespaced_names.namespaced_name(found, kind, control_plane).namespace
+    if not namespaced_names.is_namespaced(kind):
         return ""
     return forms.reserved_namespace(mesh)
 

@@ -21,7 +21,7 @@ import msgspec
 from koguma.access.authorizer import REST_GROUP, Attempt
 from koguma.access.user import User
 from koguma.application.context import Context
-from koguma.kube import places
+from koguma.kube import namespaced_names
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.model import reserved_secrets, typed_parts
 from koguma.model.forms import Draft
@@ -69,7 +69,7 @@ def may_read(context: Context, user: User, resource: Resource) -> bool:
     kind = context.kinds["Secret"]
     mesh = resource.name if resource.kind == "Mesh" else resource.mesh
     any_secret = Resource(kind=kind.name, mesh=mesh, name="any", core_name="any")
-    namespace = places.spot(any_secret, kind, context.control_plane).namespace
+    namespace = namespaced_names.namespaced_name(any_secret, kind, context.control_plane).namespace
     attempts = (Attempt("get", kind.plural, "", mesh, group, namespace=namespace) for group in _GROUPS)
     return any(context.access.allows(user, attempt) for attempt in attempts)
 

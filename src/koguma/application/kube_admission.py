@@ -12,9 +12,9 @@ from koguma.application import namespaces, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation
-from koguma.kube import faults, native, places
-from koguma.kube.codec import Written
-from koguma.kube.registry import Endpoint
+from koguma.kube import field_errors, namespaced_names, native
+from koguma.kube.codec import DecodedObject
+from koguma.kube.registry import KubeEndpoint
 from koguma.model import labels
 from koguma.model.errors import Invalid
 from koguma.model.forms import Draft
@@ -63,22 +63,24 @@ class KubeAdmission(msgspec.Struct, frozen=True):
 
     context: Context
     access: WriteAccess
-    endpoint: Endpoint
+    endpoint: KubeEndpoint
     before: Resource | None
     validation: FieldValidation
 
-    def made(self, written: Written) -> PlannedWrite:
+    def made(self, written: DecodedObject) -> PlannedWrite:
         """What a document stores."""
         first: tuple[Operation, ...] = ()
         if self.before is None:
             first = self._room(written)
         else:
             _check_finalizers(self.before, written)
-        made = self._native(written) if places.is_native(self.endpoint.kind) else self._ours(written)
+        made = (
+            self._native(written) if namespaced_names.is_native(self.endpoint.kind) else self._ours(written)
+        )
         warnings = (*made.warnings, *_finalizer_warnings(self.before, written))
         return msgspec.structs.replace(made, first=(*first, *made.first), warnings=warnings)
 
-    def _room(self, written: Written) -> tuple[Operation, ...]:
+    def _room(self, written: DecodedObject) -> tuple[Operation, ...]:
         """The namespace that a new object needs: the first write into one makes it."""
         draft, endpoint = written.draft, self.endpoint
         if endpoint.kind.stored_as == namespaces.NAMESPACE:
@@ -88,7 +90,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
         what = f'{endpoint.qualified} "{draft.name}"'
         return tuple(namespaces.needed(self.context, draft.namespace or "", what))
 
-    def _ours(self, written: Written) -> PlannedWrite:
+    def _ours(self, written: DecodedObject) -> PlannedWrite:
         before, validation = self.before, self.validation
         if before is not None:  # who owns what is for the writer of this form to say
             before = msgspec.structs.replace(before, meta=NO_META)
@@ -111,7 +113,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
     def _seen(self, violations: Iterable[Violation]) -> list[Violation]:
         return list(self.endpoint.conversion.seen(violations))
 
-    def _native(self, written: Written) -> PlannedWrite:
+    def _native(self, written: DecodedObject) -> PlannedWrite:
         draft, kind, before = written.draft, self.endpoint.kind, self.before
         namespace = (draft.namespace or "") if self.endpoint.namespaced else ""
         about = ValidationContext(
@@ -162,7 +164,7 @@ def unknown_text(violation: Violation) -> str:
     return f'unknown field "{violation.field}"{mark}{meant}'
 
 
-def _in_its_mesh(written: Written, before: Resource | None) -> Draft:
+def _in_its_mesh(written: DecodedObject, before: Resource | None) -> Draft:
     """What is asked for, in the mesh of what is stored where there is something."""
     draft = written.draft
     if before is None or not draft.kind.is_mesh_scoped:
@@ -179,15 +181,15 @@ def _broken(context: Context, at: Key) -> int:
     return broken.revision if broken else 0
 
 
-def _check_finalizers(before: Resource, written: Written) -> None:
+def _check_finalizers(before: Resource, written: DecodedObject) -> None:
     added = sorted(set(written.meta.finalizers) - set(before.meta.finalizers))
     if before.meta.deletion_timestamp and added:
         named = ", ".join(f'"{name}"' for name in added)
         text = "no new finalizers can be added if the object is being deleted, found new finalizers"
-        raise Invalid([faults.forbidden("metadata.finalizers", f"{text} []string{{{named}}}")])
+        raise Invalid([field_errors.forbidden("metadata.finalizers", f"{text} []string{{{named}}}")])
 
 
-def _finalizer_warnings(before: Resource | None, written: Written) -> list[str]:
+def _finalizer_warnings(before: Resource | None, written: DecodedObject) -> list[str]:
     known = before.meta.finalizers if before else ()
     return [
         f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name including a path (/)'

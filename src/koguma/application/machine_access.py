@@ -13,7 +13,7 @@ from koguma.access.authorizer import Attempt
 from koguma.access.user import User
 from koguma.application.context import Context
 from koguma.envoy.external import UNIX
-from koguma.kube import places
+from koguma.kube import namespaced_names
 from koguma.kube.rbac_defaults import PROXY_FILES, USE
 from koguma.kube.registry import KOGUMA
 from koguma.model import typed_parts
@@ -39,7 +39,7 @@ def check(context: Context, user: User | None, written: Resource, before: Resour
     for field, use in _uses(kind, written.spec).items():
         if use in known:
             continue
-        namespace = places.spot(written, kind, context.control_plane).namespace
+        namespace = namespaced_names.namespaced_name(written, kind, context.control_plane).namespace
         attempt = Attempt(USE, PROXY_FILES, use.path, written.mesh, KOGUMA, namespace=namespace)
         if not context.access.allows(user, attempt):
             words = (

@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.application.context import Context
 from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import native, places
+from koguma.kube import namespaced_names, native
 from koguma.kube.kinds import core
 from koguma.model import forms
 from koguma.model.errors import Forbidden, NotFound
@@ -56,7 +56,7 @@ def needed(context: Context, name: str, what: str) -> Iterator[Operation]:
         text = f"unable to create new content in namespace {name} because it is being terminated"
         cause = Violation("metadata.namespace", f"namespace {name} is being terminated", "terminating")
         raise Forbidden(f"{what} is forbidden: {text}", violations=[cause])
-    mesh = places.mesh_of(name)
+    mesh = namespaced_names.mesh_of(name)
     if mesh is not None and mesh not in reserved(context):
         text = f'namespaces "{name}" not found: there is no mesh "{mesh}"'
         raise NotFound(text, violations=[Violation("metadata.namespace", text, "missing")])
@@ -65,13 +65,13 @@ def needed(context: Context, name: str, what: str) -> Iterator[Operation]:
 
 def reserved(context: Context) -> set[str]:
     """What may stand behind `mesh-`: every mesh, and the word for objects of none."""
-    everywhere = places.mesh_of(forms.reserved_namespace("")) or ""
+    everywhere = namespaced_names.mesh_of(forms.reserved_namespace("")) or ""
     return {everywhere, *(mesh.name for mesh in context.state.listed("Mesh"))}
 
 
 def check_new(context: Context, name: str) -> None:
     """Raise Forbidden where a namespace is not for people to make."""
-    mesh = places.mesh_of(name)
+    mesh = namespaced_names.mesh_of(name)
     if mesh is not None and mesh not in reserved(context):
         text = f'names that begin with "{forms.NO_NAMESPACE_PREFIX}" are for meshes'
         hint = f'it comes with the mesh "{mesh}"; make that, or choose another name'
@@ -82,6 +82,6 @@ def check_removal(context: Context, name: str) -> None:
     """Raise Forbidden where a namespace may not be deleted."""
     if name in (DEFAULT_NAMESPACE, context.control_plane.system_namespace):
         raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-    mesh = places.mesh_of(name)
+    mesh = namespaced_names.mesh_of(name)
     if mesh is not None:
         raise Forbidden(f'namespaces "{name}" is forbidden: it goes with the mesh "{mesh}"; delete that')

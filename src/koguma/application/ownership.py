@@ -9,8 +9,8 @@ from datetime import datetime
 import msgspec
 
 from koguma.application.context import Context
-from koguma.kube import apply, catalog, codec
-from koguma.kube.apply import Writer
+from koguma.kube import catalog, codec, server_side_apply
+from koguma.kube.server_side_apply import FieldManager
 from koguma.model.resource import Resource
 from koguma.store.contract import rfc3339
 
@@ -21,6 +21,6 @@ def moved(context: Context, before: Resource, after: Resource, manager: str, now
     endpoint = known.stored(after.kind)
     live = codec.document(before, endpoint, context.control_plane)
     new = codec.document(after, endpoint, context.control_plane)
-    writer = Writer(manager, endpoint.api_version, rfc3339(now))
-    fields = tuple(apply.updated(live, new, writer, known.shape(endpoint)))
+    writer = FieldManager(manager, endpoint.api_version, rfc3339(now))
+    fields = tuple(server_side_apply.updated(live, new, writer, known.shape(endpoint)))
     return msgspec.structs.replace(after, meta=msgspec.structs.replace(after.meta, managed_fields=fields))

@@ -19,7 +19,7 @@ from koguma.access.user import User
 from koguma.application.context import Context
 from koguma.kinds import secret_references
 from koguma.kinds.secret_references import SecretReference
-from koguma.kube import places
+from koguma.kube import namespaced_names
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.model import labels, reserved_secrets
 from koguma.model.errors import Forbidden, Invalid
@@ -104,7 +104,7 @@ def _attempts(context: Context, mesh: str, name: str) -> Iterator[tuple[Attempt,
     there = [each for each in context.state.listed(_SECRET, mesh) if name in (each.name, each.core_name)]
     unwritten = Resource(kind=_SECRET, mesh=mesh, name=name, core_name=name)
     for each in there or (unwritten,):
-        spot = places.spot(each, kind, context.control_plane)
+        spot = namespaced_names.namespaced_name(each, kind, context.control_plane)
         yield tuple(
             Attempt(
                 "get",

@@ -14,8 +14,8 @@ from koguma.access.authorizer import REST_GROUP, Attempt, denied
 from koguma.access.user import User
 from koguma.application.context import Context
 from koguma.core.identity import Identity
-from koguma.kube import places
-from koguma.kube.registry import Endpoint
+from koguma.kube import namespaced_names
+from koguma.kube.registry import KubeEndpoint
 from koguma.model import labels
 from koguma.model.errors import Forbidden
 from koguma.model.kind import Kind
@@ -32,7 +32,7 @@ class WriteAccess(msgspec.Struct, frozen=True):
     is_control_plane: bool = False  # what it makes by itself is authorised elsewhere
 
     @classmethod
-    def through(cls, endpoint: Endpoint, user: User, verb: str) -> Self:
+    def through(cls, endpoint: KubeEndpoint, user: User, verb: str) -> Self:
         """For an endpoint of the Kubernetes form."""
         return cls(user, endpoint.group, endpoint.plural, verb)
 
@@ -67,7 +67,7 @@ class WriteAccess(msgspec.Struct, frozen=True):
             labels={labels.ORIGIN: context.control_plane.origin},
         )
         for resource in (written,) if before is None else (before, written):
-            spot = places.spot(resource, kind, context.control_plane)
+            spot = namespaced_names.namespaced_name(resource, kind, context.control_plane)
             name = resource.core_name if self.group == REST_GROUP else spot.name
             plural = self.plural or kind.plural
             yield Attempt(verb, plural, name, resource.mesh, self.group, namespace=spot.namespace)

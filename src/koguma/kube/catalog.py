@@ -7,11 +7,11 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from koguma.kube import clean, endpoints, schemas, shape
+from koguma.kube import clean, endpoints, merge_schema, schemas
 from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS
-from koguma.kube.registry import Converter, Endpoint, Registry
+from koguma.kube.merge_schema import MergeSchema
+from koguma.kube.registry import Converter, KubeEndpoint, Registry
 from koguma.kube.schemas import Schemas
-from koguma.kube.shape import Shape
 from koguma.model.kind import Kind, Kinds
 
 
@@ -27,7 +27,7 @@ class Catalog:
             for each in self.registry
             if each.set.kind is not None and each.api_version == each.set.version
         }
-        self._shapes: dict[tuple[str, str], Shape] = {}
+        self._shapes: dict[tuple[str, str], MergeSchema] = {}
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -38,17 +38,17 @@ class Catalog:
         """The kind of objects that are stored under this word."""
         return self._by_set.get(stored_as)
 
-    def stored(self, stored_as: str) -> Endpoint:
+    def stored(self, stored_as: str) -> KubeEndpoint:
         """The endpoint that serves objects in the version in which they are stored."""
         return self._stored[stored_as]
 
-    def shape(self, endpoint: Endpoint) -> Shape:
+    def shape(self, endpoint: KubeEndpoint) -> MergeSchema:
         """How the documents of an endpoint merge."""
         key = (endpoint.api_version, endpoint.kind_name)
         found = self._shapes.get(key)
         if found is None:
             schema = self.schemas.of(endpoint)
-            found = self._shapes[key] = shape.shape_of(schema, self.schemas.resolve)
+            found = self._shapes[key] = merge_schema.merge_schema_of(schema, self.schemas.resolve)
         return found
 
 
@@ -75,6 +75,8 @@ def _converter(kind: Kind) -> Converter:
 def schemas_of(registry: Registry, kinds: Kinds) -> Schemas:
     """The schemas of everything that is served."""
     without = {(clean.VERSION, kind.name): clean.deprecated(kind) for kind in kinds}
-    shapes = {(f"{kind.group}/v1", kind.name): schemas.shape_of_kind(kind) for kind in REVIEW_KINDS.values()}
-    shapes |= {place: schemas.shape_of_kind(kind) for place, kind in ALIAS_KINDS.items()}
+    shapes = {
+        (f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in REVIEW_KINDS.values()
+    }
+    shapes |= {place: schemas.object_parts_of(kind) for place, kind in ALIAS_KINDS.items()}
     return Schemas(registry, without, shapes)

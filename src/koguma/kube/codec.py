@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import faults, places
+from koguma.kube import field_errors, namespaced_names
 from koguma.kube.kinds import parts
-from koguma.kube.registry import KOGUMA, KUMA, Endpoint
+from koguma.kube.registry import KOGUMA, KUMA, KubeEndpoint
 from koguma.model import forms, labels
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import BadRequest, Invalid
@@ -40,7 +40,7 @@ _OWNER_FLAGS: Final = ("controller", "blockOwnerDeletion")
 _ANNOTATION_BYTES_MAX: Final = 256 * 1024
 
 
-def document(resource: Resource, endpoint: Endpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
+def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
     """An object as its endpoint shows it."""
     kind = endpoint.kind
     metadata = _metadata(resource, endpoint, control_plane)
@@ -61,7 +61,7 @@ def document(resource: Resource, endpoint: Endpoint, control_plane: ControlPlane
     return shown
 
 
-def _converted(resource: Resource, endpoint: Endpoint) -> Json:
+def _converted(resource: Resource, endpoint: KubeEndpoint) -> Json:
     """The spec in the endpoint's version; one that a converter cannot read is shown as it is stored."""
     try:
         return endpoint.conversion.shown(resource.spec)
@@ -69,8 +69,8 @@ def _converted(resource: Resource, endpoint: Endpoint) -> Json:
         return resource.spec
 
 
-def _metadata(resource: Resource, endpoint: Endpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
-    at, meta = places.spot(resource, endpoint.kind, control_plane), resource.meta
+def _metadata(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
+    at, meta = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane), resource.meta
     shown: dict[str, Json] = {"name": at.name}
     if endpoint.namespaced:
         shown["namespace"] = at.namespace
@@ -95,7 +95,7 @@ def _metadata(resource: Resource, endpoint: Endpoint, control_plane: ControlPlan
     return shown
 
 
-class Written(msgspec.Struct, frozen=True):
+class DecodedObject(msgspec.Struct, frozen=True):
     """What a document asks for. `spec` is in the stored version already."""
 
     draft: Draft
@@ -105,7 +105,7 @@ class Written(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-def read(given: Json, endpoint: Endpoint, namespace: str, name: str) -> Written:
+def read(given: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> DecodedObject:
     """What a document asks for, at a path; Invalid with all that is wrong outside the spec."""
     given = typed(given, endpoint)
     metadata = given.get("metadata")
@@ -141,10 +141,10 @@ def read(given: Json, endpoint: Endpoint, namespace: str, name: str) -> Written:
         tuple(metadata.get("managedFields") or ()),
     )
     generate = metadata.get("generateName") or ""
-    return Written(written, meta, given.get("status"), generate, metadata.get("uid") or "")
+    return DecodedObject(written, meta, given.get("status"), generate, metadata.get("uid") or "")
 
 
-def typed(given: Json, endpoint: Endpoint) -> dict[str, Json]:
+def typed(given: Json, endpoint: KubeEndpoint) -> dict[str, Json]:
     """A document with its `apiVersion` and `kind`, which documents of Kubernetes' own kinds may leave out."""
     if not isinstance(given, dict):
         raise BadRequest(f"an object is needed, not a value of type {json_type(given)}")
@@ -156,7 +156,7 @@ def typed(given: Json, endpoint: Endpoint) -> dict[str, Json]:
     return said
 
 
-def check_type(given: Mapping[str, Json], endpoint: Endpoint) -> None:
+def check_type(given: Mapping[str, Json], endpoint: KubeEndpoint) -> None:
     """Raise where a document's own `apiVersion` or `kind` is not the endpoint's."""
     version, kind = given.get("apiVersion"), given.get("kind")
     for name, said in (("apiVersion", version), ("kind", kind)):
@@ -168,10 +168,10 @@ def check_type(given: Mapping[str, Json], endpoint: Endpoint) -> None:
             f" ({endpoint.api_version})"
         )
     if kind != endpoint.kind_name:
-        raise Invalid([faults.invalid("kind", kind, f"must be {endpoint.kind_name}", "kind")])
+        raise Invalid([field_errors.invalid("kind", kind, f"must be {endpoint.kind_name}", "kind")])
 
 
-def _check_path(metadata: Mapping[str, Json], endpoint: Endpoint, namespace: str, name: str) -> None:
+def _check_path(metadata: Mapping[str, Json], endpoint: KubeEndpoint, namespace: str, name: str) -> None:
     written = metadata.get("namespace")
     if written and not endpoint.namespaced:
         raise BadRequest(f"{endpoint.plural} live in no namespace; leave metadata.namespace out")
@@ -186,12 +186,12 @@ def _check_path(metadata: Mapping[str, Json], endpoint: Endpoint, namespace: str
 
 
 def _mesh(
-    given: Mapping[str, Json], given_labels: Mapping[str, str], endpoint: Endpoint, namespace: str
+    given: Mapping[str, Json], given_labels: Mapping[str, str], endpoint: KubeEndpoint, namespace: str
 ) -> str | None:
     """The mesh: the label's, the older field's, or that of the reserved namespace."""
-    if not endpoint.kind.is_mesh_scoped or places.is_native(endpoint.kind):
+    if not endpoint.kind.is_mesh_scoped or namespaced_names.is_native(endpoint.kind):
         return None
-    reserved = places.mesh_of(namespace)
+    reserved = namespaced_names.mesh_of(namespace)
     field = given.get("mesh")
     said = given_labels.get(labels.MESH) or (field if isinstance(field, str) else None)
     if reserved is not None and said is not None and said != reserved:
@@ -201,7 +201,7 @@ def _mesh(
     return said or reserved
 
 
-def _spec(given: Mapping[str, Json], endpoint: Endpoint) -> Json:
+def _spec(given: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:
     if endpoint.kind.at_root:
         return {
             name: value for name, value in given.items() if name not in ("apiVersion", "kind", "metadata")
@@ -255,7 +255,7 @@ def _finalizer_violations(finalizers: Json) -> Iterator[Violation]:
             yield Violation(at, "must be a name such as example.com/clean-up", "type")
             continue
         for message in parts.qualified_name_messages(name):
-            yield faults.invalid(at, name, message, "name")
+            yield field_errors.invalid(at, name, message, "name")
 
 
 def _owner_violations(owners: Json) -> Iterator[Violation]:
@@ -283,12 +283,12 @@ def _owner_violations(owners: Json) -> Iterator[Violation]:
 
 
 def _unknown(
-    given: Mapping[str, Json], metadata: Mapping[str, Json], endpoint: Endpoint
+    given: Mapping[str, Json], metadata: Mapping[str, Json], endpoint: KubeEndpoint
 ) -> Iterator[Violation]:
     if not endpoint.kind.at_root:
         known = (
             _OURS
-            if not places.is_native(endpoint.kind)
+            if not namespaced_names.is_native(endpoint.kind)
             else ("apiVersion", "kind", "metadata", "spec", "status")
         )
         yield from unknown_fields(given, known)

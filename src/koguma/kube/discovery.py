@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from koguma.kube.operations import subresource_verbs
-from koguma.kube.registry import Endpoint, Registry
+from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.kube.schemas import group_version_kind
 from koguma.model.schema import Json
 
@@ -59,7 +59,7 @@ def resources(registry: Registry, name: str, version: str, *, resource_ids: bool
     }
 
 
-def _entries(endpoint: Endpoint, *, resource_ids: bool) -> Iterator[Json]:
+def _entries(endpoint: KubeEndpoint, *, resource_ids: bool) -> Iterator[Json]:
     yield {
         "name": endpoint.plural,
         "singularName": endpoint.singular,
@@ -79,12 +79,12 @@ def _entries(endpoint: Endpoint, *, resource_ids: bool) -> Iterator[Json]:
         }
 
 
-def _names(endpoint: Endpoint) -> dict[str, Json]:
+def _names(endpoint: KubeEndpoint) -> dict[str, Json]:
     found = {"shortNames": list(endpoint.short_names), "categories": list(endpoint.categories)}
     return {key: value for key, value in found.items() if value}
 
 
-def _identity(endpoint: Endpoint, *, resource_ids: bool) -> dict[str, Json]:
+def _identity(endpoint: KubeEndpoint, *, resource_ids: bool) -> dict[str, Json]:
     found = {
         "storageVersionHash": endpoint.set.version_hash,
         "resourceID": endpoint.set.id if resource_ids else "",
@@ -117,7 +117,7 @@ def _version(registry: Registry, name: str, version: str, *, resource_ids: bool)
     return {"version": version, "freshness": "Current", "resources": found}
 
 
-def _resource(endpoint: Endpoint, *, resource_ids: bool) -> Json:
+def _resource(endpoint: KubeEndpoint, *, resource_ids: bool) -> Json:
     kind = group_version_kind(endpoint)
     parts = [
         {"subresource": part, "responseKind": kind, "verbs": list(subresource_verbs(endpoint, part))}

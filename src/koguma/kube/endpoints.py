@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from koguma.kube import places
+from koguma.kube import namespaced_names
 from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events
-from koguma.kube.registry import ALL_VERBS, KOGUMA, KUMA, READ_VERBS, Converter, Endpoint, StorageSet
+from koguma.kube.registry import ALL_VERBS, KOGUMA, KUMA, READ_VERBS, Converter, KubeEndpoint, StorageSet
 from koguma.model.forms import API_VERSION
 from koguma.model.kind import Kind, Kinds
 
@@ -21,15 +21,15 @@ _NO_COLLECTION: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecolle
 _CATEGORIES: Final = {KUMA: ("kuma", "kuma-policies"), KOGUMA: ("koguma", "koguma-policies")}
 
 
-def native() -> tuple[Endpoint, ...]:
+def native() -> tuple[KubeEndpoint, ...]:
     """Kubernetes' own kinds, and what is asked and not stored."""
     stored = tuple(_native(kind) for kind in NATIVE_KINDS)
     return (*stored, _newer_events(), *(_review(kind) for kind in REVIEW_KINDS.values()))
 
 
-def _native(kind: Kind) -> Endpoint:
+def _native(kind: Kind) -> KubeEndpoint:
     is_namespace = kind == core.NAMESPACE
-    return Endpoint(
+    return KubeEndpoint(
         group=kind.group,
         version="v1",
         plural=kind.plural,
@@ -42,8 +42,8 @@ def _native(kind: Kind) -> Endpoint:
     )
 
 
-def _newer_events() -> Endpoint:
-    return Endpoint(
+def _newer_events() -> KubeEndpoint:
+    return KubeEndpoint(
         group=events.NEWER.group,
         version="v1",
         plural=events.EVENT.plural,
@@ -60,8 +60,8 @@ def _native_set(kind: Kind) -> StorageSet:
     return StorageSet(kind.storage_prefix, version, kind.name, kind)
 
 
-def _review(kind: Kind) -> Endpoint:
-    return Endpoint(
+def _review(kind: Kind) -> KubeEndpoint:
+    return KubeEndpoint(
         group=kind.group,
         version="v1",
         plural=kind.plural,
@@ -71,20 +71,20 @@ def _review(kind: Kind) -> Endpoint:
     )
 
 
-def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[Endpoint, ...]:
+def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[KubeEndpoint, ...]:
     """Every kind of a mesh, as Kuma's users write it and in the clean shape."""
     return tuple(endpoint for kind in kinds for endpoint in _ours(kind, convert(kind)))
 
 
-def _ours(kind: Kind, converter: Converter) -> Iterator[Endpoint]:
+def _ours(kind: Kind, converter: Converter) -> Iterator[KubeEndpoint]:
     stored = StorageSet(kind.storage_prefix, API_VERSION, kind.name, kind)
     for group, version, between in ((KUMA, "v1alpha1", None), (KOGUMA, "v1", converter)):
-        yield Endpoint(
+        yield KubeEndpoint(
             group=group,
             version=version,
             plural=kind.plural.replace("-", ""),  # as Kuma's own resources are called in Kubernetes
             set=stored,
-            namespaced=places.is_namespaced(kind),
+            namespaced=namespaced_names.is_namespaced(kind),
             verbs=READ_VERBS if kind.read_only else ALL_VERBS,
             short_names=(kind.short,) if kind.short and between is None else (),  # one owner per word
             categories=_categories(group, kind),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from koguma.kube import faults, places
+from koguma.kube import field_errors, namespaced_names
 from koguma.kube.kinds import coordination, core, events, parts, rbac
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
@@ -25,7 +25,7 @@ def prepared(kind: Kind, spec: Json, stored: Json = None) -> Json:
     Our own kinds are stored as they were written. What a namespace waits for changes through its
     subresource `finalize` alone, which does not come here.
     """
-    if not places.is_native(kind):
+    if not namespaced_names.is_native(kind):
         return spec
     read = kind.clean(spec)
     if kind.stored_as != core.NAMESPACE.stored_as or not isinstance(read, dict):
@@ -57,7 +57,7 @@ def name_violations(kind: Kind, name: str) -> Iterator[Violation]:
     """What is wrong with the name of an object of one of Kubernetes' own kinds."""
     at = "metadata.name"
     if not name:
-        yield faults.required(at, "name or generateName is required")
+        yield field_errors.required(at, "name or generateName is required")
         return
     for message in _NAMES.get(kind.stored_as, parts.subdomain_messages)(name):
-        yield faults.invalid(at, name, message, "name")
+        yield field_errors.invalid(at, name, message, "name")

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from koguma.kube import meta_schemas, schemas
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.schema import Json
 
 JSON: Final = "application/json"
@@ -106,13 +106,13 @@ def root(group: str, version: str) -> str:
     return f"apis/{group}/{version}" if group else f"api/{version}"
 
 
-def paths(endpoints: Iterable[Endpoint]) -> Iterator[Path]:
+def paths(endpoints: Iterable[KubeEndpoint]) -> Iterator[Path]:
     """All paths of some endpoints, in order."""
     for endpoint in endpoints:
         yield from (path for path in _paths(endpoint) if path.operations)
 
 
-def _paths(endpoint: Endpoint) -> Iterator[Path]:
+def _paths(endpoint: KubeEndpoint) -> Iterator[Path]:
     base = f"/{root(endpoint.group, endpoint.version)}"
     spaces = (_NAMESPACE,) if endpoint.namespaced else ()
     collection = (
@@ -151,14 +151,14 @@ _QUERY: Final = {
 }
 
 
-def subresource_verbs(endpoint: Endpoint, part: str) -> tuple[str, ...]:
+def subresource_verbs(endpoint: KubeEndpoint, part: str) -> tuple[str, ...]:
     """What can be done with a part of an object: reading always, writing where the object is written."""
     wanted = _SUBRESOURCE.get(part, _STATUS_VERBS)
     return tuple(verb for verb in wanted if verb in endpoint.verbs)
 
 
 def _made(
-    endpoint: Endpoint, verbs: tuple[str, ...], part: str = "", *, everywhere: bool = False
+    endpoint: KubeEndpoint, verbs: tuple[str, ...], part: str = "", *, everywhere: bool = False
 ) -> Iterator[Operation]:
     for verb in verbs:
         if verb in endpoint.verbs:
@@ -176,7 +176,7 @@ def _made(
             )
 
 
-def _id(endpoint: Endpoint, word: str, part: str, *, everywhere: bool) -> str:
+def _id(endpoint: KubeEndpoint, word: str, part: str, *, everywhere: bool) -> str:
     group = re.sub(r"\.k8s\.io$", "", endpoint.group) or "core"
     words = [*re.split(r"[.-]", group), endpoint.version]
     where = "Namespaced" if endpoint.namespaced and not everywhere else ""
@@ -185,7 +185,7 @@ def _id(endpoint: Endpoint, word: str, part: str, *, everywhere: bool) -> str:
     return f"{word}{capital}{where}{endpoint.kind_name}{tail}"
 
 
-def _body(endpoint: Endpoint, verb: str) -> Body | None:
+def _body(endpoint: KubeEndpoint, verb: str) -> Body | None:
     match verb:
         case "create" | "update":
             return Body(schemas.name_of(endpoint))
@@ -198,7 +198,7 @@ def _body(endpoint: Endpoint, verb: str) -> Body | None:
             return None
 
 
-def _answers(endpoint: Endpoint, verb: str) -> tuple[tuple[str, str], ...]:
+def _answers(endpoint: KubeEndpoint, verb: str) -> tuple[tuple[str, str], ...]:
     name = schemas.name_of(endpoint)
     match verb:
         case "list":

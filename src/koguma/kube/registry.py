@@ -79,7 +79,7 @@ def _same(spec: Json) -> Json:
 IDENTITY: Final = Converter(_same, _same)
 
 
-class Endpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """One group, version and plural. `converter` is None only where the set's own version is served."""
 
     group: str  # empty: the core group
@@ -129,14 +129,14 @@ class Endpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 class Registry:
     """All endpoints of a control plane, added at the start, in an order that does not matter."""
 
-    def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
-        self._by_path: dict[tuple[str, str, str], Endpoint] = {}
-        self._by_kind: dict[tuple[str, str], Endpoint] = {}
+    def __init__(self, endpoints: Iterable[KubeEndpoint] = ()) -> None:
+        self._by_path: dict[tuple[str, str, str], KubeEndpoint] = {}
+        self._by_kind: dict[tuple[str, str], KubeEndpoint] = {}
         self._sets: dict[str, StorageSet] = {}
         for endpoint in endpoints:
             self.add(endpoint)
 
-    def add(self, endpoint: Endpoint) -> None:
+    def add(self, endpoint: KubeEndpoint) -> None:
         """Serve one more; an alias that cannot be converted is refused, since it could not be read."""
         path = (endpoint.group, endpoint.version, endpoint.plural)
         what = f"{endpoint.plural} in {endpoint.api_version}"
@@ -153,22 +153,22 @@ class Registry:
         self._by_path[path] = endpoint
         self._by_kind[endpoint.api_version, endpoint.kind_name] = endpoint
 
-    def __iter__(self) -> Iterator[Endpoint]:
+    def __iter__(self) -> Iterator[KubeEndpoint]:
         return iter(sorted(self._by_path.values(), key=lambda e: (e.group, e.version, e.plural)))
 
-    def find(self, group: str, version: str, plural: str) -> Endpoint | None:
+    def find(self, group: str, version: str, plural: str) -> KubeEndpoint | None:
         """The endpoint of a path."""
         return self._by_path.get((group, version, plural))
 
-    def of_kind(self, api_version: str, kind: str) -> Endpoint | None:
+    def of_kind(self, api_version: str, kind: str) -> KubeEndpoint | None:
         """The endpoint that an object's own `apiVersion` and `kind` name."""
         return self._by_kind.get((api_version, kind))
 
-    def over(self, of: StorageSet) -> tuple[Endpoint, ...]:
+    def over(self, of: StorageSet) -> tuple[KubeEndpoint, ...]:
         """All endpoints that serve a set, in order."""
         return tuple(endpoint for endpoint in self if endpoint.set == of)
 
-    def at(self, group: str, version: str) -> tuple[Endpoint, ...]:
+    def at(self, group: str, version: str) -> tuple[KubeEndpoint, ...]:
         """The endpoints of one group and version, by plural."""
         return tuple(e for e in self if (e.group, e.version) == (group, version))
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import dialect, meta_schemas, places
-from koguma.kube.dialect import Dialect, Paths
+from koguma.kube import meta_schemas, namespaced_names, schema_converter
 from koguma.kube.meta_schemas import REF
-from koguma.kube.registry import Endpoint, Registry
+from koguma.kube.registry import KubeEndpoint, Registry
+from koguma.kube.schema_converter import Paths, SchemaConverter
 from koguma.model.kind import Kind
 from koguma.model.schema import Json, json_schemas
 
@@ -30,10 +30,10 @@ _MESH: Final = meta_schemas.text(
 _WORDS: Final = {"spec": "What is asked for.", "status": "What the control plane found. Set by the server."}
 _OPEN: Final = {"type": "object", meta_schemas.ANYTHING: True}
 
-Place = tuple[str, str]  # an `apiVersion` and a `kind`
+VersionAndKind = tuple[str, str]  # an `apiVersion` and a `kind`
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ObjectParts(msgspec.Struct, frozen=True):
     """Of what the objects of an endpoint consist, beside `apiVersion`, `kind` and `metadata`."""
 
     doc: str
@@ -54,18 +54,18 @@ class Schemas:
     def __init__(
         self,
         registry: Registry,
-        without: Mapping[Place, frozenset[str]] | None = None,
-        shapes: Mapping[Place, Shape] | None = None,
+        without: Mapping[VersionAndKind, frozenset[str]] | None = None,
+        shapes: Mapping[VersionAndKind, ObjectParts] | None = None,
     ) -> None:
         made: dict[str, Json] = dict(meta_schemas.DEFINITIONS)
         for endpoint in registry:
             place = (endpoint.api_version, endpoint.kind_name)
-            gone = dialect.paths((without or {}).get(place, ()))
-            stored = shape_of_kind(endpoint.set.kind) if endpoint.set.kind else None
+            gone = schema_converter.paths((without or {}).get(place, ()))
+            stored = object_parts_of(endpoint.set.kind) if endpoint.set.kind else None
             made |= _definitions(endpoint, (shapes or {}).get(place, stored), gone)
         self.definitions: Mapping[str, Json] = {name: made[name] for name in sorted(made)}
 
-    def of(self, endpoint: Endpoint) -> Json:
+    def of(self, endpoint: KubeEndpoint) -> Json:
         """The schema of an endpoint's objects."""
         return self.definitions[name_of(endpoint)]
 
@@ -103,20 +103,20 @@ def definition_name(group: str, version: str, kind: str) -> str:
     return f"io.k8s.api.{group.partition('.')[0] or 'core'}.{version}.{kind}"
 
 
-def name_of(endpoint: Endpoint) -> str:
+def name_of(endpoint: KubeEndpoint) -> str:
     """The name of the definition of an endpoint's objects."""
     return definition_name(endpoint.group, endpoint.version, endpoint.kind_name)
 
 
-def list_name_of(endpoint: Endpoint) -> str:
+def list_name_of(endpoint: KubeEndpoint) -> str:
     """The name of the definition of an endpoint's lists."""
     return f"{name_of(endpoint)}List"
 
 
-def shape_of_kind(kind: Kind) -> Shape:
+def object_parts_of(kind: Kind) -> ObjectParts:
     """The shape of a kind's objects."""
-    ours = not places.is_native(kind)
-    return Shape(
+    ours = not namespaced_names.is_native(kind)
+    return ObjectParts(
         doc=kind.doc,
         spec=kind.spec,
         status=kind.status,
@@ -126,31 +126,33 @@ def shape_of_kind(kind: Kind) -> Shape:
     )
 
 
-def _definitions(endpoint: Endpoint, shape: Shape | None, without: Paths) -> dict[str, Json]:
+def _definitions(endpoint: KubeEndpoint, shape: ObjectParts | None, without: Paths) -> dict[str, Json]:
     name = name_of(endpoint)
     if shape is None:  # a request whose parts nobody has described
         parts_open = {part: {**_OPEN, "description": words} for part, words in _WORDS.items()}
         return {name: _object(endpoint, "", {}, _common() | parts_open)}
     types = {"spec": shape.spec, **({"status": shape.status} if shape.status else {})}
     refs, components = json_schemas(types, _INNER)
-    parts = Dialect(name, components)
+    parts = SchemaConverter(name, components)
     body, fields = _body(shape, refs, parts, without)
     if "status" in refs:
         said = refs["status"] | {"description": _WORDS["status"]}
-        fields["status"] = parts.schema(said, dialect.below(without, "status"))
+        fields["status"] = parts.schema(said, schema_converter.below(without, "status"))
     made = _object(endpoint, shape.doc, body, _common() | fields)
     lists = {list_name_of(endpoint): _list(endpoint)} if "list" in endpoint.verbs else {}
     return {name: made, **parts.definitions, **lists}
 
 
-def _body(shape: Shape, refs: Json, parts: Dialect, without: Paths) -> tuple[Json, dict[str, Json]]:
+def _body(
+    shape: ObjectParts, refs: Json, parts: SchemaConverter, without: Paths
+) -> tuple[Json, dict[str, Json]]:
     """What users write, as keywords of the object's schema and as its properties."""
     if shape.at_root:
         body = parts.component(refs["spec"]["$ref"].rpartition("/")[2], without)
         return body, body.pop("properties", {})
     fields = {**({"mesh": _MESH} if shape.mesh else {}), **({"kri": _KRI} if shape.kri else {})}
     said = refs["spec"] | {"description": _WORDS["spec"]}
-    fields["spec"] = parts.schema(said, dialect.below(without, "spec"))
+    fields["spec"] = parts.schema(said, schema_converter.below(without, "spec"))
     spec = parts.definitions[fields["spec"]["$ref"].removeprefix(REF)]
     body = {"required": ["spec"]} if spec.get("required") else {}
     return body, {name: field for name, field in fields.items() if (name,) not in without}
@@ -166,7 +168,7 @@ def _common() -> dict[str, Json]:
     }
 
 
-def _object(endpoint: Endpoint, doc: str, body: Json, properties: Json) -> Json:
+def _object(endpoint: KubeEndpoint, doc: str, body: Json, properties: Json) -> Json:
     return {
         **body,
         "type": "object",
@@ -176,12 +178,12 @@ def _object(endpoint: Endpoint, doc: str, body: Json, properties: Json) -> Json:
     }
 
 
-def group_version_kind(endpoint: Endpoint, suffix: str = "") -> Json:
+def group_version_kind(endpoint: KubeEndpoint, suffix: str = "") -> Json:
     """How clients find a schema, or an operation, by what an object says of itself."""
     return {"group": endpoint.group, "version": endpoint.version, "kind": f"{endpoint.kind_name}{suffix}"}
 
 
-def _list(endpoint: Endpoint) -> Json:
+def _list(endpoint: KubeEndpoint) -> Json:
     items = {"type": "array", "items": meta_schemas.ref(name_of(endpoint)), "description": "The objects."}
     return {
         "type": "object",

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from koguma.kube import places, times
+from koguma.kube import namespaced_names, times
 from koguma.kube.kinds import events, rbac
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.model import columns as shared
 from koguma.model import labels
 from koguma.model.kind import Column
@@ -25,7 +25,7 @@ _OUTER: Final = ("apiVersion", "kind", "metadata", "kri")
 _UNREADABLE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
-class Subject(msgspec.Struct, frozen=True):
+class TableObject(msgspec.Struct, frozen=True):
     """An object of which a row is made; `spec` is in the stored version."""
 
     document: Json
@@ -47,7 +47,7 @@ class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a table as clients get it."""
 
     name: str
-    cell: Callable[[Subject], str | int | None]
+    cell: Callable[[TableObject], str | int | None]
     type: str = "string"
     format: str = ""
     doc: str = ""
@@ -67,7 +67,7 @@ class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 def table(
     documents: Iterable[Json],
-    endpoint: Endpoint,
+    endpoint: KubeEndpoint,
     now: datetime,
     include: Include = "Metadata",
     list_meta: Mapping[str, Json] | None = None,
@@ -91,13 +91,13 @@ def table(
 
 
 def _cells(
-    document: Json, endpoint: Endpoint, chosen: Iterable[TableColumn], now: datetime
+    document: Json, endpoint: KubeEndpoint, chosen: Iterable[TableColumn], now: datetime
 ) -> list[str | int]:
-    subject = Subject(document, _spec(document, endpoint), now)
+    subject = TableObject(document, _spec(document, endpoint), now)
     return [_cell(column, subject) for column in chosen]
 
 
-def _cell(column: TableColumn, subject: Subject) -> str | int:
+def _cell(column: TableColumn, subject: TableObject) -> str | int:
     # What is stored may be of older shapes, or of none that anybody foresaw.
     try:
         value = column.cell(subject)
@@ -106,14 +106,14 @@ def _cell(column: TableColumn, subject: Subject) -> str | int:
     return "" if value is None else value
 
 
-def _spec(document: Json, endpoint: Endpoint) -> Json:
+def _spec(document: Json, endpoint: KubeEndpoint) -> Json:
     """What columns read: the stored version, of our own kinds in one spelling."""
     kind = endpoint.kind
     if kind.at_root:
         return endpoint.conversion.written({n: value for n, value in document.items() if n not in _OUTER})
     try:
         spec = endpoint.conversion.written(document.get("spec") or {})
-        return spec if places.is_native(kind) else kind.clean(spec)
+        return spec if namespaced_names.is_native(kind) else kind.clean(spec)
     except _UNREADABLE:
         return {}
 
@@ -149,7 +149,7 @@ def partial_list(
     }
 
 
-def columns(endpoint: Endpoint) -> tuple[TableColumn, ...]:
+def columns(endpoint: KubeEndpoint) -> tuple[TableColumn, ...]:
     """The columns of an endpoint's tables, from left to right."""
     kind = endpoint.kind
     if kind.stored_as == events.EVENT.stored_as:
@@ -161,7 +161,7 @@ def columns(endpoint: Endpoint) -> tuple[TableColumn, ...]:
         *(column for column in own if not column.priority),
         _CREATED if kind.stored_as in _WITHOUT_AGE else _AGE,
         *(column for column in own if column.priority),
-        *(() if places.is_native(kind) else _WIDE),
+        *(() if namespaced_names.is_native(kind) else _WIDE),
     )
 
 
@@ -175,7 +175,7 @@ def _of_kind(column: Column) -> TableColumn:
 
 
 def _label(title: str, name: str, doc: str, priority: int = 0) -> TableColumn:
-    def cell(subject: Subject) -> str | None:
+    def cell(subject: TableObject) -> str | None:
         found: str | None = (subject.metadata.get("labels") or {}).get(name)
         return found
 
@@ -214,11 +214,11 @@ _WIDE: Final = (
 )
 
 
-def _first_seen(subject: Subject) -> str:
+def _first_seen(subject: TableObject) -> str:
     return times.age(subject.spec.get("firstTimestamp") or subject.spec.get("eventTime"), subject.now)
 
 
-def _last_seen(subject: Subject) -> str:
+def _last_seen(subject: TableObject) -> str:
     spec = subject.spec
     if spec.get("series"):
         return times.age(spec["series"].get("lastObservedTime"), subject.now)
@@ -226,18 +226,18 @@ def _last_seen(subject: Subject) -> str:
     return times.age(last, subject.now) if last else _first_seen(subject)
 
 
-def _event_count(subject: Subject) -> int:
+def _event_count(subject: TableObject) -> int:
     found = (subject.spec.get("series") or subject.spec).get("count")
     return found if isinstance(found, int) and found else 1
 
 
-def _event_object(subject: Subject) -> str:
+def _event_object(subject: TableObject) -> str:
     about = subject.spec.get("involvedObject") or {}
     kind = (about.get("kind") or "").lower()
     return f"{kind}/{about['name']}" if about.get("name") else kind
 
 
-def _event_source(subject: Subject) -> str:
+def _event_source(subject: TableObject) -> str:
     source = subject.spec.get("source") or {}
     component = source.get("component") or subject.spec.get("reportingComponent") or ""
     host = source.get("host") or subject.spec.get("reportingInstance") or ""

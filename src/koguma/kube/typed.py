@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.kube.fields import EMPTY, LEAF, FieldSet
-from koguma.kube.shape import Form, Shape
+from koguma.kube.field_set import EMPTY, LEAF, FieldSet
+from koguma.kube.merge_schema import MergeSchema, MergeStrategy
 from koguma.model import violation
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -19,7 +19,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 
-class Changes(NamedTuple):
+class Comparison(NamedTuple):
     """How one value differs from another. `added` has containers too; `removed` the topmost places only."""
 
     added: FieldSet = EMPTY
@@ -32,10 +32,10 @@ class Changes(NamedTuple):
         return self.added | self.modified
 
 
-NO_CHANGES: Final = Changes()
+NO_DIFFERENCE: Final = Comparison()
 
 
-def parts(value: Json, shape: Shape) -> dict[str, Json] | None:
+def parts(value: Json, shape: MergeSchema) -> dict[str, Json] | None:
     """What a value consists of, by path element; None for a leaf."""
     if isinstance(value, dict):
         return {f"f:{name}": below for name, below in value.items()} if shape.is_object else None
@@ -51,7 +51,7 @@ def _whole(left: Mapping[str, Json], like: Json) -> Json:
     return list(left.values())
 
 
-def fields_of(value: Json, shape: Shape, *, containers: bool = False) -> FieldSet:
+def field_set_of(value: Json, shape: MergeSchema, *, containers: bool = False) -> FieldSet:
     """The places of a value: leaves, items of lists and entries of maps; with `containers`, all.
 
     A field that the schema names is not listed beside what lies below it, since an applier who says nothing
@@ -60,7 +60,7 @@ def fields_of(value: Json, shape: Shape, *, containers: bool = False) -> FieldSe
     return FieldSet(under=_node(value, shape, containers).under)
 
 
-def _node(value: Json, shape: Shape, containers: bool) -> FieldSet:  # noqa: FBT001 - private, and called often
+def _node(value: Json, shape: MergeSchema, containers: bool) -> FieldSet:  # noqa: FBT001 - private, and called often
     if type(value) in _PLAIN:
         return LEAF
     below = parts(value, shape)
@@ -74,12 +74,12 @@ def _node(value: Json, shape: Shape, containers: bool) -> FieldSet:  # noqa: FBT
     return FieldSet(under=under)
 
 
-def compared(old: Json, new: Json, shape: Shape) -> Changes:
+def comparison(old: Json, new: Json, shape: MergeSchema) -> Comparison:
     """What is different in `new`. The order of items that have names of their own does not count."""
-    return _compared(old, new, shape) or NO_CHANGES
+    return _comparison(old, new, shape) or NO_DIFFERENCE
 
 
-def _compared(old: Json, new: Json, shape: Shape) -> Changes | None:
+def _comparison(old: Json, new: Json, shape: MergeSchema) -> Comparison | None:
     """The same, with None where nothing differs."""
     old_parts, new_parts = parts(old, shape), parts(new, shape)
     if old_parts is None or new_parts is None:
@@ -94,19 +94,19 @@ def _compared(old: Json, new: Json, shape: Shape) -> Changes | None:
         before = old_parts[element]
         if same(before, value):
             continue
-        below = _compared(before, value, shape.child(element))
+        below = _comparison(before, value, shape.child(element))
         if below is not None:
             for found, node in zip((added, modified, removed), below, strict=True):
                 if node:
                     found[element] = node
     if not (added or modified or removed):
         return None
-    return Changes(FieldSet(under=added), FieldSet(under=modified), FieldSet(under=removed))
+    return Comparison(FieldSet(under=added), FieldSet(under=modified), FieldSet(under=removed))
 
 
-def _replaced(new: Json, shape: Shape) -> Changes:
+def _replaced(new: Json, shape: MergeSchema) -> Comparison:
     """A leaf that has another value, or a leaf and a container in each other's place."""
-    return Changes(modified=FieldSet(here=True, under=_node(new, shape, True).under))  # noqa: FBT003
+    return Comparison(modified=FieldSet(here=True, under=_node(new, shape, True).under))  # noqa: FBT003
 
 
 def same(old: Json, new: Json) -> bool:
@@ -118,7 +118,7 @@ def same(old: Json, new: Json) -> bool:
     return bool(old == new) and _encode(old) == _encode(new)
 
 
-def merged(live: Json, config: Json, shape: Shape) -> Json:
+def merged(live: Json, config: Json, shape: MergeSchema) -> Json:
     """`live` with all that `config` says."""
     live_parts, config_parts = parts(live, shape), parts(config, shape)
     if live_parts is None or config_parts is None:
@@ -150,7 +150,7 @@ def _order(live: Mapping[str, Json], config: Mapping[str, Json]) -> list[str]:
     return [*found, *wanted]
 
 
-def pruned(value: Json, last: FieldSet, kept: FieldSet, shape: Shape) -> Json:
+def pruned(value: Json, last: FieldSet, kept: FieldSet, shape: MergeSchema) -> Json:
     """`value` without the places of `last` that nobody keeps.
 
     What `last` does not name stays, even inside an object that `last` filled; an object that ends empty goes,
@@ -172,7 +172,7 @@ def pruned(value: Json, last: FieldSet, kept: FieldSet, shape: Shape) -> Json:
 _NOTHING: Final = object()
 
 
-def _left(part: Json, gone: FieldSet, stay: FieldSet, shape: Shape) -> Json:
+def _left(part: Json, gone: FieldSet, stay: FieldSet, shape: MergeSchema) -> Json:
     """What is left of a part that was owned."""
     if not stay and (gone.here or parts(part, shape) is None):
         return _NOTHING
@@ -181,14 +181,14 @@ def _left(part: Json, gone: FieldSet, stay: FieldSet, shape: Shape) -> Json:
     return _NOTHING if is_emptied and not stay.here else rest
 
 
-def _with_keys(rest: Json, item: Json, shape: Shape) -> Json:
+def _with_keys(rest: Json, item: Json, shape: MergeSchema) -> Json:
     """An item with the fields that name it, which stay as long as the item does."""
-    if shape.form is not Form.KEYED or not isinstance(rest, dict):
+    if shape.form is not MergeStrategy.LIST_MAP or not isinstance(rest, dict):
         return rest
     return {name: rest.get(name, value) for name, value in item.items() if name in rest or name in shape.keys}
 
 
-def extracted(value: Json, wanted: FieldSet, shape: Shape) -> Json:
+def extracted(value: Json, wanted: FieldSet, shape: MergeSchema) -> Json:
     """The places of a set, with their values: what a manager would apply to own just this."""
     below = parts(value, shape)
     if below is None:
@@ -201,7 +201,7 @@ def extracted(value: Json, wanted: FieldSet, shape: Shape) -> Json:
     return _whole(left, value)
 
 
-def violations(value: Json, shape: Shape, path: str = "") -> Iterator[Violation]:
+def violations(value: Json, shape: MergeSchema, path: str = "") -> Iterator[Violation]:
     """Items that cannot be told apart, or not told at all."""
     if isinstance(value, dict) and shape.is_object:
         for name, below in value.items():
@@ -218,8 +218,8 @@ def violations(value: Json, shape: Shape, path: str = "") -> Iterator[Violation]
             yield from violations(item, shape.rest, at)
 
 
-def _unnamed(item: Json, shape: Shape, path: str) -> Iterator[Violation]:
-    if shape.form is Form.KEYED and not isinstance(item, dict):
+def _unnamed(item: Json, shape: MergeSchema, path: str) -> Iterator[Violation]:
+    if shape.form is MergeStrategy.LIST_MAP and not isinstance(item, dict):
         yield Violation(path, "must be an object, since the list tells its items apart by fields", "type")
         return
     for name, default in shape.keys.items():

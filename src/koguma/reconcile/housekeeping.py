@@ -15,9 +15,16 @@ from koguma.application import compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.application.namespaces import NAMESPACE
 from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import catalog, places
+from koguma.kube import catalog, namespaced_names
 from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its content goes before it does
-from koguma.kube.owners import FOREGROUND, Disown, Owners, Release, Remove, Step
+from koguma.kube.owner_graph import (
+    FOREGROUND,
+    CollectionStep,
+    DeleteObject,
+    OwnerGraph,
+    RemoveFinalizer,
+    RemoveOwnerReference,
+)
 from koguma.model import forms
 from koguma.model.errors import (
     Conflict,
@@ -61,13 +68,15 @@ class Housekeeper:
             for change in await watch.next_batch(RETRY_SECONDS if self._retries else None):
                 await self._note(change)
 
-    def _owners_of(self, resources: Iterable[Resource] = ()) -> Owners:
-        return Owners(resources, self._namespace_of, self._is_hidden)
+    def _owners_of(self, resources: Iterable[Resource] = ()) -> OwnerGraph:
+        return OwnerGraph(resources, self._namespace_of, self._is_hidden)
 
     def _namespace_of(self, resource: Resource) -> str:
         kind = self._catalog.kind(resource.kind)
         return (
-            places.spot(resource, kind, self._context.control_plane).namespace if kind else resource.namespace
+            namespaced_names.namespaced_name(resource, kind, self._context.control_plane).namespace
+            if kind
+            else resource.namespace
         )
 
     def _is_hidden(self, reference: Json) -> bool:
@@ -96,7 +105,7 @@ class Housekeeper:
 
     def _is_orphaned(self, namespace: Resource) -> bool:
         """Whether it was the reserved one of a mesh that is gone."""
-        mesh = places.mesh_of(namespace.name)
+        mesh = namespaced_names.mesh_of(namespace.name)
         if (
             mesh is None
             or namespace.meta.deletion_timestamp
@@ -116,7 +125,7 @@ class Housekeeper:
         if resource.kind == NAMESPACE:
             ends = change.op is not Op.DELETE and bool(resource.meta.deletion_timestamp)
             (self._ending.add if ends else self._ending.discard)(resource.name)
-            mesh = places.mesh_of(resource.name)
+            mesh = namespaced_names.mesh_of(resource.name)
             if change.op is Op.DELETE and mesh is not None:  # its mesh may be there again
                 await self._follow_mesh(mesh)
         elif resource.kind == "Mesh":
@@ -144,7 +153,7 @@ class Housekeeper:
             if namespace is not None:
                 self._retries |= not await self._empty(namespace)
 
-    async def _do(self, step: Step) -> bool:
+    async def _do(self, step: CollectionStep) -> bool:
         try:
             operations = self._operations(step)
         except (Forbidden, Invalid) as error:
@@ -152,21 +161,21 @@ class Housekeeper:
             return False
         return await self._write(operations)
 
-    def _operations(self, step: Step) -> Sequence[Operation]:
+    def _operations(self, step: CollectionStep) -> Sequence[Operation]:
         resource = step.resource
         meta = resource.meta
         match step:
-            case Remove(in_foreground=in_foreground):
+            case DeleteObject(in_foreground=in_foreground):
                 if in_foreground and FOREGROUND not in meta.finalizers:
                     meta = msgspec.structs.replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
                 return self._removal(msgspec.structs.replace(resource, meta=meta))
-            case Release(finalizer=finalizer):
+            case RemoveFinalizer(finalizer=finalizer):
                 left = tuple(each for each in meta.finalizers if each != finalizer)
                 meta = msgspec.structs.replace(meta, finalizers=left)
                 released = msgspec.structs.replace(resource, meta=meta)
                 is_last = not left and resource.kind != NAMESPACE
                 return self._removal(released) if is_last else (Put(released, resource.revision),)
-            case Disown(owner=owner):
+            case RemoveOwnerReference(owner=owner):
                 kept = tuple(each for each in meta.owner_references if each.get("uid") != owner)
                 meta = msgspec.structs.replace(meta, owner_references=kept)
                 return (Put(msgspec.structs.replace(resource, meta=meta), resource.revision),)
@@ -184,7 +193,7 @@ class Housekeeper:
         inside = [resource for resource in state.all() if resource.namespace == name]
         for resource in inside:
             if not resource.meta.deletion_timestamp:
-                await self._do(Remove(resource))
+                await self._do(DeleteObject(resource))
         inside_broken = [key for key in state.unreadable if key.namespace == name]
         if inside_broken:
             await self._write([Delete(key) for key in inside_broken])

@@ -1,6 +1,13 @@
 """Owners: what belongs to an object goes with it, waits for it, or is let go."""
 
-from koguma.kube.owners import FOREGROUND, ORPHAN, Disown, Owners, Release, Remove
+from koguma.kube.owner_graph import (
+    FOREGROUND,
+    ORPHAN,
+    DeleteObject,
+    OwnerGraph,
+    RemoveFinalizer,
+    RemoveOwnerReference,
+)
 from koguma.model.resource import Meta, Resource
 from tests.kube_client import CORE, KOGUMA, accepted, timeout_spec
 from tests.waiting import until
@@ -159,34 +166,34 @@ def thing(uid, *owners, namespace="here", ends=False, finalizers=(), blocks=Fals
 
 def test_what_cannot_be_read_is_not_gone():
     child = thing("child", "owner")
-    assert Owners([child]).due() == [Remove(child)]
-    hidden = Owners([child], is_hidden=lambda reference: reference["name"] == "owner")
+    assert OwnerGraph([child]).due() == [DeleteObject(child)]
+    hidden = OwnerGraph([child], is_hidden=lambda reference: reference["name"] == "owner")
     assert hidden.due() == []
 
 
 def test_what_lives_in_no_namespace_does_not_go_for_an_owner_that_lives_in_one():
-    assert Owners([thing("owner"), thing("child", "owner", namespace="")]).due() == []
+    assert OwnerGraph([thing("owner"), thing("child", "owner", namespace="")]).due() == []
 
 
 def test_each_suspect_is_looked_at_once():
     owner, child = thing("owner"), thing("child", "owner")
-    owners = Owners([owner, child])
+    owners = OwnerGraph([owner, child])
     assert owners.due() == []
     owners.drop(owner)
-    assert owners.due() == [Remove(child)]
+    assert owners.due() == [DeleteObject(child)]
     assert owners.due() == []
     owners.suspect(child)
-    assert owners.due() == [Remove(child)]
+    assert owners.due() == [DeleteObject(child)]
 
 
 def test_the_order_of_arrival_does_not_matter():
     owner = thing("owner", ends=True, finalizers=[FOREGROUND])
     child, grandchild = thing("child", "owner", blocks=True), thing("grandchild", "child")
     for order in ([owner, child, grandchild], [grandchild, child, owner]):
-        assert Owners(order).due() == [Remove(child, in_foreground=True)]
+        assert OwnerGraph(order).due() == [DeleteObject(child, in_foreground=True)]
     gone = thing("child", "owner", blocks=True, ends=True, finalizers=["x"])
-    assert Owners([owner, gone]).due() == []
-    assert Owners([owner]).due() == [Release(owner, FOREGROUND)]
+    assert OwnerGraph([owner, gone]).due() == []
+    assert OwnerGraph([owner]).due() == [RemoveFinalizer(owner, FOREGROUND)]
     orphaning = thing("owner", ends=True, finalizers=[ORPHAN])
-    assert Owners([orphaning, child]).due() == [Disown(child, "owner")]
-    assert Owners([orphaning]).due() == [Release(orphaning, ORPHAN)]
+    assert OwnerGraph([orphaning, child]).due() == [RemoveOwnerReference(child, "owner")]
+    assert OwnerGraph([orphaning]).due() == [RemoveFinalizer(orphaning, ORPHAN)]

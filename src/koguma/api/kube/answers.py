@@ -16,7 +16,7 @@ from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
 from koguma.api.kube.target import RequestTarget
 from koguma.kube import tables
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import told_texts
@@ -48,7 +48,12 @@ class Answers:
         return self.document(call, target.endpoint, document, status, warnings)
 
     def document(
-        self, call: Call, endpoint: Endpoint, document: Json, status: int = 200, warnings: Iterable[str] = ()
+        self,
+        call: Call,
+        endpoint: KubeEndpoint,
+        document: Json,
+        status: int = 200,
+        warnings: Iterable[str] = (),
     ) -> web.Response:
         """One object that is not as it is stored, such as that of a dry run."""
         wanted = negotiation.wanted(call)
@@ -80,7 +85,7 @@ class Answers:
         return sent(msgspec.json.encode(body), 200, warnings)
 
     def _list(
-        self, call: Call, endpoint: Endpoint, resources: Sequence[Resource], meta: Json
+        self, call: Call, endpoint: KubeEndpoint, resources: Sequence[Resource], meta: Json
     ) -> bytes | Payload:
         """Put together from ready bytes."""
         said = {"kind": f"{endpoint.kind_name}List", "apiVersion": endpoint.api_version, "metadata": meta}
@@ -95,7 +100,7 @@ class Answers:
     def table(
         self,
         call: Call,
-        endpoint: Endpoint,
+        endpoint: KubeEndpoint,
         documents: Sequence[Json],
         meta: Json,
         wanted: AcceptedFormat,

@@ -16,12 +16,12 @@ from koguma.api.kube.reading import KubeReads
 from koguma.api.kube.target import RequestTarget, check, check_writable
 from koguma.application import advice, compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
-from koguma.kube import owners
+from koguma.kube import owner_graph
 from koguma.model.errors import Conflict, NotFound
 from koguma.model.resource import Resource
 from koguma.store.contract import Change, Delete, Op, Operation, Transaction, Unreadable
 
-_FINALIZERS: Final = {"Foreground": owners.FOREGROUND, "Orphan": owners.ORPHAN}
+_FINALIZERS: Final = {"Foreground": owner_graph.FOREGROUND, "Orphan": owner_graph.ORPHAN}
 
 
 class KubeDeletes:

@@ -8,7 +8,7 @@ from koguma.access.user import User
 from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.kube import codec
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 
@@ -23,7 +23,7 @@ class KubeEncoder:
         self._context = context
         self._made: dict[str, dict[str, tuple[int, bytes]]] = {}
 
-    def bytes(self, resource: Resource, endpoint: Endpoint, user: User) -> bytes:
+    def bytes(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> bytes:
         """The object as the endpoint shows it to a user. What holds secrets is not kept."""
         made = self._made.get(endpoint.api_version)
         if made is None:
@@ -39,7 +39,7 @@ class KubeEncoder:
         made[resource.uid] = (resource.revision, data)
         return data
 
-    def many(self, resources: Iterable[Resource], endpoint: Endpoint, user: User) -> list[Data]:
+    def many(self, resources: Iterable[Resource], endpoint: KubeEndpoint, user: User) -> list[Data]:
         """All of them, each as the endpoint shows it."""
         made = self._made.get(endpoint.api_version, {})
         shown = []
@@ -55,10 +55,10 @@ class KubeEncoder:
         """Whether an object holds secrets, so that not everybody sees the same of it."""
         return inline_secrets.with_placeholders(self._context, resource) is not resource
 
-    def seen(self, resource: Resource, endpoint: Endpoint, user: User) -> dict[str, Json]:
+    def seen(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> dict[str, Json]:
         """The object as the endpoint shows it to a user, as a value."""
         return self.document(inline_secrets.visible(self._context, user, resource), endpoint)
 
-    def document(self, resource: Resource, endpoint: Endpoint) -> dict[str, Json]:
+    def document(self, resource: Resource, endpoint: KubeEndpoint) -> dict[str, Json]:
         """The whole object in the endpoint's version, for writers; `seen` is for answers."""
         return codec.document(resource, endpoint, self._context.control_plane)

@@ -13,16 +13,16 @@ from koguma.api.kube.status import Expired
 from koguma.api.kube.target import RequestTarget
 from koguma.application.context import Context
 from koguma.core import identity
-from koguma.kube import places
-from koguma.kube.places import Spot
-from koguma.kube.registry import Endpoint
+from koguma.kube import namespaced_names
+from koguma.kube.namespaced_names import NamespacedName
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, KogumaError, NotFound
 from koguma.model.resource import Resource
 from koguma.store.contract import Unreadable
 
 SNAPSHOTS_MAX: Final = 64
 
-Placed = tuple[Spot, Resource]
+Placed = tuple[NamespacedName, Resource]
 
 
 class ListSnapshot(msgspec.Struct, frozen=True):
@@ -68,42 +68,46 @@ class Finder:
             )
         return found
 
-    def find(self, endpoint: Endpoint, namespace: str, name: str) -> Resource | Unreadable | None:
+    def find(self, endpoint: KubeEndpoint, namespace: str, name: str) -> Resource | Unreadable | None:
         """What is stored at a place, readable or not."""
         kind, control_plane, state = endpoint.kind, self._context.control_plane, self._context.state
-        wanted = Spot(namespace if endpoint.namespaced else "", name)
+        wanted = NamespacedName(namespace if endpoint.namespaced else "", name)
         zone = identity.local_zone(kind, control_plane)
         meshes = [mesh.name for mesh in state.listed("Mesh")]
-        looked = places.search(kind, wanted, zone, meshes, control_plane)
+        looked = namespaced_names.lookup_keys(kind, wanted, zone, meshes, control_plane)
         for key in looked.keys:
             found = state.entry(key)
             if isinstance(found, Unreadable):
                 return found
-            if found is not None and places.spot(found, kind, control_plane) == wanted:
+            if found is not None and namespaced_names.namespaced_name(found, kind, control_plane) == wanted:
                 return found
         for mesh, core_name in looked.names:
             held = state.key_named(kind.stored_as, mesh, core_name)
             found = state.entry(held) if held else None
-            if isinstance(found, Unreadable) or (found and places.spot(found, kind, control_plane) == wanted):
+            if isinstance(found, Unreadable) or (
+                found and namespaced_names.namespaced_name(found, kind, control_plane) == wanted
+            ):
                 return found
         return None
 
-    def unreadable(self, endpoint: Endpoint) -> Iterator[Unreadable]:
+    def unreadable(self, endpoint: KubeEndpoint) -> Iterator[Unreadable]:
         """What of an endpoint is stored and cannot be read."""
         stored_as = endpoint.set.stored_as
         return (broken for key, broken in self._context.state.unreadable.items() if key.kind == stored_as)
 
-    def snapshot(self, endpoint: Endpoint) -> ListSnapshot:
+    def snapshot(self, endpoint: KubeEndpoint) -> ListSnapshot:
         """All objects of an endpoint's set, as they are now."""
         state, stored_as = self._context.state, endpoint.set.stored_as
         listed = state.listed(stored_as)
         known = self._sorted.get(stored_as)
         if known is None or known[0] is not listed:
-            placed = tuple(places.sorted_by_spot(listed, endpoint.kind, self._context.control_plane))
+            placed = tuple(
+                namespaced_names.sorted_by_spot(listed, endpoint.kind, self._context.control_plane)
+            )
             known = self._sorted[stored_as] = (listed, placed)
         return ListSnapshot(state.revision, known[1])
 
-    def at(self, endpoint: Endpoint, revision: int) -> ListSnapshot:
+    def at(self, endpoint: KubeEndpoint, revision: int) -> ListSnapshot:
         """The objects as they were at a revision, where that is kept."""
         kept = self._kept.get((endpoint.set.stored_as, revision))
         if kept is not None:
@@ -141,7 +145,7 @@ class Finder:
         token = _encoded(ContinueToken(shot.revision, *objects[end - 1][0]))
         return ListChunk(shot.revision, objects[low:end], token, high - end if fits is None else None)
 
-    def _going_on(self, endpoint: Endpoint, begin: ContinueToken) -> ListSnapshot:
+    def _going_on(self, endpoint: KubeEndpoint, begin: ContinueToken) -> ListSnapshot:
         if begin.rv < 0:  # goes on with what is current, after its list was given up
             return self.snapshot(endpoint)
         try:
@@ -152,7 +156,7 @@ class Finder:
             hint = "List again without it, or go on from what is current with the token in metadata.continue."
             raise Expired(f"{text} {hint}", resume) from None
 
-    def _keep(self, endpoint: Endpoint, shot: ListSnapshot) -> None:
+    def _keep(self, endpoint: KubeEndpoint, shot: ListSnapshot) -> None:
         self._kept[endpoint.set.stored_as, shot.revision] = shot
         self._kept.move_to_end((endpoint.set.stored_as, shot.revision))
         while len(self._kept) > SNAPSHOTS_MAX:
@@ -166,11 +170,11 @@ def _range(objects: Sequence[Placed], namespace: str | None, begin: ContinueToke
         low = bisect_left(objects, namespace, key=_namespace)
         high = bisect_right(objects, namespace, lo=low, key=_namespace)
     if begin is not None:
-        low = bisect_right(objects, Spot(begin.namespace, begin.name), lo=low, hi=high, key=_spot)
+        low = bisect_right(objects, NamespacedName(begin.namespace, begin.name), lo=low, hi=high, key=_spot)
     return low, high
 
 
-def _spot(placed: Placed) -> Spot:
+def _spot(placed: Placed) -> NamespacedName:
     return placed[0]
 
 

@@ -12,8 +12,8 @@ from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.target import RequestTarget, check
 from koguma.application.context import Context
-from koguma.kube import places, selectable, selectors
-from koguma.kube.registry import Endpoint
+from koguma.kube import namespaced_names, selectable_fields, selectors
+from koguma.kube.registry import KubeEndpoint
 from koguma.kube.selectors import FieldSelector, Term
 from koguma.model.errors import BadRequest, Invalid, TooNew
 from koguma.model.resource import Resource
@@ -99,12 +99,12 @@ class KubeReads:
         query = call.query
         labels = selectors.labels(query.get("labelSelector") or "")
         endpoint = target.endpoint
-        fields = selectors.fields(query.get("fieldSelector") or "", selectable.fields(endpoint))
+        fields = selectors.fields(query.get("fieldSelector") or "", selectable_fields.fields(endpoint))
         if target.name:  # of an older watch's path
             fields = FieldSelector((*fields.terms, Term(selectors.NAME, is_equal=True, value=target.name)))
         if labels.is_everything and fields.is_everything:
             return None
-        reads_spec, control_plane = selectable.reads_spec(fields), self._context.control_plane
+        reads_spec, control_plane = selectable_fields.reads_spec(fields), self._context.control_plane
 
         def fits(resource: Resource) -> bool:
             if not labels.matches(resource.labels):
@@ -112,14 +112,16 @@ class KubeReads:
             if fields.is_everything:
                 return True
             if reads_spec:
-                return fields.matches(selectable.value_of(self._answers.shown.document(resource, endpoint)))
-            spot = places.spot(resource, endpoint.kind, control_plane)
+                return fields.matches(
+                    selectable_fields.value_of(self._answers.shown.document(resource, endpoint))
+                )
+            spot = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane)
             names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}
             return fields.matches(names.__getitem__)
 
         return fits
 
-    def _hidden(self, endpoint: Endpoint) -> Iterator[str]:
+    def _hidden(self, endpoint: KubeEndpoint) -> Iterator[str]:
         """What a list lacks: one object that cannot be read breaks no list, and is not kept a secret."""
         for broken in self._finder.unreadable(endpoint):
             yield f"{broken.key} is not in this list: {broken.error}"

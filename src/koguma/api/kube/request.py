@@ -10,7 +10,7 @@ from koguma.api.kube.options import WriteOptions
 from koguma.api.kube.target import RequestTarget
 from koguma.application import kube_admission
 from koguma.core.admission import FieldValidation
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, told_texts
@@ -25,7 +25,7 @@ class WriteRequest(msgspec.Struct, frozen=True):
     given: RequestBody
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> KubeEndpoint:
         """Where it is written."""
         return self.target.endpoint
 

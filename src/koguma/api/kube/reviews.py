@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.user import User
-from koguma.kube import places
+from koguma.kube import namespaced_names
 from koguma.model.access import Rule
 from koguma.model.errors import BadRequest, Invalid, Unauthenticated
 from koguma.model.schema import Json
@@ -83,7 +83,7 @@ def _attempt(spec: Mapping[str, Json]) -> Attempt:
 
 def _mesh(namespace: str) -> str:
     """The mesh that a namespace stands for; rules of the settings may be for one mesh only."""
-    found = places.mesh_of(namespace)
+    found = namespaced_names.mesh_of(namespace)
     return "" if found is None or found == _GLOBAL else found
 
 

@@ -6,15 +6,15 @@ from koguma.access.authorizer import Attempt, denied
 from koguma.access.user import User
 from koguma.api import plain
 from koguma.application.context import Context
-from koguma.kube import places
-from koguma.kube.registry import Endpoint
+from koguma.kube import namespaced_names
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import Forbidden, NotAllowed
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
     """An endpoint, and which part of it: a namespace (None: all of them), a name, a subresource."""
 
-    endpoint: Endpoint
+    endpoint: KubeEndpoint
     namespace: str | None = None
     name: str = ""
     subresource: str = ""
@@ -30,7 +30,7 @@ class RequestTarget(msgspec.Struct, frozen=True):
             verb,
             self.endpoint.plural,
             self.name if name is None else name,
-            places.mesh_of(self.where) or "",
+            namespaced_names.mesh_of(self.where) or "",
             self.endpoint.group,
             namespace=self.where,
             subresource=self.subresource,
@@ -40,7 +40,7 @@ class RequestTarget(msgspec.Struct, frozen=True):
 def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
     """Raise NotAllowed where nobody may do this to objects of an endpoint, or not on this control plane."""
     endpoint = target.endpoint
-    if not places.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
+    if not namespaced_names.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
         raise NotAllowed(plain.read_only_reason(endpoint.kind, context))
     if verb not in endpoint.verbs:
         raise NotAllowed("the server does not allow this method on the requested resource")

@@ -23,8 +23,8 @@ from koguma.api.kube.reading import Fits, KubeReads
 from koguma.api.kube.target import RequestTarget, check
 from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.application.context import Context
-from koguma.kube import places, tables
-from koguma.kube.registry import Endpoint
+from koguma.kube import namespaced_names, tables
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import Gone, Invalid, KogumaError
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -144,14 +144,16 @@ class KubeWatches:
         made = [self._line(change, target.endpoint, teller) for change in changes if not change.error]
         return [line for where, line in made if namespace is None or where == namespace]
 
-    def _line(self, change: Change, endpoint: Endpoint, teller: "_EventEncoder") -> tuple[str, bytes]:
+    def _line(self, change: Change, endpoint: KubeEndpoint, teller: "_EventEncoder") -> tuple[str, bytes]:
         """In which namespace a change is, and its line: made once for all watches that tell it alike."""
         key = (endpoint.api_version, change.revision)
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= _MADE_MAX:
                 self._made.clear()
-            spot = places.spot(change.resource, endpoint.kind, self._context.control_plane)
+            spot = namespaced_names.namespaced_name(
+                change.resource, endpoint.kind, self._context.control_plane
+            )
             made = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
             if not self._answers.shown.is_seen_differently(change.resource):
                 self._made[key] = made
@@ -174,7 +176,7 @@ class KubeWatches:
     def _is_there(self, resource: Resource, target: RequestTarget) -> bool:
         if target.namespace is None or not target.endpoint.namespaced:
             return True
-        spot = places.spot(resource, target.endpoint.kind, self._context.control_plane)
+        spot = namespaced_names.namespaced_name(resource, target.endpoint.kind, self._context.control_plane)
         return spot.namespace == target.namespace
 
     def _selected(self, change: Change, teller: "_EventEncoder", fits: Fits) -> Iterator[bytes]:

@@ -17,10 +17,10 @@ from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
-from koguma.kube import apply, codec
-from koguma.kube.apply import Writer
+from koguma.kube import codec, server_side_apply
 from koguma.kube.catalog import Catalog
-from koguma.kube.codec import Written
+from koguma.kube.codec import DecodedObject
+from koguma.kube.server_side_apply import FieldManager
 from koguma.model.errors import Conflict, Invalid
 from koguma.model.resource import Meta, Resource
 from koguma.model.schema import Json
@@ -48,7 +48,7 @@ class WritePlanner:
         self._catalog = known
         self._clock = clock
 
-    def new(self, request: WriteRequest, written: Written) -> PlannedWrite:
+    def new(self, request: WriteRequest, written: DecodedObject) -> PlannedWrite:
         """A new object."""
         return self._owned(request, written, None, None)
 
@@ -82,7 +82,7 @@ class WritePlanner:
             spec = inline_secrets.restored_spec(self._context, endpoint.kind, config.get("spec"), before)
             config = {**config, **({"spec": spec} if "spec" in config else {})}
         shape = self._catalog.shape(endpoint)
-        merged = apply.applied(live, config, self._writer(request), shape, request.options.force)
+        merged = server_side_apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
         if target.subresource == STATUS and before is not None:
             status = _checked_status(request, merged.get("status"))
@@ -90,7 +90,7 @@ class WritePlanner:
         return self._with_meta(self._admitted(request, written, before), written.meta, before)
 
     def _owned(
-        self, request: WriteRequest, written: Written, before: Resource | None, said: Json
+        self, request: WriteRequest, written: DecodedObject, before: Resource | None, said: Json
     ) -> PlannedWrite:
         """What a write that is no apply stores; `said` is what it says itself about owners."""
         made = self._with_meta(self._admitted(request, written, before), written.meta, before)
@@ -100,7 +100,7 @@ class WritePlanner:
         if said is not None:
             new["metadata"]["managedFields"] = said
         shape = self._catalog.shape(request.endpoint)
-        fields = apply.updated(live, new, self._writer(request), shape)
+        fields = server_side_apply.updated(live, new, self._writer(request), shape)
         meta = msgspec.structs.replace(written.meta, managed_fields=tuple(fields))
         return self._with_meta(made, meta, before)
 
@@ -110,7 +110,9 @@ class WritePlanner:
         kept = msgspec.structs.replace(meta, deletion_timestamp=ends)
         return msgspec.structs.replace(made, resource=msgspec.structs.replace(made.resource, meta=kept))
 
-    def _admitted(self, request: WriteRequest, written: Written, before: Resource | None) -> PlannedWrite:
+    def _admitted(
+        self, request: WriteRequest, written: DecodedObject, before: Resource | None
+    ) -> PlannedWrite:
         draft = msgspec.structs.replace(written.draft, revision=None)
         draft = inline_secrets.restored(self._context, draft, before)
         if before is not None and _is_same(request, before, draft.spec):
@@ -124,7 +126,7 @@ class WritePlanner:
         except Invalid as error:
             raise request.refusal(error) from None
 
-    def _check_rights(self, request: WriteRequest, written: Written, before: Resource | None) -> None:
+    def _check_rights(self, request: WriteRequest, written: DecodedObject, before: Resource | None) -> None:
         """Nobody may give rights that he does not have; roles also gather others by labels."""
         draft, old = written.draft, before.spec if before else None
         is_new = before is None or draft.spec != old or draft.labels != before.labels
@@ -137,11 +139,13 @@ class WritePlanner:
         status = _checked_status(request, given.get("status"))
         new = {**live, "status": status}
         shape = self._catalog.shape(request.endpoint)
-        return _with_status(before, status, apply.updated(live, new, self._writer(request), shape))
+        return _with_status(
+            before, status, server_side_apply.updated(live, new, self._writer(request), shape)
+        )
 
-    def _writer(self, request: WriteRequest) -> Writer:
+    def _writer(self, request: WriteRequest) -> FieldManager:
         now, version = rfc3339(self._clock()), request.endpoint.api_version
-        return Writer(request.options.manager, version, now, request.target.subresource)
+        return FieldManager(request.options.manager, version, now, request.target.subresource)
 
 
 def _config(request: WriteRequest) -> dict[str, Json]:
@@ -157,7 +161,7 @@ def _config(request: WriteRequest) -> dict[str, Json]:
     return {**given, "metadata": named}
 
 
-def _check_seen(before: Resource, written: Written) -> None:
+def _check_seen(before: Resource, written: DecodedObject) -> None:
     """Whether the writer saw what is stored now, where it says what it saw."""
     if written.uid and written.uid != before.uid:
         raise Conflict(

@@ -24,10 +24,10 @@ from koguma.application import advice, compare_and_swap, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import PlannedWrite
 from koguma.core.admission import Admitted
-from koguma.kube import codec, native, places, strategic
+from koguma.kube import codec, namespaced_names, native, strategic
 from koguma.kube.catalog import Catalog
-from koguma.kube.codec import Written
-from koguma.kube.registry import Endpoint
+from koguma.kube.codec import DecodedObject
+from koguma.kube.registry import KubeEndpoint
 from koguma.model import json_patch
 from koguma.model.errors import AlreadyExists, BadRequest, Conflict, Invalid, KogumaError, NotFound
 from koguma.model.resource import Resource
@@ -79,7 +79,7 @@ class KubeWrites:
                 raise TargetedError(error, at.target) from None
         raise AssertionError("the last attempt returns or raises")
 
-    async def _created(self, request: WriteRequest, written: Written) -> web.StreamResponse:
+    async def _created(self, request: WriteRequest, written: DecodedObject) -> web.StreamResponse:
         def make(before: Stored) -> PlannedWrite:
             if isinstance(before, Resource):
                 raise AlreadyExists(f'{request.endpoint.qualified} "{before.name}" already exists')
@@ -190,7 +190,7 @@ class KubeWrites:
     async def _warnings(
         self, request: WriteRequest, made: PlannedWrite, change: Change, tried: advice.Tried
     ) -> tuple[str, ...]:
-        if change.op is Op.DELETE or places.is_native(request.endpoint.kind):
+        if change.op is Op.DELETE or namespaced_names.is_native(request.endpoint.kind):
             return made.warnings
         told = await advice.told(self._context, [Admitted(made.resource, made.warnings)], tried)
         return tuple(told[0])
@@ -208,7 +208,7 @@ def _found(stored: Stored) -> Resource:
     return stored
 
 
-def _patch_of(media: str, endpoint: Endpoint) -> Patch:
+def _patch_of(media: str, endpoint: KubeEndpoint) -> Patch:
     if media == json_patch.MERGE_PATCH_TYPE:
         return json_patch.merge_patched
     if media == json_patch.JSON_PATCH_TYPE:
@@ -219,7 +219,7 @@ def _patch_of(media: str, endpoint: Endpoint) -> Patch:
     raise bodies.unknown_media([*taken, bodies.STRATEGIC] if endpoint.strategic else taken)
 
 
-def _read(request: WriteRequest) -> Written:
+def _read(request: WriteRequest) -> DecodedObject:
     """What the document of a new object asks for; a refusal names the object that it is about."""
     given, target = request.given.value, request.target
     try:
@@ -230,7 +230,7 @@ def _read(request: WriteRequest) -> Written:
         raise TargetedError(error, request.named(name if isinstance(name, str) else "").target) from None
 
 
-def _named(written: Written) -> Written:
+def _named(written: DecodedObject) -> DecodedObject:
     draft = written.draft
     if draft.name:
         return written

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-from koguma.kube import faults, times
+from koguma.kube import field_errors, times
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Int32, Time
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
@@ -39,15 +39,15 @@ def validate(spec: LeaseSpec, _context: ValidationContext) -> Iterator[Violation
     """Numbers that make no sense, and texts that are no times."""
     if spec.lease_duration_seconds is not None and spec.lease_duration_seconds <= 0:
         at = "spec.leaseDurationSeconds"
-        yield faults.invalid(at, spec.lease_duration_seconds, "must be greater than 0", "range")
+        yield field_errors.invalid(at, spec.lease_duration_seconds, "must be greater than 0", "range")
     if spec.lease_transitions is not None and spec.lease_transitions < 0:
         at = "spec.leaseTransitions"
-        yield faults.invalid(at, spec.lease_transitions, "must be greater than or equal to 0", "range")
+        yield field_errors.invalid(at, spec.lease_transitions, "must be greater than or equal to 0", "range")
     yield from parts.time_violations("spec.acquireTime", spec.acquire_time, micro=True)
     yield from parts.time_violations("spec.renewTime", spec.renew_time, micro=True)
     yield from _strategy_violations(spec.strategy)
     if spec.preferred_holder and not spec.strategy:
-        yield faults.forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined")
+        yield field_errors.forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined")
 
 
 def _strategy_violations(strategy: str | None) -> Iterator[Violation]:
@@ -55,10 +55,10 @@ def _strategy_violations(strategy: str | None) -> Iterator[Violation]:
         return
     if "/" not in strategy:
         if strategy not in _STRATEGIES:
-            yield faults.unsupported("spec.strategy", strategy, _STRATEGIES)
+            yield field_errors.unsupported("spec.strategy", strategy, _STRATEGIES)
         return
     for message in parts.qualified_name_messages(strategy):
-        yield faults.invalid("spec.strategy", strategy, message)
+        yield field_errors.invalid("spec.strategy", strategy, message)
 
 
 LEASE = Kind(

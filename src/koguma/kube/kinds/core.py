@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.kube import faults
+from koguma.kube import field_errors
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Bytes, LocalObjectReference, ObjectReference, SecretBytes, Time
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
@@ -105,7 +105,7 @@ def validate_namespace(spec: NamespaceSpec, _context: ValidationContext) -> Iter
         if not messages and "/" not in name and name not in _STANDARD_FINALIZERS:
             messages = ["name is neither a standard finalizer name nor is it fully qualified"]
         for message in messages:
-            yield faults.invalid(at, name, message)
+            yield field_errors.invalid(at, name, message)
 
 
 def clean_config_map(spec: Json) -> Json:
@@ -121,12 +121,12 @@ def validate_config_map(spec: ConfigMapSpec, context: ValidationContext) -> Iter
         yield from _key_violations("data", name)
         if name in binary:
             message = "duplicate of key present in binaryData"
-            yield faults.invalid(faults.at_key("data", name), name, message, "duplicate-key")
+            yield field_errors.invalid(field_errors.at_key("data", name), name, message, "duplicate-key")
     for name in sorted(binary):
         yield from _key_violations("binaryData", name)
     yield from _payload_violations("binaryData", binary)
     if sum(len((text or "").encode()) for text in data.values()) + _size(binary) > PAYLOAD_BYTES_MAX:
-        yield faults.too_long(_WHOLE_OBJECT, PAYLOAD_BYTES_MAX)
+        yield field_errors.too_long(_WHOLE_OBJECT, PAYLOAD_BYTES_MAX)
     yield from _immutable_violations(spec, {"data": data, "binaryData": binary}, context)
 
 
@@ -151,11 +151,11 @@ def validate_secret(spec: CoreSecretSpec, context: ValidationContext) -> Iterato
         yield from _key_violations("data", name)
     yield from _payload_violations("data", data)
     if _size(data) > PAYLOAD_BYTES_MAX:
-        yield faults.too_long("data", PAYLOAD_BYTES_MAX)
+        yield field_errors.too_long("data", PAYLOAD_BYTES_MAX)
     yield from _type_violations(spec.type or OPAQUE, data)
     stored = parts.as_map(context.stored)
     if stored and (stored.get("type") or OPAQUE) != (spec.type or OPAQUE):
-        yield faults.invalid("type", spec.type or OPAQUE, faults.IMMUTABLE, "changed")
+        yield field_errors.invalid("type", spec.type or OPAQUE, field_errors.IMMUTABLE, "changed")
     yield from _immutable_violations(spec, {"data": data}, context)
 
 
@@ -173,13 +173,13 @@ _BASIC_AUTH: Final = ("username", "password")
 def _type_violations(type_: str, data: Mapping[str, str | None]) -> Iterator[Violation]:
     if type_ == "kubernetes.io/basic-auth" and not any(name in data for name in _BASIC_AUTH):
         for name in _BASIC_AUTH:
-            yield faults.required(faults.at_key("data", name))
+            yield field_errors.required(field_errors.at_key("data", name))
     for name in _NEEDED.get(type_, ()):
-        at = faults.at_key("data", name)
+        at = field_errors.at_key("data", name)
         if name not in data or (name == "ssh-privatekey" and not data[name]):
-            yield faults.required(at)
+            yield field_errors.required(at)
         elif name in _JSON and not _is_json(parts.payload(data[name])):
-            yield faults.invalid(at, faults.REDACTED, "must be a JSON document", "json")
+            yield field_errors.invalid(at, field_errors.REDACTED, "must be a JSON document", "json")
 
 
 def _is_json(data: bytes | None) -> bool:
@@ -208,21 +208,23 @@ def _canonical(text: Json) -> Json:
 
 
 def _key_violations(path: str, name: str) -> Iterator[Violation]:
-    at = faults.at_key(path, name)
+    at = field_errors.at_key(path, name)
     if len(name) > _KEY_LENGTH_MAX:
-        yield faults.invalid(at, name, f"must be no more than {_KEY_LENGTH_MAX} bytes", "key")
+        yield field_errors.invalid(at, name, f"must be no more than {_KEY_LENGTH_MAX} bytes", "key")
     if not _KEY.fullmatch(name):
-        yield faults.invalid(at, name, _KEY_MESSAGE, "key")
+        yield field_errors.invalid(at, name, _KEY_MESSAGE, "key")
     elif name in (".", ".."):
-        yield faults.invalid(at, name, f"must not be '{name}'", "key")
+        yield field_errors.invalid(at, name, f"must not be '{name}'", "key")
     elif name.startswith(".."):
-        yield faults.invalid(at, name, "must not start with '..'", "key")
+        yield field_errors.invalid(at, name, "must not start with '..'", "key")
 
 
 def _payload_violations(path: str, data: Mapping[str, str | None]) -> Iterator[Violation]:
     for name in sorted(data):
         if parts.payload(data[name]) is None:
-            yield faults.invalid(faults.at_key(path, name), faults.REDACTED, "illegal base64 data", "base64")
+            yield field_errors.invalid(
+                field_errors.at_key(path, name), field_errors.REDACTED, "illegal base64 data", "base64"
+            )
 
 
 def _size(data: Mapping[str, str | None]) -> int:
@@ -238,10 +240,10 @@ def _immutable_violations(
     if not stored.get("immutable"):
         return
     if not spec.immutable:
-        yield faults.forbidden("immutable", _IMMUTABLE)
+        yield field_errors.forbidden("immutable", _IMMUTABLE)
     for name, value in fields.items():
         if dict(value) != dict(stored.get(name) or {}):
-            yield faults.forbidden(name, _IMMUTABLE)
+            yield field_errors.forbidden(name, _IMMUTABLE)
 
 
 def _count(*fields: str) -> Column:

@@ -7,7 +7,7 @@ words for the same things; `NEWER` describes that shape, and `CONVERTER` goes be
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
-from koguma.kube import faults, times
+from koguma.kube import field_errors, times
 from koguma.kube.kinds import parts
 from koguma.kube.kinds.parts import Int32, ObjectReference, Time
 from koguma.kube.registry import Converter
@@ -113,16 +113,16 @@ def refused(spec: Json) -> Iterator[Violation]:
     if not isinstance(spec, dict) or any(spec.get(name) for name in _DEPRECATED):
         return
     if not spec.get("eventTime"):
-        yield faults.required("eventTime")
+        yield field_errors.required("eventTime")
     if spec.get("type") not in _TYPES:
-        yield faults.invalid("type", "", f"has invalid value: {spec.get('type') or ''}")
+        yield field_errors.invalid("type", "", f"has invalid value: {spec.get('type') or ''}")
     series = spec.get("series")
     if isinstance(series, dict):
         count = series.get("count")
         if not isinstance(count, int) or count < 2:  # noqa: PLR2004 - one alone is no series
-            yield faults.invalid("series.count", "", "should be at least 2", "range")
+            yield field_errors.invalid("series.count", "", "should be at least 2", "range")
         if not series.get("lastObservedTime"):
-            yield faults.required("series.lastObservedTime")
+            yield field_errors.required("series.lastObservedTime")
 
 
 CONVERTER: Final = Converter(shown, written, refused)
@@ -159,7 +159,7 @@ def validate(spec: EventSpec, context: ValidationContext) -> Iterator[Violation]
             context.control_plane.system_namespace,
         )
     if not fits:
-        yield faults.invalid("involvedObject.namespace", about_namespace, _MISMATCH, "namespace")
+        yield field_errors.invalid("involvedObject.namespace", about_namespace, _MISMATCH, "namespace")
     yield from _time_violations(spec)
     if spec.event_time is not None:
         yield from _newer_violations(spec)
@@ -177,10 +177,10 @@ def _time_violations(spec: EventSpec) -> Iterator[Violation]:
 def _newer_violations(spec: EventSpec) -> Iterator[Violation]:
     controller = spec.reporting_component or ""
     if not controller:
-        yield faults.required("reportingController")
+        yield field_errors.required("reportingController")
     else:
         for message in parts.qualified_name_messages(controller):
-            yield faults.invalid("reportingController", controller, message)
+            yield field_errors.invalid("reportingController", controller, message)
     for name, text, limit in (
         ("reportingInstance", spec.reporting_instance, _WORDS_MAX),
         ("action", spec.action, _WORDS_MAX),
@@ -188,9 +188,9 @@ def _newer_violations(spec: EventSpec) -> Iterator[Violation]:
         ("message", spec.message or "-", _MESSAGE_MAX),  # the one of these that may be left out
     ):
         if not text:
-            yield faults.required(name)
+            yield field_errors.required(name)
         elif len(text.encode()) > limit:
-            yield faults.invalid(name, "", f"can have at most {limit} characters", "size")
+            yield field_errors.invalid(name, "", f"can have at most {limit} characters", "size")
 
 
 EVENT = Kind(

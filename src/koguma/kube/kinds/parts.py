@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from koguma.kube import faults, times
+from koguma.kube import field_errors, times
 from koguma.model import labels, names
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
@@ -95,7 +95,7 @@ def as_map(value: Any) -> Mapping[str, Json]:
 def time_violations(path: str, text: str | None, *, micro: bool = False) -> Iterator[Violation]:
     """What is no time."""
     if text is not None and times.read(text) is None:
-        yield faults.invalid(path, text, times.MICRO_MESSAGE if micro else times.MESSAGE, "time")
+        yield field_errors.invalid(path, text, times.MICRO_MESSAGE if micro else times.MESSAGE, "time")
 
 
 def qualified_name_messages(name: str) -> Iterator[str]:

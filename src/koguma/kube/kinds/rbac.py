@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.kube import faults
+from koguma.kube import field_errors
 from koguma.kube.kinds import parts
 from koguma.model import labels
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
@@ -111,7 +111,9 @@ def validate_cluster_role(spec: ClusterRoleSpec, _context: ValidationContext) ->
     at = "aggregationRule.clusterRoleSelectors"
     selectors = spec.aggregation_rule.cluster_role_selectors or ()
     if not selectors:
-        yield faults.required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+        yield field_errors.required(
+            at, "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        )
     for index, selector in enumerate(selectors):
         yield from selector_violations(selector, item(at, index))
 
@@ -120,23 +122,29 @@ def _rule_violations(rules: Iterable[PolicyRule], *, is_namespaced: bool) -> Ite
     for index, rule in enumerate(rules):
         at = item("rules", index)
         if not rule.verbs:
-            yield faults.required(child(at, "verbs"), "verbs must contain at least one value")
+            yield field_errors.required(child(at, "verbs"), "verbs must contain at least one value")
         if rule.non_resource_urls:
             yield from _url_violations(rule, child(at, "nonResourceURLs"), is_namespaced=is_namespaced)
             continue
         if not rule.api_groups:
-            yield faults.required(child(at, "apiGroups"), "resource rules must supply at least one api group")
+            yield field_errors.required(
+                child(at, "apiGroups"), "resource rules must supply at least one api group"
+            )
         if not rule.resources:
-            yield faults.required(child(at, "resources"), "resource rules must supply at least one resource")
+            yield field_errors.required(
+                child(at, "resources"), "resource rules must supply at least one resource"
+            )
 
 
 def _url_violations(rule: PolicyRule, path: str, *, is_namespaced: bool) -> Iterator[Violation]:
     urls = list(rule.non_resource_urls or ())
     if is_namespaced:
-        yield faults.invalid(path, urls, "namespaced rules cannot apply to non-resource URLs", "namespaced")
+        yield field_errors.invalid(
+            path, urls, "namespaced rules cannot apply to non-resource URLs", "namespaced"
+        )
     if rule.api_groups or rule.resources or rule.resource_names:
         message = "rules cannot apply to both regular resources and non-resource URLs"
-        yield faults.invalid(path, urls, message, "exclusive")
+        yield field_errors.invalid(path, urls, message, "exclusive")
 
 
 def selector_violations(selector: RoleSelector, path: str) -> Iterator[Violation]:
@@ -144,7 +152,7 @@ def selector_violations(selector: RoleSelector, path: str) -> Iterator[Violation
     at = child(path, "matchLabels")
     for name, value in sorted((selector.match_labels or {}).items()):
         for violation in labels.syntax({name: value}):
-            yield faults.invalid(at, name, violation.message, "label")
+            yield field_errors.invalid(at, name, violation.message, "label")
     for index, each in enumerate(selector.match_expressions or ()):
         yield from _requirement_violations(each, item(child(path, "matchExpressions"), index))
 
@@ -154,15 +162,17 @@ def _requirement_violations(needed: RoleSelectorRequirement, path: str) -> Itera
     match needed.operator:
         case "In" | "NotIn":
             if not needed.values:
-                yield faults.required(at, "must be specified when `operator` is 'In' or 'NotIn'")
+                yield field_errors.required(at, "must be specified when `operator` is 'In' or 'NotIn'")
         case "Exists" | "DoesNotExist":
             if needed.values:
                 message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                yield faults.forbidden(at, message)
+                yield field_errors.forbidden(at, message)
         case unknown:
-            yield faults.invalid(child(path, "operator"), unknown or "", "not a valid selector operator")
+            yield field_errors.invalid(
+                child(path, "operator"), unknown or "", "not a valid selector operator"
+            )
     for message in parts.qualified_name_messages(needed.key or ""):
-        yield faults.invalid(child(path, "key"), needed.key or "", message, "label")
+        yield field_errors.invalid(child(path, "key"), needed.key or "", message, "label")
 
 
 def clean_binding(spec: Json) -> Json:
@@ -203,46 +213,46 @@ def validate_cluster_role_binding(spec: BindingSpec, context: ValidationContext)
 
 def _ref_violations(ref: RoleRef, kinds: tuple[str, ...]) -> Iterator[Violation]:
     if (ref.api_group or GROUP) != GROUP:
-        yield faults.unsupported("roleRef.apiGroup", ref.api_group, (GROUP,))
+        yield field_errors.unsupported("roleRef.apiGroup", ref.api_group, (GROUP,))
     if ref.kind not in kinds:
-        yield faults.unsupported("roleRef.kind", ref.kind or "", kinds)
+        yield field_errors.unsupported("roleRef.kind", ref.kind or "", kinds)
     if not ref.name:
-        yield faults.required("roleRef.name")
+        yield field_errors.required("roleRef.name")
     for message in parts.segment_messages(ref.name or ""):
-        yield faults.invalid("roleRef.name", ref.name, message, "name")
+        yield field_errors.invalid("roleRef.name", ref.name, message, "name")
 
 
 def _change_violations(ref: RoleRef, stored: Json) -> Iterator[Violation]:
     before = parts.as_map(stored).get("roleRef")
     now = _in_group(msgspec.to_builtins(ref))
     if before and _in_group(before) != now:
-        yield faults.invalid("roleRef", now, "cannot change roleRef", "changed")
+        yield field_errors.invalid("roleRef", now, "cannot change roleRef", "changed")
 
 
 def _subject_violations(subjects: Iterable[Subject], *, is_namespaced: bool) -> Iterator[Violation]:
     for index, subject in enumerate(subjects):
         at = item("subjects", index)
         if not subject.name:
-            yield faults.required(child(at, "name"))
+            yield field_errors.required(child(at, "name"))
         match subject.kind:
             case "ServiceAccount":
                 yield from _account_violations(subject, at, is_namespaced=is_namespaced)
             case "User" | "Group":
                 if (subject.api_group or GROUP) != GROUP:
-                    yield faults.unsupported(child(at, "apiGroup"), subject.api_group, (GROUP,))
+                    yield field_errors.unsupported(child(at, "apiGroup"), subject.api_group, (GROUP,))
             case unknown:
                 kinds = ("ServiceAccount", *_NAMED_IN_GROUP)
-                yield faults.unsupported(child(at, "kind"), unknown or "", kinds)
+                yield field_errors.unsupported(child(at, "kind"), unknown or "", kinds)
 
 
 def _account_violations(subject: Subject, path: str, *, is_namespaced: bool) -> Iterator[Violation]:
     if subject.name:
         for message in parts.subdomain_messages(subject.name):
-            yield faults.invalid(child(path, "name"), subject.name, message, "name")
+            yield field_errors.invalid(child(path, "name"), subject.name, message, "name")
     if subject.api_group:
-        yield faults.unsupported(child(path, "apiGroup"), subject.api_group, ("",))
+        yield field_errors.unsupported(child(path, "apiGroup"), subject.api_group, ("",))
     if not is_namespaced and not subject.namespace:
-        yield faults.required(child(path, "namespace"))
+        yield field_errors.required(child(path, "namespace"))
 
 
 def _role(spec: Json, _status: Json) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from koguma.kube import faults
+from koguma.kube import field_errors
 from koguma.kube.kinds import parts
 from koguma.model.kind import Kind, Scope, ValidationContext
 from koguma.model.schema import SecretText, Spec, doc
@@ -149,7 +149,7 @@ class SelfSubjectRulesReviewStatus(Spec):
 def validate_token(spec: TokenReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """A question without a token."""
     if not spec.token:
-        yield faults.required("spec.token", "token is required for TokenReview in authentication")
+        yield field_errors.required("spec.token", "token is required for TokenReview in authentication")
 
 
 def validate_self(spec: SelfSubjectAccessReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
@@ -157,10 +157,12 @@ def validate_self(spec: SelfSubjectAccessReviewSpec, _context: ValidationContext
     resource, path = spec.resource_attributes, spec.non_resource_attributes
     if resource is not None and path is not None:
         message = "cannot be specified in combination with resourceAttributes"
-        yield faults.invalid("spec.nonResourceAttributes", msgspec.to_builtins(path), message, "exclusive")
+        yield field_errors.invalid(
+            "spec.nonResourceAttributes", msgspec.to_builtins(path), message, "exclusive"
+        )
     if resource is None and path is None:
         message = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        yield faults.invalid("spec.resourceAttributes", None, message, "exclusive")
+        yield field_errors.invalid("spec.resourceAttributes", None, message, "exclusive")
 
 
 def validate_subject(spec: SubjectAccessReviewSpec, context: ValidationContext) -> Iterator[Violation]:
@@ -168,7 +170,7 @@ def validate_subject(spec: SubjectAccessReviewSpec, context: ValidationContext) 
     yield from validate_self(spec, context)
     if not spec.user and not spec.groups:
         message = "at least one of user or group must be specified"
-        yield faults.invalid("spec.user", spec.user or "", message, "user")
+        yield field_errors.invalid("spec.user", spec.user or "", message, "user")
 
 
 def validate_local(spec: SubjectAccessReviewSpec, context: ValidationContext) -> Iterator[Violation]:
@@ -177,16 +179,18 @@ def validate_local(spec: SubjectAccessReviewSpec, context: ValidationContext) ->
     resource, path = spec.resource_attributes, spec.non_resource_attributes
     if resource is not None and (resource.namespace or "") != context.namespace:
         at = "spec.resourceAttributes.namespace"
-        yield faults.invalid(at, resource.namespace or "", "must match metadata.namespace", "namespace")
+        yield field_errors.invalid(at, resource.namespace or "", "must match metadata.namespace", "namespace")
     if path is not None:
         message = "disallowed on this kind of request"
-        yield faults.invalid("spec.nonResourceAttributes", msgspec.to_builtins(path), message, "namespace")
+        yield field_errors.invalid(
+            "spec.nonResourceAttributes", msgspec.to_builtins(path), message, "namespace"
+        )
 
 
 def validate_rules(spec: SelfSubjectRulesReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """A question about no namespace."""
     if not spec.namespace:
-        yield faults.required("spec.namespace", "no namespace on request")
+        yield field_errors.required("spec.namespace", "no namespace on request")
 
 
 TOKEN = Kind(

@@ -51,7 +51,7 @@ def below(without: Paths, step: str) -> Paths:
     return frozenset(path[1:] for path in without if path[0] == step and len(path) > 1)
 
 
-class Dialect:
+class SchemaConverter:
     """The definitions of one object, made from the components to which its types refer."""
 
     def __init__(self, prefix: str, components: Mapping[str, Json]) -> None:

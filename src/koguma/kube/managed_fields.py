@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import fields
-from koguma.kube.fields import FieldSet
+from koguma.kube import field_set
+from koguma.kube.field_set import FieldSet
 from koguma.model import violation
 from koguma.model.errors import Invalid
 from koguma.model.schema import Json
@@ -31,7 +31,7 @@ _TEXTS: Final = ("manager", "apiVersion", "subresource")
 Identity = tuple[str, str, str, str]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ManagedFieldsEntry(msgspec.Struct, frozen=True):
     """What one manager has set, by one operation. `raw` is the JSON that it was read from, if unchanged."""
 
     manager: str
@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True):
         version = "" if self.operation == APPLY else self.api_version
         return self.manager, self.operation, version, self.subresource
 
-    def holding(self, left: FieldSet) -> "Entry":
+    def holding(self, left: FieldSet) -> "ManagedFieldsEntry":
         """The same entry with other fields."""
         return self if left is self.fields else msgspec.structs.replace(self, fields=left, raw=None)
 
@@ -77,15 +77,15 @@ class Entry(msgspec.Struct, frozen=True):
         return who
 
 
-def read(listed: Iterable[Json]) -> tuple[Entry, ...]:
+def read(listed: Iterable[Json]) -> tuple[ManagedFieldsEntry, ...]:
     """The entries of a list that was judged before."""
     return tuple(
-        Entry(
+        ManagedFieldsEntry(
             manager=entry.get("manager") or "",
             operation=entry["operation"],
             api_version=entry.get("apiVersion") or "",
             time=entry.get("time") or "",
-            fields=fields.parsed(entry.get("fieldsV1") or {}),
+            fields=field_set.from_fields_v1(entry.get("fieldsV1") or {}),
             subresource=entry.get("subresource") or "",
             raw=entry,
         )
@@ -93,12 +93,12 @@ def read(listed: Iterable[Json]) -> tuple[Entry, ...]:
     )
 
 
-def judged(listed: Json) -> tuple[Entry, ...]:
+def checked(listed: Json) -> tuple[ManagedFieldsEntry, ...]:
     """The entries of a list that a user wrote, one for each identity; Invalid where it is no such list."""
     found = list(violations(listed))
     if found:
         raise Invalid(found)
-    known: dict[Identity, Entry] = {}
+    known: dict[Identity, ManagedFieldsEntry] = {}
     for entry in read(listed):
         before = known.get(entry.identity)
         both = entry.fields if before is None else before.fields | entry.fields
@@ -132,7 +132,7 @@ def _entry_violations(entry: Json) -> Iterator[Violation]:
     if time is not None and not (isinstance(time, str) and _TIME.fullmatch(time)):
         yield Violation("time", "Invalid value: must be a time as RFC 3339 writes it", "format")
     try:
-        fields.parsed({} if entry.get("fieldsV1") is None else entry["fieldsV1"])
+        field_set.from_fields_v1({} if entry.get("fieldsV1") is None else entry["fieldsV1"])
     except ValueError as error:
         yield Violation("fieldsV1", f"Invalid value: {error}", "format")
 
@@ -145,17 +145,17 @@ def manager_violations(name: str, path: str) -> Iterator[Violation]:
         yield Violation(path, "Invalid value: should only contain printable characters", "format")
 
 
-def written(entries: Iterable[Entry]) -> list[Json]:
+def encoded(entries: Iterable[ManagedFieldsEntry]) -> list[Json]:
     """The list for a document: no empty entries, not too many of them, in order."""
     kept = sorted((entry for entry in entries if entry.fields), key=_place)
     return [entry.json() for entry in _capped(kept)]
 
 
-def _place(entry: Entry) -> tuple[str, str, str, str, str]:
+def _place(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
     return entry.operation, entry.time, entry.manager, entry.api_version, entry.subresource
 
 
-def _capped(entries: Sequence[Entry]) -> Sequence[Entry]:
+def _capped(entries: Sequence[ManagedFieldsEntry]) -> Sequence[ManagedFieldsEntry]:
     """As many updaters as are told apart: the oldest become one for each version and subresource."""
     updaters = [entry for entry in entries if entry.operation == UPDATE]
     n_over = len(updaters) - N_UPDATERS_MAX

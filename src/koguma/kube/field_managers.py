@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import entries, typed
-from koguma.kube.entries import UPDATE, Entry
-from koguma.kube.fields import EMPTY, FieldSet
-from koguma.kube.shape import Shape
-from koguma.kube.typed import NO_CHANGES, Changes
+from koguma.kube import managed_fields, typed
+from koguma.kube.field_set import EMPTY, FieldSet
+from koguma.kube.managed_fields import UPDATE, ManagedFieldsEntry
+from koguma.kube.merge_schema import MergeSchema
+from koguma.kube.typed import NO_DIFFERENCE, Comparison
 from koguma.model.errors import Invalid
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -40,7 +40,7 @@ _UNTRACKED_META: Final = frozenset(
 )
 
 
-class Writer(msgspec.Struct, frozen=True):
+class FieldManager(msgspec.Struct, frozen=True):
     """Who writes, in which version, when (RFC 3339), and through which part of the object."""
 
     manager: str
@@ -48,21 +48,23 @@ class Writer(msgspec.Struct, frozen=True):
     now: str
     subresource: str = ""
 
-    def entry(self, operation: str, owned: FieldSet) -> Entry:
+    def entry(self, operation: str, owned: FieldSet) -> ManagedFieldsEntry:
         """The writer's entry, written now."""
-        return Entry(self.manager, operation, self.api_version, self.now, owned, self.subresource)
+        return ManagedFieldsEntry(
+            self.manager, operation, self.api_version, self.now, owned, self.subresource
+        )
 
 
 def check_manager(name: str, *, is_required: bool = False) -> None:
     """Refuse a `fieldManager` that cannot be one; an apply needs one."""
-    found = list(entries.manager_violations(name, "fieldManager"))
+    found = list(managed_fields.manager_violations(name, "fieldManager"))
     if is_required and not name:
         found.append(Violation("fieldManager", "Required value: is required for apply patch", "required"))
     if found:
         raise Invalid(found)
 
 
-def updated(live: Json | None, new: Json, writer: Writer, shape: Shape) -> list[Json]:
+def updated(live: Json | None, new: Json, writer: FieldManager, shape: MergeSchema) -> list[Json]:
     """The managedFields of `new` after any write that is no apply; `live` is None where it creates.
 
     A document that is not tracked stays so, and `[{}]` or `[]` in place of the list ends the tracking.
@@ -71,11 +73,11 @@ def updated(live: Json | None, new: Json, writer: Writer, shape: Shape) -> list[
     before, old = _before(live, new, writer), tracked(live or {}, writer.subresource)
     if not before and not _is_blank(old):
         return []
-    changes = typed.compared(old, tracked(new, writer.subresource), shape)
-    if changes is NO_CHANGES:
+    changes = typed.comparison(old, tracked(new, writer.subresource), shape)
+    if changes is NO_DIFFERENCE:
         return before
-    owners = in_version(entries.read(before), live, writer, shape)
-    return entries.written(_with_writer(owners, changes, writer))
+    owners = in_version(managed_fields.read(before), live, writer, shape)
+    return managed_fields.encoded(_with_writer(owners, changes, writer))
 
 
 def _is_blank(value: Json) -> bool:
@@ -85,7 +87,7 @@ def _is_blank(value: Json) -> bool:
     return isinstance(value, list) and not value
 
 
-def _before(live: Json | None, new: Json, writer: Writer) -> list[Json]:
+def _before(live: Json | None, new: Json, writer: FieldManager) -> list[Json]:
     """The list to which a write adds: the stored one, or what the writer says instead.
 
     An empty list says nothing, so that nobody who has never heard of owners takes them away; `[{}]` does.
@@ -93,10 +95,12 @@ def _before(live: Json | None, new: Json, writer: Writer) -> list[Json]:
     said, stored = listed(new), listed(live) or []
     if live is None or writer.subresource or said in (None, [], stored):
         return list(stored)
-    return [] if said == [{}] else entries.written(entries.judged(said))
+    return [] if said == [{}] else managed_fields.encoded(managed_fields.checked(said))
 
 
-def _with_writer(owners: Sequence[Entry], changes: Changes, writer: Writer) -> list[Entry]:
+def _with_writer(
+    owners: Sequence[ManagedFieldsEntry], changes: Comparison, writer: FieldManager
+) -> list[ManagedFieldsEntry]:
     left, mine = without(owners, changes), writer.entry(UPDATE, changes.written)
     if not mine.fields:
         return left
@@ -112,13 +116,15 @@ def listed(document: Json | None) -> list[Json] | None:
     return found
 
 
-def without(owners: Iterable[Entry], changes: Changes) -> list[Entry]:
+def without(owners: Iterable[ManagedFieldsEntry], changes: Comparison) -> list[ManagedFieldsEntry]:
     """The entries less what a write has set and removed."""
     taken = changes.written
     return [entry.holding(entry.fields - taken - changes.removed) for entry in owners]
 
 
-def in_version(owners: Sequence[Entry], live: Json | None, writer: Writer, shape: Shape) -> Sequence[Entry]:
+def in_version(
+    owners: Sequence[ManagedFieldsEntry], live: Json | None, writer: FieldManager, shape: MergeSchema
+) -> Sequence[ManagedFieldsEntry]:
     """The entries as they can be read in the writer's version.
 
     Places of another version mean the same where the document has them; the others cannot be followed through
@@ -126,7 +132,7 @@ def in_version(owners: Sequence[Entry], live: Json | None, writer: Writer, shape
     """
     if all(entry.api_version == writer.api_version for entry in owners):
         return owners
-    present = typed.fields_of(live, shape, containers=True) if live else EMPTY
+    present = typed.field_set_of(live, shape, containers=True) if live else EMPTY
     return [
         entry
         if entry.api_version == writer.api_version or (both := entry.fields & present) == entry.fields
@@ -145,7 +151,7 @@ def tracked(document: Json, subresource: str = "") -> dict[str, Json]:
     return part
 
 
-def document(base: Json, part: Json, owners: Iterable[Entry], subresource: str = "") -> Json:
+def document(base: Json, part: Json, owners: Iterable[ManagedFieldsEntry], subresource: str = "") -> Json:
     """A document of what has no owner in `base`, the part that has, and the list of who owns what."""
     if subresource == STATUS:
         found = {name: value for name, value in base.items() if name != STATUS} | part
@@ -154,7 +160,7 @@ def document(base: Json, part: Json, owners: Iterable[Entry], subresource: str =
         found = {name: value for name, value in base.items() if name in _UNTRACKED} | part
         kept = {name: value for name, value in (base.get(_META) or {}).items() if name in _UNTRACKED_META}
         meta = kept | part.get(_META, {})
-    meta[_LIST] = entries.written(owners)
+    meta[_LIST] = managed_fields.encoded(owners)
     if not meta[_LIST]:
         del meta[_LIST]
     found[_META] = meta

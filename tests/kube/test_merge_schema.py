@@ -3,7 +3,7 @@
 import pytest
 
 from koguma.kube import typed
-from koguma.kube.shape import Form, Shape, shape_of
+from koguma.kube.merge_schema import MergeSchema, MergeStrategy, merge_schema_of
 from tests.kube.ownership import SHAPE, config, places
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -11,41 +11,41 @@ LIST = {"type": "array", "items": OBJECT}
 LIST_MAP = {**LIST, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}
 
 
-def form(schema) -> Form:
+def form(schema) -> MergeStrategy:
     definitions = {"#/one": OBJECT, "#/list": LIST, "#/whole": {**OBJECT, "x-kubernetes-map-type": "atomic"}}
-    return shape_of({"properties": {"spec": schema}}, definitions.__getitem__).child("f:spec").form
+    return merge_schema_of({"properties": {"spec": schema}}, definitions.__getitem__).child("f:spec").form
 
 
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ({"type": "string"}, Form.SCALAR),
-        ({"type": ["integer", "null"]}, Form.SCALAR),
-        ({"x-kubernetes-int-or-string": True}, Form.SCALAR),
-        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, Form.SCALAR),
-        (OBJECT, Form.STRUCT),
-        ({"properties": {"a": {}}}, Form.STRUCT),
-        ({"$ref": "#/one"}, Form.STRUCT),
-        ({"allOf": [{"$ref": "#/one"}], "default": {}}, Form.STRUCT),
-        ({"anyOf": [{"$ref": "#/one"}, {"type": "null"}]}, Form.STRUCT),
-        ({**OBJECT, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, Form.STRUCT),
-        ({"type": "object", "additionalProperties": {"type": "string"}}, Form.MAP),
-        ({"type": "object"}, Form.MAP),
-        ({"type": "object", "additionalProperties": True}, Form.MAP),
-        ({"x-kubernetes-preserve-unknown-fields": True}, Form.MAP),
-        ({"anyOf": [OBJECT, LIST]}, Form.MAP),
-        ({}, Form.MAP),
-        ({**OBJECT, "x-kubernetes-map-type": "atomic"}, Form.ATOMIC),
-        ({"$ref": "#/one", "x-kubernetes-map-type": "atomic"}, Form.ATOMIC),
-        ({"$ref": "#/whole"}, Form.ATOMIC),
-        ({"$ref": "#/whole", "x-kubernetes-map-type": "granular"}, Form.STRUCT),
-        ({"type": "object", "x-kubernetes-map-type": "granular"}, Form.MAP),
-        (LIST, Form.ATOMIC),
-        ({**LIST, "x-kubernetes-list-type": "atomic"}, Form.ATOMIC),
-        ({**LIST, "x-kubernetes-list-type": "set"}, Form.SET),
-        ({"$ref": "#/list", "x-kubernetes-list-type": "set"}, Form.SET),
-        (LIST_MAP, Form.KEYED),
-        ({"anyOf": [LIST_MAP, {"type": "null"}]}, Form.KEYED),
+        ({"type": "string"}, MergeStrategy.SCALAR),
+        ({"type": ["integer", "null"]}, MergeStrategy.SCALAR),
+        ({"x-kubernetes-int-or-string": True}, MergeStrategy.SCALAR),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, MergeStrategy.SCALAR),
+        (OBJECT, MergeStrategy.STRUCT),
+        ({"properties": {"a": {}}}, MergeStrategy.STRUCT),
+        ({"$ref": "#/one"}, MergeStrategy.STRUCT),
+        ({"allOf": [{"$ref": "#/one"}], "default": {}}, MergeStrategy.STRUCT),
+        ({"anyOf": [{"$ref": "#/one"}, {"type": "null"}]}, MergeStrategy.STRUCT),
+        ({**OBJECT, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, MergeStrategy.STRUCT),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, MergeStrategy.MAP),
+        ({"type": "object"}, MergeStrategy.MAP),
+        ({"type": "object", "additionalProperties": True}, MergeStrategy.MAP),
+        ({"x-kubernetes-preserve-unknown-fields": True}, MergeStrategy.MAP),
+        ({"anyOf": [OBJECT, LIST]}, MergeStrategy.MAP),
+        ({}, MergeStrategy.MAP),
+        ({**OBJECT, "x-kubernetes-map-type": "atomic"}, MergeStrategy.ATOMIC),
+        ({"$ref": "#/one", "x-kubernetes-map-type": "atomic"}, MergeStrategy.ATOMIC),
+        ({"$ref": "#/whole"}, MergeStrategy.ATOMIC),
+        ({"$ref": "#/whole", "x-kubernetes-map-type": "granular"}, MergeStrategy.STRUCT),
+        ({"type": "object", "x-kubernetes-map-type": "granular"}, MergeStrategy.MAP),
+        (LIST, MergeStrategy.ATOMIC),
+        ({**LIST, "x-kubernetes-list-type": "atomic"}, MergeStrategy.ATOMIC),
+        ({**LIST, "x-kubernetes-list-type": "set"}, MergeStrategy.SET),
+        ({"$ref": "#/list", "x-kubernetes-list-type": "set"}, MergeStrategy.SET),
+        (LIST_MAP, MergeStrategy.LIST_MAP),
+        ({"anyOf": [LIST_MAP, {"type": "null"}]}, MergeStrategy.LIST_MAP),
     ],
     ids=str,
 )
@@ -55,9 +55,9 @@ def test_a_schema_says_how_its_values_merge(schema, expected):
 
 def test_a_schema_that_refers_to_itself_is_followed_as_far_as_a_value_goes():
     tree = {"type": "object", "properties": {"left": {"$ref": "#/tree"}, "size": {"type": "integer"}}}
-    shape = shape_of({"properties": {"spec": {"$ref": "#/tree"}}}, {"#/tree": tree}.__getitem__)
+    shape = merge_schema_of({"properties": {"spec": {"$ref": "#/tree"}}}, {"#/tree": tree}.__getitem__)
     value = {"spec": {"left": {"left": {"size": 1}}}}
-    assert places(typed.fields_of(value, shape).json()) == [".spec.left.left.size"]
+    assert places(typed.field_set_of(value, shape).json()) == [".spec.left.left.size"]
 
 
 def test_a_shape_is_made_once_for_each_place():
@@ -68,11 +68,11 @@ def test_a_shape_is_made_once_for_each_place():
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object"}, {"type": "string"}], ids=str)
 def test_without_a_schema_objects_are_taken_apart_and_lists_stay_whole(schema):
     value = {"spec": {"a": {"b": [1, {"c": 2}], "d": 3}}}
-    assert places(typed.fields_of(value, shape_of(schema)).json()) == [".spec.a.b", ".spec.a.d"]
+    assert places(typed.field_set_of(value, merge_schema_of(schema)).json()) == [".spec.a.b", ".spec.a.d"]
 
 
-@pytest.mark.parametrize("shape", [SHAPE, shape_of(None)], ids=["schema", "none"])
-def test_metadata_has_its_own_shape(shape: Shape):
+@pytest.mark.parametrize("shape", [SHAPE, merge_schema_of(None)], ids=["schema", "none"])
+def test_metadata_has_its_own_shape(shape: MergeSchema):
     owner = {"uid": "u", "kind": "Mesh", "name": "m"}
     metadata = {
         "labels": {"a": "1"},
@@ -80,7 +80,7 @@ def test_metadata_has_its_own_shape(shape: Shape):
         "finalizers": ["c"],
         "ownerReferences": [owner],
     }
-    assert places(typed.fields_of({"metadata": metadata}, shape).json()) == [
+    assert places(typed.field_set_of({"metadata": metadata}, shape).json()) == [
         ".metadata.annotations.b",
         '.metadata.finalizers[="c"]',
         ".metadata.labels.a",

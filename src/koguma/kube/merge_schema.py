@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
-from koguma.kube import fields
+from koguma.kube import field_set
 from koguma.model.schema import Json
 
 Resolve = Callable[[str], Json]
@@ -22,7 +22,7 @@ _INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 
 
-class Form(Enum):
+class MergeStrategy(Enum):
     """The ways in which a value is merged."""
 
     SCALAR = "scalar"
@@ -30,43 +30,43 @@ class Form(Enum):
     STRUCT = "struct"  # an object with fields that its schema names
     MAP = "map"  # an object with any keys
     SET = "set"  # a list of values, each once
-    KEYED = "keyed"  # a list of objects that some of their fields tell apart
+    LIST_MAP = "list-map"  # a list of objects, told apart by the fields of x-kubernetes-list-map-keys
 
 
-class Shape:
+class MergeSchema:
     """The form of a place, and the shapes of what lies below it."""
 
     def __init__(
         self,
-        form: Form,
+        form: MergeStrategy,
         schemas: Mapping[str, Json] | None = None,
         rest: Json = None,
         keys: Mapping[str, Json] | None = None,
         resolve: Resolve | None = None,
     ) -> None:
         self.form = form
-        self.is_object = form in (Form.STRUCT, Form.MAP)
-        self.is_list = form in (Form.SET, Form.KEYED)
+        self.is_object = form in (MergeStrategy.STRUCT, MergeStrategy.MAP)
+        self.is_list = form in (MergeStrategy.SET, MergeStrategy.LIST_MAP)
         self.keys = keys or {}  # of a list: names in order, each with what it is where an item leaves it out
         self._schemas = schemas or {}
         self._rest = rest
         self._resolve = resolve
-        self._made: dict[str, Shape] = {}
+        self._made: dict[str, MergeSchema] = {}
 
-    def child(self, element: str) -> "Shape":
+    def child(self, element: str) -> "MergeSchema":
         """The shape of what lies at an element below."""
         known = self._made.get(element)
         if known is not None:
             return known
         if element not in self._schemas:
             return self.rest
-        made = self._made[element] = _shape(self._schemas[element], self._resolve)
+        made = self._made[element] = _merge_schema(self._schemas[element], self._resolve)
         return made
 
     @cached_property
-    def rest(self) -> "Shape":
+    def rest(self) -> "MergeSchema":
         """The shape of items, and of fields that have no name in the schema."""
-        return OPEN if not self._rest else _shape(self._rest, self._resolve)
+        return UNTYPED if not self._rest else _merge_schema(self._rest, self._resolve)
 
     def declares(self, element: str) -> bool:
         """Whether the schema names this field."""
@@ -74,61 +74,61 @@ class Shape:
 
     def element(self, item: Json, index: int) -> str:
         """The element that names an item of such a list."""
-        if self.form is Form.SET:
-            return fields.of_value(item)
+        if self.form is MergeStrategy.SET:
+            return field_set.value_element(item)
         if isinstance(item, dict):
             found = {name: item.get(name, default) for name, default in self.keys.items()}
             named = {name: value for name, value in found.items() if value is not None}
             if named:
-                return fields.of_keys(named)
+                return field_set.key_element(named)
         return f"i:{index}"
 
-    def with_metadata(self) -> "Shape":
+    def with_metadata(self) -> "MergeSchema":
         """The same at the root of a document, whose metadata has a shape of its own."""
-        found = Shape(Form.STRUCT, self._schemas, self._rest, resolve=self._resolve)
+        found = MergeSchema(MergeStrategy.STRUCT, self._schemas, self._rest, resolve=self._resolve)
         found._made["f:metadata"] = _METADATA
         return found
 
 
-def shape_of(schema: Json, resolve: Resolve | None = None) -> Shape:
+def merge_schema_of(schema: Json, resolve: Resolve | None = None) -> MergeSchema:
     """The shape of documents with this schema; an empty one or None describes nothing."""
-    return _shape(schema or {}, resolve).with_metadata()
+    return _merge_schema(schema or {}, resolve).with_metadata()
 
 
-def _shape(schema: Json, resolve: Resolve | None) -> Shape:
+def _merge_schema(schema: Json, resolve: Resolve | None) -> MergeSchema:
     plain = _plain(schema, resolve)
     match _type(plain):
         case "array":
-            return _list_shape(plain, resolve)
+            return _list_schema(plain, resolve)
         case "object":
-            return _object_shape(plain, resolve)
+            return _object_schema(plain, resolve)
         case "scalar":
             return SCALAR
         case _:
-            return OPEN
+            return UNTYPED
 
 
-def _object_shape(schema: Json, resolve: Resolve | None) -> Shape:
+def _object_schema(schema: Json, resolve: Resolve | None) -> MergeSchema:
     if any(schema.get(word) == "atomic" for word in _WHOLE):
         return ATOMIC
     others = schema.get("additionalProperties")
     rest = others if isinstance(others, dict) else None
     named = {f"f:{name}": field for name, field in schema.get("properties", {}).items()}
-    return Shape(Form.STRUCT if named else Form.MAP, named, rest, resolve=resolve)
+    return MergeSchema(MergeStrategy.STRUCT if named else MergeStrategy.MAP, named, rest, resolve=resolve)
 
 
-def _list_shape(schema: Json, resolve: Resolve | None) -> Shape:
+def _list_schema(schema: Json, resolve: Resolve | None) -> MergeSchema:
     items = schema.get("items") or {}
     match schema.get(_LIST_TYPE):
         case "set":
-            return Shape(
-                Form.SET, rest={"type": "string"}
+            return MergeSchema(
+                MergeStrategy.SET, rest={"type": "string"}
             )  # an item of a set is what it is, or is another one
         case "map":
             properties = _plain(items, resolve).get("properties", {})
             names = sorted(schema.get(_LIST_KEYS, ()))
             keys = {name: _plain(properties.get(name, {}), resolve).get("default") for name in names}
-            return Shape(Form.KEYED, rest=items, keys=keys, resolve=resolve)
+            return MergeSchema(MergeStrategy.LIST_MAP, rest=items, keys=keys, resolve=resolve)
         case _:
             return ATOMIC
 
@@ -169,12 +169,14 @@ def _choice(choices: list[Json], resolve: Resolve | None) -> Json:
     return {}
 
 
-SCALAR: Final = Shape(Form.SCALAR)
-ATOMIC: Final = Shape(Form.ATOMIC)
-OPEN: Final = Shape(Form.MAP)  # nothing is known: objects apart, lists whole, all the way down
+SCALAR: Final = MergeSchema(MergeStrategy.SCALAR)
+ATOMIC: Final = MergeSchema(MergeStrategy.ATOMIC)
+UNTYPED: Final = MergeSchema(
+    MergeStrategy.MAP
+)  # nothing is known: objects apart, lists whole, all the way down
 
 _TEXTS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
-_METADATA: Final = _shape(
+_METADATA: Final = _merge_schema(
     {
         "type": "object",
         "properties": {

@@ -14,7 +14,7 @@ from koguma.model.kind import Kind
 from koguma.model.resource import Key, Resource
 
 
-class Spot(NamedTuple):
+class NamespacedName(NamedTuple):
     """A namespace (empty for what lives in none at all) and a name."""
 
     namespace: str
@@ -31,15 +31,15 @@ def is_namespaced(kind: Kind) -> bool:
     return kind.namespaced or (kind.is_mesh_scoped and not is_native(kind))
 
 
-def spot(resource: Resource, kind: Kind, control_plane: ControlPlaneInfo) -> Spot:
+def namespaced_name(resource: Resource, kind: Kind, control_plane: ControlPlaneInfo) -> NamespacedName:
     """Where an object appears."""
     if is_native(kind):
-        return Spot(resource.namespace, resource.name)
+        return NamespacedName(resource.namespace, resource.name)
     if not is_namespaced(kind):
-        return Spot("", resource.core_name)
+        return NamespacedName("", resource.core_name)
     if is_foreign(resource, control_plane):
-        return Spot(control_plane.system_namespace, resource.core_name)
-    return Spot(resource.namespace or forms.reserved_namespace(resource.mesh), resource.name)
+        return NamespacedName(control_plane.system_namespace, resource.core_name)
+    return NamespacedName(resource.namespace or forms.reserved_namespace(resource.mesh), resource.name)
 
 
 def is_foreign(resource: Resource, control_plane: ControlPlaneInfo) -> bool:
@@ -58,38 +58,38 @@ def mesh_of(namespace: str) -> str | None:
     return namespace.removeprefix(forms.NO_NAMESPACE_PREFIX)
 
 
-class Search(NamedTuple):
+class LookupKeys(NamedTuple):
     """Where an object of a spot may be: under one of these keys, or by a core name in one of these meshes."""
 
     keys: tuple[Key, ...]
     names: tuple[tuple[str, str], ...]  # mesh, core name
 
 
-def search(
-    kind: Kind, wanted: Spot, zone: str, meshes: Iterable[str], control_plane: ControlPlaneInfo
-) -> Search:
+def lookup_keys(
+    kind: Kind, wanted: NamespacedName, zone: str, meshes: Iterable[str], control_plane: ControlPlaneInfo
+) -> LookupKeys:
     """Where to look; what is found has to be shown at this very spot. `zone`: of what is written here."""
     if is_native(kind):
-        return Search((Key(kind.stored_as, "", "", wanted.namespace, wanted.name),), ())
+        return LookupKeys((Key(kind.stored_as, "", "", wanted.namespace, wanted.name),), ())
     if not is_namespaced(kind):
-        return Search((), (("", wanted.name),))
+        return LookupKeys((), (("", wanted.name),))
     reserved = mesh_of(wanted.namespace)
     if reserved is not None:
-        return Search((), ((reserved if kind.is_mesh_scoped else "", wanted.name),))
+        return LookupKeys((), ((reserved if kind.is_mesh_scoped else "", wanted.name),))
     there = tuple(meshes) if kind.is_mesh_scoped else ("",)
     keys = tuple(Key(kind.stored_as, mesh, zone, wanted.namespace, wanted.name) for mesh in there)
     is_system = wanted.namespace == control_plane.system_namespace
-    return Search(keys, tuple((mesh, wanted.name) for mesh in there) if is_system else ())
+    return LookupKeys(keys, tuple((mesh, wanted.name) for mesh in there) if is_system else ())
 
 
 def sorted_by_spot(
     resources: Iterable[Resource], kind: Kind, control_plane: ControlPlaneInfo
-) -> Iterator[tuple[Spot, Resource]]:
+) -> Iterator[tuple[NamespacedName, Resource]]:
     """Objects in the order of their namespaces and names."""
-    placed = [(spot(resource, kind, control_plane), resource) for resource in resources]
+    placed = [(namespaced_name(resource, kind, control_plane), resource) for resource in resources]
     placed.sort(key=_spot)
     return iter(placed)
 
 
-def _spot(pair: tuple[Spot, Resource]) -> Spot:
+def _spot(pair: tuple[NamespacedName, Resource]) -> NamespacedName:
     return pair[0]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from koguma.kube.registry import Endpoint
+from koguma.kube.registry import KubeEndpoint
 from koguma.kube.selectors import FieldSelector
 from koguma.model.schema import Json
 
@@ -28,7 +28,7 @@ _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 NAMES: Final = ("metadata.name", "metadata.namespace")
 
 
-def fields(endpoint: Endpoint) -> tuple[str, ...]:
+def fields(endpoint: KubeEndpoint) -> tuple[str, ...]:
     """The paths that a field selector may name at an endpoint."""
     return (*NAMES, *_FIELDS.get((endpoint.api_version, endpoint.kind_name), ()))
 

@@ -111,7 +111,7 @@ EMPTY: Final = FieldSet()
 LEAF: Final = FieldSet(here=True)
 
 
-def parsed(fields: Json) -> FieldSet:
+def from_fields_v1(fields: Json) -> FieldSet:
     """The set that FieldsV1 stands for; ValueError where it is none."""
     if not isinstance(fields, dict):
         raise ValueError(f"must be an object, not {fields!r}")  # noqa: TRY004 - it is data that is wrong
@@ -121,7 +121,7 @@ def parsed(fields: Json) -> FieldSet:
             here = True
             continue
         name = element if element.startswith("f:") else canonical(element)
-        node = LEAF if below == {} else parsed(below)
+        node = LEAF if below == {} else from_fields_v1(below)
         under[name] = under[name] | node if name in under else node
     return FieldSet(here, under)
 
@@ -140,26 +140,26 @@ def _canonical(element: str) -> str:
     except msgspec.DecodeError as error:
         raise ValueError(f"{element!r} is not an element of a path") from error
     if sort == "v:":
-        return of_value(value)
+        return value_element(value)
     if sort == "k:" and isinstance(value, dict) and value:
-        return of_keys(value)
+        return key_element(value)
     raise ValueError(f"{element!r} is not an element of a path")
 
 
 _short: Final = lru_cache(maxsize=1024)(_canonical)
 
 
-def of_value(value: Json) -> str:
+def value_element(value: Json) -> str:
     """The element of an item of a set."""
     return "v:" + _encode(value).decode()
 
 
-def of_keys(keys: Mapping[str, Json]) -> str:
+def key_element(keys: Mapping[str, Json]) -> str:
     """The element of an item that these keys name."""
     return "k:" + _encode(keys).decode()
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """A path for people: `.spec.ports[name="http"].port`."""
     return "".join(_shown(element) for element in path)
 

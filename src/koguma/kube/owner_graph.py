@@ -16,28 +16,28 @@ FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 
 
-class Remove(msgspec.Struct, frozen=True):
+class DeleteObject(msgspec.Struct, frozen=True):
     """Delete this object: nobody who owns it is left, or its owner goes `in_foreground`, and so should it."""
 
     resource: Resource
     in_foreground: bool = False
 
 
-class Release(msgspec.Struct, frozen=True):
+class RemoveFinalizer(msgspec.Struct, frozen=True):
     """Take a finalizer of the collector's from an object: what it stood for is done."""
 
     resource: Resource
     finalizer: str
 
 
-class Disown(msgspec.Struct, frozen=True):
+class RemoveOwnerReference(msgspec.Struct, frozen=True):
     """Take the references to an owner out of an object, which stays."""
 
     resource: Resource
     owner: str
 
 
-Step = Remove | Release | Disown
+CollectionStep = DeleteObject | RemoveFinalizer | RemoveOwnerReference
 
 
 def _namespace(resource: Resource) -> str:
@@ -48,7 +48,7 @@ def _nothing(_reference: Json) -> bool:
     return False
 
 
-class Owners:
+class OwnerGraph:
     """All objects by uid, and who belongs to whom; `due` says what has to be done for those that changed.
 
     `namespace_of` says where an object appears. `is_hidden` says of a reference whether an object may be
@@ -97,7 +97,7 @@ class Owners:
                 if not there:
                     del self._owned[owner]
 
-    def due(self) -> list[Step]:
+    def due(self) -> list[CollectionStep]:
         """What is to be done now, in a fixed order; each suspect is looked at once."""
         looked, self._suspects = sorted(self._suspects), set()
         found = (self._live.get(uid) for uid in looked)
@@ -107,22 +107,22 @@ class Owners:
         """Look at this object again: what was to be done could not be."""
         self._suspects.add(resource.uid)
 
-    def _steps(self, resource: Resource) -> Iterator[Step]:
+    def _steps(self, resource: Resource) -> Iterator[CollectionStep]:
         meta = resource.meta
         if not meta.deletion_timestamp:
             if meta.owner_references and not any(self._is_owner(o, resource) for o in meta.owner_references):
-                yield Remove(resource)
+                yield DeleteObject(resource)
             return
         dependents = [self._live[uid] for uid in sorted(self._owned.get(resource.uid, ()))]
         if ORPHAN in meta.finalizers:
-            yield from (Disown(each, resource.uid) for each in dependents)
+            yield from (RemoveOwnerReference(each, resource.uid) for each in dependents)
             if not dependents:
-                yield Release(resource, ORPHAN)
+                yield RemoveFinalizer(resource, ORPHAN)
         elif FOREGROUND in meta.finalizers:
             living = (each for each in dependents if not each.meta.deletion_timestamp)
-            yield from (Remove(each, in_foreground=each.uid in self._owned) for each in living)
+            yield from (DeleteObject(each, in_foreground=each.uid in self._owned) for each in living)
             if not any(_blocks(each, resource.uid) for each in dependents):
-                yield Release(resource, FOREGROUND)
+                yield RemoveFinalizer(resource, FOREGROUND)
 
     def _is_owner(self, reference: Json, resource: Resource) -> bool:
         """Whether a reference leads to an object that can own: one that is there, not of another namespace.
