@@ -74,6 +74,9 @@ class DefaultPolicy(msgspec.Struct, frozen=True):
     prefix: str
     spec: Json
 
+    def __hash__(self) -> int:
+        return hash(self.prefix)  # a spec has no hash, and kinds are keys of caches
+
 
 class Policy(msgspec.Struct, frozen=True):
     """What a policy is made of: which lists it has, when it acts, and what it does to an Envoy."""
