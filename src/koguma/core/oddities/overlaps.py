@@ -44,8 +44,8 @@ class _Contribution(NamedTuple):
             return {}
 
 
-class _Place(NamedTuple):
-    """A part of what proxies do, in words, and who sets something there, in the order of phases."""
+class _Scope(NamedTuple):
+    """A part of the proxies' traffic, in words, and who sets something there, in the order of phases."""
 
     words: str
     hook: str
@@ -82,17 +82,17 @@ def in_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
         return ()
     places: dict[_Overlap, dict[str, None]] = {}
     known: dict[Hashable, tuple[_Overlap, ...]] = {}
-    for place in _places(db, mesh):
-        if any(each.kind in extensions for each in place.contributions):
-            if place.same not in known:
-                known[place.same] = tuple(_overlaps(db, place, extensions))
-            for overlap in known[place.same]:
-                places.setdefault(overlap, {})[place.words] = None
+    for scope in _scopes(db, mesh):
+        if any(each.kind in extensions for each in scope.contributions):
+            if scope.same not in known:
+                known[scope.same] = tuple(_overlaps(db, scope, extensions))
+            for overlap in known[scope.same]:
+                places.setdefault(overlap, {})[scope.words] = None
     return tuple(_problem(db, overlap, list(words)) for overlap, words in places.items())
 
 
-def _overlaps(db: Db, place: _Place, extensions: frozenset[str]) -> Iterator[_Overlap]:
-    for winner, loser in _pairs(db, place, extensions):
+def _overlaps(db: Db, scope: _Scope, extensions: frozenset[str]) -> Iterator[_Overlap]:
+    for winner, loser in _pairs(db, scope, extensions):
         for field, winning, losing in _differences(winner.made(winner.rules), loser.made(loser.rules)):
             yield _Overlap(
                 field, _setters(winner, field), _setters(loser, field), _shown(winning), _shown(losing)
@@ -106,10 +106,10 @@ def _phase(db: Db, kind: str) -> Phase:
 
 
 def _pairs(
-    db: Db, place: _Place, extensions: frozenset[str]
+    db: Db, scope: _Scope, extensions: frozenset[str]
 ) -> Iterator[tuple[_Contribution, _Contribution]]:
     """Who replaces whom without being meant to."""
-    for earlier, later in combinations(place.contributions, 2):
+    for earlier, later in combinations(scope.contributions, 2):
         if {earlier.kind, later.kind} & extensions and not _phase(db, later.kind).overrides:
             yield later, earlier
 
@@ -170,7 +170,7 @@ def _shown(value: Json) -> str:
     return text if len(text) <= _VALUE_LETTERS_MAX else f"{text[:_VALUE_LETTERS_MAX]}..."
 
 
-def _places(db: Db, mesh: str) -> Iterator[_Place]:
+def _scopes(db: Db, mesh: str) -> Iterator[_Scope]:
     """All that policies can act on; what proxies of one class have in common comes once."""
     classes: dict[ProxyClass, None] = {}
     for proxy in match.proxies(db, mesh):
@@ -181,29 +181,29 @@ def _places(db: Db, mesh: str) -> Iterator[_Place]:
     for each in classes:
         yield from _calls(db, each)
         where = Where("", each.mesh, each.zone)
-        yield _place(db, "the proxies themselves", "whole", rules.whole_proxy(db, each), where)
+        yield _scope(db, "the proxies themselves", "whole", rules.whole_proxy(db, each), where)
 
 
-def _calls(db: Db, of: ProxyClass) -> Iterator[_Place]:
+def _calls(db: Db, of: ProxyClass) -> Iterator[_Scope]:
     whole = overlays.on_outbounds(db, of)
     for port in rules.ports(db, of):
         name = encoding.kri(db, port.destination, port.section)
         where = Where(rules.protocol(db, port), of.mesh, of.zone, name)
-        yield _place(db, f"calls to {port.destination}", "outbound", (*port.entries, *whole), where)
+        yield _scope(db, f"calls to {port.destination}", "outbound", (*port.entries, *whole), where)
         for route, entries in port.routes:
-            yield _place(db, f"calls through {route.key}", "outbound", (*entries, *whole), where)
+            yield _scope(db, f"calls through {route.key}", "outbound", (*entries, *whole), where)
 
 
-def _place(db: Db, words: str, hook: str, entries: ByKind, where: Where) -> _Place:
+def _scope(db: Db, words: str, hook: str, entries: ByKind, where: Where) -> _Scope:
     def contribution(kind: str, of: Rules) -> _Contribution:
         call = getattr(hooks.of(db, kind), hook)
         return _Contribution(kind, of, lambda some: call(overlays.conf(db, kind, some, where.mesh), where))
 
     acting = [each for each in hooks.in_order(db, entries) if getattr(hooks.of(db, each[0]), hook)]
-    return _Place(words, hook, where.protocol, tuple(contribution(kind, of) for kind, of in acting))
+    return _Scope(words, hook, where.protocol, tuple(contribution(kind, of) for kind, of in acting))
 
 
-def _inbounds(db: Db, proxy: Key) -> Iterator[_Place]:
+def _inbounds(db: Db, proxy: Key) -> Iterator[_Scope]:
     known, seen = world.proxy(db, proxy), match.traits(db, proxy)
     if known is None or seen is None:
         return
@@ -212,7 +212,7 @@ def _inbounds(db: Db, proxy: Key) -> Iterator[_Place]:
         listed = (*inbound.of(db, seen, each.section), *overlays.on_inbounds(db, seen))
         acting = [of for of in hooks.in_order(db, listed) if hooks.of(db, of[0]).inbound]
         contributions = tuple(_arriving(db, kind, of, where) for kind, of in acting)
-        yield _Place(f"calls that arrive at {proxy}", "inbound", where.protocol, contributions)
+        yield _Scope(f"calls that arrive at {proxy}", "inbound", where.protocol, contributions)
 
 
 def _arriving(db: Db, kind: str, of: Rules, where: Where) -> _Contribution:
