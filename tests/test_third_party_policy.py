@@ -26,8 +26,11 @@ from koguma.model.errors import Invalid
 from koguma.model.kind import Kinds
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
+from tests import build
 from tests.core import port_confs
 from tests.error_lines import ERRORS
+from tests.live_mesh import LiveMesh
+from tests.waiting import until
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "third_party_policy"
 KOGUMA = str(Path(sys.executable).with_name("koguma"))
@@ -110,6 +113,9 @@ def test_the_example_has_a_reference_page(note):
         "Who answers for the service.",
     ):
         assert words in page
+
+
+BACKEND_SPEC = {"ports": [{"port": 80, "appProtocol": "http"}]}
 
 
 def note_of(name, ref, **conf):
@@ -291,14 +297,14 @@ class Running:
     """`koguma cp run` in a process of its own that finds packages in these folders."""
 
     def __init__(self, data, *folders):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
         command = [KOGUMA, "cp", "run", "--data-dir", str(data), "--api-port", "0", "--api-tls-port", "0"]
         log = Path(data).with_suffix(".log")
         ERRORS.follow(log)
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [*command, "--log-level", "error", "--localhost-is-admin"],
-                env=environment,
+                env=self._environment,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -326,15 +332,25 @@ class Running:
 
     def koguma(self, *words):
         command = [KOGUMA, *words, "--address", self.address]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        ended = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        return ended.stdout
 
 
 @pytest.fixture
-def site(tmp_path):
-    """Packages: the example as its pyproject says, one that breaks in its hooks, two that cannot be taken."""
+def example_site(tmp_path):
+    """The example, installed as its pyproject says."""
     folder = tmp_path / "site"
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     install(folder, project["name"], project["entry-points"]["koguma.policies"])
+    return folder
+
+
+@pytest.fixture
+def site(example_site):
+    """Packages: the example, one that breaks in its hooks, two that cannot be taken."""
+    folder = example_site
     (folder / "shaky.py").write_text(f"{SMALL}\nPOLICIES = [kind(validate=fail)]\n")
     install(folder, "shaky", {"shaky": "shaky:POLICIES"})
     (folder / "again.py").write_text(f"{SMALL}\nPOLICIES = [kind(name='MeshTimeout')]\n")
@@ -415,3 +431,48 @@ def test_objects_outlive_the_package_that_brought_their_kind(site, tmp_path):
         assert plane("GET", "/meshes/default/meshtimeouts")[0] == 200
     with Running(data, site, EXAMPLE) as plane:
         assert plane("GET", NOTE_URL)[1]["spec"] == NOTE["spec"]
+
+
+@pytest.mark.slow
+def test_the_example_acts_on_calls_between_real_envoys(example_site, tmp_path):
+    mesh = LiveMesh(tmp_path / "mesh")
+    mesh.environment["PYTHONPATH"] = os.pathsep.join((str(example_site), str(EXAMPLE)))
+    with mesh:
+        mesh.apply(build.allow_all("everybody"))
+        mesh.sidecar("backend-1", service="backend")
+        web = mesh.sidecar("web-1", service="web", outbounds=["backend"])
+        until(lambda: web.call("backend").status == 200)
+        assert "x-service-owner" not in web.call("backend").headers
+
+        mesh.apply(note_of("all", {"kind": "Mesh"}, owner="100% platform"))
+        until(lambda: web.call("backend").headers.get("x-service-owner") == "100% platform")
+        backend = {"kind": "MeshService", "name": "backend"}
+        mesh.apply(note_of("backend", backend, owner="team-backend", patience="500ms"))
+        until(lambda: web.call("backend").headers.get("x-service-owner") == "team-backend")
+        until(lambda: web.call("backend", path="/sleep/2").status == 504)
+
+        mesh.delete("meshnotes", "backend")
+        until(lambda: web.call("backend").headers.get("x-service-owner") == "100% platform")
+        assert web.call("backend", path="/sleep/2").status == 200
+
+
+@pytest.mark.slow
+def test_a_field_that_the_example_and_a_built_in_policy_set_is_told_wherever_people_look(
+    example_site, tmp_path
+):
+    objects = [
+        {"type": "MeshService", "name": "backend", "mesh": "default", "spec": BACKEND_SPEC},
+        {"type": "Dataplane", "name": "web", "mesh": "default", "networking": {"address": "10.0.0.1"}},
+    ]
+    patient = note_of("patient", {"kind": "Mesh"}, patience="5s")
+    expected = 'MeshTimeout "mesh-timeout-all-default"'
+    with Running(tmp_path / "data", example_site, EXAMPLE) as plane:
+        assert plane("POST", "/_apply", objects)[0] == 200
+        tried = plane("POST", "/_apply?dryRun=All", [patient])[1]["results"][0]["warnings"]
+        (text,) = plane("POST", "/_apply", [patient])[1]["results"][0]["warnings"]
+        assert tried == [text]
+        assert text.endswith("(KG017)")
+        assert 'MeshNote "patient"' in text
+        assert expected in text
+        assert "KG017" in plane.koguma("lint", "--live")
+        assert "KG017" in plane.koguma("inspect", "dataplane", "web", "-m", "default")
