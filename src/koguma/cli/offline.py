@@ -117,7 +117,8 @@ def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> Load
         violations += (FileViolation(document, violation) for violation in own_violations)
         if not own_violations:
             warnings += (
-                FileWarning(resource.key, text) for text in admission.remarks(kind, resource.spec, context)
+                FileWarning(resource.key, text)
+                for text in admission.kind_warnings(kind, resource.spec, context)
             )
     return LoadedFiles(
         loading.load(kinds, control_plane, resources), read, tuple(violations), tuple(warnings)

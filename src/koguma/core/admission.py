@@ -1,7 +1,7 @@
-"""Admission: what an object must look like before it may be stored, and the labels that it gets.
+"""Admission: whether an object may be stored, and the labels that it gets.
 
-`admitted(draft, ...)` either gives the resource to store, with warnings, or raises Invalid with every
-violation at once: identity, labels, then the spec. It reads only its arguments.
+`admitted(draft, ...)` either gives the resource to store, with warnings, or raises Invalid with all
+violations at once: of the identity, the labels, then the spec. It reads only its arguments.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,11 +22,13 @@ from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, key, told_texts, under
 
 _COMPUTED_ONCE: Final = (labels.DISPLAY_NAME, labels.ORIGIN)
-_PROXYS_OWN: Final = frozenset({labels.REGISTERED_BY, labels.INSTANCE})  # on a Dataplane that a proxy brings
+_PROXYS_OWN: Final = frozenset(
+    {labels.REGISTERED_BY, labels.INSTANCE}
+)  # on a Dataplane that a proxy registers
 
 
 class FieldValidation(Enum):
-    """What happens to fields that do not exist: refused, stored with a warning, or stored in silence."""
+    """What happens to unknown fields: refused, stored with a warning, or just stored, as in Kubernetes."""
 
     STRICT = "Strict"
     WARN = "Warn"
@@ -34,12 +36,12 @@ class FieldValidation(Enum):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """An object that may be stored, and what its writer should hear."""
+    """An object that may be stored, and warnings for its writer."""
 
     resource: Resource
     warnings: tuple[str, ...] = ()
     replaces: int = 0  # the revision of what it replaces
-    ignored: tuple[Violation, ...] = ()  # fields that do not exist, and are stored all the same
+    ignored: tuple[Violation, ...] = ()  # unknown fields that are stored all the same
 
 
 def admitted(
@@ -49,80 +51,80 @@ def admitted(
     unknown_fields: FieldValidation = FieldValidation.STRICT,
     patch_checks: PatchChecks | None = None,
 ) -> Admitted:
-    """The resource that a draft makes, on top of what is stored under the same core name."""
+    """The resource to store for a draft; `stored` is what is stored under the same core name."""
     draft = _with_kept_labels(draft, stored)
-    wanted = identity.of(draft, control_plane)
+    identity_ = identity.of(draft, control_plane)
     violations = [
-        *_identity_violations(draft, wanted, control_plane),
-        *_label_violations(draft, wanted, control_plane),
+        *_identity_violations(draft, identity_, control_plane),
+        *_label_violations(draft, identity_, control_plane),
     ]
     context = ValidationContext(
         control_plane=control_plane,
-        name=wanted.key.name,
-        mesh=wanted.key.mesh,
-        namespace=wanted.key.namespace,
+        name=identity_.key.name,
+        mesh=identity_.key.mesh,
+        namespace=identity_.key.namespace,
         labels=draft.labels,
         stored=stored.spec if stored else None,
         patch_checks=patch_checks,
     )
-    found = [*draft.unknown, *_spec_violations(draft, context)]
+    spec_violations = [*draft.unknown, *_spec_violations(draft, context)]
     is_strict = unknown_fields is FieldValidation.STRICT
-    ignorable = [v for v in found if v.rule == UNKNOWN and not is_strict]
-    violations += [v for v in found if v.rule != UNKNOWN or is_strict]
+    ignorable = [v for v in spec_violations if v.rule == UNKNOWN and not is_strict]
+    violations += [v for v in spec_violations if v.rule != UNKNOWN or is_strict]
     if violations:
         raise Invalid(violations)
-    computed = computed_labels(draft, wanted, control_plane)
+    computed = computed_labels(draft, identity_, control_plane)
     if stored is not None:
-        # Only who writes it asks for another display name; a name that differs is told below as such.
-        named = {labels.DISPLAY_NAME: stored.labels.get(labels.DISPLAY_NAME, stored.name)}
-        asked = {**computed, **named, **_written_once(draft)}
-        _check_immutable(stored, wanted, asked, _labels_field(draft))
+        # A display name changes only where somebody writes it; `_check_immutable` reports a changed name.
+        display_name = {labels.DISPLAY_NAME: stored.labels.get(labels.DISPLAY_NAME, stored.name)}
+        requested_labels = {**computed, **display_name, **_written_once(draft)}
+        _check_immutable(stored, identity_, requested_labels, _labels_field(draft))
     warnings = (
         [f"{v.field}: {v.message}" for v in ignorable] if unknown_fields is FieldValidation.WARN else []
     )
     warnings += _warnings(draft, context)
-    warnings += _not_kept(draft, computed)
+    warnings += _overwritten(draft, computed)
     replaces = stored.revision if stored else 0
-    made = _resource(draft, wanted, computed, stored)
-    return Admitted(made, told_texts(warnings), replaces, tuple(ignorable))
+    resource = _resource(draft, identity_, computed, stored)
+    return Admitted(resource, told_texts(warnings), replaces, tuple(ignorable))
 
 
 def identity_of(draft: Draft, stored: Resource | None, control_plane: ControlPlaneInfo) -> Identity:
-    """Where a draft is to be stored, on top of what is stored under the same core name."""
+    """The identity of a draft; `stored` is what is stored under the same core name."""
     return identity.of(_with_kept_labels(draft, stored), control_plane)
 
 
 def is_stored(draft: Draft, stored: Resource, control_plane: ControlPlaneInfo) -> bool:
-    """Whether a draft says what is stored and nothing else; that was admitted when it was written."""
+    """Whether a draft equals what is stored; that was admitted when it was written."""
     kept = _with_kept_labels(draft, stored)
-    wanted = identity.of(kept, control_plane)
+    identity_ = identity.of(kept, control_plane)
     return (
-        (wanted.key, wanted.core_name) == (stored.key, stored.core_name)
+        (identity_.key, identity_.core_name) == (stored.key, stored.core_name)
         and not draft.unknown
         and draft.labels.items() <= stored.labels.items()
-        and not any(_origin_violations(kept, wanted, control_plane))
+        and not any(_origin_violations(kept, identity_, control_plane))
         and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
-        and computed_labels(kept, wanted, control_plane) == stored.labels
+        and computed_labels(kept, identity_, control_plane) == stored.labels
     )
 
 
 def is_restated(draft: Draft, stored: Resource, control_plane: ControlPlaneInfo) -> bool:
-    """Whether a Dataplane that a proxy brings says nothing else than one that an operator wrote.
+    """Whether a Dataplane that a proxy registers equals one that an operator wrote.
 
-    Labels that say who brought it, and which run of it, are the proxy's own; the operator may have more.
+    Labels that name the registering proxy and its run do not count; the operator's may have more labels.
     """
-    wanted = identity.of(_with_kept_labels(draft, stored), control_plane)
-    own = {name: value for name, value in draft.labels.items() if name not in _PROXYS_OWN}
+    identity_ = identity.of(_with_kept_labels(draft, stored), control_plane)
+    written_labels = {name: value for name, value in draft.labels.items() if name not in _PROXYS_OWN}
     return (
-        wanted.key == stored.key
+        identity_.key == stored.key
         and not draft.unknown
-        and own.items() <= stored.labels.items()
+        and written_labels.items() <= stored.labels.items()
         and is_same(draft.kind.filled(draft.spec, stored.spec), stored.spec)
     )
 
 
 def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:
-    """An update that does not mention where the object lives leaves it there."""
+    """The draft, with the stored zone and namespace labels where it has none: an update moves no object."""
     if stored is None:
         return draft
     kept = {name: stored.labels[name] for name in (labels.ZONE, labels.NAMESPACE) if name in stored.labels}
@@ -130,18 +132,18 @@ def _with_kept_labels(draft: Draft, stored: Resource | None) -> Draft:
 
 
 def _resource(
-    draft: Draft, wanted: Identity, computed: Mapping[str, str], stored: Resource | None
+    draft: Draft, identity_: Identity, computed: Mapping[str, str], stored: Resource | None
 ) -> Resource:
     annotations = draft.annotations
     if annotations is None:
         annotations = stored.annotations if stored else {}
     return Resource(
         kind=draft.kind.name,
-        mesh=wanted.key.mesh,
-        zone=wanted.key.zone,
-        namespace=wanted.key.namespace,
-        name=wanted.key.name,
-        core_name=stored.core_name if stored else wanted.core_name,
+        mesh=identity_.key.mesh,
+        zone=identity_.key.zone,
+        namespace=identity_.key.namespace,
+        name=identity_.key.name,
+        core_name=stored.core_name if stored else identity_.core_name,
         labels=computed,
         annotations=annotations,
         spec=draft.kind.filled(draft.spec, _spec_of_same_run(draft, stored)),
@@ -151,24 +153,24 @@ def _resource(
 
 
 def _spec_of_same_run(draft: Draft, stored: Resource | None) -> Json:
-    """What is stored already; nothing where another run of a proxy wrote it, since that knew of another."""
+    """The stored spec, from which fields are filled; None where another run of the proxy registered it."""
     if stored is None or draft.labels.get(labels.INSTANCE) != stored.labels.get(labels.INSTANCE):
         return None
     return stored.spec
 
 
 def _identity_violations(
-    draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo
+    draft: Draft, identity_: Identity, control_plane: ControlPlaneInfo
 ) -> Iterator[Violation]:
-    kind, name = draft.kind, wanted.key.name
+    kind, name = draft.kind, identity_.key.name
     field = "name" if draft.form is Form.PLAIN else "metadata.name"
-    found = list(names.identifier(draft.name, field))
-    yield from found
-    if not found:
-        yield from _length_violations(kind, name, wanted, control_plane, field)
-    if kind.is_mesh_scoped and not names.is_dns1035_label(wanted.key.mesh):
-        yield Violation("mesh", f'"{wanted.key.mesh}" cannot be a mesh: {names.DNS1035_MESSAGE}', "name")
-    namespace = wanted.key.namespace
+    name_violations = list(names.identifier(draft.name, field))
+    yield from name_violations
+    if not name_violations:
+        yield from _length_violations(kind, name, identity_, control_plane, field)
+    if kind.is_mesh_scoped and not names.is_dns1035_label(identity_.key.mesh):
+        yield Violation("mesh", f'"{identity_.key.mesh}" cannot be a mesh: {names.DNS1035_MESSAGE}', "name")
+    namespace = identity_.key.namespace
     at = key("labels", labels.NAMESPACE) if draft.form is Form.PLAIN else "metadata.namespace"
     if namespace and not names.is_dns_label(namespace):
         yield Violation(at, "must be an RFC 1123 label: at most 63 of a-z, 0-9 and '-'", "name")
@@ -183,9 +185,12 @@ def _identity_violations(
 
 
 def _length_violations(
-    kind: Kind, name: str, wanted: Identity, control_plane: ControlPlaneInfo, field: str
+    kind: Kind, name: str, identity_: Identity, control_plane: ControlPlaneInfo, field: str
 ) -> Iterator[Violation]:
-    if control_plane.federated and len(f"{control_plane.zone}.{wanted.core_name}") >= names.NAME_LENGTH_MAX:
+    if (
+        control_plane.federated
+        and len(f"{control_plane.zone}.{identity_.core_name}") >= names.NAME_LENGTH_MAX
+    ):
         yield Violation(field, "the length of the name must be shorter", "length")
     if not kind.dns_name:
         return
@@ -193,7 +198,7 @@ def _length_violations(
     if len(name) > names.LABEL_LENGTH_MAX:
         yield Violation(field, f"{verb} be longer than {names.LABEL_LENGTH_MAX} characters", "length")
     elif _is_kri_part(kind) and not names.is_dns1035_label(name):
-        # A mesh's and a zone's name stand in every KRI, whose rule is stricter than Kuma's own check.
+        # The names of meshes and zones are part of every KRI, whose rule is stricter than Kuma's own check.
         yield Violation(field, names.DNS1035_MESSAGE, "name")
 
 
@@ -201,8 +206,10 @@ def _is_kri_part(kind: Kind) -> bool:
     return kind.name in ("Mesh", "Zone")
 
 
-def _label_violations(draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo) -> Iterator[Violation]:
-    yield from _origin_violations(draft, wanted, control_plane)
+def _label_violations(
+    draft: Draft, identity_: Identity, control_plane: ControlPlaneInfo
+) -> Iterator[Violation]:
+    yield from _origin_violations(draft, identity_, control_plane)
     yield from labels.syntax(draft.labels, _labels_field(draft))
 
 
@@ -211,7 +218,7 @@ def _labels_field(draft: Draft) -> str:
 
 
 def _origin_violations(
-    draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo
+    draft: Draft, identity_: Identity, control_plane: ControlPlaneInfo
 ) -> Iterator[Violation]:
     written = draft.labels
     field = _labels_field(draft)
@@ -224,43 +231,43 @@ def _origin_violations(
     elif control_plane.federated and not draft.kind.inline and origin != "zone":
         yield Violation(at, "the origin label must be set to 'zone'", "origin")
     if not control_plane.is_global:
-        yield from _zone_label_violations(written, wanted, control_plane, field)
+        yield from _zone_label_violations(written, identity_, control_plane, field)
 
 
 def _zone_label_violations(
-    written: Mapping[str, str], wanted: Identity, control_plane: ControlPlaneInfo, field: str
+    written: Mapping[str, str], identity_: Identity, control_plane: ControlPlaneInfo, field: str
 ) -> Iterator[Violation]:
     zone, mesh = written.get(labels.ZONE), written.get(labels.MESH)
     if zone is not None and zone != control_plane.zone:
         yield Violation(
             key(field, labels.ZONE), f"{labels.ZONE} label should have {control_plane.zone} value", "zone"
         )
-    if mesh is not None and wanted.key.mesh and mesh != wanted.key.mesh:
+    if mesh is not None and identity_.key.mesh and mesh != identity_.key.mesh:
         yield Violation(
             key(field, labels.MESH), f"{labels.MESH} label must not differ from mesh set on resource", "mesh"
         )
 
 
 def _spec_violations(draft: Draft, context: ValidationContext) -> Iterator[Violation]:
-    broken = False
-    found = draft.kind.violations(draft.spec, context)
+    is_invalid = False
+    violations = draft.kind.violations(draft.spec, context)
     if draft.kind.inline and draft.form is Form.KUBERNETES:  # the fields stand under `spec` there
-        found = under("spec", found)
-    for violation in found:
-        broken |= violation.rule != UNKNOWN
+        violations = under("spec", violations)
+    for violation in violations:
+        is_invalid |= violation.rule != UNKNOWN
         yield violation
-    if not broken:
+    if not is_invalid:
         try:
             role.of(draft.kind, draft.kind.clean(draft.spec), context.namespace, context.control_plane)
         except role.MixedRoles as error:
             yield Violation("spec", str(error), "role")
 
 
-def remarks(kind: Kind, written: Json, context: ValidationContext) -> Iterator[str]:
-    """What a kind warns about in a checked spec.
+def kind_warnings(kind: Kind, written: Json, context: ValidationContext) -> Iterator[str]:
+    """The warnings of a kind about a valid spec.
 
-    The policies that come with a mesh are written as Kuma 2.13 writes them, with fields that it deprecates.
-    Whoever did not write them need not hear that.
+    The default policies of a mesh are written as Kuma 2.13 writes them, with fields that it deprecates.
+    Nobody wrote them by hand, so they cause no warnings.
     """
     if not defaults.is_untouched(kind, context.mesh, context.name, written):
         yield from kind.warn(kind.read(kind.clean(written)), context)
@@ -268,42 +275,42 @@ def remarks(kind: Kind, written: Json, context: ValidationContext) -> Iterator[s
 
 def _warnings(draft: Draft, context: ValidationContext) -> Iterator[str]:
     kind = draft.kind
-    yield from remarks(kind, draft.spec, context)
+    yield from kind_warnings(kind, draft.spec, context)
     if kind.dns_name and not names.is_dns1035_label(context.name):
         yield f'name "{context.name}" is no RFC 1035 label, so it cannot be part of a host name'
 
 
-def computed_labels(draft: Draft, wanted: Identity, control_plane: ControlPlaneInfo) -> Mapping[str, str]:
-    """The labels to store: what the user wrote, and what follows from where and how it was written."""
+def computed_labels(draft: Draft, identity_: Identity, control_plane: ControlPlaneInfo) -> Mapping[str, str]:
+    """The labels to store: those that the user wrote, and those computed from identity and control plane."""
     kind = draft.kind
     computed = dict(draft.labels)
-    computed[labels.DISPLAY_NAME] = wanted.key.name
+    computed[labels.DISPLAY_NAME] = identity_.key.name
     computed[labels.ORIGIN] = control_plane.origin
     if kind.is_mesh_scoped:
-        computed.setdefault(labels.MESH, wanted.key.mesh)
+        computed.setdefault(labels.MESH, identity_.key.mesh)
     if control_plane.is_global:
         computed.pop(labels.ZONE, None)
-    if wanted.key.zone:
-        computed.setdefault(labels.ZONE, wanted.key.zone)
+    if identity_.key.zone:
+        computed.setdefault(labels.ZONE, identity_.key.zone)
         computed.setdefault(labels.ENV, "universal")
-    if wanted.key.namespace:
-        computed[labels.NAMESPACE] = wanted.key.namespace
+    if identity_.key.namespace:
+        computed[labels.NAMESPACE] = identity_.key.namespace
     if kind.proxy_type is not None:
         computed[labels.PROXY_TYPE] = kind.proxy_type(kind.clean(draft.spec))
-    if kind.policy is not None and wanted.key.namespace:
+    if kind.policy is not None and identity_.key.namespace:
         computed[labels.ROLE] = role.of(
-            kind, kind.clean(draft.spec), wanted.key.namespace, control_plane
+            kind, kind.clean(draft.spec), identity_.key.namespace, control_plane
         ).value
     return {name: computed[name] for name in sorted(computed)}
 
 
 def _written_once(draft: Draft) -> dict[str, str]:
-    """Labels that are computed anyway, as somebody wrote them: an update must not ask for another value."""
+    """Computed labels that the user wrote: an update must not ask for another value."""
     return {name: draft.labels[name] for name in _COMPUTED_ONCE if name in draft.labels}
 
 
-def _not_kept(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
-    """What a writer wrote in vain. Kuma is silent about it."""
+def _overwritten(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
+    """Warnings about labels that were written and are overwritten; Kuma gives none."""
     for name in (*_COMPUTED_ONCE, labels.ZONE):
         value, kept = draft.labels.get(name), computed.get(name)
         if value is not None and value != kept:
@@ -311,10 +318,12 @@ def _not_kept(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
             yield f'{key(_labels_field(draft), name)}: is computed, and {becomes}; "{value}" is not kept'
 
 
-def _check_immutable(stored: Resource, wanted: Identity, asked: Mapping[str, str], field: str) -> None:
+def _check_immutable(
+    stored: Resource, identity_: Identity, requested_labels: Mapping[str, str], field: str
+) -> None:
     violations = []
     for name in (*_COMPUTED_ONCE, labels.ZONE, labels.NAMESPACE):
-        before, after = stored.labels.get(name), asked.get(name)
+        before, after = stored.labels.get(name), requested_labels.get(name)
         if before is not None and before != after:
             change = (
                 f'is immutable, cannot be changed from "{before}" to "{after}"'
@@ -322,7 +331,7 @@ def _check_immutable(stored: Resource, wanted: Identity, asked: Mapping[str, str
                 else f'is immutable, cannot be removed (was "{before}")'
             )
             violations.append(Violation(key(field, name), change, "immutable"))
-    if not violations and stored.key != wanted.key:
+    if not violations and stored.key != identity_.key:
         violations.append(Violation("name", f"is stored as {stored.key}", "immutable"))
     if violations:
         raise Invalid(violations, title="Could not update a resource")
@@ -337,7 +346,7 @@ def masked(spec: Json, kind: Kind) -> Json:
 
 
 def masked_document(document: Json, kind: Kind) -> Json:
-    """A document of either form with what is secret in its spec hidden."""
+    """A document of either form with secret values of its spec hidden."""
     if kind.inline and "metadata" not in document:
         outside = {name: document[name] for name in ("type", "mesh", "name", "labels") if name in document}
         return {**masked(document, kind), **outside}

@@ -1,4 +1,4 @@
-"""Defaults: the objects that come with a new mesh, and with a new control plane, as Kuma 2.13 makes them."""
+"""Defaults: the objects that are created with a new mesh, and with a new control plane, as in Kuma 2.13."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -8,29 +8,29 @@ from koguma.model.schema import Json
 
 
 def is_untouched(kind: Kind, mesh: str, name: str, spec: Json) -> bool:
-    """Whether a policy is one that came with its mesh and that nobody changed."""
-    known = kind.policy.mesh_defaults if kind.policy else ()
-    return any(name == f"{each.prefix}-{mesh}" and spec == each.spec for each in known)
+    """Whether a policy is a default policy of its mesh, unchanged."""
+    defaults = kind.policy.mesh_defaults if kind.policy else ()
+    return any(name == f"{each.prefix}-{mesh}" and spec == each.spec for each in defaults)
 
 
 def mesh_policies(kinds: Iterable[Kind], mesh: str, spec: Json) -> Iterator[Mapping[str, Json]]:
-    """The policies of a new mesh, as plain documents, less those that it asks to skip."""
+    """The default policies of a new mesh, as plain documents, without those that its spec skips."""
     skipped = set(spec.get("skipCreatingInitialPolicies") or ())
     if "*" in skipped:
         return
-    found = [(kind.policy.phase, kind.name, kind.policy) for kind in kinds if kind.policy is not None]
-    for _, kind, policy in sorted(found, key=lambda each: each[:2]):
+    by_phase = [(kind.policy.phase, kind.name, kind.policy) for kind in kinds if kind.policy is not None]
+    for _, kind, policy in sorted(by_phase, key=lambda each: each[:2]):
         for each in policy.mesh_defaults if kind not in skipped else ():
             yield {"type": kind, "mesh": mesh, "name": f"{each.prefix}-{mesh}", "spec": each.spec}
 
 
-def _generator(name: str, selects: str, wanted: Mapping[str, str], template: str) -> Mapping[str, Json]:
-    spec = {"selector": {selects: {"matchLabels": dict(wanted)}}, "template": template}
+def _generator(name: str, selects: str, match_labels: Mapping[str, str], template: str) -> Mapping[str, Json]:
+    spec = {"selector": {selects: {"matchLabels": dict(match_labels)}}, "template": template}
     return {"type": "HostnameGenerator", "name": name, "spec": spec}
 
 
 def hostname_generators(control_plane: ControlPlaneInfo) -> Iterator[Mapping[str, Json]]:
-    """Host names for services: the local ones in a zone, the synced ones from Global."""
+    """The default HostnameGenerators: for local services in a zone, for synced ones on Global."""
     if not control_plane.is_global:
         origin = {"kuma.io/origin": "zone"}
         local = {**origin, "kuma.io/env": "universal"}

@@ -1,16 +1,17 @@
-"""Hostnames: the names under which services are called, and who has a name that several want.
+"""Hostnames: the host names of services, and which service gets a name that several claim.
 
-A HostnameGenerator selects destinations of one kind by labels and makes a name of each. All that select a
-destination give it one. A MeshExternalService with a list of matches says its own names (InternalVIP), and
-takes none from generators.
+A HostnameGenerator selects destinations of one kind by labels and renders a name for each; every generator
+that selects a destination gives it a name. A MeshExternalService with a list of matches has the names in its
+own spec (InternalVIP), and none from generators.
 
-A name belongs to one destination of a mesh. Whoever comes first has it: names that destinations say
-themselves, then those of generators of this zone, then of others, the older generator first, then by name;
-of one generator's, the older destination, then by key. Unlike in Kuma, destinations of different kinds are
-compared too, since a client asks for a name and not for a kind, and who has the name is told right.
+A name belongs to one destination of a mesh. Claims are ranked: names in a destination's own spec, then those
+of generators of this zone, then of others, the older generator first, then by name; among the claims of one
+generator, the older destination, then by key. Unlike in Kuma, destinations of different kinds are compared
+too, since a client resolves a name and not a kind; and a collision reports the destination that holds it.
 
-Beside these a MeshService that selects by the tag `kuma.io/service` has the name that Kuma 2.13 gives to that
-tag, `<service>.mesh`, unless the mesh's `meshServices.mode` is Exclusive. All other names go before it.
+Besides, a MeshService that selects by the tag `kuma.io/service` has the legacy name that Kuma 2.13 gives to
+that tag, `<service>.mesh`, unless the mesh's `meshServices.mode` is Exclusive. All other claims rank before
+it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,10 +48,10 @@ Rank = tuple[int, str, str]
 
 
 class Generator(msgspec.Struct, frozen=True):
-    """A HostnameGenerator as far as names go; `problem` is set where its template cannot be read."""
+    """A HostnameGenerator; `problem` is set where its template cannot be parsed."""
 
     core_name: str
-    rank: Rank  # the lower one has a name that two give
+    rank: Rank  # of two generators that give one name, the lower rank wins
     selects: str
     labels: Pairs
     template: Template | None
@@ -58,10 +59,10 @@ class Generator(msgspec.Struct, frozen=True):
 
 
 class HostnameClaim(msgspec.Struct, frozen=True):
-    """A name that a destination is to have; `reason` and `message` say why there is none.
+    """A host name that a destination claims; where it does not get it, `reason` and `message` say why.
 
-    `generator` is empty for a name that the destination says itself; `slot` is then the word that it uses,
-    under which it has its address.
+    `generator` is empty for a name in the destination's own spec; `slot` is then the name as written there,
+    under which the destination has its virtual address.
     """
 
     rank: Rank
@@ -74,7 +75,7 @@ class HostnameClaim(msgspec.Struct, frozen=True):
 
 
 class DestinationClaims(msgspec.Struct, frozen=True):
-    """The names that a destination is to have, if nobody else has them."""
+    """The host names that a destination claims, before collisions are resolved."""
 
     core_name: str
     since: str
@@ -83,29 +84,29 @@ class DestinationClaims(msgspec.Struct, frozen=True):
 
 @question
 def generators(db: Db, selects: str) -> tuple[Generator, ...]:
-    """The generators for a kind of destination, first those that win."""
-    found = (_generator(resource) for _, resource in world.BY_KIND.items(db, (_KIND, "")))
-    return tuple(sorted((each for each in found if each and each.selects == selects), key=_rank))
+    """The generators for a kind of destination, by rank."""
+    parsed = (_generator(resource) for _, resource in world.BY_KIND.items(db, (_KIND, "")))
+    return tuple(sorted((each for each in parsed if each and each.selects == selects), key=_rank))
 
 
-def _rank(of: Generator | HostnameClaim) -> Rank:
-    return of.rank
+def _rank(ranked: Generator | HostnameClaim) -> Rank:
+    return ranked.rank
 
 
 def _generator(resource: Resource) -> Generator | None:
-    """None for one that a plugin extends: the plugin makes the names."""
+    """None for one with an `extension`: the extension renders the names."""
     spec = resource.spec
     selector = spec.get("selector") or {}
-    word = next((word for word in _SELECTORS if selector.get(word) is not None), None)
-    if word is None or spec.get("extension"):
+    field = next((field for field in _SELECTORS if selector.get(field) is not None), None)
+    if field is None or spec.get("extension"):
         return None
     is_foreign = resource.origin != "zone"
     parsed, problem = _parsed(spec.get("template") or "")
     return Generator(
         resource.core_name,
         (1 + is_foreign, resource.creation_time, resource.core_name),
-        _SELECTORS[word],
-        pairs(selector[word].get("matchLabels")),
+        _SELECTORS[field],
+        pairs(selector[field].get("matchLabels")),
         parsed,
         problem,
     )
@@ -120,16 +121,16 @@ def _parsed(text: str) -> tuple[Template | None, str]:
 
 @question
 def claims(db: Db, destination: Key) -> DestinationClaims | None:
-    """The names that a destination is to have, best first; a change of its status changes nothing here."""
+    """The host names that a destination claims, by rank; they do not depend on its status."""
     resource = world.RESOURCES.get(db, destination)
     if resource is None:
         return None
     slots = vips.required_names(db, destination)
     if slots == (ITSELF,):
-        found = (*_generated(db, destination, resource), *_legacy(db, destination, resource))
+        claimed = (*_generated(db, destination, resource), *_legacy(db, destination, resource))
     else:
-        found = tuple(_own(slot) for slot in slots)
-    return DestinationClaims(resource.core_name, resource.creation_time, found)
+        claimed = tuple(_own(slot) for slot in slots)
+    return DestinationClaims(resource.core_name, resource.creation_time, claimed)
 
 
 def _own(slot: str) -> HostnameClaim:
@@ -138,14 +139,14 @@ def _own(slot: str) -> HostnameClaim:
 
 
 def _generated(db: Db, destination: Key, resource: Resource) -> Iterator[HostnameClaim]:
-    own = dict(world.labels_of(db, destination))
+    own_labels = dict(world.labels_of(db, destination))
     for generator in generators(db, destination.kind):
-        if set(generator.labels) <= own.items():
-            yield _made(generator, _values(resource, own), own)
+        if set(generator.labels) <= own_labels.items():
+            yield _rendered(generator, _values(resource, own_labels), own_labels)
 
 
 def _tagged_service(resource: Resource) -> str:
-    """The value of `kuma.io/service` that a MeshService stands for; empty where it selects otherwise."""
+    """The value of `kuma.io/service` that a MeshService selects by; empty where it selects otherwise."""
     if resource.kind != "MeshService":
         return ""
     selected = (resource.spec.get("selector") or {}).get("dataplaneTags") or {}
@@ -159,14 +160,14 @@ def _legacy(db: Db, destination: Key, resource: Resource) -> Iterator[HostnameCl
         return
     is_foreign = destination.zone != world.control_plane(db).zone
     rank = (_LEGACY_RANK + is_foreign, "", "")
-    # Kuma has `a_b.mesh` and `a.b.mesh`; `_` is no character of host names, so only the second is one.
+    # Kuma answers for `a_b.mesh` and `a.b.mesh`; `_` is not legal in host names, so only the second is used.
     hostname = f"{service.replace('_', '.').lower()}.{_LEGACY_DOMAIN}"
     yield _checked(HostnameClaim(rank, "", hostname, is_legacy=True))
 
 
 @question
 def has_legacy_name(db: Db, destination: Key) -> bool:
-    """Whether a destination is called by the name of its service tag."""
+    """Whether a destination has the legacy name of its service tag."""
     return any(claim.is_legacy and claim.hostname for claim in of(db, destination))
 
 
@@ -180,7 +181,7 @@ def _values(resource: Resource, own: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _made(generator: Generator, values: Mapping[str, str], own: Mapping[str, str]) -> HostnameClaim:
+def _rendered(generator: Generator, values: Mapping[str, str], own: Mapping[str, str]) -> HostnameClaim:
     claim = HostnameClaim(generator.rank, generator.core_name)
     if generator.template is None:
         return _refused(claim, TEMPLATE_ERROR, generator.problem)
@@ -192,12 +193,12 @@ def _made(generator: Generator, values: Mapping[str, str], own: Mapping[str, str
 
 
 def _checked(claim: HostnameClaim) -> HostnameClaim:
-    """The claim, unless its name cannot be one."""
+    """The claim; refused where its name is no legal host name."""
     parts = claim.hostname.split(".")
     if names.is_subdomain(claim.hostname) and max(map(len, parts)) <= names.LABEL_LENGTH_MAX:
         return claim
-    words = "is no host name: at most 253 of a-z, 0-9, '-' and '.', of which at most 63 between two dots"
-    return _refused(claim, INVALID, f'"{claim.hostname}" {words}')
+    message = "is no host name: at most 253 of a-z, 0-9, '-' and '.', of which at most 63 between two dots"
+    return _refused(claim, INVALID, f'"{claim.hostname}" {message}')
 
 
 def _refused(claim: HostnameClaim, reason: str, message: str) -> HostnameClaim:
@@ -206,53 +207,61 @@ def _refused(claim: HostnameClaim, reason: str, message: str) -> HostnameClaim:
 
 @question
 def of_mesh(db: Db, mesh: str) -> Mapping[Key, tuple[HostnameClaim, ...]]:
-    """What became of every claim in a mesh, by destination; one that came too late says who has the name."""
-    asked = {key: claims(db, key) for kind in world.DESTINATION_KINDS for key in _keys(db, kind, mesh)}
-    known = {key: found for key, found in asked.items() if found is not None and found.claims}
+    """All claims of a mesh after collisions are resolved, by destination; a loser names the holder."""
+    by_destination = {
+        key: claims(db, key) for kind in world.DESTINATION_KINDS for key in _keys(db, kind, mesh)
+    }
+    known = {
+        key: destination_claims
+        for key, destination_claims in by_destination.items()
+        if destination_claims is not None and destination_claims.claims
+    }
     entries = [
-        (claim.rank, found.since, key, claim) for key, found in known.items() for claim in found.claims
+        (claim.rank, destination_claims.since, key, claim)
+        for key, destination_claims in known.items()
+        for claim in destination_claims.claims
     ]
     holders: dict[str, Key] = {}
     settled: dict[Key, list[HostnameClaim]] = {key: [] for key in known}
     for _, _, key, claim in sorted(entries, key=lambda entry: entry[:3]):
         holder = holders.setdefault(claim.hostname, key) if claim.hostname else key
-        settled[key].append(claim if holder == key else _late(claim, holder, known[holder]))
-    return {key: tuple(found) for key, found in settled.items()}
+        settled[key].append(claim if holder == key else _collided(claim, holder, known[holder]))
+    return {key: tuple(destination_claims) for key, destination_claims in settled.items()}
 
 
 def _keys(db: Db, kind: str, mesh: str) -> tuple[Key, ...]:
     return world.BY_KIND.keys(db, (kind, mesh))
 
 
-def _late(claim: HostnameClaim, holder: Key, its: DestinationClaims) -> HostnameClaim:
-    return _refused(claim, COLLISION, f"Hostname collision with {holder.kind}: {its.core_name}")
+def _collided(claim: HostnameClaim, holder: Key, holder_claims: DestinationClaims) -> HostnameClaim:
+    return _refused(claim, COLLISION, f"Hostname collision with {holder.kind}: {holder_claims.core_name}")
 
 
 @question
 def of(db: Db, destination: Key) -> tuple[HostnameClaim, ...]:
-    """What became of the claims of a destination."""
+    """The claims of a destination after collisions are resolved."""
     return of_mesh(db, destination.mesh).get(destination, ())
 
 
 @question
 def records(db: Db, destinations: tuple[Key, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What DNS answers so that these destinations are reached: names with their addresses, sorted."""
-    found: dict[str, dict[str, None]] = {}
+    """The DNS records of these destinations: names with their virtual addresses, sorted."""
+    by_name: dict[str, dict[str, None]] = {}
     for key in destinations:
         addresses = vips.named(db, key)
         for claim in of(db, key):
-            reached = [address for name, address in addresses if name == claim.slot]
-            if claim.hostname and reached:
-                found.setdefault(claim.hostname, {}).update(dict.fromkeys(reached))
-    return tuple((name, tuple(sorted(reached))) for name, reached in sorted(found.items()))
+            claim_addresses = [address for name, address in addresses if name == claim.slot]
+            if claim.hostname and claim_addresses:
+                by_name.setdefault(claim.hostname, {}).update(dict.fromkeys(claim_addresses))
+    return tuple((name, tuple(sorted(claim_addresses))) for name, claim_addresses in sorted(by_name.items()))
 
 
 def reported(claims: tuple[HostnameClaim, ...]) -> dict[str, Json]:
-    """What a status says of names: those that were given, and what became of each generator."""
-    made = sorted((claim for claim in claims if claim.generator), key=lambda claim: claim.generator)
+    """The part of a status about host names: those from generators, and a condition per generator."""
+    generated = sorted((claim for claim in claims if claim.generator), key=lambda claim: claim.generator)
     return {
-        "addresses": [_address(claim) for claim in made if claim.hostname],
-        "hostnameGenerators": [_report(claim) for claim in made],
+        "addresses": [_address(claim) for claim in generated if claim.hostname],
+        "hostnameGenerators": [_report(claim) for claim in generated],
     }
 
 

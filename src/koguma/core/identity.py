@@ -1,4 +1,4 @@
-"""Identity of an object: the key and the core name that follow from how it was written.
+"""Identity: the key and the core name of an object, which follow from how it was written.
 
 The plain form addresses objects by core name, the Kubernetes form by namespace and name; both lead to one
 key, which is the KRI without its section.
@@ -24,10 +24,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def of(draft: Draft, control_plane: ControlPlaneInfo) -> Identity:
-    """The identity that a draft asks for."""
+    """The identity of a draft."""
     kind = draft.kind
     mesh = (draft.mesh or DEFAULT_MESH) if kind.is_mesh_scoped else ""
-    # What is written on Global is of no zone, also if it was exported from one and still has its label.
+    # Objects on Global have no zone, also if they were exported from one and still have its label.
     written = "" if control_plane.is_global else draft.labels.get(labels.ZONE)
     zone = written or local_zone(kind, control_plane)
     if draft.form is Form.KUBERNETES:
@@ -41,7 +41,7 @@ def of(draft: Draft, control_plane: ControlPlaneInfo) -> Identity:
 
 
 def local_zone(kind: Kind, control_plane: ControlPlaneInfo) -> str:
-    """The zone part of what is written here: only kinds that zones own carry it."""
+    """The zone in keys of objects written here: only kinds that zones own have one."""
     return "" if control_plane.is_global or not kind.sync.provided_by_zone else control_plane.zone
 
 
@@ -53,5 +53,5 @@ def _kubernetes_namespace(draft: Draft, mesh: str) -> str:
 
 
 def is_reserved(namespace: str) -> bool:
-    """Whether users may not make this namespace, since it stands for having none."""
+    """Whether users may not create this namespace, since it stands for no namespace."""
     return namespace.startswith(NO_NAMESPACE_PREFIX)

@@ -1,4 +1,4 @@
-"""Meta: how an answer names an object without showing it."""
+"""Meta: the metadata by which API answers name an object."""
 
 from koguma.core import world
 from koguma.core.incremental import Db
@@ -9,7 +9,7 @@ from koguma.model.schema import Json
 def meta(db: Db, key: Key) -> Json:
     """Kind, mesh, core name and labels of an object, and its KRI where the kind has one."""
     resource = world.RESOURCES.get(db, key)
-    shown: dict[str, Json] = {
+    metadata: dict[str, Json] = {
         "type": key.kind,
         "mesh": key.mesh,
         "name": resource.core_name if resource else key.name,
@@ -17,12 +17,12 @@ def meta(db: Db, key: Key) -> Json:
     }
     text = kri(db, key)
     if text:
-        shown["kri"] = text
-    return shown
+        metadata["kri"] = text
+    return metadata
 
 
 def kri(db: Db, key: Key, section: str = "") -> str:
-    """The KRI of an object or of one part of it, as text; empty where it cannot have one."""
+    """The KRI of an object or of a section of it, as text; empty where it has none."""
     resource = world.RESOURCES.get(db, key)
-    found = resource.kri(world.kind_of(db, key.kind).short, section) if resource else None
-    return str(found) if found else ""
+    parsed = resource.kri(world.kind_of(db, key.kind).short, section) if resource else None
+    return str(parsed) if parsed else ""

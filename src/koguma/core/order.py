@@ -1,11 +1,11 @@
-"""Order: which of two policies wins, as one comparison that never ends in a draw.
+"""Order: the total order of precedence of policy entries.
 
-A `Rank` is what the comparison needs to know of one item of a policy (an entry of `to`, `from` or `rules`, or
-the whole policy). `key` makes of it a tuple that sorts in ascending precedence, so the later item overwrites
-the earlier one. The first step at which two ranks differ decides, and `reason` says in words which step
-that was.
+A `Rank` holds what the comparison needs to know of one item of a policy (an entry of `to`, `from` or `rules`,
+or the whole policy). `key` turns it into a tuple that sorts in ascending precedence, so the later item
+overwrites the earlier one. The first step at which two ranks differ decides, and `reason` names that step in
+words.
 
-1. tier: on a mesh or service < the older way to be on a route < on a route in `to`
+1. tier: on a mesh or service < on a route by the deprecated top-level targetRef < on a route in `to`
 2. kind of the top-level targetRef: Mesh < Dataplane < MeshSubset < ... < MeshHTTPRoute
 3. both Dataplane: by labels < by name, whole proxy < one inbound
 4. origin: global < unknown < zone
@@ -13,10 +13,10 @@ that was.
 6. role: system < producer < consumer < workload-owner
 7. kind of the item's targetRef, in the order of step 2; whole destination < one port
 8. name: the one that comes first in the alphabet wins
-9. stored name and place in the policy: the later one wins
+9. stored name and index in the policy: the later one wins
 
-Step 1 comes from the founding document on routes, the others from Kuma 2.13. Kuma leaves step 9 to the order
-in which its store answers and compares ports of MeshService only; here both hold for all.
+Step 1 comes from the founding document on routes (decision 0006), the others from Kuma 2.13. Kuma leaves step
+9 to the order in which its store lists, and compares ports of MeshService only; here both hold for all.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from koguma.model import target_ref
 
 
 class Tier(IntEnum):
-    """What an item is about; a route may need something else than the whole service, so it wins."""
+    """What an item targets; a route is more specific than its service, so it wins."""
 
     SERVICE = 0
     OLD_ROUTE = 1  # a policy whose top-level targetRef is a route, which is deprecated
@@ -38,7 +38,7 @@ class Tier(IntEnum):
 
 
 class Rank(msgspec.Struct, frozen=True, gc=False):
-    """What decides between items. Kinds and origin may be empty where there are none.
+    """The properties that decide between items. Kinds and origin may be empty where there are none.
 
     `top_by_name` and `top_section` count among Dataplane targets only, `gateway_tags` among MeshGateway.
     """
@@ -77,7 +77,7 @@ _ROLES: Final = {role: number for number, role in enumerate(PolicyRole)}
 
 
 def key(rank: Rank) -> Precedence:
-    """Where the rank stands: of two, the one with the greater key wins."""
+    """The sort key of a rank: of two items, the one with the greater key wins."""
     is_dataplane = rank.top_kind == "Dataplane"
     return (
         rank.tier,
@@ -95,23 +95,23 @@ def key(rank: Rank) -> Precedence:
     )
 
 
-# No byte of UTF-8 is above 0xF4, so the end of a name can stand above all of them.
+# No byte of UTF-8 is above 0xF4, so the end marker sorts above all of them.
 _END: Final = b"\xff"
 _INVERTED: Final = bytes(max(0xFE - byte, 0) for byte in range(256))
 
 
 def _descending(name: str) -> bytes:
-    """Bytes that sort the other way round than the name, also where one name begins with the other."""
+    """Bytes that sort in descending order of names, also where one name is a prefix of the other."""
     return name.encode("utf-8", "surrogatepass").translate(_INVERTED) + _END
 
 
 def reason(winner: Rank, loser: Rank) -> str:
-    """Why the second lost to the first, as a clause about the second."""
-    ours, theirs = key(winner), key(loser)
-    assert ours >= theirs, f"{loser} wins against {winner}"
-    for words, its, other in zip(_WORDS, ours, theirs, strict=True):
-        if its != other:
-            return words(winner, loser)
+    """Why the loser lost to the winner, as a clause about the loser."""
+    winner_key, loser_key = key(winner), key(loser)
+    assert winner_key >= loser_key, f"{loser} wins against {winner}"
+    for describe, own, other in zip(_WORDS, winner_key, loser_key, strict=True):
+        if own != other:
+            return describe(winner, loser)
     return "it ranks the same, the later one wins"
 
 
@@ -171,7 +171,7 @@ def _index(winner: Rank, loser: Rank) -> str:
     return f"it is item {loser.index} of the policy, the later item {winner.index} wins"
 
 
-# One for each part of a key.
+# One function for each element of a key.
 _WORDS: Final[tuple[Callable[[Rank, Rank], str], ...]] = (
     _tier,
     _top_kind,

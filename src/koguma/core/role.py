@@ -1,6 +1,6 @@
-"""Policy role: what a policy's namespace and targets make of it (Kuma MADR 054).
+"""Role: the policy role, which follows from a policy's namespace and targets (Kuma MADR 054).
 
-Roles decide whom a policy reaches and which of two wins: system < producer < consumer < workload-owner.
+Roles decide which proxies a policy can select, and precedence: system < producer < consumer < workload-owner.
 """
 
 from enum import Enum
@@ -12,7 +12,7 @@ from koguma.model.schema import Json
 
 
 class PolicyRole(Enum):
-    """Ascending precedence."""
+    """The role of a policy, in ascending precedence."""
 
     SYSTEM = "system"
     PRODUCER = "producer"
@@ -21,7 +21,7 @@ class PolicyRole(Enum):
 
 
 class MixedRoles(ValueError):
-    """Some targets make the policy a producer's, others a consumer's."""
+    """Some entries make the policy a producer policy, others a consumer policy."""
 
 
 _PRODUCER_KINDS = ("MeshService", *target_ref.ROUTES)
@@ -37,10 +37,10 @@ def of(kind: Kind, spec: Json, namespace: str, control_plane: ControlPlaneInfo) 
         raise MixedRoles("it's not allowed to mix 'to' and 'from' arrays in the same policy")
     if not to:
         return PolicyRole.WORKLOAD_OWNER
-    producing = {_is_producer(entry.get("targetRef") or {}, namespace) for entry in to}
-    if len(producing) > 1:
+    are_producer = {_is_producer(entry.get("targetRef") or {}, namespace) for entry in to}
+    if len(are_producer) > 1:
         raise MixedRoles("it's not allowed to mix producer and consumer items in the same policy")
-    return PolicyRole.PRODUCER if producing == {True} else PolicyRole.CONSUMER
+    return PolicyRole.PRODUCER if are_producer == {True} else PolicyRole.CONSUMER
 
 
 def _is_producer(ref: Json, namespace: str) -> bool:
@@ -48,9 +48,9 @@ def _is_producer(ref: Json, namespace: str) -> bool:
         return False
     if ref.get("name"):
         return ref.get("namespace") in (None, "", namespace)
-    wanted = ref.get("labels") or {}
+    ref_labels = ref.get("labels") or {}
     return (
-        "kuma.io/display-name" in wanted
-        and set(wanted) <= _PRODUCER_LABELS
-        and wanted.get("k8s.kuma.io/namespace", namespace) == namespace
+        "kuma.io/display-name" in ref_labels
+        and set(ref_labels) <= _PRODUCER_LABELS
+        and ref_labels.get("k8s.kuma.io/namespace", namespace) == namespace
     )

@@ -1,16 +1,16 @@
-"""Routes: the rules of several MeshHTTPRoutes as one list, in the order in which a request tries them.
+"""Routes: the rules of several MeshHTTPRoutes merged to one list, and the order in which requests try them.
 
 Rules with equal `matches` are one rule, whose `default` merges field by field: `filters` and `backendRefs`
-are each taken as a whole from the most important policy that sets them, and an empty list takes away what
-others set. Other rules stay, so nobody wipes a rule without naming it.
+are each taken as a whole from the most important policy that sets them, and an empty list removes what others
+set. Other rules are kept, so a policy can only change a rule by writing its matches.
 
     merged_rules(items)     the rules, those of the most important policy first, as written
-    resolved(rule)          without what merging made illegal, and the problems to show
+    resolved(rule)          without parts that exclude each other after the merge, and the problems to show
     ranked(rules)           one candidate per rule and match, most specific first
 
 Each item is one entry of `to`, in ascending precedence: its conf has the entry's `rules`, its path is the
-entry's. All of them are for the same hostnames; who has several groups the items first. Of two equal rules
-in one entry the earlier one wins, as in Kuma. What does not fit the schema is passed over.
+entry's. All items have the same hostnames; a caller with several groups the items first. Of two equal rules
+in one entry the earlier one wins, as in Kuma. What does not fit the schema is ignored.
 """
 
 import base64
@@ -29,7 +29,7 @@ from koguma.model.violation import child, item
 
 
 class RouteRule(msgspec.Struct, frozen=True, gc=False):
-    """Requests, and what becomes of them, out of all policies that name them."""
+    """A rule, merged from all policies that have its matches."""
 
     matches: Json  # as the most important policy writes them
     conf: Json  # filters, backendRefs
@@ -39,7 +39,7 @@ class RouteRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class TracedRule(msgspec.Struct, frozen=True, gc=False):
-    """A rule with the origin of each field, and who lost; the tables are those of merge.Traced."""
+    """A rule with the origin and the losers of each field, as in merge.Traced."""
 
     rule: RouteRule
     origins: Mapping[str, Origin]
@@ -47,7 +47,7 @@ class TracedRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One way into a rule: the match of this index."""
+    """One match of a rule."""
 
     match: Json
     rule: RouteRule
@@ -55,7 +55,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class RouteProblem(msgspec.Struct, frozen=True, gc=False):
-    """Something odd that the mesh contains; `kind` is its stable code."""
+    """Parts of a rule that exclude each other; `kind` is a stable code."""
 
     kind: str
     message: str
@@ -69,7 +69,7 @@ def merged_rules(items: Sequence[Item]) -> tuple[RouteRule, ...]:
 
 def traced_rules(items: Sequence[Item]) -> tuple[TracedRule, ...]:
     """The same rules, with the origin of each field."""
-    traced = ((matches, parts, merge.traced(parts, _why)) for matches, parts in _grouped(items))
+    traced = ((matches, parts, merge.traced(parts, _reason)) for matches, parts in _grouped(items))
     return tuple(
         TracedRule(_rule(matches, parts, each.conf), each.origins, each.losers)
         for matches, parts, each in traced
@@ -100,7 +100,7 @@ def _grouped(items: Sequence[Item]) -> Iterator[tuple[Json, Sequence[Item]]]:
         yield matches, parts[::-1]
 
 
-def _why(winner: Item, loser: Item) -> str:
+def _reason(winner: Item, loser: Item) -> str:
     if winner.rank == loser.rank:
         return "it stands later in the same list, the earlier rule with equal matches wins"
     return order.reason(winner.rank, loser.rank)
@@ -114,12 +114,12 @@ _ANY_PATH: Final = ("PathPrefix", "/")
 
 
 def normalised(matches: Json) -> Normalised:
-    """What a rule's matches mean, written in one way; equal values are the same rule.
+    """A rule's matches in canonical form; rules with equal canonical matches are the same rule.
 
     Defaults are filled in (the path prefix `/`, the type Exact), an absent list is an empty one, header names
     are in lower case, and the conditions of one match are sorted, since all of them have to hold. The list of
-    matches keeps its order: `[a, b]` and `[b, a]` are two rules, the more important one tried first. Kuma has
-    it so, and its API names a rule by a hash that follows the order.
+    matches keeps its order, so `[a, b]` and `[b, a]` are two rules, as in Kuma, whose API names a rule by a
+    hash that depends on the order.
     """
     return tuple(_normal(match) for _, match in _objects(matches))
 
@@ -151,8 +151,8 @@ _PATH_RANKS: Final = {"Exact": 0, "PathPrefix": 1, "RegularExpression": 2}
 def ranked(rules: Sequence[RouteRule]) -> tuple[Candidate, ...]:
     """Every match of every rule, in the order in which a request tries them, as the Gateway API ranks.
 
-    A match without path is ranked like one for the prefix `/`. Kuma puts it last, so that there one
-    rule for `/` hides all rules that look at headers or methods only.
+    A match without path is ranked like one for the prefix `/`. Kuma ranks it last, so that there one rule
+    for `/` hides all rules that match by headers or methods only.
     """
     candidates = [Candidate(match, rule, index) for rule in rules for index, match in _objects(rule.matches)]
     return tuple(sorted(candidates, key=lambda each: _specificity(each.match)))
@@ -161,7 +161,7 @@ def ranked(rules: Sequence[RouteRule]) -> tuple[Candidate, ...]:
 def _specificity(match: Mapping[str, Json]) -> tuple[int, int, bool, int, int]:
     kind, value, method, headers, params = _normal(match)
     rank = _PATH_RANKS.get(kind, len(_PATH_RANKS))
-    length = len(value) if rank else 0  # whole paths exclude each other, so their length says nothing
+    length = len(value) if rank else 0  # of exact paths at most one matches, so length does not matter
     return rank, -length, not method, -len(headers), -len(params)
 
 
@@ -172,10 +172,10 @@ _ANSWERS: Final = ("RequestRedirect", "DirectResponse")
 
 
 def resolved(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, ...]]:
-    """The rule without what must not stand together, and a problem for each thing left out.
+    """The rule without parts that exclude each other, and a problem for each part left out.
 
-    Two legal rules can merge into one that answers the request itself and has backends as well. The
-    answer stays, whoever is more important: it says what the request gets, backends only from whom.
+    Two legal rules can merge into one that both answers the request itself (redirect, direct response) and
+    has backends. The answer is kept, whichever policy is more important, and the backends are left out.
     """
     rule, backends = _without_backends(rule)
     rule, rewrites = _without_rewrites(rule)
@@ -202,7 +202,7 @@ def _without_backends(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, .
 
 
 def _without_rewrites(rule: RouteRule) -> tuple[RouteRule, tuple[RouteProblem, ...]]:
-    # Filters are taken as a whole, so this comes from one policy, which was written before it was refused.
+    # Filters are taken as a whole from one policy, so that was stored before this became invalid.
     types = _filter_types(rule)
     redirects = [index for index, kind in types if kind == "RequestRedirect"]
     rewrites = [index for index, kind in types if kind == "URLRewrite"]
@@ -227,19 +227,19 @@ def _filter_origin(rule: RouteRule, index: int) -> Origin:
     return Origin(filters.source, item(filters.path, index))
 
 
-# Go's encoder writes these so that JSON can stand inside HTML.
+# Go's JSON encoder escapes these, so that JSON can be embedded in HTML.
 _GO_ESCAPES: Final = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 def match_hash(matches: Json) -> str:
     """Kuma's name for a list of matches: base64 of SHA-256 of their JSON as Go writes it."""
-    written = [_as_go(match) for _, match in _objects(matches)]
-    text = json.dumps(written, ensure_ascii=False, separators=(",", ":")).translate(_GO_ESCAPES)
+    canonical = [_as_go(match) for _, match in _objects(matches)]
+    text = json.dumps(canonical, ensure_ascii=False, separators=(",", ":")).translate(_GO_ESCAPES)
     return base64.b64encode(hashlib.sha256(text.encode(errors="replace")).digest()).decode()
 
 
 def _as_go(match: Mapping[str, Json]) -> dict[str, Json]:
-    """A match with the fields of Kuma's types in their order, as written otherwise."""
+    """A match with its fields in the order of Kuma's Go types."""
     path = _object(match.get("path"))
     fields = {
         "path": {name: _text(path.get(name)) for name in ("value", "type")} if path else None,
@@ -257,7 +257,7 @@ def _as_go(match: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _objects(value: Json) -> Iterator[tuple[int, Mapping[str, Json]]]:
-    """The objects of a list with their places."""
+    """The objects of a list with their indexes."""
     if isinstance(value, list):
         yield from ((index, each) for index, each in enumerate(value) if isinstance(each, dict))
 

@@ -1,7 +1,7 @@
-"""Spiffe: who a proxy is to others, as the URIs that stand in its certificate.
+"""Spiffe: the identities of a proxy, as the URIs in its certificate.
 
-Callers are let in by these names: a service is `spiffe://<mesh>/<service>`, a tag is `kuma://<tag>/<value>`.
-Legal names and tags consist of what may stand in a URI as it is, so nothing is escaped.
+Permissions match clients by these URIs: a service is `spiffe://<mesh>/<service>`, a tag is
+`kuma://<tag>/<value>`. Legal names and tags contain only characters that need no escaping in a URI.
 """
 
 from collections.abc import Iterator
@@ -22,51 +22,51 @@ def service_id(mesh: str, service: str) -> str:
 
 
 def tag_id(tag: str, value: str) -> str:
-    """The identity of whoever has a tag."""
+    """The identity of proxies with a tag."""
     return f"{_TAG}{tag}/{value}"
 
 
 def services(proxy: Proxy) -> tuple[str, ...]:
-    """The services that a proxy speaks for: by its tags, or else by a label, or else by its own name."""
+    """The services of a proxy: by its tags, or else by a label, or else by its own name."""
     tagged = {value for tag, value in _tags(proxy) if tag == tags.SERVICE and value}
     if tagged:
         return tuple(sorted(tagged))
-    said = dict(proxy.labels)
-    return (said.get(tags.SERVICE) or said.get(labels.WORKLOAD) or proxy.key.name,)
+    own_labels = dict(proxy.labels)
+    return (own_labels.get(tags.SERVICE) or own_labels.get(labels.WORKLOAD) or proxy.key.name,)
 
 
 def uris(mesh: str, proxy: Proxy) -> tuple[str, ...]:
-    """All names of a proxy: its services first, then its tags, each once and in order."""
+    """All identities of a proxy: its services first, then its tags, each once and in order."""
     of_services = (service_id(mesh, service) for service in services(proxy))
     of_tags = (tag_id(tag, value) for tag, value in sorted(set(_tags(proxy))))
     return (*of_services, *of_tags)
 
 
-def vouched(uris: tuple[str, ...], named: frozenset[str]) -> tuple[str, ...]:
-    """The names of a proxy without tags that it says of itself and its token does not name.
+def vouched(uris: tuple[str, ...], vouched_tags: frozenset[str]) -> tuple[str, ...]:
+    """The identities of a proxy without tags that its token does not vouch for.
 
-    Its services are in the token, or it would not be here; its zone is where it runs.
+    Its services are always in the token (otherwise it is not admitted), and its zone is where it connects.
     """
-    certain = named | {tags.SERVICE, tags.ZONE}
-    return tuple(uri for uri in uris if not uri.startswith(_TAG) or _tag_in(uri) in certain)
+    trusted = vouched_tags | {tags.SERVICE, tags.ZONE}
+    return tuple(uri for uri in uris if not uri.startswith(_TAG) or _tag_in(uri) in trusted)
 
 
 def _tag_in(uri: str) -> str:
-    """The tag in its URI; a tag may have a slash, its value has none."""
+    """The tag in a URI; a tag may contain a slash, its value may not."""
     return uri.removeprefix(_TAG).rpartition("/")[0]
 
 
 def _tags(proxy: Proxy) -> Iterator[tuple[str, str]]:
-    """All tags of a proxy. As in Kuma the zone is one of them, and is where it runs, whatever was written."""
-    written = (*(inbound.tags for inbound in proxy.inbounds), proxy.gateway_tags)
+    """All tags of a proxy. As in Kuma the zone is one of them, and is the real one, whatever was written."""
+    tag_sets = (*(inbound.tags for inbound in proxy.inbounds), proxy.gateway_tags)
     zone = proxy.key.zone
-    yield from ((tag, value) for own in written for tag, value in own if tag != tags.ZONE or not zone)
+    yield from ((tag, value) for each in tag_sets for tag, value in each if tag != tags.ZONE or not zone)
     if zone:
         yield tags.ZONE, zone
 
 
 @question
 def identity(db: Db, key: Key) -> tuple[str, ...]:
-    """The names of the proxy under a key; none where there is no such proxy."""
+    """The identities of the proxy with this key; none where there is no such proxy."""
     proxy = world.proxy(db, key)
     return () if proxy is None else uris(key.mesh, proxy)

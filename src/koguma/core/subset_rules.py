@@ -50,8 +50,10 @@ class SubsetRule(NamedTuple):
 
 def outbound(db: Db, policies: Policies) -> tuple[SubsetRule, ...]:
     """The rules that policies of one kind make of the tags of services."""
-    found = [item for policy in policies for item in _items(db, policy)]
-    return combined(sorted(found, key=lambda item: order.key(items.rank(db, item.entry))))
+    subset_items = [subset_item for policy in policies for subset_item in _items(db, policy)]
+    return combined(
+        sorted(subset_items, key=lambda subset_item: order.key(items.rank(db, subset_item.entry)))
+    )
 
 
 def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
@@ -70,13 +72,13 @@ def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
 
 def _subset(ref: Json) -> Pairs | None:
     """The tags that a reference means; None for one that only real resources can answer."""
-    kind, own = ref.get("kind") or "Mesh", ref.get("tags") or {}
+    kind, ref_tags = ref.get("kind") or "Mesh", ref.get("tags") or {}
     if kind == "Mesh":
         return ()
     if kind == "MeshSubset":
-        return pairs(own)
+        return pairs(ref_tags)
     is_by_name = ref.get("name") and not any(ref.get(name) for name in ("labels", "namespace", "sectionName"))
-    return pairs({tags.SERVICE: ref["name"], **own}) if kind in _SERVICE_KINDS and is_by_name else None
+    return pairs({tags.SERVICE: ref["name"], **ref_tags}) if kind in _SERVICE_KINDS and is_by_name else None
 
 
 def _of_route(db: Db, route: Key) -> Iterator[Pairs]:
@@ -88,60 +90,62 @@ def _of_route(db: Db, route: Key) -> Iterator[Pairs]:
             yield pairs({**dict(subset or ()), MATCHES_HASH: routes.match_hash(rule.get("matches"))})
 
 
-def combined(found: Sequence[SubsetItem]) -> tuple[SubsetRule, ...]:
+def combined(subset_items: Sequence[SubsetItem]) -> tuple[SubsetRule, ...]:
     """One rule for each combination of tags that some item covers, those with more tags first."""
-    keys = {key for item in found for key, _ in item.subset}
+    keys = {key for item in subset_items for key, _ in item.subset}
     if len(keys) <= 1:
-        distinct = dict.fromkeys(tuple(TagMatcher(*tag) for tag in item.subset) for item in found)
+        distinct = dict.fromkeys(tuple(TagMatcher(*tag) for tag in item.subset) for item in subset_items)
     else:
-        cliques = sorted(_cliques(found), key=lambda clique: ":".join(map(str, clique)), reverse=True)
+        cliques = sorted(_cliques(subset_items), key=lambda clique: ":".join(map(str, clique)), reverse=True)
         distinct = dict.fromkeys(
-            combination for clique in cliques for combination in _combinations(found, clique)
+            combination for clique in cliques for combination in _combinations(subset_items, clique)
         )
-    made = [SubsetRule(matchers, _covering(found, matchers)) for matchers in distinct]
-    return tuple(sorted((rule for rule in made if rule.entries), key=_n_positive, reverse=True))
+    subset_rules = [SubsetRule(matchers, _covering(subset_items, matchers)) for matchers in distinct]
+    return tuple(sorted((rule for rule in subset_rules if rule.entries), key=_n_positive, reverse=True))
 
 
 def _n_positive(rule: SubsetRule) -> int:
     return sum(not matcher.is_negated for matcher in rule.matchers)
 
 
-def _covering(found: Sequence[SubsetItem], matchers: tuple[TagMatcher, ...]) -> tuple[ItemId, ...]:
+def _covering(subset_items: Sequence[SubsetItem], matchers: tuple[TagMatcher, ...]) -> tuple[ItemId, ...]:
     """The entries that hold wherever a rule holds: all their tags are asked for."""
-    asked = {(matcher.key, matcher.value) for matcher in matchers if not matcher.is_negated}
-    return tuple(dict.fromkeys(item.entry for item in found if asked.issuperset(item.subset)))
+    required = {(matcher.key, matcher.value) for matcher in matchers if not matcher.is_negated}
+    return tuple(dict.fromkeys(item.entry for item in subset_items if required.issuperset(item.subset)))
 
 
-def _cliques(found: Sequence[SubsetItem]) -> Iterator[tuple[int, ...]]:
+def _cliques(subset_items: Sequence[SubsetItem]) -> Iterator[tuple[int, ...]]:
     """The maximal sets of items of which any two have services in common, by number (Bron-Kerbosch)."""
-    near = [
-        {j for j, other in enumerate(found) if j != i and _intersect(item.subset, other.subset)}
-        for i, item in enumerate(found)
+    neighbours = [
+        {j for j, other in enumerate(subset_items) if j != i and _intersect(item.subset, other.subset)}
+        for i, item in enumerate(subset_items)
     ]
-    stack: list[tuple[set[int], set[int], set[int]]] = [(set(), set(range(len(found))), set())]
+    stack: list[tuple[set[int], set[int], set[int]]] = [(set(), set(range(len(subset_items))), set())]
     while stack:
         chosen, open_, done = stack.pop()
         if not open_ and not done:
             yield tuple(sorted(chosen))
             continue
-        pivot = max(sorted(open_ | done), key=lambda node: len(open_ & near[node]))
-        for node in sorted(open_ - near[pivot]):
-            stack.append((chosen | {node}, open_ & near[node], done & near[node]))
+        pivot = max(sorted(open_ | done), key=lambda node: len(open_ & neighbours[node]))
+        for node in sorted(open_ - neighbours[pivot]):
+            stack.append((chosen | {node}, open_ & neighbours[node], done & neighbours[node]))
             open_, done = open_ - {node}, done | {node}
 
 
 def _intersect(some: Pairs, others: Pairs) -> bool:
     """Whether a service can have both sets of tags."""
-    mine = dict(some)
-    return all(mine.get(key, value) == value for key, value in others)
+    values = dict(some)
+    return all(values.get(key, value) == value for key, value in others)
 
 
-def _combinations(found: Sequence[SubsetItem], clique: tuple[int, ...]) -> Iterator[tuple[TagMatcher, ...]]:
+def _combinations(
+    subset_items: Sequence[SubsetItem], clique: tuple[int, ...]
+) -> Iterator[tuple[TagMatcher, ...]]:
     """Each key with its value or negated, in Kuma's order: the first key turns fastest, all values last.
 
     The items of a clique agree on the value of each key, since any two of them have services in common.
     """
-    asked = sorted({tag for number in clique for tag in found[number].subset})
-    turns = [tuple(reversed(turn)) for turn in product((False, True), repeat=len(asked))]
+    subset_tags = sorted({tag for number in clique for tag in subset_items[number].subset})
+    turns = [tuple(reversed(turn)) for turn in product((False, True), repeat=len(subset_tags))]
     for negated in (*turns[1:], turns[0]):
-        yield tuple(TagMatcher(key, value, no) for (key, value), no in zip(asked, negated, strict=True))
+        yield tuple(TagMatcher(key, value, no) for (key, value), no in zip(subset_tags, negated, strict=True))
