@@ -11,7 +11,7 @@ from tests import build
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 
-CASES = Path(__file__).parent.parent / "core" / "cases"
+CASES = Path(__file__).parent.parent / "core" / "cases" / "rules"
 _numbers = itertools.count(1)
 
 
