@@ -41,7 +41,7 @@ _ACTIONS: Final = {
 
 
 class ApplyRequest(msgspec.Struct, frozen=True):
-    """What a request asks for."""
+    """The body of a request to `/_apply`."""
 
     documents: Sequence[Json]
     set: str = ""
@@ -59,96 +59,103 @@ class Apply:
         """Write all objects of the request, or none."""
         self._context.access.check_any(call.user, WRITE_VERBS)
         unknown_fields = plain.field_validation(call)
-        wanted = _wanted(await call.documents())
-        drafts = self._drafts(wanted)
-        made: Sequence[Admitted] = ()
+        request = _apply_request(await call.documents())
+        drafts = self._drafts(request)
+        admitted: Sequence[Admitted] = ()
         pruned: Sequence[Resource] = ()
 
         async def attempt() -> web.StreamResponse:
-            nonlocal made, pruned
-            made, operations, pruned = await self._plan(call, drafts, wanted, unknown_fields)
-            left = await advice.departure(self._context, pruned)
+            nonlocal admitted, pruned
+            admitted, operations, pruned = await self._plan(call, drafts, request, unknown_fields)
+            before_deletion = await advice.departure(self._context, pruned)
             changes = await self._objects.commit(call, operations)
             is_dry = plain.dry_run(call)
-            tried = changes if is_dry else None
-            warnings = await advice.told(self._context, made, tried)
-            warnings += await advice.told_of(self._context, left, tried)
-            results = self._results([*(one.resource for one in made), *pruned], warnings, changes)
+            dry_run_changes = changes if is_dry else None
+            warnings = await advice.told(self._context, admitted, dry_run_changes)
+            warnings += await advice.told_of(self._context, before_deletion, dry_run_changes)
+            results = self._results([*(write.resource for write in admitted), *pruned], warnings, changes)
             return self._answer(results, changes, is_dry=is_dry)
 
         def may_retry() -> bool:
             has_precondition = any(draft.revision is not None for draft in drafts)
-            return not has_precondition and (self._moved(drafts, made) or self._any_moved(pruned))
+            return not has_precondition and (
+                self._have_changed(drafts, admitted) or self._any_changed(pruned)
+            )
 
         return await compare_and_swap.retried(attempt, "one of the objects", may_retry)
 
-    def _moved(self, drafts: Sequence[Draft], made: Sequence[Admitted]) -> bool:
-        """Whether somebody wrote one of the objects since we looked: then it is worth another try."""
-        now = [transactions.stored(self._context, draft) for draft in drafts]
-        return [before.revision for before in now if before] != [one.replaces for one in made if one.replaces]
+    def _have_changed(self, drafts: Sequence[Draft], admitted: Sequence[Admitted]) -> bool:
+        """Whether one of the objects was written since the plan: then another try may succeed."""
+        stored = [transactions.stored(self._context, draft) for draft in drafts]
+        return [before.revision for before in stored if before] != [
+            write.replaces for write in admitted if write.replaces
+        ]
 
-    def _any_moved(self, resources: Sequence[Resource]) -> bool:
-        """Whether somebody wrote one of these since we looked, if only to report how it is."""
+    def _any_changed(self, resources: Sequence[Resource]) -> bool:
+        """Whether one of these was written since the plan, be it only its status."""
         state = self._context.state
         return any(
-            (now := state.get(each.key)) is None or now.revision != each.revision for each in resources
+            (stored := state.get(resource.key)) is None or stored.revision != resource.revision
+            for resource in resources
         )
 
-    def _drafts(self, wanted: ApplyRequest) -> list[Draft]:
+    def _drafts(self, request: ApplyRequest) -> list[Draft]:
         drafts: list[Draft] = []
         violations: list[Violation] = []
-        for index, document in enumerate(wanted.documents):
+        for index, document in enumerate(request.documents):
             try:
                 draft = forms.read(document, self._context.kinds)
             except (Invalid, BadRequest) as error:
                 violations += _at(index, error)
                 continue
-            if wanted.set:
-                draft = msgspec.structs.replace(draft, labels={**draft.labels, SET_LABEL: wanted.set})
+            if request.set:
+                draft = msgspec.structs.replace(draft, labels={**draft.labels, SET_LABEL: request.set})
             drafts.append(draft)
         if violations:
             raise Invalid(violations)
         return drafts
 
     async def _plan(
-        self, call: Call, drafts: Sequence[Draft], wanted: ApplyRequest, unknown_fields: FieldValidation
+        self, call: Call, drafts: Sequence[Draft], request: ApplyRequest, unknown_fields: FieldValidation
     ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
-        made: list[Admitted] = []
+        admitted_objects: list[Admitted] = []
         puts: list[tuple[int, Operation]] = []
         violations: list[Violation] = []
-        seen: dict[Key, int] = {}
-        spots: dict[Key, int] = {}
+        index_by_key: dict[Key, int] = {}
+        index_by_name: dict[Key, int] = {}
         secrets = frozenset(self._secret_names(drafts))
         for index, draft in enumerate(drafts):
             mesh_field = f"objects[{index}].mesh"
             try:
-                admitted, operations = self._one(call, draft, unknown_fields, mesh_field, secrets)
+                admitted, operations = self._put(call, draft, unknown_fields, mesh_field, secrets)
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
-            first = seen.setdefault(admitted.resource.key, index)
+            first = index_by_key.setdefault(admitted.resource.key, index)
             if first != index:
                 violations.append(
                     Violation(f"objects[{index}]", f"is the same object as objects[{first}]", "duplicate")
                 )
             elif admitted.resource.namespace:
-                first = spots.setdefault(admitted.resource.key._replace(mesh=""), index)
+                first = index_by_name.setdefault(admitted.resource.key._replace(mesh=""), index)
                 if first != index:
                     text = f"has the same name in the same namespace as objects[{first}], in another mesh"
                     violations.append(Violation(f"objects[{index}]", text, "duplicate"))
-            made.append(admitted)
-            # Meshes first, so that what lives in them finds them.
+            admitted_objects.append(admitted)
+            # Meshes first: objects in them require that they exist.
             puts += [(draft.kind.is_mesh_scoped, operation) for operation in operations]
         if violations:
             raise Invalid(violations)
         written = [operation for _, operation in sorted(puts, key=lambda pair: pair[0])]
-        written += await transactions.new_meshes(self._context, [admitted.resource for admitted in made])
-        pruned = self._pruned(call, wanted, seen) if wanted.prune else []
+        written += await transactions.new_meshes(
+            self._context, [admitted.resource for admitted in admitted_objects]
+        )
+        pruned = self._pruned(call, request, index_by_key) if request.prune else []
         for resource in pruned:
             written += transactions.delete(self._context, resource, resource.revision)
-        return made, written, pruned
+        return admitted_objects, written, pruned
 
-    def _one(
+    def _put(
         self,
         call: Call,
         draft: Draft,
@@ -169,17 +176,17 @@ class Apply:
                 identified = identity.of(draft, self._context.control_plane)
                 yield MeshSecretName(identified.key.mesh, identified.core_name)
 
-    def _pruned(self, call: Call, wanted: ApplyRequest, kept: dict[Key, int]) -> list[Resource]:
-        found = [
+    def _pruned(self, call: Call, request: ApplyRequest, kept: dict[Key, int]) -> list[Resource]:
+        resources = [
             resource
             for kind in self._context.kinds
             for resource in self._context.state.listed(kind.name, None)
-            if resource.labels.get(SET_LABEL) == wanted.set and resource.key not in kept
+            if resource.labels.get(SET_LABEL) == request.set and resource.key not in kept
         ]
-        for resource in found:
+        for resource in resources:
             kind = self._context.kinds[resource.kind]
             self._context.check(call.user, "delete", kind, resource.mesh, resource.core_name)
-        return sorted(found, key=lambda resource: (resource.kind == "Mesh", resource.key))
+        return sorted(resources, key=lambda resource: (resource.kind == "Mesh", resource.key))
 
     def _results(
         self,
@@ -188,8 +195,8 @@ class Apply:
         changes: Sequence[Change],
     ) -> list[Json]:
         by_key = {change.resource.key: change for change in changes}
-        told = zip(resources, warnings, strict=True)
-        return [self._result(resource, by_key, heard) for resource, heard in told]
+        pairs = zip(resources, warnings, strict=True)
+        return [self._result(resource, by_key, texts) for resource, texts in pairs]
 
     def _answer(self, results: list[Json], changes: Sequence[Change], *, is_dry: bool) -> web.Response:
         if is_dry:
@@ -201,16 +208,16 @@ class Apply:
     def _result(self, resource: Resource, changes: dict[Key, Change], warnings: Sequence[str]) -> Json:
         kind = self._context.kinds[resource.kind]
         change = changes.get(resource.key)
-        shown: dict[str, Json] = {"type": kind.name, "path": kind.plural, "name": resource.core_name}
+        result: dict[str, Json] = {"type": kind.name, "path": kind.plural, "name": resource.core_name}
         if resource.mesh:
-            shown["mesh"] = resource.mesh
+            result["mesh"] = resource.mesh
         kri = resource.kri(kind.short)
         if kri is not None:
-            shown["kri"] = str(kri)
-        shown["action"] = _ACTIONS[change.op] if change else "unchanged"
+            result["kri"] = str(kri)
+        result["action"] = _ACTIONS[change.op] if change else "unchanged"
         if warnings:
-            shown["warnings"] = list(warnings)
-        return shown
+            result["warnings"] = list(warnings)
+        return result
 
 
 def _at(index: int, error: KogumaError) -> Iterator[Violation]:
@@ -218,7 +225,7 @@ def _at(index: int, error: KogumaError) -> Iterator[Violation]:
     return under(f"objects[{index}]", violations)
 
 
-def _wanted(documents: Sequence[Json]) -> ApplyRequest:
+def _apply_request(documents: Sequence[Json]) -> ApplyRequest:
     if len(documents) == 1 and isinstance(documents[0], list):
         return _limited(ApplyRequest(documents[0]))
     if len(documents) == 1 and isinstance(documents[0], dict) and "objects" in documents[0]:
@@ -242,9 +249,9 @@ def _envelope(body: Json) -> ApplyRequest:
     return ApplyRequest(objects, name, prune)
 
 
-def _limited(wanted: ApplyRequest) -> ApplyRequest:
-    if len(wanted.documents) > OBJECTS_MAX:
+def _limited(request: ApplyRequest) -> ApplyRequest:
+    if len(request.documents) > OBJECTS_MAX:
         raise BadRequest(
-            f"at most {OBJECTS_MAX} objects in one request, this one has {len(wanted.documents)}"
+            f"at most {OBJECTS_MAX} objects in one request, this one has {len(request.documents)}"
         )
-    return wanted
+    return request

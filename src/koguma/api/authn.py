@@ -1,11 +1,11 @@
 """Authentication: from a request to a User, before anything of its body is read.
 
-A bearer token wins. Without one, a request over the socket in the data directory, which only its owner can
-open, is the local admin's. A loopback address proves nothing: every user of the machine has it, every web
-page that a browser there shows, and whoever comes through a proxy that runs there. Where the operator says
-that it is enough, a request still must not be a page's (the browser says nothing of another site, and the
-Host is ours, which stops DNS rebinding) nor a proxy's. Everyone else is anonymous. Who may can act as
-somebody else, by Kubernetes' headers.
+A bearer token wins. Without one, a request over the unix socket in the data directory, which only its owner
+can open, is the local admin's. A loopback address proves nothing: every user of the machine has it, every web
+page in a browser there, and every client of a proxy that runs there. Where the operator accepts it all the
+same (`localhost_is_admin`), the request must not come from a web page (no foreign Origin, and the Host is
+ours, which stops DNS rebinding) nor through a proxy. Everyone else is anonymous. With the right to, a user
+impersonates another by Kubernetes' headers.
 """
 
 import ipaddress
@@ -30,8 +30,8 @@ from koguma.access.user import (
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 from koguma.model.short_keys import is_short, kept_if_short
 
-# What proxies add to requests that they pass on; nginx adds nothing unless told to, so this is no proof that
-# there was none, and `localhost_is_admin` is off unless the operator knows.
+# Headers that proxies add to forwarded requests. nginx adds none by default, so their absence proves nothing;
+# that is why `localhost_is_admin` is off by default.
 _PROXY_HEADERS: Final = frozenset(
     (
         *("via", "forwarded", "x-real-ip", "x-request-id", "x-client-ip", "x-cluster-client-ip"),
@@ -40,7 +40,7 @@ _PROXY_HEADERS: Final = frozenset(
 )
 _PROXY_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
 _BROWSER_HEADERS: Final = ("Origin", "Sec-Fetch-Site")
-UNIX_SOCKET: Final = "unix"  # as the peer of a request: it came over the socket in the data directory
+UNIX_SOCKET: Final = "unix"  # the peer of a request that came over the unix socket in the data directory
 _OWN_SITES: Final = (None, "same-origin", "none")
 _IMPERSONATE: Final = "impersonate-"
 _EXTRA: Final = "impersonate-extra-"
@@ -72,18 +72,18 @@ class Authenticator(msgspec.Struct, frozen=True):
 
 
 def is_passed_on(headers: Mapping[str, str]) -> bool:
-    """Whether a proxy says that it passes the request on for somebody else."""
+    """Whether headers show that a proxy forwarded the request."""
     lowered = (name.lower().replace("_", "-") for name in headers)
     return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in lowered)
 
 
 def _is_owner(headers: Mapping[str, str]) -> bool:
-    """Whether a request over the socket is its owner's: a browser reaches it only through something else."""
+    """Whether a request over the unix socket is its owner's. A browser gets there only through a proxy."""
     return not any(name in headers for name in _BROWSER_HEADERS)
 
 
 def is_local(headers: Mapping[str, str], peer: str, scheme: str) -> bool:
-    """Whether a person or program on this machine sent it, and no web page for somebody else."""
+    """Whether a program on this machine sent it, and no web page of another site."""
     if not is_loopback(peer):
         return False
     host = headers.get("Host", "")
@@ -95,7 +95,7 @@ def is_local(headers: Mapping[str, str], peer: str, scheme: str) -> bool:
 
 @kept_if_short(maxsize=1024)
 def is_loopback(address: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an address is a loopback address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -116,7 +116,7 @@ def _is_own_host(host: str) -> bool:
 
 
 class _Impersonation(msgspec.Struct, frozen=True):
-    """Whom a request wants to act as."""
+    """The user that a request impersonates."""
 
     name: str
     groups: tuple[str, ...]
@@ -131,7 +131,7 @@ class _Impersonation(msgspec.Struct, frozen=True):
         return (parts[2], parts[3]) if is_account else None
 
     def attempts(self) -> Iterator[Attempt]:
-        """What one has to be allowed for it: each part by itself."""
+        """The rights that this needs: one for each part, as Kubernetes asks for them."""
         if self.account is not None:
             namespace, name = self.account
             yield Attempt("impersonate", "serviceaccounts", name, group="", namespace=namespace)
@@ -146,7 +146,7 @@ class _Impersonation(msgspec.Struct, frozen=True):
             yield Attempt("impersonate", "uids", self.uid, group=_AUTHENTICATION)
 
     def user(self) -> User:
-        """The user of that name; the groups that it says, and the one for having logged in or not."""
+        """The impersonated user, in the groups of the headers and in the one for (un)authenticated users."""
         groups = self.groups
         if not groups and self.account is not None:
             groups = ("system:serviceaccounts", f"system:serviceaccounts:{self.account[0]}")
@@ -157,17 +157,19 @@ class _Impersonation(msgspec.Struct, frozen=True):
 
 
 def impersonated(user: User, headers: MultiMapping[str], access: Authorizer) -> User:
-    """Whom the request counts as: `user`, or somebody that he may act as and wants to, by its headers."""
-    wanted = _wanted(headers) if any(name[:12].lower() == _IMPERSONATE for name in headers) else None
-    if wanted is None:
+    """The user that the request acts as: `user`, or the one that its headers impersonate."""
+    impersonation = (
+        _impersonation(headers) if any(name[:12].lower() == _IMPERSONATE for name in headers) else None
+    )
+    if impersonation is None:
         return user
-    for attempt in wanted.attempts():
+    for attempt in impersonation.attempts():
         if not access.allows(user, attempt):
             raise Forbidden(denied(user, attempt))
-    return wanted.user()
+    return impersonation.user()
 
 
-def _wanted(headers: MultiMapping[str]) -> _Impersonation | None:
+def _impersonation(headers: MultiMapping[str]) -> _Impersonation | None:
     name, groups = headers.get("Impersonate-User", ""), tuple(headers.getall("Impersonate-Group", ()))
     uid, extra = headers.get("Impersonate-Uid", ""), _extra(headers)
     if name:
@@ -180,9 +182,9 @@ def _wanted(headers: MultiMapping[str]) -> _Impersonation | None:
 
 
 def _extra(headers: MultiMapping[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    found: dict[str, list[str]] = {}
+    values_by_key: dict[str, list[str]] = {}
     for name, value in headers.items():
         lowered = name.lower()
         if lowered.startswith(_EXTRA):
-            found.setdefault(unquote(lowered.removeprefix(_EXTRA)), []).append(value)
-    return tuple((key, tuple(values)) for key, values in sorted(found.items()))
+            values_by_key.setdefault(unquote(lowered.removeprefix(_EXTRA)), []).append(value)
+    return tuple((key, tuple(values)) for key, values in sorted(values_by_key.items()))

@@ -1,8 +1,8 @@
-"""The proxies' door: the port where a proxy gets its bootstrap, and where it says that it goes.
+"""Bootstrap server: the port where a proxy gets its Envoy bootstrap, and deregisters when it stops.
 
-Whoever asks must show a dataplane token that is for the proxy it asks about; that is checked before anything
-is answered. Nothing is stored here: a Dataplane that a proxy brings is only checked, and registered when the
-proxy connects. Errors are plain text with one sentence a line, which proxies print as they are.
+The caller must send a dataplane token that is valid for the proxy that it names; nothing is answered before
+that check. Nothing is stored here: a Dataplane in the request is only validated, and registered when the
+proxy connects over xDS. Errors are plain text with one sentence per line, which proxies print as they are.
 """
 
 import asyncio
@@ -49,11 +49,11 @@ from koguma.model.violation import Violation, cut
 from koguma.store.contract import Transaction
 
 BODY_BYTES_MAX: Final = 256 * 1024
-BODY_BYTES_MAX_UNKNOWN: Final = 32 * 1024  # of somebody whose token does not hold
+BODY_BYTES_MAX_UNAUTHENTICATED: Final = 32 * 1024  # where the token is not valid
 BODY_SECONDS_MAX: Final = 10.0
 
-_SAID_MAX: Final = 2000  # characters of an answer that stand in the log
-_AT_ONCE_BYTES: Final = 4 * 1024  # YAML of this length is read within some milliseconds
+_LOGGED_MESSAGE_MAX: Final = 2000  # characters of an error that the log shows
+_BYTES_ON_LOOP: Final = 4 * 1024  # parsing YAML of this length takes a few milliseconds
 _HOST_MAX: Final = 300
 _UNPROCESSABLE: Final = 422
 _TEXT: Final = "text/plain"
@@ -71,14 +71,14 @@ class _TokenRequired(KogumaError):
     status = _UNPROCESSABLE
 
 
-class _NotYetThere(NotFound):
-    """No such Dataplane; said without a word, which tells a proxy to ask again."""
+class _DataplaneNotFound(NotFound):
+    """No such Dataplane. The empty body tells Kuma's agent to ask again."""
 
 
 class BootstrapServer:
     """Handlers of `POST /bootstrap` and `POST /deregister`; `handle` is for an HttpServer of its own."""
 
-    def __init__(  # noqa: PLR0913 - what is known where the ports are put together
+    def __init__(  # noqa: PLR0913 - all of it is known only where the ports are opened
         self,
         context: Context,
         gate: ProxyGate,
@@ -90,9 +90,9 @@ class BootstrapServer:
         xds_host: str = "",
         refused: RefusedProxies | None = None,
     ) -> None:
-        """Take the CA (PEM; empty where unknown) and the names of the certificate that xDS shows.
+        """`ca` is PEM, empty where unknown; `sans` are the names in the certificate of the xDS port.
 
-        Proxies reach xDS by the host by which they came, unless `xds_host` says another.
+        Proxies reach xDS at the host of this request, unless `xds_host` names another.
         """
         self._context = context
         self._gate = gate
@@ -106,18 +106,18 @@ class BootstrapServer:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
         started, number = time.perf_counter(), secrets.token_hex(6)
-        call, said = Call(request, ANONYMOUS, number), ""
+        call, message = Call(request, ANONYMOUS, number), ""
         try:
             response = await self._answer(call)
         except KogumaError as error:
-            said = _said(error)
-            response = _refused(request, error, said)
+            message = _error_text(error)
+            response = _error_response(request, error, message)
         except ConnectionError:
             raise  # the proxy left; there is nobody to answer
         except Exception:  # noqa: BLE001 - a bug in one handler is one bad answer, never a dead server
             _log.exception("request of a proxy failed", request=number, path=request.path[:200])
-            said = f"Internal Server Error; the log of the control plane has more under {number}"
-            response = _refused(request, KogumaError(said), said)
+            message = f"Internal Server Error; the log of the control plane has more under {number}"
+            response = _error_response(request, KogumaError(message), message)
         response.headers.update({"Koguma-Request-Id": number, "Server": "koguma"})
         _log.info(
             "proxy answered",
@@ -126,7 +126,7 @@ class BootstrapServer:
             user=call.user.name,
             status=response.status,
             ms=round((time.perf_counter() - started) * 1000, 2),
-            **({"said": cut(said, _SAID_MAX)} if said else {}),
+            **({"error": cut(message, _LOGGED_MESSAGE_MAX)} if message else {}),
         )
         return response
 
@@ -141,192 +141,197 @@ class BootstrapServer:
                 body = await call.body(BODY_BYTES_MAX)
         except TimeoutError:
             raise _TooSlow(f"the body did not come within {BODY_SECONDS_MAX:.0f} s") from None
-        self._refuse_unknown(call, body)
+        self._check_large_body(call, body)
         return await handler(call, body)
 
-    def _refuse_unknown(self, call: Call, body: bytes) -> None:
-        """Refuse a large body of somebody without a valid token before anything of it is read.
+    def _check_large_body(self, call: Call, body: bytes) -> None:
+        """Refuse a large body without a valid token before it is parsed.
 
-        A small one costs little, and its sender is told by name what does not fit.
+        A small one is cheap to parse, and its sender then learns which field is wrong.
         """
-        if len(body) <= BODY_BYTES_MAX_UNKNOWN:
+        if len(body) <= BODY_BYTES_MAX_UNAUTHENTICATED:
             return
-        shown = [token for token in (_token(call, ""), *bootstrap_request.written_tokens(body)) if token]
-        for token in shown:
+        tokens = [token for token in (_token(call, ""), *bootstrap_request.written_tokens(body)) if token]
+        for token in tokens:
             with contextlib.suppress(Unauthenticated):
                 self._gate.authenticate(token)
                 return
-        if not shown:
+        if not tokens:
             raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
-        large = f"a body of more than {BODY_BYTES_MAX_UNKNOWN} bytes is read with a valid token only"
+        large = f"a body of more than {BODY_BYTES_MAX_UNAUTHENTICATED} bytes is read with a valid token only"
         raise Unauthenticated(f"authentication failed: the token does not hold; {large}")
 
     async def _bootstrap(self, call: Call, body: bytes) -> web.Response:
-        asked = await _beside(len(body), bootstrap_request.of, body, BootstrapRequest)
+        request = await _read_beside(len(body), bootstrap_request.of, body, BootstrapRequest)
         try:
-            return await self._bootstrapped(call, asked)
+            return await self._checked_bootstrap(call, request)
         except KogumaError as error:
-            if asked.name:
-                self._refused.refuse("bootstrap", asked.mesh, asked.name, call.request.remote or "", error)
+            if request.name:
+                self._refused.refuse(
+                    "bootstrap", request.mesh, request.name, call.request.remote or "", error
+                )
             raise
 
-    async def _bootstrapped(self, call: Call, asked: BootstrapRequest) -> web.Response:
-        token = _token(call, asked.dataplane_token)
+    async def _checked_bootstrap(self, call: Call, request: BootstrapRequest) -> web.Response:
+        token = _token(call, request.dataplane_token)
         if not token:
             raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
-        claims = self._authenticated(call, token, asked)
-        _refuse(bootstrap_request.violations(asked))
-        size = len(asked.dataplane_resource)
-        document = await _beside(size, bootstrap_request.brought, asked) if size else None
-        proxy = self._admitted(claims, asked, document) if document else self._stored(claims, asked)
-        made = self._made(call, asked, proxy, document, token)
+        claims = self._authenticated(call, token, request)
+        _raise_invalid(bootstrap_request.violations(request))
+        size = len(request.dataplane_resource)
+        document = await _read_beside(size, bootstrap_request.brought, request) if size else None
+        proxy = self._admitted(claims, request, document) if document else self._stored(claims, request)
+        bootstrap_json = self._bootstrap_json(call, request, proxy, document, token)
         headers = {"Cache-Control": "no-store"}  # there is a token in it
         if JSON in (call.header("Accept") or ""):
             warnings = await self._warnings(proxy)
-            return answer(bootstrap_request.answer(made, proxy.spec, warnings), headers=headers)
-        return answer(made, headers=headers, content_type="text/x-yaml")
+            return answer(bootstrap_request.answer(bootstrap_json, proxy.spec, warnings), headers=headers)
+        return answer(bootstrap_json, headers=headers, content_type="text/x-yaml")
 
-    def _authenticated(self, call: Call, token: str, asked: ProxyName) -> DataplaneClaims:
-        """What a valid token says that is for a proxy of this name."""
-        if self._context.state.get(mesh_key(asked.mesh)) is None:
-            raise Invalid([Violation("mesh", f'mesh "{asked.mesh[:100]}" does not exist', "missing")])
+    def _authenticated(self, call: Call, token: str, proxy_name: ProxyName) -> DataplaneClaims:
+        """The claims of a token that is valid for a proxy of this name."""
+        if self._context.state.get(mesh_key(proxy_name.mesh)) is None:
+            raise Invalid([Violation("mesh", f'mesh "{proxy_name.mesh[:100]}" does not exist', "missing")])
         try:
-            claims = self._gate.claims(asked.mesh, token)
+            claims = self._gate.claims(proxy_name.mesh, token)
         except Unauthenticated as error:
             raise Unauthenticated(f"authentication failed: {error.detail}") from error
-        dataplane_auth.check_name(claims, asked.mesh, asked.name)
-        call.user = User(f"proxy:{asked.mesh}.{asked.name}")
+        dataplane_auth.check_name(claims, proxy_name.mesh, proxy_name.name)
+        call.user = User(f"proxy:{proxy_name.mesh}.{proxy_name.name}")
         return claims
 
-    def _admitted(self, claims: DataplaneClaims, asked: BootstrapRequest, document: Json) -> Resource:
-        """The Dataplane that a proxy brings, as it would be stored; an operator's as it is."""
+    def _admitted(self, claims: DataplaneClaims, request: BootstrapRequest, document: Json) -> Resource:
+        """The Dataplane in the request, as it would be stored; one of an operator, as it is stored."""
         context = self._context
         draft = forms.read_plain(document, context.kinds["Dataplane"])
-        before = self._gate.stored(draft)
-        if before is not None and not is_registered(before):
-            self._gate.check_stored(claims, before)
-            self._gate.check_restated(draft, before)
-            return before
-        made = admission.admitted(draft, before, context.control_plane).resource
-        _refuse(bootstrap_request.transparency_violations(asked, made.spec))
-        self._gate.check_brought(claims, made, before)
-        return made
+        stored = self._gate.stored(draft)
+        if stored is not None and not is_registered(stored):
+            self._gate.check_stored(claims, stored)
+            self._gate.check_restated(draft, stored)
+            return stored
+        dataplane = admission.admitted(draft, stored, context.control_plane).resource
+        _raise_invalid(bootstrap_request.transparency_violations(request, dataplane.spec))
+        self._gate.check_brought(claims, dataplane, stored)
+        return dataplane
 
     async def _warnings(self, proxy: Resource) -> list[str]:
-        """What of a proxy's own outbounds leads nowhere now; it may still come."""
+        """Outbounds of the proxy that have no destination now; one may be created later."""
         if not (proxy.spec.get("networking") or {}).get("outbound"):
-            return []  # most proxies; a start of many does not wait for the engine
+            return []  # most proxies; when many start at once they do not wait for the engine
         db = await self._context.database()
         return [problem.message for problem in oddities.leading_nowhere(db, proxy)]
 
-    def _stored(self, claims: DataplaneClaims, asked: ProxyName) -> Resource:
-        found = self._context.state.named("Dataplane", asked.mesh, asked.name)
-        if found is None:
-            raise _NotYetThere("")
-        self._gate.check_stored(claims, found)
-        return found
+    def _stored(self, claims: DataplaneClaims, proxy_name: ProxyName) -> Resource:
+        dataplane = self._context.state.named("Dataplane", proxy_name.mesh, proxy_name.name)
+        if dataplane is None:
+            raise _DataplaneNotFound("")
+        self._gate.check_stored(claims, dataplane)
+        return dataplane
 
-    def _made(
-        self, call: Call, asked: BootstrapRequest, proxy: Resource, document: Json, token: str
+    def _bootstrap_json(
+        self, call: Call, request: BootstrapRequest, proxy: Resource, document: Json, token: str
     ) -> bytes:
         """The bootstrap, as JSON."""
         node = Node(
             id=f"{proxy.mesh}.{proxy.core_name}",
             cluster=bootstrap_request.service(proxy),
-            metadata=bootstrap_request.metadata(asked, proxy.spec, document),
+            metadata=bootstrap_request.metadata(request, proxy.spec, document),
         )
         variant = (proxy.spec.get("envoy") or {}).get("xdsTransportProtocolVariant")
-        ca = self._authority(asked)
+        ca = self._authority(request)
         source = Source(
             host=self._host(call),
             port=self._xds_port(),
             token=Redacted(token),
             ca=ca,
-            ca_path="" if ca else asked.system_ca_path,
+            ca_path="" if ca else request.system_ca_path,
             delta=variant != "GRPC",
-            token_file=bootstrap_request.token_file(asked),
+            token_file=bootstrap_request.token_file(request),
         )
-        is_ours = network.is_own_agent(asked.features)
-        made = bootstrap.bootstrap(
+        is_ours = network.is_own_agent(request.features)
+        config = bootstrap.bootstrap(
             node,
             source,
-            asked.workdir.rstrip("/"),
-            admin_port=0 if is_ours else bootstrap_request.admin_port(asked, proxy.spec),
-            reports_health=bootstrap_request.reports_health(asked, proxy.spec),
-            heap_bytes_max=bootstrap_request.heap_bytes_max(asked),
+            request.workdir.rstrip("/"),
+            admin_port=0 if is_ours else bootstrap_request.admin_port(request, proxy.spec),
+            reports_health=bootstrap_request.reports_health(request, proxy.spec),
+            heap_bytes_max=bootstrap_request.heap_bytes_max(request),
         )
-        return msgspec.json.encode(made)
+        return msgspec.json.encode(config)
 
     def _host(self, call: Call) -> str:
-        """The host by which the proxy reaches xDS, which the certificate must be for."""
+        """The host at which the proxy reaches xDS; the certificate must be valid for it."""
         if self._xds_host:
             return certificate_facts.normal(self._xds_host)
         try:
-            used = urlsplit(f"//{(call.header('Host') or '')[:_HOST_MAX]}").hostname or ""
+            host = urlsplit(f"//{(call.header('Host') or '')[:_HOST_MAX]}").hostname or ""
         except ValueError:
-            used = ""
-        if not certificate_facts.is_for(self._sans, used):
-            raise BadRequest(bootstrap_request.san_mismatch(used, self._sans))
-        return certificate_facts.normal(used)
+            host = ""
+        if not certificate_facts.is_for(self._sans, host):
+            raise BadRequest(bootstrap_request.san_mismatch(host, self._sans))
+        return certificate_facts.normal(host)
 
-    def _authority(self, asked: BootstrapRequest) -> str:
-        """The CA by which a proxy knows xDS: its own, else ours; empty where its machine's must do."""
-        if asked.ca_cert and not certificate_facts.is_readable(asked.ca_cert):
+    def _authority(self, request: BootstrapRequest) -> str:
+        """The CA that a proxy verifies xDS with: its own, else ours; empty to use its machine's CAs."""
+        if request.ca_cert and not certificate_facts.is_readable(request.ca_cert):
             raise BadRequest("caCert is no certificate; give X.509 in PEM form")
-        ca = asked.ca_cert or self._ca
-        if not certificate_facts.is_authority(ca) and (ca or not asked.system_ca_path):
+        ca = request.ca_cert or self._ca
+        if not certificate_facts.is_authority(ca) and (ca or not request.system_ca_path):
             raise BadRequest(bootstrap_request.NOT_A_CA)
         return ca
 
     async def _deregister(self, call: Call, body: bytes) -> web.Response:
-        asked = await _beside(len(body), bootstrap_request.of, body, Farewell)
+        request = await _read_beside(len(body), bootstrap_request.of, body, Farewell)
         token = _token(call, "")
         if not token:
             raise Unauthenticated('send the proxy\'s token as "Authorization: Bearer <token>"')
-        gone = web.Response(status=204)
-        if self._context.state.get(mesh_key(asked.mesh)) is None:
-            return gone
-        claims = self._authenticated(call, token, asked)
-        await self._remove(call, claims, asked)
-        return gone
+        no_content = web.Response(status=204)
+        if self._context.state.get(mesh_key(request.mesh)) is None:
+            return no_content
+        claims = self._authenticated(call, token, request)
+        await self._remove(call, claims, request)
+        return no_content
 
-    async def _remove(self, call: Call, claims: DataplaneClaims, asked: Farewell) -> None:
-        """Delete a Dataplane that its proxy registered; one that somebody wrote stays."""
+    async def _remove(self, call: Call, claims: DataplaneClaims, request: Farewell) -> None:
+        """Delete a Dataplane that its proxy registered; one that an operator wrote stays."""
         context = self._context
 
         async def attempt() -> None:
-            found = context.state.named("Dataplane", asked.mesh, asked.name)
-            if found is None:
+            dataplane = context.state.named("Dataplane", request.mesh, request.name)
+            if dataplane is None:
                 return
-            dataplane_auth.check_resource(claims, found)
-            if not is_registered(found):
+            dataplane_auth.check_resource(claims, dataplane)
+            if not is_registered(dataplane):
                 return
-            if asked.instance and found.labels.get(labels.INSTANCE, asked.instance) != asked.instance:
-                return  # a later run of the proxy has taken over
-            operations = tuple(transactions.delete(context, found, found.revision))
+            if (
+                request.instance
+                and dataplane.labels.get(labels.INSTANCE, request.instance) != request.instance
+            ):
+                return  # a newer process of the same proxy has registered it
+            operations = tuple(transactions.delete(context, dataplane, dataplane.revision))
             with contextlib.suppress(NotFound):
                 await context.store.write(Transaction(operations, call.user.name, "the proxy has stopped"))
 
-        await compare_and_swap.retried(attempt, f'Dataplane "{asked.name}"')
+        await compare_and_swap.retried(attempt, f'Dataplane "{request.name}"')
 
 
-async def _beside(size: int, read: Callable[..., _Read], *given: Any) -> _Read:
-    """What a function reads; beside the loop where that takes time for which others would wait."""
-    return read(*given) if size <= _AT_ONCE_BYTES else await asyncio.to_thread(read, *given)
+async def _read_beside(size: int, read: Callable[..., _Read], *arguments: Any) -> _Read:
+    """Call a parser; in a thread where the input is so large that the event loop would wait."""
+    return read(*arguments) if size <= _BYTES_ON_LOOP else await asyncio.to_thread(read, *arguments)
 
 
-def _token(call: Call, written: str) -> str:
-    return dataplane_auth.bare(written) or dataplane_auth.bare(call.header("Authorization") or "")
+def _token(call: Call, in_body: str) -> str:
+    return dataplane_auth.bare(in_body) or dataplane_auth.bare(call.header("Authorization") or "")
 
 
-def _refuse(violations: Iterable[Violation]) -> None:
-    found = tuple(violations)
-    if found:
-        raise Invalid(found)
+def _raise_invalid(violations: Iterable[Violation]) -> None:
+    violations = tuple(violations)
+    if violations:
+        raise Invalid(violations)
 
 
-def _said(error: KogumaError) -> str:
-    """An error as text: one line for each violation, or else the one sentence."""
+def _error_text(error: KogumaError) -> str:
+    """An error as text: one line per violation, or else its one sentence."""
     if isinstance(error, Invalid | BadRequest) and error.violations:
         lines = [f"{v.field}: {v.message}" if v.field else v.message for v in error.violations]
     else:
@@ -334,9 +339,9 @@ def _said(error: KogumaError) -> str:
     return "\n".join(lines)
 
 
-def _refused(request: web.BaseRequest, error: KogumaError, said: str) -> web.Response:
+def _error_response(request: web.BaseRequest, error: KogumaError, message: str) -> web.Response:
     status = _UNPROCESSABLE if isinstance(error, Invalid) else error.status
-    response = web.Response(text=said, status=status, content_type=_TEXT)
+    response = web.Response(text=message, status=status, content_type=_TEXT)
     if isinstance(error, NotAllowed):
         response.headers["Allow"] = ", ".join(error.allowed)
     if request.body_exists and not request.content.is_eof():

@@ -1,7 +1,7 @@
-"""Dispatch: the one path of every request: a number, a user, a handler, an answer, a line in the log.
+"""Dispatch: what happens to every request: id, route, authentication, handler, response, metrics, log line.
 
-Routing is by the segments of the path, since kinds are looked up and not listed. Whatever goes wrong
-becomes an answer here, and nowhere else.
+Routing is by the segments of the path, since kinds are looked up and not listed. Every exception becomes an
+error response here, and nowhere else.
 """
 
 import asyncio
@@ -29,30 +29,28 @@ from koguma.api.tracing import Tracer
 from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound
 from koguma.model.short_keys import is_short
 
-Handler = Callable[..., Awaitable[web.StreamResponse]]  # the call, then what the path says
+Handler = Callable[..., Awaitable[web.StreamResponse]]  # takes the call, then the variable parts of the path
 
 _METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
-_KEPT_MAX: Final = 10_000
+_CACHED_PATHS_MAX: Final = 10_000
 _FAILED: Final = 400  # and above
 _ENCODED_SLASH: Final = re.compile(r"%2f", re.IGNORECASE)
 _INTERNAL: Final = "Internal Server Error"
 
 
-Refused = Callable[[KogumaError, tuple[Any, ...]], web.Response]  # an error, and what the path says
+ErrorResponse = Callable[[KogumaError, tuple[Any, ...]], web.Response]  # of an error and the path's parts
 
 
 class HttpEndpoint(msgspec.Struct, frozen=True):
-    """What a path leads to: handlers by method, a word for metrics, and titles for what goes wrong."""
+    """What a path leads to: handlers by method, a label for metrics, and titles of errors by method."""
 
-    word: str
+    label: str
     handlers: Mapping[str, Handler]
     titles: Mapping[str, str] = {}
-    is_open: bool = False  # answered without asking who it is
-    allowed: tuple[str, ...] = ()  # what to say is allowed, where that is less than what has a handler
-    refused: Refused | None = None  # how errors are told, where the plain form's way is not the one
-    queries: Mapping[str, tuple[QueryParameter, ...]] | None = (
-        None  # by method; None: the handlers check them
-    )
+    is_open: bool = False  # answered without authentication
+    allowed: tuple[str, ...] = ()  # for the Allow header, where that is fewer methods than have a handler
+    error_response: ErrorResponse | None = None  # where errors are not answered as in the plain form
+    queries: Mapping[str, tuple[QueryParameter, ...]] | None = None  # by method; None: handlers check them
 
 
 RouteMatch = tuple[HttpEndpoint, tuple[Any, ...]]  # an endpoint, and the variable parts of the path
@@ -60,7 +58,7 @@ Route = Callable[[tuple[str, ...]], RouteMatch | None]
 
 
 class Dispatch:
-    """Answers requests. `routes` are asked in order; the first that knows a path has it."""
+    """Answers requests. `routes` are tried in order; the first that matches a path answers it."""
 
     def __init__(
         self,
@@ -78,27 +76,27 @@ class Dispatch:
         self._log = structlog.get_logger("koguma.api")
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._kept: dict[str, RouteMatch] = {}  # where paths lead; kinds do not change while we live
+        self._routes_by_path: dict[str, RouteMatch] = {}  # a cache; kinds do not change in a process
 
     def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        """Answer one request, as a span of a trace where requests are traced."""
+        """Answer one request, within a trace span where tracing is on."""
         call = Call(request, ANONYMOUS, f"{self._prefix}-{next(self._numbers):x}")
         return self._answered(call) if self._tracer is None else self._traced(call, self._tracer)
 
     async def _traced(self, call: Call, tracer: Tracer) -> web.StreamResponse:
-        with tracer.request(call, self._word(call)) as span:
+        with tracer.request(call, self._metric_label(call)) as span:
             response = await self._answered(call)
             span.answered(response.status)
         return response
 
-    def _word(self, call: Call) -> str:
-        """The word for what a request asks, before it is answered."""
+    def _metric_label(self, call: Call) -> str:
+        """The label of the endpoint that a request is for, before it is answered."""
         try:
-            endpoint, _ = self._found(call.request)
+            endpoint, _ = self._route(call.request)
         except (BadRequest, NotFound):
             return "none"
         is_watch = call.has_query and call.query.get("watch") in ("true", "1")
-        return "watch" if is_watch and call.request.method == "GET" else endpoint.word
+        return "watch" if is_watch and call.request.method == "GET" else endpoint.label
 
     async def _answered(self, call: Call) -> web.StreamResponse:
         started = time.perf_counter()
@@ -106,42 +104,42 @@ class Dispatch:
         endpoint: HttpEndpoint | None = None
         parts: tuple[Any, ...] = ()
         try:
-            endpoint, parts = self._found(request)
+            endpoint, parts = self._route(request)
             response = await self._answer(call, endpoint, parts)
-            self._keep(request.path, endpoint, parts, response.status)
+            self._cache_route(request.path, endpoint, parts, response.status)
         except KogumaError as error:
-            response = self._refused(call, endpoint, parts, error)
+            response = self._error_response(call, endpoint, parts, error)
         except ConnectionError:
-            raise  # the client left; there is nobody to answer
+            raise  # the client has disconnected
         except Exception:  # noqa: BLE001 - a bug in one handler is one bad answer, never a dead server
             self._log.exception("request failed", request=call.id, method=request.method, path=request.path)
-            response = self._refused(call, endpoint, parts, KogumaError(_INTERNAL))
-        self._done(call, endpoint, response, time.perf_counter() - started)
+            response = self._error_response(call, endpoint, parts, KogumaError(_INTERNAL))
+        self._record(call, endpoint, response, time.perf_counter() - started)
         return response
 
-    def _keep(self, path: str, endpoint: HttpEndpoint, parts: tuple[Any, ...], status: int) -> None:
-        """Remember where a path leads once somebody got something there; not for whoever makes up paths."""
-        if status >= _FAILED or path in self._kept or not is_short(path):
+    def _cache_route(self, path: str, endpoint: HttpEndpoint, parts: tuple[Any, ...], status: int) -> None:
+        """Cache the route of a path that succeeded; made-up paths must not fill the cache."""
+        if status >= _FAILED or path in self._routes_by_path or not is_short(path):
             return
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        self._kept[path] = (endpoint, parts)
+        if len(self._routes_by_path) >= _CACHED_PATHS_MAX:
+            self._routes_by_path.clear()
+        self._routes_by_path[path] = (endpoint, parts)
 
-    def _found(self, request: web.BaseRequest) -> RouteMatch:
+    def _route(self, request: web.BaseRequest) -> RouteMatch:
         path = request.path
         if "%" in request.raw_path and _ENCODED_SLASH.search(request.rel_url.raw_path):
             raise BadRequest(
                 "the path has an encoded slash (%2F). No name has a slash in it, and as a separator it would"
                 " lead elsewhere: write / between the parts of the path"
             )
-        kept = self._kept.get(path)
-        if kept is not None:
-            return kept
+        cached = self._routes_by_path.get(path)
+        if cached is not None:
+            return cached
         segments = tuple(path.strip("/").split("/")) if path != "/" else ()
         for route in self._routes:
-            found = route(segments)
-            if found is not None:
-                return found
+            match = route(segments)
+            if match is not None:
+                return match
         text = f"there is nothing at {request.path[:200]}; GET /_resources lists kinds and paths"
         raise NotFound(text, title="Not Found")
 
@@ -149,12 +147,12 @@ class Dispatch:
         request = call.request
         if not endpoint.is_open:
             peer = _peer(request.transport)
-            asking = partial(self._authenticator.user, request.headers, peer, request.scheme)
-            user = asking()
+            authenticate = partial(self._authenticator.user, request.headers, peer, request.scheme)
+            user = authenticate()
             call.user = impersonated(user, request.headers, self._access)
             if call.user is not user:
                 call.acting = user
-            call.identify = lambda: impersonated(asking(), request.headers, self._access)
+            call.identify = lambda: impersonated(authenticate(), request.headers, self._access)
         method = "GET" if request.method == "HEAD" else request.method
         handler = endpoint.handlers.get(method)
         if handler is None:
@@ -167,11 +165,11 @@ class Dispatch:
             parameters.check(call.query, endpoint.queries[method])
         return await handler(call, *parts)
 
-    def _refused(
+    def _error_response(
         self, call: Call, endpoint: HttpEndpoint | None, parts: tuple[Any, ...], error: KogumaError
     ) -> web.Response:
-        if endpoint is not None and endpoint.refused is not None:
-            response = endpoint.refused(error, parts)
+        if endpoint is not None and endpoint.error_response is not None:
+            response = endpoint.error_response(error, parts)
         else:
             titles = endpoint.titles if endpoint else {}
             title = titles.get(call.request.method, "Could not process a resource")
@@ -182,18 +180,18 @@ class Dispatch:
             response.headers["Allow"] = ", ".join(error.allowed)
         if not call.request.body_exists or call.request.content.is_eof():
             return response
-        response.force_close()  # what is left of the body will not be read
+        response.force_close()  # the rest of the body will not be read
         return response
 
-    def _done(
+    def _record(
         self, call: Call, endpoint: HttpEndpoint | None, response: web.StreamResponse, seconds: float
     ) -> None:
         request = call.request
         method = request.method if request.method in _METHODS else "other"
-        word = endpoint.word if endpoint else "none"
+        label = endpoint.label if endpoint else "none"
         if not isinstance(response, web.Response):
-            word = "watch"
-        self._metrics.observe(method, word, response.status, seconds)
+            label = "watch"
+        self._metrics.observe(method, label, response.status, seconds)
         if not response.prepared:
             response.headers["Koguma-Request-Id"] = call.id
             response.headers["Server"] = "koguma"
@@ -211,7 +209,7 @@ class Dispatch:
 
 
 def _peer(transport: asyncio.Transport | None) -> str:
-    """The address of who sent a request, or the word for the socket in the data directory."""
+    """The address of the client, or UNIX_SOCKET for the unix socket in the data directory."""
     if transport is None:
         return ""
     end = transport.get_extra_info("socket")

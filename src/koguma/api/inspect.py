@@ -1,7 +1,7 @@
 """The Inspect API: what acts on a proxy, on its ports and routes, and whom a policy acts on.
 
-Who may read a proxy may inspect it, and who may read a policy or service may see whom it selects. All answers
-are for the newest revision.
+The right to read a Dataplane is enough to inspect it, and the right to read a policy or service to see which
+proxies it selects. All answers are for the newest revision.
 """
 
 from aiohttp import web
@@ -20,7 +20,7 @@ from koguma.model.resource import Key
 
 
 class Inspect:
-    """Handlers of the endpoints that show what comes out."""
+    """Handlers of the endpoints that show the effective policies, rules and routes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class Inspect:
         return answer_json(rules_view.of_proxy(db, proxy, fields=fields))
 
     async def policies(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
-        """What holds for a proxy as a whole."""
+        """The policies that are effective for a proxy as a whole."""
         fields = _fields(call)
         db, proxy = await self._proxy(call, mesh, name)
         return answer_json(inspect.whole_policies(db, proxy, fields=fields))
@@ -42,64 +42,64 @@ class Inspect:
         db, proxy = await self._proxy(call, mesh, name)
         return answer_json(inspect.layout(db, proxy))
 
-    async def inbound_policies(self, call: Call, mesh: str, name: str, text: str) -> web.StreamResponse:
-        """What holds for calls that arrive at one inbound."""
+    async def inbound_policies(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
+        """The policies that are effective on one inbound."""
         fields = _fields(call)
         db, proxy = await self._proxy(call, mesh, name)
-        wanted, section = self._part(text)
-        if wanted != proxy:
+        named_proxy, section = self._part(kri)
+        if named_proxy != proxy:
             return answer_json({"policies": []})
         sections = inspect.inbound_sections(db, proxy)
         if section not in sections:
-            known = f"it has {', '.join(sections)}" if sections else "it has none"
-            raise NotFound(f'Dataplane "{name}" has no inbound "{section}"; {known}')
+            existing = f"it has {', '.join(sections)}" if sections else "it has none"
+            raise NotFound(f'Dataplane "{name}" has no inbound "{section}"; {existing}')
         return answer_json(inspect.inbound_policies(db, proxy, section, fields=fields))
 
-    async def outbound_policies(self, call: Call, mesh: str, name: str, text: str) -> web.StreamResponse:
-        """What holds for calls to one port."""
+    async def outbound_policies(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
+        """The policies that are effective on one outbound."""
         fields = _fields(call)
-        db, port = await self._outbound(call, mesh, name, text)
+        db, port = await self._outbound(call, mesh, name, kri)
         return answer_json(inspect.outbound_policies(db, port, fields=fields) if port else {"policies": []})
 
-    async def outbound_routes(self, call: Call, mesh: str, name: str, text: str) -> web.StreamResponse:
-        """The routes of calls to one port."""
+    async def outbound_routes(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
+        """The routes of one outbound."""
         fields = _fields(call)
-        db, port = await self._outbound(call, mesh, name, text)
+        db, port = await self._outbound(call, mesh, name, kri)
         return answer_json(inspect.outbound_routes(db, port, fields=fields) if port else {"routes": []})
 
     async def route_policies(
-        self, call: Call, mesh: str, name: str, text: str, route_text: str
+        self, call: Call, mesh: str, name: str, kri: str, route_kri: str
     ) -> web.StreamResponse:
-        """What holds for calls to one port through one route."""
+        """The policies that are effective on one route of one outbound."""
         fields = _fields(call)
-        db, port = await self._outbound(call, mesh, name, text)
-        route, _ = self._part(route_text)
+        db, port = await self._outbound(call, mesh, name, kri)
+        route, _ = self._part(route_kri)
         return answer_json(
             inspect.route_policies(db, port, route, fields=fields) if port else {"policies": []}
         )
 
     async def dataplanes(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
-        """A page of the proxies that a policy selects, or that are a service."""
+        """A page of the proxies that a policy selects, or that a service has as endpoints."""
         page = lists.page(call.query)
         db, key = await self._object(call, kind, mesh, name)
-        found = inspect.dataplanes(db, key, call.query.get("name", ""))
+        proxies = inspect.dataplanes(db, key, call.query.get("name", ""))
         end = page.offset + page.size
-        link = {"next": lists.next_link(call.request, end)} if end < len(found) else {}
-        items = [meta(db, proxy) for proxy in found[page.offset : end]]
-        return answer_json({"total": len(found), "items": items, **link})
+        link = {"next": lists.next_link(call.request, end)} if end < len(proxies) else {}
+        items = [meta(db, proxy) for proxy in proxies[page.offset : end]]
+        return answer_json({"total": len(proxies), "items": items, **link})
 
     async def attached(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
-        """The same page in the older shape, which Kuma's command line still reads."""
+        """The same page in the older shape that kumactl still reads."""
         page = lists.page(call.query)
         db, key = await self._object(call, kind, mesh, name)
-        found = inspect.dataplanes(db, key, call.query.get("name", ""))
+        proxies = inspect.dataplanes(db, key, call.query.get("name", ""))
         end = page.offset + page.size
-        link = {"next": lists.next_link(call.request, end)} if end < len(found) else {}
-        items = [inspect.attachment(db, key, proxy) for proxy in found[page.offset : end]]
-        return answer_json({"total": len(found), "items": items, **link})
+        link = {"next": lists.next_link(call.request, end)} if end < len(proxies) else {}
+        items = [inspect.attachment(db, key, proxy) for proxy in proxies[page.offset : end]]
+        return answer_json({"total": len(proxies), "items": items, **link})
 
     async def hostnames(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
-        """The names by which a service is called, each with the zones where it is."""
+        """The host names of a service, each with the zones that resolve it."""
         db, key = await self._object(call, kind, mesh, name)
         control_plane = self._context.control_plane
         zones = (
@@ -109,7 +109,7 @@ class Inspect:
         )
         claims = hostnames.of(db, key)
         names = sorted({claim.hostname for claim in claims if claim.hostname})
-        items = [{"hostname": text, "zones": [{"name": zone} for zone in zones]} for text in names]
+        items = [{"hostname": hostname, "zones": [{"name": zone} for zone in zones]} for hostname in names]
         return answer_json({"total": len(items), "items": items})
 
     async def gateway_rules(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
@@ -118,9 +118,9 @@ class Inspect:
         db, key = await self._object(call, kind, mesh, name)
         gateway = self._context.find(call.user, kind, mesh, name)
         proxy = inspect.gateway_proxy(gateway, self._context.control_plane)
-        other = what_if.with_objects(db, mesh, [proxy])
-        shown = rules_view.of_proxy(other, proxy.key, fields=fields)
-        return answer_json({**shown, "resource": meta(db, key)})
+        hypothetical = what_if.with_objects(db, mesh, [proxy])
+        rules = rules_view.of_proxy(hypothetical, proxy.key, fields=fields)
+        return answer_json({**rules, "resource": meta(db, key)})
 
     async def _object(self, call: Call, kind: Kind, mesh: str, name: str) -> tuple[Db, Key]:
         context = self._context
@@ -132,14 +132,14 @@ class Inspect:
     async def _proxy(self, call: Call, mesh: str, name: str) -> tuple[Db, Key]:
         return await self._object(call, self._context.kinds["Dataplane"], mesh, name)
 
-    async def _outbound(self, call: Call, mesh: str, name: str, text: str) -> tuple[Db, PortRules | None]:
+    async def _outbound(self, call: Call, mesh: str, name: str, kri: str) -> tuple[Db, PortRules | None]:
         db, proxy = await self._proxy(call, mesh, name)
-        destination, section = self._part(text)
+        destination, section = self._part(kri)
         return db, inspect.outbound(db, proxy, destination, section)
 
-    def _part(self, text: str) -> tuple[Key, str]:
-        """The object and the section that a KRI in a path means."""
-        _, key, section = self._context.named_by(text)
+    def _part(self, kri: str) -> tuple[Key, str]:
+        """The object and the section of a KRI in a path."""
+        _, key, section = self._context.named_by(kri)
         return key, section
 
 

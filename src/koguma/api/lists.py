@@ -1,4 +1,4 @@
-"""Lists: paging, filters and the `next` link, as Kuma's clients know them."""
+"""Lists of the plain form: pages, filters and the `next` link, as Kuma's API has them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,11 +15,11 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
-Wanted = Callable[[Resource], bool]
+ResourceFilter = Callable[[Resource], bool]
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """Which part of a list."""
+    """Which part of a list a request asks for."""
 
     size: int = SIZE_DEFAULT
     offset: int = 0
@@ -53,13 +53,13 @@ def _offset(text: str | None) -> int:
     return int(text)
 
 
-def wanted(query: MultiMapping[str], path: str, mesh: str | None) -> Wanted | None:
+def resource_filter(query: MultiMapping[str], path: str, mesh: str | None) -> ResourceFilter | None:
     """The filter that a query asks for, all parts of it: name, labels, namespace, mesh, tags and gateways."""
     filters = list(_filters(query, path, mesh))
     return (lambda resource: all(fits(resource) for fits in filters)) if filters else None
 
 
-def _filters(query: MultiMapping[str], path: str, mesh: str | None) -> Iterator[Wanted]:
+def _filters(query: MultiMapping[str], path: str, mesh: str | None) -> Iterator[ResourceFilter]:
     part, namespace = query.get("name", ""), query.get("namespace", "")
     if part:
         yield lambda resource: part in resource.core_name
@@ -70,7 +70,7 @@ def _filters(query: MultiMapping[str], path: str, mesh: str | None) -> Iterator[
     yield from _mesh_filter(query.get("mesh", ""), mesh)
     pairs = [_tag(text) for text in query.getall("tag", ())]
     if pairs:
-        yield lambda resource: any(_has_tags(found, pairs) for found in _tag_sets(resource))
+        yield lambda resource: any(_has_tags(tag_set, pairs) for tag_set in _tag_sets(resource))
     yield from _gateway_filter(query.get("gateway", ""), path)
 
 
@@ -78,12 +78,14 @@ def _has_label(label: str, value: str, resource: Resource) -> bool:
     return resource.labels.get(label) == value
 
 
-def _mesh_filter(asked: str, mesh: str | None) -> Iterator[Wanted]:
-    if asked and mesh and asked != mesh:
-        text = f'the path says mesh "{mesh}"; ask for the list of mesh "{asked}", or leave the parameter out'
+def _mesh_filter(in_query: str, mesh: str | None) -> Iterator[ResourceFilter]:
+    if in_query and mesh and in_query != mesh:
+        text = (
+            f'the path says mesh "{mesh}"; ask for the list of mesh "{in_query}", or leave the parameter out'
+        )
         raise Invalid([Violation("mesh", text, "url")])
-    if asked and mesh is None:
-        yield lambda resource: resource.mesh == asked
+    if in_query and mesh is None:
+        yield lambda resource: resource.mesh == in_query
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -94,19 +96,22 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def _tag_sets(dataplane: Resource) -> Iterator[Mapping[str, str]]:
-    """The tags of each inbound and of the gateway; what they do not say themselves, the labels say."""
+    """The tags of each inbound and of the gateway, each over the labels of the Dataplane."""
     networking = dataplane.spec.get("networking") or {}
     gateway = networking.get("gateway")
     for tagged in (*(networking.get("inbound") or ()), *((gateway,) if gateway else ()), {}):
         yield {**dataplane.labels, **(tagged.get("tags") or {})}
 
 
-def _has_tags(found: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether every tag is there with a value that contains what was asked, as in Kuma."""
-    return all(name in found and (part == tags.ANY or part in found[name]) for name, part in pairs)
+def _has_tags(tags_of_inbound: Mapping[str, str], pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether every tag is there with a value that contains the given text, as in Kuma."""
+    return all(
+        name in tags_of_inbound and (part == tags.ANY or part in tags_of_inbound[name])
+        for name, part in pairs
+    )
 
 
-def _gateway_filter(word: str, path: str) -> Iterator[Wanted]:
+def _gateway_filter(word: str, path: str) -> Iterator[ResourceFilter]:
     match word:
         case "":
             return
@@ -117,7 +122,7 @@ def _gateway_filter(word: str, path: str) -> Iterator[Wanted]:
         case "builtin" | "delegated":
             yield lambda resource: _gateway_type(resource) == word.upper()
         case _:
-            # Kuma's words, with its slip of the pen.
+            # Kuma's message, with its misspelling.
             text = f"shoud use `true`, `false`, 'builtin' or 'delegated' instead of {word[:100]}"
             raise Invalid([Violation(f"{path}.gateway", text, "enum")])
 

@@ -38,10 +38,10 @@ class QueryParameter(msgspec.Struct, frozen=True):
     def described(self) -> Json:
         """The parameter in OpenAPI's words."""
         if self.name.endswith("["):
-            kept = {"type": "object", "additionalProperties": self.schema or True}
+            schema = {"type": "object", "additionalProperties": self.schema or True}
             style = {"style": "deepObject", "explode": True}
             return {"name": self.name[:-1], "in": "query", "description": self.description, **style} | {
-                "schema": kept
+                "schema": schema
             }
         return {"name": self.name, "in": "query", "description": self.description, "schema": self.schema}
 
@@ -187,28 +187,28 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
     """What stands below an object of a kind, by the rest of the path."""
     if kind.name == "Dataplane":
         return OF_PROXY
-    found: dict[str, PlainPath] = {}
+    paths: dict[str, PlainPath] = {}
     if kind.policy is not None:
         # `-resources` is what Kuma's own command line asks for; the last is older than both.
-        found |= {
+        paths |= {
             "_resources/dataplanes": SELECTED,
             "-resources/dataplanes": SELECTED,
             "dataplanes": SELECTED,
         }
     if kind.name == "MeshGateway":
-        found |= {"dataplanes": SELECTED, "_rules": _VIEW}
+        paths |= {"dataplanes": SELECTED, "_rules": _VIEW}
     if kind.name == "MeshService":
-        found |= {"_resources/dataplanes": SELECTED, "_dataplanes": SELECTED}
+        paths |= {"_resources/dataplanes": SELECTED, "_dataplanes": SELECTED}
     if kind.name in _HOSTS:
-        found["_hostnames"] = UNPAGED
-    return found
+        paths["_hostnames"] = UNPAGED
+    return paths
 
 
 def table(kinds: Kinds) -> dict[str, PlainPath]:
     """Every path of the plain form."""
     paths = dict(SYSTEM)
     for kind in kinds:
-        paths |= {f"/{path}": found for path, found in _of_kind(kind).items()}
+        paths |= {f"/{path}": path_parameters for path, path_parameters in _of_kind(kind).items()}
     return paths
 
 
@@ -218,7 +218,7 @@ def _of_kind(kind: Kind) -> dict[str, PlainPath]:
         kind.path: listed(kind),
         base: listed(kind),
         f"{base}/{{name}}": item(kind),
-        **{f"{base}/{{name}}/{rest}": found for rest, found in below(kind).items()},
+        **{f"{base}/{{name}}/{rest}": path_parameters for rest, path_parameters in below(kind).items()},
     }
 
 

@@ -30,37 +30,37 @@ _PLAIN_COMPUTED: Final = ("kri", "snis", "creationTime", "modificationTime", "st
 class PlainObjects:
     """Handlers for the objects of every kind."""
 
-    def __init__(self, context: Context, shown: PlainEncoder) -> None:
+    def __init__(self, context: Context, encoder: PlainEncoder) -> None:
         self._context = context
-        self._shown = shown
+        self._encoder = encoder
 
     async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """One object."""
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
-        found = context.state.named(kind.name, mesh, name)
-        if found is None:
+        resource = context.state.named(kind.name, mesh, name)
+        if resource is None:
             if kind.is_mesh_scoped:
                 context.check_mesh(call.user, mesh)
-            found = context.find(call.user, kind, mesh, name)
-        return self.show(call, found)
+            resource = context.find(call.user, kind, mesh, name)
+        return self.show(call, resource)
 
     def show(self, call: Call, resource: Resource) -> web.Response:
         """An object in the form that the query asks for, with its ETag."""
         headers = {"ETag": etag(resource.revision)}
         if call.header("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
-        return answer(self._bytes(call)(resource), headers=headers)
+        return answer(self._encoding(call)(resource), headers=headers)
 
-    def _bytes(self, call: Call) -> Callable[[Resource], bytes]:
-        """How objects are shown, as the query asks.
+    def _encoding(self, call: Call) -> Callable[[Resource], bytes]:
+        """How the query asks objects to be encoded.
 
-        In the Kubernetes form, what has no namespace is shown in the system namespace unless the query names
-        another: Kuma's own programs leave out what is in any other one when they export.
+        In the Kubernetes form, an object without a namespace is shown in the system namespace unless the
+        query names another: kumactl's export leaves out objects of any other namespace.
         """
         context = self._context
         if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
-            return lambda resource: self._shown.bytes(resource, call.user)
+            return lambda resource: self._encoder.bytes(resource, call.user)
         namespace = call.query.get("namespace") or context.control_plane.system_namespace
         return lambda resource: msgspec.json.encode(
             forms.kubernetes(
@@ -76,16 +76,16 @@ class PlainObjects:
             context.check_mesh(call.user, mesh)
         if "revision" in call.query:
             raise BadRequest('query parameter "revision" goes with watch=true')
-        page, shown = lists.page(call.query), self._bytes(call)
-        fits = lists.wanted(call.query, call.request.path, mesh)
-        found: Sequence[Resource] = context.state.listed(kind.name, mesh)
-        if fits is not None:
-            found = [resource for resource in found if fits(resource)]
+        page, encode = lists.page(call.query), self._encoding(call)
+        matches = lists.resource_filter(call.query, call.request.path, mesh)
+        resources: Sequence[Resource] = context.state.listed(kind.name, mesh)
+        if matches is not None:
+            resources = [resource for resource in resources if matches(resource)]
         end = page.offset + page.size
-        link = lists.next_link(call.request, end) if end < len(found) else None
-        items = list(map(shown, found[page.offset : end]))
+        link = lists.next_link(call.request, end) if end < len(resources) else None
+        items = list(map(encode, resources[page.offset : end]))
         headers = {"Koguma-Revision": str(context.state.revision)}
-        return answer(lists.body(items, len(found), link), headers=headers)
+        return answer(lists.body(items, len(resources), link), headers=headers)
 
     async def put(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Create or replace one object."""
@@ -103,7 +103,7 @@ class PlainObjects:
             return await self._write(call, draft, before)
 
         def may_retry() -> bool:
-            # Without a precondition the writer wants this, whatever came between.
+            # Without a precondition the last writer wins.
             return draft.revision is None and transactions.stored(context, draft) != before
 
         return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
@@ -134,16 +134,16 @@ class PlainObjects:
         context.check(call.user, "delete", kind, mesh, name)
         if kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
-        broken = context.broken(kind, mesh, name)
-        if broken is not None:
-            await self.commit(call, [Delete(broken.key)])
+        unreadable = context.broken(kind, mesh, name)
+        if unreadable is not None:
+            await self.commit(call, [Delete(unreadable.key)])
             return answer(b"{}")
         resource = context.find(call.user, kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
-        left = await advice.departure(context, [resource])
+        before_deletion = await advice.departure(context, [resource])
         changes = await self.commit(call, transactions.delete(context, resource, expected))
-        (warnings,) = await advice.told_of(context, left, changes if dry_run(call) else None)
+        (warnings,) = await advice.told_of(context, before_deletion, changes if dry_run(call) else None)
         return answer_json({"warnings": list(warnings)} if warnings else {})
 
     def _check_writable(self, kind: Kind) -> None:
@@ -160,21 +160,21 @@ class PlainObjects:
         if name == draft.name and draft.namespace == self._context.control_plane.system_namespace:
             # As `?format=kubernetes` shows an object without a namespace; the path says that it has none.
             draft = msgspec.structs.replace(draft, namespace=forms.reserved_namespace(mesh))
-        written = draft.kind.name if is_kubernetes else document.get("type")
-        violations = list(_url_violations(draft, written, kind, mesh, name))
+        type_in_body = draft.kind.name if is_kubernetes else document.get("type")
+        violations = list(_url_violations(draft, type_in_body, kind, mesh, name))
         if violations:
             raise Invalid(violations)
         return draft
 
     async def _write(self, call: Call, draft: Draft, before: Resource | None, verb: str = "") -> web.Response:
         context, access = self._context, WriteAccess(call.user, verb=verb)
-        made, operations = transactions.put(context, access, draft, before, field_validation(call))
+        admitted, operations = transactions.put(context, access, draft, before, field_validation(call))
         _check_preconditions(call, before)
-        operations += await transactions.new_meshes(context, [made.resource])
+        operations += await transactions.new_meshes(context, [admitted.resource])
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)
-        (warnings,) = await advice.told(context, [made], changes if is_dry else None)
-        return _written(made, warnings, changes, before, is_dry=is_dry)
+        (warnings,) = await advice.told(context, [admitted], changes if is_dry else None)
+        return _write_response(admitted, warnings, changes, before, is_dry=is_dry)
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
         """Write, or only see what a write would do where the query says dryRun."""
@@ -233,19 +233,19 @@ async def _document(call: Call, kind: Kind) -> Json:
         ) from None
 
 
-def _url_violations(draft: Draft, written: str, kind: Kind, mesh: str, name: str) -> list[Violation]:
-    found = []
+def _url_violations(draft: Draft, type_in_body: str, kind: Kind, mesh: str, name: str) -> list[Violation]:
+    violations = []
     if draft.form is Form.KUBERNETES:
-        wanted = draft.name, f"{draft.name}.{draft.namespace or 'default'}"
+        names_in_body = draft.name, f"{draft.name}.{draft.namespace or 'default'}"
     else:
-        wanted = draft.name, draft.name
-    if name not in wanted:
-        found.append(Violation("name", "name from the URL has to be the same as in body", "url"))
-    if written != kind.name:
-        found.append(Violation("type", "type from the URL has to be the same as in body", "url"))
+        names_in_body = draft.name, draft.name
+    if name not in names_in_body:
+        violations.append(Violation("name", "name from the URL has to be the same as in body", "url"))
+    if type_in_body != kind.name:
+        violations.append(Violation("type", "type from the URL has to be the same as in body", "url"))
     if kind.is_mesh_scoped and draft.mesh != mesh:
-        found.append(Violation("mesh", "mesh from the URL has to be the same as in body", "url"))
-    return found
+        violations.append(Violation("mesh", "mesh from the URL has to be the same as in body", "url"))
+    return violations
 
 
 def _check_preconditions(call: Call, stored: Resource | None) -> None:
@@ -254,23 +254,23 @@ def _check_preconditions(call: Call, stored: Resource | None) -> None:
         if stored is None:
             raise PreconditionFailed("If-Match was given, and there is no such object")
         if match != "*" and etag(stored.revision) not in [part.strip() for part in match.split(",")]:
-            held = etag(stored.revision)
+            current = etag(stored.revision)
             raise PreconditionFailed(
-                f"If-Match says {match}, the stored object is {held}; read it again and retry"
+                f"If-Match says {match}, the stored object is {current}; read it again and retry"
             )
     if none_match == "*" and stored is not None:
         raise PreconditionFailed("If-None-Match: * was given, and the object exists")
 
 
-def _written(
-    made: Admitted,
+def _write_response(
+    admitted: Admitted,
     warnings: Sequence[str],
     changes: tuple[Change, ...],
     before: Resource | None,
     *,
     is_dry: bool,
 ) -> web.Response:
-    change = next((c for c in changes if c.resource.key == made.resource.key), None)
+    change = next((c for c in changes if c.resource.key == admitted.resource.key), None)
     revision = change.revision if change else before.revision if before else 0
     status = 201 if change is not None and change.op is Op.CREATE else 200
     # A dry run wrote nothing, so there is no revision to name.

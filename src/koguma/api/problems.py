@@ -1,4 +1,4 @@
-"""Problems: errors as bodies, in the shape that Kuma's clients read."""
+"""Problems: the bodies of error responses, in the shape that Kuma's clients read."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from koguma.model.violation import Violation
 
 def body(error: KogumaError, title: str, request_id: str) -> bytes:
     """The JSON of an error; `title` is the operation's, used where the error has none of its own."""
-    shown: dict[str, Any] = {
+    problem: dict[str, Any] = {
         "type": "/std-errors",
         "status": error.status,
         "title": error.title or title,
@@ -19,13 +19,13 @@ def body(error: KogumaError, title: str, request_id: str) -> bytes:
         "instance": request_id,
     }
     if error.violations:
-        shown["invalid_parameters"] = [_parameter(violation) for violation in error.violations]
-        shown["causes"] = [{"field": v.field, "message": v.message} for v in error.violations]
-    return msgspec.json.encode(shown)
+        problem["invalid_parameters"] = [_parameter(violation) for violation in error.violations]
+        problem["causes"] = [{"field": v.field, "message": v.message} for v in error.violations]
+    return msgspec.json.encode(problem)
 
 
 def _parameter(violation: Violation) -> dict[str, str]:
-    shown = {"field": violation.field, "reason": violation.message}
+    parameter = {"field": violation.field, "reason": violation.message}
     if violation.rule:
-        shown["rule"] = violation.rule
-    return shown
+        parameter["rule"] = violation.rule
+    return parameter

@@ -1,6 +1,6 @@
-"""Proxies: how far each connected one is, what it refused, and the configuration that it is to have.
+"""Proxies: the sync state of connected proxies, what they refused (NACK), and the configuration for each.
 
-Who may list the Dataplanes of a mesh may see how they are.
+The right to list the Dataplanes of a mesh is enough to see their state.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
-Shown = Callable[[str], Iterable[Mapping[str, Json]]]  # what there is in a mesh, or in all
+ProxySummaries = Callable[[str], Iterable[Mapping[str, Json]]]  # of one mesh, or of all for ""
 
 STATES: Final = ("connecting", "synced", "behind", "nack")
 
@@ -28,15 +28,17 @@ STATES: Final = ("connecting", "synced", "behind", "nack")
 class Proxies:
     """Handlers of `/_proxies` and of `_config` below a Dataplane."""
 
-    def __init__(self, context: Context, shown: Shown, refused: Shown = lambda _mesh: ()) -> None:
+    def __init__(
+        self, context: Context, connected: ProxySummaries, refused: ProxySummaries = lambda _mesh: ()
+    ) -> None:
         self._context = context
-        self._shown = shown
+        self._connected = connected
         self._refused = refused
 
     async def list(self, call: Call) -> web.StreamResponse:
         """The proxies connected to this control plane: of one mesh, or of all that the user may see.
 
-        Those that were not let in stand apart: they have no state.
+        Those whose connection was refused are listed apart: they have no state.
         """
         kind = self._context.kinds["Dataplane"]
         mesh, state = call.query.get("mesh", ""), call.query.get("state", "")
@@ -47,19 +49,19 @@ class Proxies:
         if mesh:
             self._context.check(call.user, "list", kind, mesh)
             self._context.check_mesh(call.user, mesh)
-        seen, refused = (
+        connected, refused = (
             [
-                each
-                for each in found
-                if self._context.access.allows_on(call.user, "list", kind.plural, "", each["mesh"])
+                proxy
+                for proxy in proxies
+                if self._context.access.allows_on(call.user, "list", kind.plural, "", proxy["mesh"])
             ]
-            for found in (self._shown(mesh), () if state else self._refused(mesh))
+            for proxies in (self._connected(mesh), () if state else self._refused(mesh))
         )
-        items = [each for each in seen if state in ("", each["state"])]
+        items = [proxy for proxy in connected if state in ("", proxy["state"])]
         return answer_json({"total": len(items), "items": items, "refused": refused})
 
     async def config(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
-        """What a proxy's Envoy is to have, by type and name, in Envoy's own words; secrets are masked.
+        """The xDS resources for a proxy, by type and name, as Envoy's proto-JSON; secrets are masked.
 
         `shadow=true` shows what it would be with the shadow policies, `include=diff` what that changes.
         """
@@ -73,17 +75,19 @@ class Proxies:
         context.check_mesh(call.user, mesh)
         key = context.find(call.user, context.kinds["Dataplane"], mesh, name).key
         current = _config(db, key)
-        shown = _config(what_if.with_shadows(db, mesh), key) if is_shadow else current
-        return answer_json({"xds": shown, **({"diff": json_diff.patch(current, shown)} if has_diff else {})})
+        config = _config(what_if.with_shadows(db, mesh), key) if is_shadow else current
+        return answer_json(
+            {"xds": config, **({"diff": json_diff.patch(current, config)} if has_diff else {})}
+        )
 
 
 def _chosen(call: Call, name: str, words: tuple[str, ...]) -> str:
-    """The value of a query parameter that takes some words only; the first one is meant where it is empty."""
+    """The value of a query parameter that takes only these words; the first is the default."""
     value = call.query.get(name, "") or words[0]
     if value not in words:
         choices = ", ".join(word for word in words if word)
         wrong = Violation(name, f'must be one of {choices}, not "{value[:100]}"', "enum")
-        # Kuma's words.
+        # Kuma's message.
         raise BadRequest(f"bad request: unsupported value for query parameter '{name}'", violations=[wrong])
     return value
 
@@ -92,8 +96,8 @@ def _config(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
     encoder = encoding.ENCODER.get(db, "envoy")
     if encoder is None:
         raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
-    found: dict[str, dict[str, Json]] = {}
-    for piece in sorted(snapshot.of(db, proxy) or (), key=lambda piece: piece.id):
-        shown = SHOWN if piece.type == SECRET else encoder.shown(piece)
-        found.setdefault(TYPE_URLS[piece.type], {})[piece.name] = shown
-    return found
+    resources_by_type: dict[str, dict[str, Json]] = {}
+    for resource in sorted(snapshot.of(db, proxy) or (), key=lambda resource: resource.id):
+        data = SHOWN if resource.type == SECRET else encoder.shown(resource)
+        resources_by_type.setdefault(TYPE_URLS[resource.type], {})[resource.name] = data
+    return resources_by_type

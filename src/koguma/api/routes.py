@@ -1,4 +1,4 @@
-"""Routes: which path leads where."""
+"""Routes: which path leads to which handlers."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ _LIST_TITLES = {"GET": "Could not retrieve resources", "HEAD": "Could not retrie
 def fixed(
     system: System, apply: Apply, issuer: TokenIssuer, pages: Mapping[str, tuple[Handler, bool]]
 ) -> Route:
-    """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it is open to all."""
+    """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it needs no login."""
     endpoints = {
         "/": HttpEndpoint("index", {"GET": system.index}, is_open=True),
         "/config": HttpEndpoint("config", {"GET": system.config}),
@@ -49,9 +49,9 @@ def fixed(
     }
     for path, (handler, is_open) in pages.items():
         endpoints[f"/{path}"] = HttpEndpoint(path, {"GET": handler}, is_open=is_open)
-    declared = {path: _declared(found, parameters.SYSTEM[path]) for path, found in endpoints.items()}
+    declared = {path: _declared(endpoint, parameters.SYSTEM[path]) for path, endpoint in endpoints.items()}
     by_kri = declared.pop("/_kri/{kri}")
-    table = {tuple(part for part in path.split("/") if part): found for path, found in declared.items()}
+    table = {tuple(part for part in path.split("/") if part): endpoint for path, endpoint in declared.items()}
 
     def route(segments: tuple[str, ...]) -> RouteMatch | None:
         endpoint = table.get(segments)
@@ -89,7 +89,9 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
     }
     many = HttpEndpoint("list", {"GET": show}, _LIST_TITLES)
     one = HttpEndpoint("item", methods, _ITEM_TITLES)
-    read_only = HttpEndpoint("item", methods, _ITEM_TITLES, allowed=("GET",))  # the others say why not
+    read_only = HttpEndpoint(
+        "item", methods, _ITEM_TITLES, allowed=("GET",)
+    )  # the other handlers answer why not
     lists = {kind.name: _declared(many, parameters.listed(kind)) for kind in kinds}
     items = {
         kind.name: _declared(read_only if kind.read_only else one, parameters.item(kind)) for kind in kinds
@@ -113,7 +115,7 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
 
 
 def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
-    """What stands below a Dataplane, a policy or a MeshService."""
+    """Paths below a Dataplane, a policy or a service."""
     of_proxy: dict[str, Handler] = {
         "_rules": handlers.rules,
         "_policies": handlers.policies,
@@ -124,7 +126,7 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
         "_outbounds/{kri}/_routes": handlers.outbound_routes,
         "_outbounds/{kri}/_routes/{route}/_policies": handlers.route_policies,
     }
-    # Below a Dataplane words and KRIs take turns, so the words alone say which endpoint is meant.
+    # Below a Dataplane, fixed words and KRIs alternate, so the words alone identify the endpoint.
     endpoints = {
         tuple(path.split("/"))[::2]: _inspected(of_proxy[path], declared)
         for path, declared in parameters.OF_PROXY.items()
@@ -151,8 +153,8 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
             case _:
                 return None
         if kind is not None and kind.name == "Dataplane":
-            found = endpoints.get(rest[::2]) if len(rest) % 2 else None
-            return (found, (mesh, name, *rest[1::2])) if found else None
+            endpoint = endpoints.get(rest[::2]) if len(rest) % 2 else None
+            return (endpoint, (mesh, name, *rest[1::2])) if endpoint else None
         endpoint = below.get((kind.name, "/".join(rest))) if kind is not None else None
         return (endpoint, (kind, mesh, name)) if endpoint else None
 

@@ -12,12 +12,12 @@ from koguma.model.errors import NotFound
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 
-# What Kuma's own client sees. It takes any product whose version is a preview, without a warning.
+# kumactl compares versions, and accepts any product with a preview version without a warning.
 _KUMA_VERSION: Final = "2.13.10"
 
 
 class System:
-    """Handlers of the endpoints beside the objects."""
+    """Handlers of the endpoints that are not objects."""
 
     def __init__(self, context: Context, objects: PlainObjects, *, resource_ids: bool = True) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class System:
         self._resource_ids = resource_ids
 
     async def index(self, _call: Call) -> web.StreamResponse:
-        """Who answers here."""
+        """Product, version and instance, as Kuma's clients expect them."""
         about = self._context.about
         return answer_json(
             {
@@ -48,28 +48,28 @@ class System:
         return answer_json(self._context.about.settings())
 
     async def who_am_i(self, call: Call) -> web.StreamResponse:
-        """The user that this request counts as."""
+        """The user of this request."""
         return answer_json({"name": call.user.name, "groups": call.user.groups})
 
     async def policies(self, call: Call) -> web.StreamResponse:
         """All policy kinds."""
         self._context.access.check(call.user, Attempt("get", path="/policies"))
-        shown = [self._policy(kind) for kind in self._context.kinds if kind.policy is not None]
-        return answer_json({"policies": shown})
+        policies = [self._policy(kind) for kind in self._context.kinds if kind.policy is not None]
+        return answer_json({"policies": policies})
 
     async def resources(self, call: Call) -> web.StreamResponse:
         """All kinds, with what a client needs to find and address their objects."""
         self._context.access.check(call.user, Attempt("get", path="/_resources"))
         return answer_json({"resources": [self._kind(kind) for kind in self._context.kinds]})
 
-    async def by_kri(self, call: Call, text: str) -> web.StreamResponse:
-        """The object of a KRI, whatever its origin; the section is not looked at."""
-        kind, key, _ = self._context.named_by(text)
-        found = self._context.state.get(key)
-        self._context.check(call.user, "get", kind, key.mesh, found.core_name if found else key.name)
-        if found is None:
+    async def by_kri(self, call: Call, kri: str) -> web.StreamResponse:
+        """The object of a KRI, whatever its origin; the section is ignored."""
+        kind, key, _ = self._context.named_by(kri)
+        resource = self._context.state.get(key)
+        self._context.check(call.user, "get", kind, key.mesh, resource.core_name if resource else key.name)
+        if resource is None:
             raise NotFound
-        return self._objects.show(call, found)
+        return self._objects.show(call, resource)
 
     def _policy(self, kind: Kind) -> Json:
         singular, plural = kind.display_names
@@ -88,7 +88,7 @@ class System:
 
     def _kind(self, kind: Kind) -> Json:
         singular, plural = kind.display_names
-        shown: dict[str, Json] = {
+        described: dict[str, Json] = {
             "name": kind.name,
             "scope": kind.scope.value,
             "path": kind.path,
@@ -99,11 +99,11 @@ class System:
             "includeInFederation": kind.sync.global_to_zones and not kind.read_only,
         }
         if self._resource_ids:
-            shown["resourceID"] = kind.resource_id
+            described["resourceID"] = kind.resource_id
         if kind.aliases:
-            shown["aliases"] = list(kind.aliases)
+            described["aliases"] = list(kind.aliases)
         if kind.policy is not None:
-            shown["policy"] = {
+            described["policy"] = {
                 "isTargetRef": True,
                 "hasToTargetRef": kind.policy.has_to,
                 "hasFromTargetRef": kind.policy.has_from,
@@ -111,4 +111,4 @@ class System:
                 "isFromAsRules": kind.policy.from_as_rules,
                 "isActive": kind.policy.acts,
             }
-        return shown
+        return described

@@ -1,4 +1,4 @@
-"""Tokens: issues those of users, proxies and zones.
+"""Tokens: issues and reviews tokens of users, proxies and zones.
 
 Signing keys and revocation lists are secrets in the store, so every control plane on it agrees at once.
 """
@@ -19,7 +19,7 @@ from koguma.identity.token_advice import Claimed
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 from koguma.model.schema import Json
 
-# What rules call the right to issue tokens of each purpose.
+# The resource in access rules whose verb `create` is the right to issue tokens of a purpose.
 _RESOURCES = {USER.word: "usertokens", DATAPLANE.word: "dataplanetokens", ZONE.word: "zonetokens"}
 
 
@@ -47,7 +47,7 @@ class TokenIssuer:
         return self._answer(self._keys.ring(DATAPLANE, request.mesh), request.claims, request.lifetime)
 
     async def zone(self, call: Call) -> web.StreamResponse:
-        """A token for what a zone runs."""
+        """A token for a zone control plane and its ingress and egress."""
         self._check_any(call, "zonetokens", "generate zone token")
         request = token_requests.zone_request(await _body(call))
         refusal = f"user \"{call.user}\" cannot generate zone token for zone '{request.zone}'"
@@ -55,7 +55,7 @@ class TokenIssuer:
         return self._answer(self._keys.ring(ZONE), request.claims, request.lifetime)
 
     async def review(self, call: Call) -> web.StreamResponse:
-        """Whether a token holds, and what it is for; for who may issue such tokens."""
+        """Whether a token is valid, and for what; needs the right to issue such tokens."""
         allowed = [purpose for purpose in _RESOURCES if self._may_issue_some(call, purpose)]
         if not allowed:
             words = f'user "{call.user}" cannot create tokens of any kind, so cannot ask about one'
@@ -64,20 +64,20 @@ class TokenIssuer:
         token = (await _body(call)).get("token")
         if not isinstance(token, str):
             raise BadRequest("the body must be a JSON object with a token as text", title="Invalid request")
-        found = token_advice.claimed(token) or Claimed()
-        answered = {"purpose": found.purpose.word if found.purpose else "", "mesh": found.mesh}
-        if found.purpose is None:
-            return answer_json({**answered, "valid": False, "reason": "it is no token of this control plane"})
-        attempt = Attempt("create", _RESOURCES[found.purpose.word], mesh=found.mesh)
+        claimed = token_advice.claimed(token) or Claimed()
+        review = {"purpose": claimed.purpose.word if claimed.purpose else "", "mesh": claimed.mesh}
+        if claimed.purpose is None:
+            return answer_json({**review, "valid": False, "reason": "it is no token of this control plane"})
+        attempt = Attempt("create", _RESOURCES[claimed.purpose.word], mesh=claimed.mesh)
         refusal = f'user "{call.user}" cannot {attempt}, so cannot ask about such a token'
         self._context.access.check(call.user, attempt, refusal)
-        if found.purpose.is_meshed and not found.mesh:
-            return answer_json({**answered, "valid": False, "reason": "token names no mesh"})
+        if claimed.purpose.is_meshed and not claimed.mesh:
+            return answer_json({**review, "valid": False, "reason": "token names no mesh"})
         try:
-            tokens.verify(self._keys.ring(found.purpose, found.mesh), token, self._clock())
+            tokens.verify(self._keys.ring(claimed.purpose, claimed.mesh), token, self._clock())
         except Unauthenticated as error:
-            return answer_json({**answered, "valid": False, "reason": error.detail})
-        return answer_json({**answered, "valid": True, "reason": ""})
+            return answer_json({**review, "valid": False, "reason": error.detail})
+        return answer_json({**review, "valid": True, "reason": ""})
 
     def _may_issue_some(self, call: Call, purpose: str) -> bool:
         try:

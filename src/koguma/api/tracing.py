@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # a control plane without traces does not need these packages
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
-Answered = TypeVar("Answered")
+Result = TypeVar("Result")
 
 _METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"))
-_OTHER: Final = "_OTHER"  # OpenTelemetry's word for what is no method of HTTP
+_OTHER: Final = "_OTHER"  # OpenTelemetry's value for an unknown method
 _PATH_MAX: Final = 500
 _ERRORS_FROM: Final = 500
 _LAST_SECONDS: Final = 3.0
@@ -39,7 +39,7 @@ class RequestSpan:
         self._span = span
 
     def answered(self, status: int) -> None:
-        """Note how it ended; a fault of ours is an error, one of the caller is not."""
+        """Record the status; 5xx is an error of the span, 4xx is not (OpenTelemetry's HTTP conventions)."""
         from opentelemetry.trace import StatusCode  # noqa: PLC0415 - only where requests are traced
 
         self._span.set_attribute("http.response.status_code", status)
@@ -49,7 +49,7 @@ class RequestSpan:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time a part of the work, as a span below this one."""
+        """Time a part of the work, as a child span."""
         with self._tracer.part(name, self._span):
             yield
 
@@ -57,7 +57,7 @@ class RequestSpan:
 _current: ContextVar[RequestSpan | None] = ContextVar("koguma_request_span", default=None)
 
 
-async def timed(name: str, work: Awaitable[Answered]) -> Answered:
+async def timed(name: str, work: Awaitable[Result]) -> Result:
     """Wait for a part of a request's work, as a span of its own where the request has one."""
     span = _current.get()
     if span is None:
@@ -79,14 +79,14 @@ class Tracer:
         self._propagator = TraceContextTextMapPropagator()
 
     @contextlib.contextmanager
-    def request(self, call: Call, word: str) -> Iterator[RequestSpan]:
-        """The span of a request, named by its method and a word for its endpoint; it ends with the block."""
+    def request(self, call: Call, label: str) -> Iterator[RequestSpan]:
+        """The span of a request, named by method and endpoint; it ends with the block."""
         from opentelemetry.trace import SpanKind  # noqa: PLC0415 - the same
 
         request = call.request
         method = request.method if request.method in _METHODS else _OTHER
         span = self._tracer.start_span(
-            f"{method} {word}",
+            f"{method} {label}",
             self._propagator.extract(request.headers),
             SpanKind.SERVER,
             {
@@ -96,28 +96,30 @@ class Tracer:
                 "koguma.request_id": call.id,
             },
         )
-        made = RequestSpan(self, span)
-        token = _current.set(made)
+        request_span = RequestSpan(self, span)
+        token = _current.set(request_span)
         try:
-            yield made
+            yield request_span
         finally:
             _current.reset(token)
-            span.set_attribute("enduser.id", call.user.name)  # known by now, also for what was refused
+            span.set_attribute(
+                "enduser.id", call.user.name
+            )  # set at the end: authentication happens inside the span
             span.end()
 
     @contextlib.contextmanager
-    def part(self, name: str, above: "Span") -> Iterator[None]:
-        """A span below another."""
+    def part(self, name: str, parent: "Span") -> Iterator[None]:
+        """A child span."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415 - the same
 
-        span = self._tracer.start_span(name, set_span_in_context(above))
+        span = self._tracer.start_span(name, set_span_in_context(parent))
         try:
             yield
         finally:
             span.end()
 
     async def stop(self) -> None:
-        """Send what waits, for a few seconds at most: a collector that is away holds up nobody's end."""
+        """Flush queued spans, for a few seconds at most: an unreachable collector must not delay the stop."""
         last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         await asyncio.to_thread(last.join, _LAST_SECONDS)

@@ -73,7 +73,7 @@ def kube(registry: Registry, handlers: Handlers) -> Route:
 
 
 def _page(word: str, handler: Handler, *, is_open: bool = False) -> HttpEndpoint:
-    return HttpEndpoint(word, {"GET": handler}, is_open=is_open, refused=refused)
+    return HttpEndpoint(word, {"GET": handler}, is_open=is_open, error_response=refused)
 
 
 async def _ok(_call: Call) -> web.StreamResponse:
@@ -144,7 +144,7 @@ class ObjectRoutes:
 
 
 def _endpoint(word: str, methods: Mapping[str, Handler]) -> HttpEndpoint:
-    return HttpEndpoint(word, methods, refused=refused)
+    return HttpEndpoint(word, methods, error_response=refused)
 
 
 async def _no_resource(_call: Call, why: str) -> web.StreamResponse:
@@ -167,5 +167,5 @@ def _unknown(error: KogumaError, _parts: tuple[Any, ...]) -> web.Response:
 
 
 _NONE: Final = dict.fromkeys(("GET", "PUT", "POST", "PATCH", "DELETE"), _no_resource)
-_NO_RESOURCE: Final = HttpEndpoint("none", _NONE, refused=_unknown)
-_NO_PAGE: Final = HttpEndpoint("none", _NONE, refused=refused)
+_NO_RESOURCE: Final = HttpEndpoint("none", _NONE, error_response=_unknown)
+_NO_PAGE: Final = HttpEndpoint("none", _NONE, error_response=refused)
