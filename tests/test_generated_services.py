@@ -13,6 +13,7 @@ from koguma.reconcile.services import ServiceGenerator
 from koguma.runtime.clock import now
 from tests import build
 from tests.control_plane import LocalControlPlane
+from tests.waiting import eventually
 
 GENERATOR = "meshservice-generator"
 STARTED = "kuma.io/deletion-grace-period-started-at"
@@ -46,14 +47,6 @@ def services(plane, mesh="shop"):
 
 def labels(plane, name):
     return plane("GET", f"/meshes/shop/meshservices/{name}").json.get("labels", {})
-
-
-def eventually(question, expected):
-    """Ask until the answer is this one; the last answer is compared, and so shown."""
-    deadline = time.monotonic() + 10
-    while (answer := question()) != expected and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert answer == expected
 
 
 def test_a_service_follows_its_dataplanes(plane):

@@ -1,11 +1,10 @@
 """Workloads made from Dataplanes, on a running control plane: made, counted, removed."""
 
-import time
-
 import pytest
 
 from tests import build
 from tests.control_plane import LocalControlPlane
+from tests.waiting import eventually
 
 GENERATOR = "workload-generator"
 
@@ -34,14 +33,6 @@ def workloads(plane):
     items = plane("GET", "/meshes/shop/workloads").json["items"]
     counts = {item["name"]: (item["status"] or {}).get("dataplaneProxies", {}) for item in items}
     return {name: (count.get("healthy"), count.get("total")) for name, count in counts.items()}
-
-
-def eventually(question, expected):
-    """Ask until the answer is this one; the last answer is compared, and so shown."""
-    deadline = time.monotonic() + 10
-    while (answer := question()) != expected and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert answer == expected
 
 
 def test_a_workload_follows_its_dataplanes(plane):

@@ -21,3 +21,11 @@ def until(condition: Callable[[], Any], what: str = "", seconds: float = WAIT_SE
             return result
         time.sleep(0.02)
     raise AssertionError(f"never happened: {what or condition}; last result: {result!r}")
+
+
+def eventually(question: Callable[[], Any], expected: Any, seconds: float = WAIT_SECONDS) -> None:
+    """Wait until the answer is the expected one; the last answer is compared, and so shown."""
+    end = time.monotonic() + seconds
+    while (answer := question()) != expected and time.monotonic() < end:
+        time.sleep(0.02)
+    assert answer == expected

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import io
 import json
-import logging
 import shutil
 import ssl
 import sys
@@ -17,9 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-import structlog
 import yaml
-from structlog.testing import capture_logs
 
 from koguma.access import authorizer
 from koguma.access.authorizer import Authorizer
@@ -338,16 +335,6 @@ async def test_an_agent_that_keeps_the_token_in_a_file_gets_a_bootstrap_without_
     injector, _codec = options["http_filters"]
     credential = injector["typed_config"]["credential"]["typed_config"]["credential"]
     assert credential["sds_config"]["path_config_source"] == {"path": "/run/web-1/dataplane-token.json"}
-
-
-@pytest.fixture
-def logged():
-    """What is logged, whatever others have set the log to."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    with capture_logs() as lines:
-        yield lines
-    structlog.configure(**before)
 
 
 async def test_the_log_names_the_proxy_and_no_token(endpoint, logged):

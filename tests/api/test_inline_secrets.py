@@ -14,6 +14,7 @@ from koguma.model import typed_parts
 from koguma.model.kind import Kinds
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import bind_role
+from tests.secret_values import with_secrets
 
 KEY = "-----BEGIN PRIVATE KEY-----\nVeryPrivateText\n-----END PRIVATE KEY-----\n"
 OTHER_KEY = KEY.replace("VeryPrivateText", "OtherPrivateText")
@@ -249,7 +250,7 @@ def test_every_secret_text_of_every_kind_has_a_path():
         if kind.admin_only or not typed_parts.holds(kind.spec, frozenset({"sensitive"})):
             continue
         paths = []
-        sample = filled(shape.type_info(kind.spec))
+        sample = with_secrets(shape.type_info(kind.spec), KEY)
         changed = typed_parts.secrets_replaced(
             kind.spec, sample, lambda part, at=paths: at.append(part.path) or "x"
         )
@@ -257,26 +258,3 @@ def test_every_secret_text_of_every_kind_has_a_path():
         counted[kind.name] = len(paths)
     assert counted.keys() == {"Mesh", "MeshExternalService", "MeshGateway", "MeshIdentity"}
     assert all(counted.values())
-
-
-def filled(info, *, is_secret=False):
-    """A value of a type that has a key in every text that is secret by its type."""
-    match info:
-        case shape.Metadata(type=inner, extra=extra):
-            other = (extra or {}).get(typed_parts.READ_AS)
-            inner = shape.type_info(other) if other else inner
-            return filled(inner, is_secret=is_secret or bool((extra or {}).get("sensitive")))
-        case shape.StructType(fields=fields):
-            parts = {field.encode_name: filled(field.type) for field in fields}
-            return {name: part for name, part in parts.items() if part is not None} or None
-        case shape.ListType() | shape.VarTupleType():
-            part = filled(info.item_type, is_secret=is_secret)
-            return None if part is None else [part]
-        case shape.DictType():
-            part = filled(info.value_type, is_secret=is_secret)
-            return None if part is None else {"a": part}
-        case shape.UnionType(types=types):
-            return next((part for each in types if (part := filled(each, is_secret=is_secret))), None)
-        case shape.StrType() if is_secret:
-            return KEY
-    return None

@@ -1,11 +1,8 @@
 """Proxies that were not let in: who, since when, how often, why, and what to do; never without bounds."""
 
-import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from koguma.fleet.refused_proxies import AGE_MAX, REFUSED_MAX, RefusedProxies
 from koguma.model.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
@@ -30,15 +27,6 @@ def clock() -> Clock:
 @pytest.fixture
 def refused(clock) -> RefusedProxies:
     return RefusedProxies(clock)
-
-
-@pytest.fixture
-def logged():
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    with capture_logs() as lines:
-        yield lines
-    structlog.configure(**before)
 
 
 def test_who_knocks_is_shown_with_since_when_how_often_why_and_the_next_step(refused, clock):

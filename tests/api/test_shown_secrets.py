@@ -17,12 +17,12 @@ from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import CLUSTER, LISTENER
 from koguma.identity import authority
 from koguma.kinds.mesh import MeshBuiltinCert
-from koguma.model import typed_parts
 from koguma.model.kind import Kinds
 from koguma.runtime.clock import now
 from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import bind_role
+from tests.secret_values import with_secrets
 
 KINDS = Kinds(kinds.KINDS)
 MARKER = "TheSecretMarker"
@@ -30,30 +30,7 @@ ENCODER = Encoder(schema.load(schema.find_envoy()))
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 
 
-def filled(info, *, is_secret=False):
-    """A value of a type with the marker in every text that is secret by its type; None where it has none."""
-    match info:
-        case shape.Metadata(type=inner, extra=extra):
-            other = (extra or {}).get(typed_parts.READ_AS)
-            inner = shape.type_info(other) if other else inner
-            return filled(inner, is_secret=is_secret or bool((extra or {}).get("sensitive")))
-        case shape.StructType(fields=fields):
-            parts = {field.encode_name: filled(field.type) for field in fields}
-            return {name: part for name, part in parts.items() if part is not None} or None
-        case shape.ListType() | shape.VarTupleType():
-            part = filled(info.item_type, is_secret=is_secret)
-            return None if part is None else [part]
-        case shape.DictType():
-            part = filled(info.value_type, is_secret=is_secret)
-            return None if part is None else {"a": part}
-        case shape.UnionType(types=types):
-            return next((part for each in types if (part := filled(each, is_secret=is_secret))), None)
-        case shape.StrType() if is_secret:
-            return MARKER
-    return None
-
-
-SECRETIVE = {kind.name: spec for kind in KINDS if (spec := filled(shape.type_info(kind.spec)))}
+SECRETIVE = {kind.name: spec for kind in KINDS if (spec := with_secrets(shape.type_info(kind.spec), MARKER))}
 
 
 def test_the_kinds_that_hold_secrets_are_known():

@@ -1,7 +1,9 @@
 """The command line in this process, and a small real HTTP server for what only a server can do wrong."""
 
 import io
+import itertools
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,11 +12,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from koguma.cli import main
+from tests import build
 
 VARIABLES = (
     *("KOGUMA_ADDRESS", "KOGUMA_TOKEN", "KOGUMA_CA", "KOGUMA_CONFIG_FILE", "KOGUMA_DATA_DIR"),
     *("XDG_DATA_HOME", "NO_COLOR"),
 )
+_NUMBERS = itertools.count(1)
 
 
 class Ended(NamedTuple):
@@ -109,3 +113,19 @@ def fake() -> Iterator[FakeServer]:
     server = FakeServer()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def cli(koguma, monkeypatch, control_plane) -> Callable[..., Ended]:
+    """`koguma` with the control plane's address in the environment."""
+    monkeypatch.setenv("KOGUMA_ADDRESS", control_plane.address)
+    return koguma
+
+
+@pytest.fixture
+def mesh(control_plane) -> str:
+    """A new mesh without policies of its own."""
+    name = f"cli-{os.getpid()}-{next(_NUMBERS)}"
+    document = build.mesh(name, skipCreatingInitialPolicies=["*"])
+    assert control_plane("PUT", f"/meshes/{name}", document).status == 201
+    return name

@@ -2,9 +2,7 @@
 
 import base64
 import contextlib
-import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import yaml
 
 pytestmark = pytest.mark.slow
 
-COUNT = itertools.count(1)
 TIMEOUT = """
 type: MeshTimeout
 name: quick
@@ -50,22 +47,6 @@ spec:
   - targetRef: {{kind: Nothing}}
     deflt: {{}}
 """
-
-
-@pytest.fixture
-def cli(koguma, monkeypatch, control_plane):
-    """`koguma` with the control plane's address in the environment."""
-    monkeypatch.setenv("KOGUMA_ADDRESS", control_plane.address)
-    return koguma
-
-
-@pytest.fixture
-def mesh(cli):
-    """A new mesh without policies of its own."""
-    name = f"cli-{os.getpid()}-{next(COUNT)}"
-    document = f"{{type: Mesh, name: {name}, skipCreatingInitialPolicies: ['*']}}"
-    assert cli("apply", "-f", "-", given=document).out == f"mesh/{name} created\n"
-    return name
 
 
 def test_both_forms_are_applied_at_once_and_then_unchanged(cli, mesh):

@@ -1,8 +1,6 @@
 """`koguma edit` against a real control plane, with an editor that does what the test says."""
 
-import itertools
 import json
-import os
 import stat
 import sys
 from pathlib import Path
@@ -14,7 +12,6 @@ from tests.build import timeout
 
 pytestmark = pytest.mark.slow
 
-COUNT = itertools.count(1)
 
 EDITOR = """\
 import json, os, pathlib, sys, urllib.request
@@ -57,13 +54,11 @@ def drafts(tmp_path):
 
 
 @pytest.fixture
-def mesh(control_plane):
-    name = f"edit-{os.getpid()}-{next(COUNT)}"
-    document = {"type": "Mesh", "name": name, "skipCreatingInitialPolicies": ["*"]}
-    assert control_plane("PUT", f"/meshes/{name}", document).status == 201
-    policy = timeout("slow", name, labels={"team": "blue"})
-    assert control_plane("PUT", f"/meshes/{name}/meshtimeouts/slow", policy).status == 201
-    return name
+def mesh(control_plane, mesh):
+    """A new mesh with one policy."""
+    policy = timeout("slow", mesh, labels={"team": "blue"})
+    assert control_plane("PUT", f"/meshes/{mesh}/meshtimeouts/slow", policy).status == 201
+    return mesh
 
 
 @pytest.fixture

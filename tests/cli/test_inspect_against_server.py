@@ -1,8 +1,6 @@
 """lint, inspect and explain against a real control plane, and what a writer hears; a mesh for each test."""
 
-import itertools
 import json
-import os
 import re
 import time
 
@@ -12,7 +10,6 @@ from tests import build
 
 pytestmark = pytest.mark.slow
 
-COUNT = itertools.count(1)
 DISJOINT = """
 apiVersion: kuma.io/v1alpha1
 kind: MeshHTTPRoute
@@ -79,22 +76,6 @@ spec:
     - targetRef: {{kind: MeshHTTPRoute, name: slow-pages}}
       default: {{http: {{requestTimeout: 10s}}}}
 """
-
-
-@pytest.fixture
-def cli(koguma, monkeypatch, control_plane):
-    """`koguma` with the control plane's address in the environment."""
-    monkeypatch.setenv("KOGUMA_ADDRESS", control_plane.address)
-    return koguma
-
-
-@pytest.fixture
-def mesh(cli):
-    """A new mesh without policies of its own."""
-    name = f"inspect-{os.getpid()}-{next(COUNT)}"
-    document = f"{{type: Mesh, name: {name}, skipCreatingInitialPolicies: ['*']}}"
-    assert cli("apply", "-f", "-", given=document).code == 0
-    return name
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from aiohttp import web
 from koguma.api.server import HttpServer, tls_context
 from koguma.identity import files
 from tests.error_lines import ERRORS
+from tests.waiting import until
 
 TOKEN = "a-token-that-nobody-sees"
 PATIENCE_SECONDS = 15.0
@@ -43,16 +43,6 @@ class Asked(NamedTuple):
 
 
 Answer = tuple[int, bytes | dict[str, Any]]
-
-
-def until(found: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """What `found` gives as soon as it gives something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := found():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s")
 
 
 def direct(

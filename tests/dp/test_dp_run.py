@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in import TOKEN, Running, StandIn, bootstrap, packed, until
+from stand_in import TOKEN, Running, StandIn, bootstrap, packed
 
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
