@@ -8,7 +8,7 @@ from koguma.fleet.registration import document
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.nearest import nearest
 from koguma.model.schema import UNKNOWN, Checker, Spec
-from koguma.model.violation import FOUND_MAX, MORE, TOLD_MAX, Violation, told
+from koguma.model.violation import MORE, SHOWN_MAX, VIOLATIONS_MAX, Violation, truncated
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 
@@ -22,12 +22,12 @@ def plane(tmp_path_factory):
 
 
 def test_an_error_names_the_first_and_counts_the_rest():
-    found = [Violation(f"spec.to[{number}]", "is wrong", "x") for number in range(TOLD_MAX + 7)]
+    found = [Violation(f"spec.to[{number}]", "is wrong", "x") for number in range(SHOWN_MAX + 7)]
     error = Invalid(found)
-    assert error.violations == (*found[:TOLD_MAX], Violation("", "and 7 more", MORE))
+    assert error.violations == (*found[:SHOWN_MAX], Violation("", "and 7 more", MORE))
     assert str(error).endswith("; spec.to[19]: is wrong; and 7 more")
-    assert Invalid(found[:TOLD_MAX]).violations == tuple(found[:TOLD_MAX])
-    assert told(error.violations) == error.violations, "an error that is told again counts the same"
+    assert Invalid(found[:SHOWN_MAX]).violations == tuple(found[:SHOWN_MAX])
+    assert truncated(error.violations) == error.violations, "an error that is told again counts the same"
     (long,) = Invalid([Violation("x" * 10_000, "y" * 10_000)]).violations
     assert (len(long.field), len(long.message)) == (512, 2048)
 
@@ -44,9 +44,9 @@ def test_what_is_broken_is_found_behind_any_number_of_unknown_fields():
     ports = [{"number": 1, f"other{number}": 1} for number in range(1_000)]
     found = list(Checker(Ports)({"ports": [*ports, {"number": "x"}]}))
     assert [each.field for each in found if each.rule != UNKNOWN] == ["ports[1000].number"]
-    assert len(found) == FOUND_MAX + 1
+    assert len(found) == VIOLATIONS_MAX + 1
     assert "known fields are number" in found[0].message
-    assert found[TOLD_MAX].message == 'unknown field "other20"'
+    assert found[SHOWN_MAX].message == 'unknown field "other20"'
 
 
 def test_nobody_looks_for_more_than_enough():
@@ -58,7 +58,7 @@ def test_nobody_looks_for_more_than_enough():
             return "x"
 
     found = list(Checker(Ports)({"ports": [Counted() for _ in range(10_000)]}))
-    assert len(found) == len(seen) == FOUND_MAX
+    assert len(found) == len(seen) == VIOLATIONS_MAX
 
 
 def test_a_word_too_long_to_be_a_slip_is_compared_with_nothing():
@@ -75,7 +75,7 @@ def test_an_answer_about_many_unknown_fields_is_short(plane, method):
         answer = plane("PUT", "/meshes/default/meshtimeouts/slow", wrong)
     assert (answer.status, len(answer.body) < 20_000) == (400, True)
     fields = answer.json["invalid_parameters"]
-    assert len(fields) == TOLD_MAX + 1
+    assert len(fields) == SHOWN_MAX + 1
     assert fields[-1]["reason"].startswith("and ")
 
 
@@ -91,7 +91,7 @@ def test_the_kubernetes_form_tells_of_the_first_unknown_fields_too(plane, valida
     answer = plane("POST", f"{path}?fieldValidation={validation}", body)
     assert answer.status == (400 if validation == "Strict" else 201), answer.body[:500]
     if validation == "Warn":
-        assert len(answer.warnings) == TOLD_MAX + 1
+        assert len(answer.warnings) == SHOWN_MAX + 1
         assert answer.warnings[-1].startswith("and ")
     else:
         assert len(answer.body) < 20_000

@@ -20,7 +20,7 @@ from koguma.model import documents, forms
 from koguma.model import kri as kris
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.model.page import yaml_text
+from koguma.model.printed_yaml import yaml_text
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from koguma.kube import clean
 from koguma.model import documents
-from koguma.model.kind import Older
+from koguma.model.kind import Deprecation
 from tests.kube.valid_specs import KINDS, is_valid
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -30,7 +30,7 @@ def rows() -> Iterator[str]:
         yield from (_row(f"`{kind.name}`", each, each.instead, each.kept) for each in kind.v1.keeps)
 
 
-def _row(kind: str, older: Older, *words: str) -> str:
+def _row(kind: str, older: Deprecation, *words: str) -> str:
     what = f"`{older.field}`" + (f" that is {older.value}" if older.value else "")
     return f"| {' | '.join((kind, what, *words))} |"
 

@@ -32,7 +32,7 @@ from koguma.model.typed_parts import SENSITIVE, SecretPart
 from koguma.model.violation import Violation
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-_SENSITIVE: Final[typed_parts.Sought] = frozenset({SENSITIVE})
+_SENSITIVE: Final[typed_parts.PartTypes] = frozenset({SENSITIVE})
 _GROUPS: Final = (REST_GROUP, KUMA, KOGUMA)
 _PLACEHOLDER: Final = re.compile(r"\*{5}\([0-9a-f]{16}\)")
 _UNKNOWN: Final = (
@@ -54,7 +54,7 @@ def with_placeholders(context: Context, resource: Resource) -> Resource:
         return resource
     replace = _placeholders(context)
     spec, annotations = resource.spec, resource.annotations
-    if any(part.value for part in typed_parts.found(kind.spec, spec, _SENSITIVE)):
+    if any(part.value for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE)):
         spec = typed_parts.secrets_replaced(kind.spec, spec, replace)
     applied = annotations.get(LAST_APPLIED)
     if applied is not None:
@@ -98,7 +98,7 @@ def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
     """Placeholders that stand for nothing, in what is to be stored."""
     if not _may_hold(kind):
         return
-    for part in typed_parts.found(kind.spec, spec, _SENSITIVE, "" if kind.inline else "spec"):
+    for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, "" if kind.inline else "spec"):
         if isinstance(part.value, str) and _is_placeholder(part.value):
             yield Violation(part.path, _UNKNOWN, "placeholder")
 

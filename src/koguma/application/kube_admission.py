@@ -21,7 +21,7 @@ from koguma.model.forms import Draft
 from koguma.model.kind import ValidationContext
 from koguma.model.resource import NO_META, Key, Resource
 from koguma.model.schema import UNKNOWN
-from koguma.model.violation import Violation, key, told_texts
+from koguma.model.violation import Violation, key, truncated_texts
 from koguma.store.contract import Delete, Operation, Put
 
 
@@ -155,7 +155,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
 
     def _told(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
         is_told = self.validation is FieldValidation.WARN
-        return told_texts(unknown_text(violation) for violation in ignored) if is_told else ()
+        return truncated_texts(unknown_text(violation) for violation in ignored) if is_told else ()
 
 
 def unknown_text(violation: Violation) -> str:

@@ -23,8 +23,8 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.typed_parts import PROXY_ADDRESS, PROXY_FILE
 
-_FILES: Final[typed_parts.Sought] = frozenset({PROXY_FILE})
-_ADDRESSES: Final[typed_parts.Sought] = frozenset({PROXY_ADDRESS})
+_FILES: Final[typed_parts.PartTypes] = frozenset({PROXY_FILE})
+_ADDRESSES: Final[typed_parts.PartTypes] = frozenset({PROXY_ADDRESS})
 
 
 def check(context: Context, user: User | None, written: Resource, before: Resource | None) -> None:
@@ -62,9 +62,9 @@ def _uses(kind: Kind, spec: Json) -> dict[str, _Use]:
 
 
 def _named(kind: Kind, spec: Json, root: str) -> Iterator[tuple[str, _Use]]:
-    for file in typed_parts.found(kind.spec, spec, _FILES, root):
+    for file in typed_parts.parts_of(kind.spec, spec, _FILES, root):
         if file.value not in STREAMS:
             yield file.path, _Use("write", str(file.value))
-    for address in typed_parts.found(kind.spec, spec, _ADDRESSES, root):
+    for address in typed_parts.parts_of(kind.spec, spec, _ADDRESSES, root):
         if str(address.value).startswith(UNIX):
             yield address.path, _Use("connect to", str(address.value).removeprefix(UNIX))

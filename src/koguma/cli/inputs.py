@@ -13,7 +13,7 @@ import click
 
 from koguma.cli.failures import ApiError, CommandFailure, InvalidParameter
 from koguma.model import documents
-from koguma.model.documents import BadDocument, Document, Node
+from koguma.model.documents import BadDocument, Document, SourceNode
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _STDIN: Final = "<stdin>"
@@ -83,7 +83,7 @@ def _load(data: bytes, source: str) -> list[Document]:
             value = None
         if value is None:
             raise
-        return [Document(value, Node(1, 1), source)]
+        return [Document(value, SourceNode(1, 1), source)]
 
 
 def objects(loaded: Iterable[Document]) -> Iterator[Document]:

@@ -23,7 +23,7 @@ from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.forms import Draft
 from koguma.model.kind import Kinds, PatchChecks, ValidationContext
-from koguma.model.page import yaml_text
+from koguma.model.printed_yaml import yaml_text
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation

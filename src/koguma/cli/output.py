@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from koguma.model.page import yaml_text
+from koguma.model.printed_yaml import yaml_text
 
 Json = Any
 

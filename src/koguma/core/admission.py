@@ -19,7 +19,7 @@ from koguma.model.forms import Draft, Form
 from koguma.model.kind import Kind, PatchChecks, ValidationContext
 from koguma.model.resource import NO_META, Resource, is_same
 from koguma.model.schema import UNKNOWN, Json
-from koguma.model.violation import Violation, key, told_texts, under
+from koguma.model.violation import Violation, key, truncated_texts, under
 
 _COMPUTED_ONCE: Final = (labels.DISPLAY_NAME, labels.ORIGIN)
 _PROXYS_OWN: Final = frozenset(
@@ -86,7 +86,7 @@ def admitted(
     warnings += _overwritten(draft, computed)
     replaces = stored.revision if stored else 0
     resource = _resource(draft, identity_, computed, stored)
-    return Admitted(resource, told_texts(warnings), replaces, tuple(ignorable))
+    return Admitted(resource, truncated_texts(warnings), replaces, tuple(ignorable))
 
 
 def identity_of(draft: Draft, stored: Resource | None, control_plane: ControlPlaneInfo) -> Identity:

@@ -17,7 +17,7 @@ from koguma.core.items import Entries, ItemId
 from koguma.core.merge import Item, Loser, Origin
 from koguma.core.routes import RouteRule, TracedRule
 from koguma.model import forms, target_ref
-from koguma.model.page import Page
+from koguma.model.printed_yaml import PrintedYaml
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -63,7 +63,7 @@ class Viewer:
     def __init__(self, db: Db, *, fields: bool = False) -> None:
         self.db = db
         self._fields = fields
-        self._pages: dict[Key, Page] = {}
+        self._pages: dict[Key, PrintedYaml] = {}
 
     def conf(self, entries: Sequence[ItemId]) -> ShownConf:
         """The merged conf of entries, given in ascending precedence."""
@@ -152,11 +152,11 @@ class Viewer:
             "value": value,
         }
 
-    def _page(self, policy: Key) -> Page:
+    def _page(self, policy: Key) -> PrintedYaml:
         if policy not in self._pages:
             resource = world.RESOURCES.get(self.db, policy)
             assert resource is not None, policy
-            self._pages[policy] = Page(forms.plain(resource, world.kind_of(self.db, policy.kind)))
+            self._pages[policy] = PrintedYaml(forms.plain(resource, world.kind_of(self.db, policy.kind)))
         return self._pages[policy]
 
 

@@ -15,7 +15,7 @@ from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import child
 
-SOURCES: Final[typed_parts.Sought] = frozenset({DataSource, SecureDataSource, TlsSource})
+SOURCES: Final[typed_parts.PartTypes] = frozenset({DataSource, SecureDataSource, TlsSource})
 
 
 class SecretReference(NamedTuple):
@@ -39,7 +39,7 @@ def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:
     if not is_referring(kind):
         return ()
     root = "" if kind.inline else "spec"
-    sources = typed_parts.found(kind.spec, spec, SOURCES, root)
+    sources = typed_parts.parts_of(kind.spec, spec, SOURCES, root)
     return tuple(reference for source in sources for reference in _named(source.value, source.path))
 
 

@@ -7,7 +7,7 @@ through untouched, for the schema to name it.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from koguma.model.kind import CleanShape, Older
+from koguma.model.kind import Deprecation, V1Conversion
 from koguma.model.schema import Json
 
 Reading = Callable[[Json], Json]
@@ -53,16 +53,16 @@ def _state(inbound: Json) -> Json:
 
 
 _BY_TAGS: Final = "selectors see the tag, and not the field"
-DATAPLANE: Final = CleanShape(
+DATAPLANE: Final = V1Conversion(
     shown=at("networking.inbound[]", _state),
-    lacks=(Older("spec.networking.inbound[].health", "write state: Ready or state: NotReady"),),
+    lacks=(Deprecation("spec.networking.inbound[].health", "write state: Ready or state: NotReady"),),
     keeps=(
-        Older(
+        Deprecation(
             'spec.networking.inbound[].tags["kuma.io/protocol"]',
             "write protocol beside the tags",
             kept=_BY_TAGS,
         ),
-        Older(
+        Deprecation(
             "spec.networking.outbound[].tags",
             "write backendRef",
             kept="it means all ports of the service, and backendRef one of them",
@@ -106,28 +106,30 @@ def _external(spec: Json) -> Json:
     return spec
 
 
-def _older_tls(tls: str) -> tuple[Older, ...]:
-    inside = (Older(f"{tls}.verification.{name}", f"write it as {tls}.{name}") for name in _SOURCES)
+def _older_tls(tls: str) -> tuple[Deprecation, ...]:
+    inside = (Deprecation(f"{tls}.verification.{name}", f"write it as {tls}.{name}") for name in _SOURCES)
     return (
         *inside,
-        Older(f"{tls}.version.min", "write TLS12, as MeshTLS does, and its like", value="TLSv1_2"),
-        Older(f"{tls}.version.max", "write TLS12, as MeshTLS does, and its like", value="TLSv1_2"),
-        Older(f"{tls}.verification.subjectAltNames[]", "write {type: Exact, value: ...}", value="a text"),
+        Deprecation(f"{tls}.version.min", "write TLS12, as MeshTLS does, and its like", value="TLSv1_2"),
+        Deprecation(f"{tls}.version.max", "write TLS12, as MeshTLS does, and its like", value="TLSv1_2"),
+        Deprecation(
+            f"{tls}.verification.subjectAltNames[]", "write {type: Exact, value: ...}", value="a text"
+        ),
     )
 
 
 _RELEASED: Final = "its host name comes from a HostnameGenerator, which the list cannot say"
-EXTERNAL_SERVICE: Final = CleanShape(
+EXTERNAL_SERVICE: Final = V1Conversion(
     shown=_external,
     lacks=(*_older_tls("spec.destination.tls"), *_older_tls("spec.tls")),
     keeps=(
-        Older("spec.match", "write a list of matches with a value", value="an object", kept=_RELEASED),
-        Older(
+        Deprecation("spec.match", "write a list of matches with a value", value="an object", kept=_RELEASED),
+        Deprecation(
             "spec.endpoints",
             "write them under destination, with type Regular",
             kept="only these can have a priority",
         ),
-        Older(
+        Deprecation(
             "spec.destination.tls.caCert.secret",
             "write type: Secret and secretRef",
             kept="both are current: the first is short, the second says its type",
@@ -136,13 +138,13 @@ EXTERNAL_SERVICE: Final = CleanShape(
 )
 
 _POLICY_OF_ITS_OWN: Final = "it is an object of its own"
-MESH: Final = CleanShape(
+MESH: Final = V1Conversion(
     keeps=(
-        Older("spec.logging", "write a MeshAccessLog", kept=_POLICY_OF_ITS_OWN),
-        Older("spec.metrics", "write a MeshMetric", kept=_POLICY_OF_ITS_OWN),
-        Older("spec.tracing", "write a MeshTrace", kept=_POLICY_OF_ITS_OWN),
+        Deprecation("spec.logging", "write a MeshAccessLog", kept=_POLICY_OF_ITS_OWN),
+        Deprecation("spec.metrics", "write a MeshMetric", kept=_POLICY_OF_ITS_OWN),
+        Deprecation("spec.tracing", "write a MeshTrace", kept=_POLICY_OF_ITS_OWN),
     )
 )
-MESH_TRUST: Final = CleanShape(
-    keeps=(Older("spec.origin", "read status.origin", kept="a status is not the writer's to write"),)
+MESH_TRUST: Final = V1Conversion(
+    keeps=(Deprecation("spec.origin", "read status.origin", kept="a status is not the writer's to write"),)
 )

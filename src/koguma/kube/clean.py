@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect as shape
 
 from koguma.kube.registry import Converter
-from koguma.model.kind import Kind, Older
+from koguma.model.kind import Deprecation, Kind
 from koguma.model.schema import Json, Spec
 from koguma.model.violation import Violation, child, item
 
@@ -29,13 +29,13 @@ _RANK: Final = "it ranks above Dataplane, and selects single inbounds by their t
 _TIER: Final = "it ranks below a route in spec.to"
 _DATAPLANE: Final = "write Dataplane with labels"
 # What holds for every policy of ours, beside what its own record says.
-POLICY_LACKS: Final = (Older("spec.targetRef.tag", "write tags; so in every other reference"),)
+POLICY_LACKS: Final = (Deprecation("spec.targetRef.tag", "write tags; so in every other reference"),)
 POLICY_KEEPS: Final = (
-    Older("spec.targetRef.kind", _DATAPLANE, value="MeshSubset", kept=_RANK),
-    Older("spec.targetRef.kind", _DATAPLANE, value="MeshService", kept=_RANK),
-    Older("spec.targetRef.kind", _DATAPLANE, value="MeshServiceSubset", kept=_RANK),
-    Older("spec.targetRef.kind", "write the route in spec.to", value="MeshHTTPRoute", kept=_TIER),
-    Older("spec.targetRef.kind", "write the route in spec.to", value="MeshTCPRoute", kept=_TIER),
+    Deprecation("spec.targetRef.kind", _DATAPLANE, value="MeshSubset", kept=_RANK),
+    Deprecation("spec.targetRef.kind", _DATAPLANE, value="MeshService", kept=_RANK),
+    Deprecation("spec.targetRef.kind", _DATAPLANE, value="MeshServiceSubset", kept=_RANK),
+    Deprecation("spec.targetRef.kind", "write the route in spec.to", value="MeshHTTPRoute", kept=_TIER),
+    Deprecation("spec.targetRef.kind", "write the route in spec.to", value="MeshTCPRoute", kept=_TIER),
 )
 
 _Reading = Callable[[Json], Json]
@@ -51,12 +51,12 @@ def converter(kind: Kind) -> Converter:
     return Converter(shown, kind.v1.written)
 
 
-def lacks(kind: Kind) -> tuple[Older, ...]:
+def lacks(kind: Kind) -> tuple[Deprecation, ...]:
     """What v1 does not have."""
     return (*(POLICY_LACKS if kind.policy else ()), *kind.v1.lacks)
 
 
-def kept(kind: Kind) -> tuple[Older, ...]:
+def kept(kind: Kind) -> tuple[Deprecation, ...]:
     """What is deprecated and in v1 all the same, with the reason."""
     return (*(POLICY_KEEPS if kind.policy else ()), *kind.v1.keeps)
 
@@ -74,7 +74,7 @@ def refusals(kind: Kind, spec: Json) -> Iterator[Violation]:
     to_and_fro = converter(kind)
     back = to_and_fro.shown(to_and_fro.written(spec))
     instead = {older.field: older.instead for older in lacks(kind) if not older.value}
-    found = list(_differences(spec, back, _Place("spec", "spec"), instead))
+    found = list(_differences(spec, back, _FieldPath("spec", "spec"), instead))
     gone = {violation.field for violation in found}
     mixed = tuple(older.becomes for older in kind.v1.lacks if older.becomes and older.field in gone)
     found = [each for each in found if not each.field.startswith(mixed)] if mixed else found
@@ -91,20 +91,20 @@ def seen(kind: Kind, violations: Iterable[Violation]) -> Iterator[Violation]:
         yield Violation(f"{moved.get(field, field)}{bracket}{rest}", each.message, each.rule)
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _FieldPath(msgspec.Struct, frozen=True):
     """Where something stands: with the numbers of elements, and without them."""
 
     path: str
     field: str
 
-    def child(self, name: str) -> "_Place":
-        return _Place(child(self.path, name), child(self.field, name))
+    def child(self, name: str) -> "_FieldPath":
+        return _FieldPath(child(self.path, name), child(self.field, name))
 
-    def item(self, index: int) -> "_Place":
-        return _Place(item(self.path, index), f"{self.field}[]")
+    def item(self, index: int) -> "_FieldPath":
+        return _FieldPath(item(self.path, index), f"{self.field}[]")
 
 
-def _differences(was: Json, now: Json, at: _Place, instead: Mapping[str, str]) -> Iterator[Violation]:
+def _differences(was: Json, now: Json, at: _FieldPath, instead: Mapping[str, str]) -> Iterator[Violation]:
     """Each place at which two specs differ, in the order of the first one."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         yield from _of_object(was, now, at, instead)
@@ -116,7 +116,7 @@ def _differences(was: Json, now: Json, at: _Place, instead: Mapping[str, str]) -
 
 
 def _of_object(
-    was: Mapping[str, Json], now: Mapping[str, Json], at: _Place, instead: Mapping[str, str]
+    was: Mapping[str, Json], now: Mapping[str, Json], at: _FieldPath, instead: Mapping[str, str]
 ) -> Iterator[Violation]:
     new = [name for name in now if name not in was]
     found: list[Violation] = []
@@ -130,7 +130,7 @@ def _of_object(
     yield from found
 
 
-def _gone(value: Json, new: list[str], at: _Place, instead: Mapping[str, str]) -> Violation:
+def _gone(value: Json, new: list[str], at: _FieldPath, instead: Mapping[str, str]) -> Violation:
     if value is None:
         return Violation(at.path, "must not be null; leave the field out", "null")
     hint = instead.get(at.field) or (f"write {new[0]}" if len(new) == 1 else "")

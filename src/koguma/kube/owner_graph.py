@@ -16,7 +16,7 @@ FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 
 
-class DeleteObject(msgspec.Struct, frozen=True):
+class DeleteDependent(msgspec.Struct, frozen=True):
     """Delete this object: nobody who owns it is left, or its owner goes `in_foreground`, and so should it."""
 
     resource: Resource
@@ -37,7 +37,7 @@ class RemoveOwnerReference(msgspec.Struct, frozen=True):
     owner: str
 
 
-CollectionStep = DeleteObject | RemoveFinalizer | RemoveOwnerReference
+CollectionStep = DeleteDependent | RemoveFinalizer | RemoveOwnerReference
 
 
 def _namespace(resource: Resource) -> str:
@@ -111,7 +111,7 @@ class OwnerGraph:
         meta = resource.meta
         if not meta.deletion_timestamp:
             if meta.owner_references and not any(self._is_owner(o, resource) for o in meta.owner_references):
-                yield DeleteObject(resource)
+                yield DeleteDependent(resource)
             return
         dependents = [self._live[uid] for uid in sorted(self._owned.get(resource.uid, ()))]
         if ORPHAN in meta.finalizers:
@@ -120,7 +120,7 @@ class OwnerGraph:
                 yield RemoveFinalizer(resource, ORPHAN)
         elif FOREGROUND in meta.finalizers:
             living = (each for each in dependents if not each.meta.deletion_timestamp)
-            yield from (DeleteObject(each, in_foreground=each.uid in self._owned) for each in living)
+            yield from (DeleteDependent(each, in_foreground=each.uid in self._owned) for each in living)
             if not any(_blocks(each, resource.uid) for each in dependents):
                 yield RemoveFinalizer(resource, FOREGROUND)
 

@@ -53,7 +53,7 @@ class Requirement(msgspec.Struct, frozen=True):
         return all(number > limit if self.operator == ">" else number < limit for limit in limits)
 
 
-class LabelSelector(msgspec.Struct, frozen=True):
+class LabelRequirements(msgspec.Struct, frozen=True):
     """Conditions on labels that have to hold together."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -69,12 +69,12 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 @kept_if_short(maxsize=1024)
-def labels(text: str) -> LabelSelector:
+def labels(text: str) -> LabelRequirements:
     """A label selector: `app=web,tier in (a, b),!legacy`; empty text selects everything."""
-    return LabelSelector(tuple(_LabelSelectorParser(text).requirements()))
+    return LabelRequirements(tuple(_LabelParser(text).requirements()))
 
 
-class _LabelSelectorParser:
+class _LabelParser:
     """Reads one selector from the left; the end of the text is an empty token."""
 
     def __init__(self, text: str) -> None:

@@ -47,12 +47,12 @@ class BadDocument(BadRequest):
         )
 
 
-class Node(msgspec.Struct):
+class SourceNode(msgspec.Struct):
     """Where a value stands, and where its parts do."""
 
     line: int
     column: int
-    children: dict[str, "Node"] | list["Node"] | None = None
+    children: dict[str, "SourceNode"] | list["SourceNode"] | None = None
     size: int = 1
 
 
@@ -60,7 +60,7 @@ class Document(msgspec.Struct, frozen=True):
     """One value of a stream, with the places of all its parts."""
 
     value: Json
-    node: Node
+    node: SourceNode
     source: str = ""
 
     def place(self, field: str) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def load(text: str | bytes, source: str = "") -> list[Document]:
     """All documents of a YAML (or JSON) stream; empty ones are left out."""
     decoded = _decode(text, source)
     try:
-        return list(_Reader(decoded, source).documents())
+        return list(_YamlReader(decoded, source).documents())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = error.problem or "cannot be read"
@@ -239,13 +239,13 @@ def _no_constant(word: str) -> Json:
     raise ValueError(f"{word} is not JSON")
 
 
-class _Reader:
+class _YamlReader:
     """Turns parser events into values and their places."""
 
     def __init__(self, text: str, source: str) -> None:
         self._events = yaml.parse(text, Loader=yaml.CSafeLoader)
         self._source = source
-        self._anchors: dict[str, tuple[Json, Node]] = {}
+        self._anchors: dict[str, tuple[Json, SourceNode]] = {}
         self._nodes = 0
 
     def documents(self) -> Iterator[Document]:
@@ -256,14 +256,14 @@ class _Reader:
                 if value is not None:
                     yield Document(value, node, self._source)
 
-    def _value(self, event: Any, depth: int) -> tuple[Json, Node]:
+    def _value(self, event: Any, depth: int) -> tuple[Json, SourceNode]:
         if depth > DEPTH_MAX:
             raise self.bad(event, f"nested deeper than {DEPTH_MAX} levels")
         match event:
             case yaml.AliasEvent():
                 return self._alias(event)
             case yaml.ScalarEvent():
-                made = _scalar(self, event), _node(event)
+                made = _scalar(self, event), _source_node(event)
             case yaml.SequenceStartEvent():
                 made = self._sequence(event, depth)
             case _:
@@ -273,30 +273,32 @@ class _Reader:
             self._anchors[event.anchor] = made
         return made
 
-    def _alias(self, event: Any) -> tuple[Json, Node]:
+    def _alias(self, event: Any) -> tuple[Json, SourceNode]:
         if event.anchor not in self._anchors:
             raise self.bad(event, f'alias "*{event.anchor}" has no anchor')
         value, node = self._anchors[event.anchor]
         self._count(event, node.size)
-        return value, Node(event.start_mark.line + 1, event.start_mark.column + 1, node.children, node.size)
+        return value, SourceNode(
+            event.start_mark.line + 1, event.start_mark.column + 1, node.children, node.size
+        )
 
-    def _sequence(self, start: Any, depth: int) -> tuple[Json, Node]:
+    def _sequence(self, start: Any, depth: int) -> tuple[Json, SourceNode]:
         self._tag(start, "seq")
         values: list[Json] = []
-        nodes: list[Node] = []
+        nodes: list[SourceNode] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             value, node = self._value(event, depth + 1)
             values.append(value)
             nodes.append(node)
-        whole = _node(start, nodes)
+        whole = _source_node(start, nodes)
         whole.size += sum(node.size for node in nodes)
         return values, whole
 
-    def _mapping(self, start: Any, depth: int) -> tuple[Json, Node]:
+    def _mapping(self, start: Any, depth: int) -> tuple[Json, SourceNode]:
         self._tag(start, "map")
         values: dict[str, Json] = {}
-        nodes: dict[str, Node] = {}
-        merged: list[tuple[Json, Node]] = []
+        nodes: dict[str, SourceNode] = {}
+        merged: list[tuple[Json, SourceNode]] = []
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event)
             value, node = self._value(next(self._events), depth + 1)
@@ -311,7 +313,7 @@ class _Reader:
             for key, value in more.items():
                 if key not in values and isinstance(children, dict):
                     values[key], nodes[key] = value, children[key]
-        whole = _node(start, nodes)
+        whole = _source_node(start, nodes)
         whole.size += sum(node.size for node in nodes.values())
         return values, whole
 
@@ -320,7 +322,7 @@ class _Reader:
             raise self.bad(event, "a key must be text")
         return str(event.value)
 
-    def _merge(self, event: Any, value: Json, node: Node) -> list[tuple[Json, Node]]:
+    def _merge(self, event: Any, value: Json, node: SourceNode) -> list[tuple[Json, SourceNode]]:
         parts = node.children if isinstance(node.children, list) else []
         found = list(zip(value, parts, strict=True)) if isinstance(value, list) else [(value, node)]
         if not all(isinstance(one, dict) for one, _ in found):
@@ -341,11 +343,11 @@ class _Reader:
         return BadDocument(self._source, event.start_mark.line + 1, event.start_mark.column + 1, problem)
 
 
-def _node(event: Any, children: dict[str, Node] | list[Node] | None = None) -> Node:
-    return Node(event.start_mark.line + 1, event.start_mark.column + 1, children)
+def _source_node(event: Any, children: dict[str, SourceNode] | list[SourceNode] | None = None) -> SourceNode:
+    return SourceNode(event.start_mark.line + 1, event.start_mark.column + 1, children)
 
 
-def _scalar(reader: _Reader, event: Any) -> Json:
+def _scalar(reader: _YamlReader, event: Any) -> Json:
     text = str(event.value)
     if event.tag in ("!", _CORE_TAG + "str") or (event.tag is None and not event.implicit[0]):
         return text

@@ -41,7 +41,7 @@ class KogumaError(Exception):
     ) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.violations = violation.told(violations)
+        self.violations = violation.truncated(violations)
         if title is not None:
             self.title = title
 
@@ -68,8 +68,10 @@ class Invalid(KogumaError):
         super().__init__(detail, title=title, violations=violations)
 
     def __str__(self) -> str:
-        told = [f"{v.field}: {v.message}" if v.rule != violation.MORE else v.message for v in self.violations]
-        return "; ".join(told) or self.detail
+        sentences = [
+            f"{v.field}: {v.message}" if v.rule != violation.MORE else v.message for v in self.violations
+        ]
+        return "; ".join(sentences) or self.detail
 
 
 class Unauthenticated(KogumaError):

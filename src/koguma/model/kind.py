@@ -158,7 +158,7 @@ def _no_warnings(_spec: Any, _context: ValidationContext) -> Iterator[str]:
     return iter(())
 
 
-class Older(msgspec.Struct, frozen=True):
+class Deprecation(msgspec.Struct, frozen=True):
     """A deprecated way to say something, and what to write instead."""
 
     field: str  # from `spec`, elements of lists as `[]`
@@ -168,7 +168,7 @@ class Older(msgspec.Struct, frozen=True):
     kept: str = ""  # why `koguma.io/v1` has it all the same: nothing else says exactly this
 
 
-class CleanShape(msgspec.Struct, frozen=True):
+class V1Conversion(msgspec.Struct, frozen=True):
     """How `koguma.io/v1` says what `kuma.io/v1alpha1` says, where reading it with `clean` is not all.
 
     `shown` takes a spec that was read with `clean`; `written` makes of it what is stored. Both pass over what
@@ -177,8 +177,8 @@ class CleanShape(msgspec.Struct, frozen=True):
 
     shown: Callable[[Json], Json] = _as_written
     written: Callable[[Json], Json] = _as_written
-    lacks: tuple[Older, ...] = ()
-    keeps: tuple[Older, ...] = ()
+    lacks: tuple[Deprecation, ...] = ()
+    keeps: tuple[Deprecation, ...] = ()
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -204,7 +204,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     policy: Policy | None = None
     status: type[Spec] | None = None
     clean: Callable[[Json], Json] = _as_written  # several spellings read as one, before the schema
-    v1: CleanShape = CleanShape()  # what `koguma.io/v1` has in place of older fields
+    v1: V1Conversion = V1Conversion()  # what `koguma.io/v1` has in place of older fields
     validate: Callable[[Any, ValidationContext], Iterator[Violation]] = _no_violations
     warn: Callable[[Any, ValidationContext], Iterator[str]] = _no_warnings
     filled: Callable[[Json, Json], Json] = (

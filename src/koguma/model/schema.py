@@ -30,7 +30,7 @@ from msgspec import inspect as shape
 
 from koguma.model import duration
 from koguma.model.nearest import nearest
-from koguma.model.violation import FOUND_MAX, TOLD_MAX, Violation, child, cut, item, key
+from koguma.model.violation import SHOWN_MAX, VIOLATIONS_MAX, Violation, child, cut, item, key
 
 # What JSON can say. It stands at the two edges only: what users send, what Envoy reads.
 Json = Any
@@ -145,12 +145,12 @@ class Checker:
         for violation in self._check(value, path):
             if isinstance(violation, _UnknownField):
                 n_unknown += 1
-                if n_unknown <= FOUND_MAX:
-                    yield violation.told(is_hinted=n_unknown <= TOLD_MAX)
+                if n_unknown <= VIOLATIONS_MAX:
+                    yield violation.in_words(is_hinted=n_unknown <= SHOWN_MAX)
                 continue
             yield violation
             n_broken += 1
-            if n_broken >= FOUND_MAX:
+            if n_broken >= VIOLATIONS_MAX:
                 return
 
 
@@ -398,7 +398,7 @@ class _UnknownField(Violation, frozen=True):
     name: str = ""
     names: tuple[str, ...] = ()
 
-    def told(self, *, is_hinted: bool) -> Violation:
+    def in_words(self, *, is_hinted: bool) -> Violation:
         """The same in words."""
         return Violation(self.field, unknown_field(self.name, self.names if is_hinted else ()), UNKNOWN)
 
@@ -406,8 +406,8 @@ class _UnknownField(Violation, frozen=True):
 def unknown_fields(given: Iterable[Any], names: tuple[str, ...], prefix: str = "") -> Iterator[Violation]:
     """A violation for each of the given fields that does not exist; of very many only the first."""
     unknown = (str(name) for name in given if name not in names)
-    for number, name in enumerate(islice(unknown, FOUND_MAX)):
-        yield Violation(f"{prefix}{name}", unknown_field(name, names if number < TOLD_MAX else ()), UNKNOWN)
+    for number, name in enumerate(islice(unknown, VIOLATIONS_MAX)):
+        yield Violation(f"{prefix}{name}", unknown_field(name, names if number < SHOWN_MAX else ()), UNKNOWN)
 
 
 def unknown_field(name: str, names: tuple[str, ...]) -> str:

@@ -31,15 +31,15 @@ class TypedPart(NamedTuple):
 
 
 # What is looked for: a class, or a word that a type has among its `extra`.
-Sought = frozenset[type | str]
+PartTypes = frozenset[type | str]
 
 
-def found(type_: type, value: Json, sought: Sought, path: str = "") -> Iterator[TypedPart]:
+def parts_of(type_: type, value: Json, sought: PartTypes, path: str = "") -> Iterator[TypedPart]:
     """The parts of a value that are of one of these types, as JSON."""
     return _parts(_info(type_), value, path, sought)
 
 
-def _parts(info: shape.Type, value: Json, path: str, sought: Sought) -> Iterator[TypedPart]:
+def _parts(info: shape.Type, value: Json, path: str, sought: PartTypes) -> Iterator[TypedPart]:
     if value is None or not _holds(info, sought):
         return
     match info:
@@ -135,13 +135,13 @@ def _read_as(inner: shape.Type, extra: Mapping[str, Any] | None) -> shape.Type:
 
 
 @cache
-def _struct_holds(cls: type[msgspec.Struct], sought: Sought) -> bool:
+def _struct_holds(cls: type[msgspec.Struct], sought: PartTypes) -> bool:
     info = _info(cls)
     assert isinstance(info, shape.StructType), cls
     return cls in sought or any(_holds(field.type, sought) for field in info.fields)
 
 
-def _holds(info: shape.Type, sought: Sought) -> bool:
+def _holds(info: shape.Type, sought: PartTypes) -> bool:
     """Whether a value of this type can have such a part; most cannot, and are not looked into."""
     match info:
         case shape.Metadata(type=inner, extra=extra):
@@ -157,6 +157,6 @@ def _holds(info: shape.Type, sought: Sought) -> bool:
     return False
 
 
-def holds(type_: type, sought: Sought) -> bool:
+def holds(type_: type, sought: PartTypes) -> bool:
     """Whether values of a type can have parts of these types."""
     return _holds(_info(type_), sought)

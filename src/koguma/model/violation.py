@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 # Whoever writes something wrong a million times gets an answer of a few kilobytes, and so does the log.
-TOLD_MAX: Final = 20  # violations in an answer or in a line of the log
-FOUND_MAX: Final = 100  # after which nobody looks for more
+SHOWN_MAX: Final = 20  # violations in an answer or in a line of the log
+VIOLATIONS_MAX: Final = 100  # after which nobody looks for more
 MORE: Final = "more"  # the rule of the one that says how many are left out
 _MORE = re.compile(r"and ([0-9]+) more(, at least)?")
 _FIELD_MAX: Final = 512  # characters
@@ -54,28 +54,28 @@ def cut(text: str, length_max: int) -> str:
     return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
-def told(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+def truncated(violations: Iterable[Violation]) -> tuple[Violation, ...]:
     """The first of them, each cut to a length that can be read, and how many there are beside these."""
     found = tuple(violations)
     counted = [violation for violation in found if violation.rule != MORE]
-    shown = [_shortened(violation) for violation in counted[:TOLD_MAX]]
+    shown = [_shortened(violation) for violation in counted[:SHOWN_MAX]]
     n_more = len(counted) - len(shown) + sum(_n_more(each) for each in found if each.rule == MORE)
     return (*shown, Violation("", more(n_more), MORE)) if n_more else tuple(shown)
 
 
-def told_texts(texts: Iterable[str]) -> tuple[str, ...]:
+def truncated_texts(texts: Iterable[str]) -> tuple[str, ...]:
     """The first of some warnings, and how many there are beside these."""
     found = [cut(text, _MESSAGE_MAX) for text in texts]
     n_more = int(last[1]) if found and (last := _MORE.fullmatch(found[-1])) else 0
     if n_more:  # somebody has counted before
         found.pop()
-    n_more += max(len(found) - TOLD_MAX, 0)
-    return (*found[:TOLD_MAX], more(n_more)) if n_more else tuple(found)
+    n_more += max(len(found) - SHOWN_MAX, 0)
+    return (*found[:SHOWN_MAX], more(n_more)) if n_more else tuple(found)
 
 
 def more(n_more: int) -> str:
     """How many are left out; of very many nobody has counted all."""
-    return f"and {n_more} more" + (", at least" if n_more + TOLD_MAX >= FOUND_MAX else "")
+    return f"and {n_more} more" + (", at least" if n_more + SHOWN_MAX >= VIOLATIONS_MAX else "")
 
 
 def _n_more(violation: Violation) -> int:

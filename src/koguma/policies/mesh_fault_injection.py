@@ -36,7 +36,7 @@ from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
+from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
@@ -307,9 +307,9 @@ def _goes_with(before: Data, after: Data) -> bool:
     return is_free and not ("abort" in before and "delay" in after)
 
 
-_V1: Final = CleanShape(
+_V1: Final = V1Conversion(
     keeps=(
-        Older(
+        Deprecation(
             "spec.from",
             "write spec.rules by identity",
             kept="it names callers by tags, and of its entries one holds, of rules all",

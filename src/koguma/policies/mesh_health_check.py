@@ -32,7 +32,7 @@ from typing import Annotated, Final
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
+from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
@@ -280,9 +280,9 @@ def _payload(text: str) -> Data:
     return {"text": base64.b64decode(text).hex()}
 
 
-_V1: Final = CleanShape(
+_V1: Final = V1Conversion(
     keeps=(
-        Older(
+        Deprecation(
             "spec.to[].default.healthyPanicThreshold",
             "write it in MeshCircuitBreaker's outlierDetection",
             kept="it is an object of its own",

@@ -29,7 +29,7 @@ from koguma.envoy import filters, rbac
 from koguma.envoy.rbac import Decision
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
-from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
+from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
 from koguma.model.overlay import Overlay, Overlays, Ruled, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
@@ -175,9 +175,9 @@ def lets_in(spec: Json) -> bool:
     return any(conf.get("allow") or conf.get("allowWithShadowDeny") for conf in confs)
 
 
-_V1: Final = CleanShape(
+_V1: Final = V1Conversion(
     keeps=(
-        Older(
+        Deprecation(
             "spec.from", "write spec.rules by identity", kept="it names callers by tags, which rules cannot"
         ),
     )

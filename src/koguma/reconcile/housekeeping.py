@@ -20,7 +20,7 @@ from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its co
 from koguma.kube.owner_graph import (
     FOREGROUND,
     CollectionStep,
-    DeleteObject,
+    DeleteDependent,
     OwnerGraph,
     RemoveFinalizer,
     RemoveOwnerReference,
@@ -165,7 +165,7 @@ class Housekeeper:
         resource = step.resource
         meta = resource.meta
         match step:
-            case DeleteObject(in_foreground=in_foreground):
+            case DeleteDependent(in_foreground=in_foreground):
                 if in_foreground and FOREGROUND not in meta.finalizers:
                     meta = msgspec.structs.replace(meta, finalizers=(*meta.finalizers, FOREGROUND))
                 return self._removal(msgspec.structs.replace(resource, meta=meta))
@@ -193,7 +193,7 @@ class Housekeeper:
         inside = [resource for resource in state.all() if resource.namespace == name]
         for resource in inside:
             if not resource.meta.deletion_timestamp:
-                await self._do(DeleteObject(resource))
+                await self._do(DeleteDependent(resource))
         inside_broken = [key for key in state.unreadable if key.namespace == name]
         if inside_broken:
             await self._write([Delete(key) for key in inside_broken])

@@ -3,7 +3,7 @@
 from koguma.kube.owner_graph import (
     FOREGROUND,
     ORPHAN,
-    DeleteObject,
+    DeleteDependent,
     OwnerGraph,
     RemoveFinalizer,
     RemoveOwnerReference,
@@ -166,7 +166,7 @@ def thing(uid, *owners, namespace="here", ends=False, finalizers=(), blocks=Fals
 
 def test_what_cannot_be_read_is_not_gone():
     child = thing("child", "owner")
-    assert OwnerGraph([child]).due() == [DeleteObject(child)]
+    assert OwnerGraph([child]).due() == [DeleteDependent(child)]
     hidden = OwnerGraph([child], is_hidden=lambda reference: reference["name"] == "owner")
     assert hidden.due() == []
 
@@ -180,17 +180,17 @@ def test_each_suspect_is_looked_at_once():
     owners = OwnerGraph([owner, child])
     assert owners.due() == []
     owners.drop(owner)
-    assert owners.due() == [DeleteObject(child)]
+    assert owners.due() == [DeleteDependent(child)]
     assert owners.due() == []
     owners.suspect(child)
-    assert owners.due() == [DeleteObject(child)]
+    assert owners.due() == [DeleteDependent(child)]
 
 
 def test_the_order_of_arrival_does_not_matter():
     owner = thing("owner", ends=True, finalizers=[FOREGROUND])
     child, grandchild = thing("child", "owner", blocks=True), thing("grandchild", "child")
     for order in ([owner, child, grandchild], [grandchild, child, owner]):
-        assert OwnerGraph(order).due() == [DeleteObject(child, in_foreground=True)]
+        assert OwnerGraph(order).due() == [DeleteDependent(child, in_foreground=True)]
     gone = thing("child", "owner", blocks=True, ends=True, finalizers=["x"])
     assert OwnerGraph([owner, gone]).due() == []
     assert OwnerGraph([owner]).due() == [RemoveFinalizer(owner, FOREGROUND)]

@@ -19,7 +19,7 @@ from koguma.kube import tables
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
-from koguma.model.violation import told_texts
+from koguma.model.violation import truncated_texts
 
 _WARNING_LENGTH_MAX: Final = 500
 PIECE: Final = 64  # objects that are sent together
@@ -145,7 +145,7 @@ def sent(
     headers: CIMultiDict[str] = CIMultiDict(
         {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     )
-    for text in told_texts(dict.fromkeys(warnings)):
+    for text in truncated_texts(dict.fromkeys(warnings)):
         headers.add("Warning", f'299 - "{_quoted(text)}"')
     return web.Response(body=body, status=status, headers=headers)
 

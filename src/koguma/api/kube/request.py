@@ -13,7 +13,7 @@ from koguma.core.admission import FieldValidation
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.schema import UNKNOWN
-from koguma.model.violation import Violation, told_texts
+from koguma.model.violation import Violation, truncated_texts
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
@@ -49,8 +49,8 @@ class WriteRequest(msgspec.Struct, frozen=True):
             return ()
         found = [Violation(path, f'duplicate field "{path}"', "duplicate") for path in self.given.repeated]
         if found and self.is_strict:
-            raise self._strict(found, told_texts(violation.message for violation in found))
-        return told_texts(violation.message for violation in found)
+            raise self._strict(found, truncated_texts(violation.message for violation in found))
+        return truncated_texts(violation.message for violation in found)
 
     def refusal(self, error: Invalid) -> KogumaError:
         """The refusal of a document: one with fields that do not exist counts as one that cannot be read."""

@@ -33,7 +33,7 @@ from typing import Annotated, Final, Literal
 
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
-from koguma.model.kind import POLICY, CleanShape, Kind, Older, Policy, ValidationContext
+from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
 from koguma.model.overlay import Locality, Overlay, Overlays, Where
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Json, Spec, doc
@@ -321,10 +321,10 @@ def _ring_hash(ring: Json) -> Data:
 
 
 _MERGED: Final = "it ends with its algorithm, where a more important policy chooses another one"
-_V1: Final = CleanShape(
-    lacks=(Older("spec.to[].default.hashPolicies[].type", "write Connection", value="SourceIP"),),
+_V1: Final = V1Conversion(
+    lacks=(Deprecation("spec.to[].default.hashPolicies[].type", "write Connection", value="SourceIP"),),
     keeps=tuple(
-        Older(
+        Deprecation(
             f"spec.to[].default.loadBalancer.{section}.hashPolicies",
             "write hashPolicies beside loadBalancer",
             kept=_MERGED,

@@ -29,7 +29,15 @@ from http import HTTPStatus
 from typing import Annotated, Final, Literal
 
 from koguma.model import columns, duration, target_ref
-from koguma.model.kind import POLICY, CleanShape, DefaultPolicy, Kind, Older, Policy, ValidationContext
+from koguma.model.kind import (
+    POLICY,
+    DefaultPolicy,
+    Deprecation,
+    Kind,
+    Policy,
+    V1Conversion,
+    ValidationContext,
+)
 from koguma.model.overlay import Overlays
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
@@ -285,7 +293,7 @@ def warn(spec: MeshRetrySpec, _context: ValidationContext) -> Iterator[str]:
                 yield from route_matches.header_warnings(headers or (), child(at, field))
 
 
-_V1: Final = CleanShape(lacks=(Older("spec.to[].default.http.retryOn[]", "write 5xx", value="5XX"),))
+_V1: Final = V1Conversion(lacks=(Deprecation("spec.to[].default.http.retryOn[]", "write 5xx", value="5XX"),))
 
 
 _HTTP_DEFAULT: Final = {

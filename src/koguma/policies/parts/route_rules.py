@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
 from koguma.model import names, target_ref
-from koguma.model.kind import CleanShape, Older, ValidationContext
+from koguma.model.kind import Deprecation, V1Conversion, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import BackendRef, TargetRef
 from koguma.model.violation import Violation, child, item
@@ -61,22 +61,22 @@ reading: Final = spelling.each(
 )
 
 
-def clean_shape(rules: str) -> CleanShape:
+def clean_shape(rules: str) -> V1Conversion:
     """What `koguma.io/v1` lacks of the spellings in rules at this field."""
     path, filters = f"{rules}[].matches[].path", f"{rules}[].default.filters[]"
-    return CleanShape(
+    return V1Conversion(
         lacks=(
-            Older(f"{rules}[].matches", "write a list, also of one match", value="an object"),
-            Older(f"{path}.prefix", "write type: PathPrefix and value"),
-            Older(f"{path}.pathPrefix", "write type: PathPrefix and value"),
-            Older(f"{path}.exact", "write type: Exact and value"),
-            Older(f"{path}.regularExpression", "write type: RegularExpression and value"),
-            Older(f"{path}.type", "write PathPrefix", value="Prefix"),
-            Older(f"{rules}[].filters", "write it under default"),
-            Older(f"{rules}[].backendRefs", "write it under default"),
-            Older(f"{filters}.type", "write the type that the filter's field belongs to", value="none"),
-            Older(f"{filters}.requestHeader", "write requestHeaderModifier"),
-            Older(f"{filters}.responseHeader", "write responseHeaderModifier"),
+            Deprecation(f"{rules}[].matches", "write a list, also of one match", value="an object"),
+            Deprecation(f"{path}.prefix", "write type: PathPrefix and value"),
+            Deprecation(f"{path}.pathPrefix", "write type: PathPrefix and value"),
+            Deprecation(f"{path}.exact", "write type: Exact and value"),
+            Deprecation(f"{path}.regularExpression", "write type: RegularExpression and value"),
+            Deprecation(f"{path}.type", "write PathPrefix", value="Prefix"),
+            Deprecation(f"{rules}[].filters", "write it under default"),
+            Deprecation(f"{rules}[].backendRefs", "write it under default"),
+            Deprecation(f"{filters}.type", "write the type that the filter's field belongs to", value="none"),
+            Deprecation(f"{filters}.requestHeader", "write requestHeaderModifier"),
+            Deprecation(f"{filters}.responseHeader", "write responseHeaderModifier"),
         )
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Final
 
-from koguma.model.kind import CleanShape, Older
+from koguma.model.kind import Deprecation, V1Conversion
 from koguma.model.schema import Json
 
 Reading = Callable[[Json], Json]
@@ -141,9 +141,11 @@ def rules_as_from(spec: Json) -> Json:
     return {**rest, "from": [{**rule, "targetRef": {"kind": "Mesh"}} for rule in rules]}
 
 
-_FROM: Final = Older("spec.from", "write its entries in spec.rules, without targetRef", becomes="spec.rules")
+_FROM: Final = Deprecation(
+    "spec.from", "write its entries in spec.rules, without targetRef", becomes="spec.rules"
+)
 
 # The clean shape of policies in which `from` may name everybody only.
-RULES: Final = CleanShape(shown=from_as_rules, lacks=(_FROM,))
+RULES: Final = V1Conversion(shown=from_as_rules, lacks=(_FROM,))
 # The same where Kuma refuses `rules` beside `to`.
-RULES_BESIDE_TO: Final = CleanShape(shown=from_as_rules, written=rules_as_from, lacks=(_FROM,))
+RULES_BESIDE_TO: Final = V1Conversion(shown=from_as_rules, written=rules_as_from, lacks=(_FROM,))

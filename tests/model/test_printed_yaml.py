@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.cli import output
-from koguma.model.page import Page, yaml_text
+from koguma.model.printed_yaml import PrintedYaml, yaml_text
 from koguma.model.violation import child, item
 
 POLICY = {
@@ -42,7 +42,7 @@ POLICY = {
     ],
 )
 def test_a_field_stands_where_its_key_does(field, line):
-    assert yaml_text(POLICY).splitlines()[Page(POLICY).line(field) - 1] == line
+    assert yaml_text(POLICY).splitlines()[PrintedYaml(POLICY).line(field) - 1] == line
 
 
 def fields(value, path=""):
@@ -65,7 +65,7 @@ values = st.recursive(
 
 @given(st.dictionaries(names, values, min_size=1))
 def test_the_line_of_every_field_names_it(value):
-    page, lines = Page(value), yaml_text(value).splitlines()
+    page, lines = PrintedYaml(value), yaml_text(value).splitlines()
     for path, name in fields(value):
         assert f"{name}:" in lines[page.line(path) - 1], path
 

@@ -32,7 +32,7 @@ def yaml_text(value: Json) -> str:
     return text.removesuffix("...\n")
 
 
-class Page:
+class PrintedYaml:
     """An object written out once, to be asked for many lines."""
 
     def __init__(self, value: Json) -> None:
