@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import re2
 
-from koguma.envoy.callers import Uri
+from koguma.envoy.callers import UriSan
 from tests.control_plane import LocalControlPlane
 from tests.http_client import request_over_socket
 
@@ -98,10 +98,10 @@ def test_a_name_with_a_dot_lets_in_nobody_else(character):
     """Whatever a regular expression would make of a name, the pattern lets in that very name."""
     domain = "spiffe://default/"
     text = f"{domain}a{character}b"
-    for uri in (Uri(text, domain=domain), Uri(text)):
+    for uri in (UriSan(text, domain=domain), UriSan(text)):
         assert re2.fullmatch(uri.pattern, text)
         for other in ("ab", "aXb", "aXXb", "a,b", "A" + character + "b", "a"):
             assert not re2.fullmatch(uri.pattern, domain + other), other
-    prefix = Uri(text, is_prefix=True, domain=domain)
+    prefix = UriSan(text, is_prefix=True, domain=domain)
     assert re2.fullmatch(prefix.pattern, text + "/more")
     assert not re2.fullmatch(prefix.pattern, f"{domain}aXb/more")

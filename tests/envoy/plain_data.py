@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koguma.envoy import schema, values
 from koguma.envoy.constraints import NO_RULES, Constraints, Rules
-from koguma.envoy.conversion import Wrong
+from koguma.envoy.conversion import ConversionError
 
 SCHEMA = schema.load(schema.find_envoy())
 CONSTRAINTS = Constraints(SCHEMA)
@@ -158,7 +158,7 @@ def good(offers: list[Any], parse: Any, rules: Rules) -> list[Any]:
     def fits(offer: Any) -> bool:
         try:
             value = parse(offer)
-        except Wrong:
+        except ConversionError:
             return False
         return all(check.fits(value) for check in rules.checks)
 

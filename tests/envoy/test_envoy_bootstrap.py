@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from koguma.envoy import bootstrap, names
-from koguma.envoy.bootstrap import Node, Source
+from koguma.envoy.bootstrap import AdsServer, BootstrapNode
 from koguma.identity import certificates
 from koguma.model.redacted import Redacted
 
@@ -25,7 +25,7 @@ ENVOY = shutil.which("envoy", path=str(Path(sys.executable).parent)) or "envoy"
 ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 TOKEN = "header.body.signature"
 DOTTED = "kri_msvc_mesh-1_us-east-2_kuma-demo_backend.v1.example_httpport"
-NODE = Node("default.web-1", "web", {"features": ["feature-embedded-dns"], "ipv6Enabled": True})
+NODE = BootstrapNode("default.web-1", "web", {"features": ["feature-embedded-dns"], "ipv6Enabled": True})
 SECONDS = 20
 
 
@@ -35,7 +35,7 @@ def authority():
 
 
 def built(host="127.0.0.1", port=5679, ca="CA", directory="/run/web-1", **source: Any):
-    return bootstrap.bootstrap(NODE, Source(host, port, Redacted(TOKEN), ca, **source), directory)
+    return bootstrap.bootstrap(NODE, AdsServer(host, port, Redacted(TOKEN), ca, **source), directory)
 
 
 def ads_cluster(data):
@@ -100,7 +100,7 @@ def test_an_envoy_has_limits_of_its_own():
     assert [monitor["name"] for monitor in limits["resource_monitors"]] == [
         "envoy.resource_monitors.global_downstream_max_connections"
     ]
-    source = Source("127.0.0.1", 5679, Redacted(TOKEN), "CA")
+    source = AdsServer("127.0.0.1", 5679, Redacted(TOKEN), "CA")
     limits = bootstrap.bootstrap(NODE, source, "/run/web-1", heap_bytes_max=2**29)["overload_manager"]
     _, heap = limits["resource_monitors"]
     assert heap["typed_config"]["max_heap_size_bytes"] == 2**29

@@ -604,6 +604,6 @@ def test_every_word_of_the_language_of_rules_is_understood(kind, rules, fitting,
     checks = validate_rules.checks(kind, getattr(message, kind), field)
     assert checks
     for value in fitting:
-        assert [check.words for check in checks if not check.fits(value)] == []
+        assert [check.message for check in checks if not check.fits(value)] == []
     for value in broken:
         assert [check for check in checks if not check.fits(value)], value

@@ -15,7 +15,7 @@ def test_filters_stand_in_the_order_of_the_table_whoever_gave_them_first():
 
 
 def test_further_instances_stand_beside_the_first_under_names_of_their_own():
-    further = [filters.again(filters.FAULT, name) for name in ("kri_b", "kri_a")]
+    further = [filters.instance_key(filters.FAULT, name) for name in ("kri_b", "kri_a")]
     given = {filters.ROUTER: {}, filters.GRPC_STATS: {}, filters.RBAC: {}}
     chain = filters.http_chain(
         given | {further[0]: {"a": 1}}, {further[1]: {"name": "kri_a", "disabled": True}}
@@ -25,7 +25,7 @@ def test_further_instances_stand_beside_the_first_under_names_of_their_own():
 
 
 def test_instances_that_are_numbered_act_in_the_order_of_their_numbers():
-    keys = [filters.numbered(filters.FAULT, number) for number in (3, 12, 1, 2)]
+    keys = [filters.numbered_key(filters.FAULT, number) for number in (3, 12, 1, 2)]
     chain = filters.http_chain({key: {} for key in (*keys, filters.ROUTER)})
     fault = filters.FAULT
     assert names(chain) == [fault, f"{fault}.02", f"{fault}.03", f"{fault}.12", filters.ROUTER]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koguma.envoy import access_logs, operators
-from koguma.envoy.callers import Caller, Uri
+from koguma.envoy.callers import Caller, UriSan
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, mutual
 from tests.ports import free_port
@@ -168,7 +168,7 @@ def test_a_logger_for_some_callers_or_routes_writes_about_no_others(tmp_path) ->
             str(tmp_path / name), {"text_format_source": {"inline_string": "%REQ(:PATH)%\n"}}
         )
 
-    second = Caller((Uri("spiffe://default/second", domain="spiffe://default/"),))
+    second = Caller((UriSan("spiffe://default/second", domain="spiffe://default/"),))
     logs = [
         access_logs.from_caller(log("caller"), second),
         access_logs.on_routes(log("on"), ["it's"]),

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.envoy.patch import Patched, Patcher, over
-from koguma.envoy.patch_change import MESSAGES, Modification
 from koguma.envoy.patch_messages import Messages
+from koguma.envoy.patch_modifications import MESSAGES, Modification
 from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Id, XdsResource
 from tests.core.building import at
 from tests.envoy import plain_data, real_envoy
@@ -145,7 +145,7 @@ def patched(
     program = PATCHER.program(modifications(confs))
 
     def outcome(n_before: int, one: XdsResource, origin: str):
-        return PATCHER.outcome(program.changes[n_before:], one, origin)
+        return PATCHER.outcome(program.modifications[n_before:], one, origin)
 
     return over(program, resources, origin_of, outcome, is_home=is_home)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from koguma.envoy import rbac
-from koguma.envoy.callers import Caller, Uri
+from koguma.envoy.callers import Caller, UriSan
 from koguma.envoy.rbac import Decision
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import Pair, call_as, certificate, mutual
@@ -23,18 +23,20 @@ INSPECTOR = {
 
 
 def identity(text: str, **more: object) -> Caller:
-    return Caller((Uri(text, domain=DOMAIN, **more),))
+    return Caller((UriSan(text, domain=DOMAIN, **more),))
 
 
 DECISIONS = (
-    Decision("Deny", "kri_no-bad", (Caller((Uri("spiffe://default/bad"),)),)),
+    Decision("Deny", "kri_no-bad", (Caller((UriSan("spiffe://default/bad"),)),)),
     Decision("AllowWithShadowDeny", "kri_plan", (identity("spiffe://default/old/", is_prefix=True),)),
     Decision("Allow", "kri_web", (identity("spiffe://default/web"), identity("spiffe://default/bad"))),
-    Decision("Allow", "kri_named", (Caller((Uri("spiffe://default/cli", domain=DOMAIN),), "inner.example"),)),
+    Decision(
+        "Allow", "kri_named", (Caller((UriSan("spiffe://default/cli", domain=DOMAIN),), "inner.example"),)
+    ),
     Decision(
         "Allow",
         "kri_tags",
-        (Caller((Uri("kuma://team/a", domain=DOMAIN), Uri("kuma://v/1", domain=DOMAIN))),),
+        (Caller((UriSan("kuma://team/a", domain=DOMAIN), UriSan("kuma://v/1", domain=DOMAIN))),),
     ),
 )
 

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from koguma.envoy import route_filters, routes
-from koguma.envoy.routes import Backend, Split
+from koguma.envoy.routes import Backend, BackendSplit
 from tests.envoy import real_envoy
 from tests.ports import free_port
 
 FOLDER = Path(__file__).parent / "routes"
-TO_A = Split((Backend("a", 1),))
+TO_A = BackendSplit((Backend("a", 1),))
 SUBSETS = {
     "fallback_policy": "ANY_ENDPOINT",
     "subset_selectors": [{"keys": ["version"], "fallback_policy": "NO_FALLBACK"}],
@@ -41,13 +41,13 @@ def host(index: int) -> str:
     return f"case-{index}.example"
 
 
-def split(document: dict[str, Any]) -> Split:
+def split(document: dict[str, Any]) -> BackendSplit:
     backends = document.get("backends", [{"cluster": "a", "weight": 1}])
     made = (
         Backend(**{**each, "subset": tuple(tuple(pair) for pair in each.get("subset", ()))})
         for each in backends
     )
-    return Split(tuple(made), document.get("unresolved", 0))
+    return BackendSplit(tuple(made), document.get("unresolved", 0))
 
 
 def case_routes(document: dict[str, Any], file: str) -> list[Any]:
@@ -64,18 +64,20 @@ EXTRA = {
         lambda ref: ref["name"],
     ),
     "split.example": routes.routes(
-        "it", {}, [], Split((Backend("a", 1), Backend("b", 3)), unresolved=4), no_mirror
+        "it", {}, [], BackendSplit((Backend("a", 1), Backend("b", 3)), unresolved=4), no_mirror
     ),
     "versions.example": routes.routes(
         "it",
         {},
         [],
-        Split((Backend("versions", 1, (("version", "v1"),)), Backend("versions", 1, (("version", "v2"),)))),
+        BackendSplit(
+            (Backend("versions", 1, (("version", "v1"),)), Backend("versions", 1, (("version", "v2"),)))
+        ),
         no_mirror,
     ),
     "connect.example": [
         *routes.routes("it", {"method": "CONNECT"}, [], TO_A, no_mirror),
-        *routes.routes("it", {}, [], Split((Backend("b", 1),)), no_mirror),
+        *routes.routes("it", {}, [], BackendSplit((Backend("b", 1),)), no_mirror),
     ],
 }
 
@@ -215,7 +217,7 @@ def test_a_prefix_is_two_routes_with_one_name() -> None:
 
 
 def test_a_lost_share_fails_before_the_rest_is_split() -> None:
-    lost, rest = routes.routes("kri", {}, [], Split((Backend("a", 2),), unresolved=1), no_mirror)
+    lost, rest = routes.routes("kri", {}, [], BackendSplit((Backend("a", 2),), unresolved=1), no_mirror)
     share = lost["match"]["runtime_fraction"]["default_value"]
     assert share == {"numerator": 333333, "denominator": "MILLION"}
     assert lost["direct_response"]["status"] == 500
@@ -254,7 +256,7 @@ def test_a_request_that_is_answered_is_not_copied() -> None:
 
 
 def test_one_subset_is_chosen_without_weights() -> None:
-    (made,) = routes.routes("kri", {}, [], Split((Backend("a", 7, (("version", "v1"),)),)), no_mirror)
+    (made,) = routes.routes("kri", {}, [], BackendSplit((Backend("a", 7, (("version", "v1"),)),)), no_mirror)
     assert made["route"] == {
         "cluster": "a",
         "metadata_match": {"filter_metadata": {"envoy.lb": {"version": "v1"}}},

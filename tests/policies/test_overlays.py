@@ -133,7 +133,7 @@ def manager(parts: Any) -> Any:
     ]
     named = [{"name": name, "typed_config": config} for name, config in given.items()]
     host = {**everywhere(*routes, every)["virtual_hosts"][0], "typed_per_filter_config": on_routes}
-    chain = (*named, *map(by_caller.place, on_routes))
+    chain = (*named, *map(by_caller.disabled_filter, on_routes))
     return real_envoy.hcm({"name": "it", "virtual_hosts": [host]}, chain, **parts["hcm"])
 
 

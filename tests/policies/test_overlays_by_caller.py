@@ -117,7 +117,7 @@ class Called(msgspec.Struct):
 
 def listeners(name: str, overlay: Any, called: Called, ca: Pair) -> Iterator[Any]:
     on_routes = overlay.get("on_routes", {})
-    places = {key: by_caller.place(filters.name_of(key)) for key in (*filters.PLACES, *on_routes)}
+    places = {key: by_caller.disabled_filter(filters.name_of(key)) for key in (*filters.RESERVED, *on_routes)}
     host = {
         "name": name,
         "domains": ["*"],

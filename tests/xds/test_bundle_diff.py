@@ -55,6 +55,6 @@ def test_parts_tell_the_same_as_a_look_at_everything(pair: tuple[Bundle, Bundle]
 def test_only_the_smallest_parts_that_differ_are_looked_at():
     leaves = [leaf({f"{number}": "1"}) for number in range(LEAVES)]
     changed = [*leaves[:3], leaf({"3": "2"}), *leaves[4:]]
-    found = nested(changed, []).suspects(nested(leaves, []))
+    found = nested(changed, []).possible_differences(nested(leaves, []))
     assert found is not None
     assert set(found) == {("routes", "3")}

@@ -8,7 +8,16 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 
-from koguma.envoy.snapshot import TYPE_URLS, TYPES, Bundle, Failure, Snapshot, XdsResource, bundle, entry_of
+from koguma.envoy.snapshot import (
+    TYPE_URLS,
+    TYPES,
+    Bundle,
+    Failure,
+    Snapshot,
+    XdsResource,
+    bundle,
+    version_entry,
+)
 from koguma.xds.contract import Offer
 from koguma.xds.messages import DeltaRequestDecoder
 from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
@@ -199,7 +208,7 @@ NAMES = ("a", "größe", "n" * 127, "n" * 128, "m" * 20_000, "a\nb\x12c", "")
 @pytest.mark.parametrize("version", ["1", "", "v" * 130])
 def test_an_entry_is_written_as_protobuf_writes_it(name: str, version: str):
     data = message("routes", versions={name: version}).SerializeToString()
-    assert data.endswith(entry_of(name, version))
+    assert data.endswith(version_entry(name, version))
 
 
 def test_whatever_the_names_they_are_read_and_recognised():
@@ -341,5 +350,7 @@ def test_the_sums_of_parts_are_those_of_the_whole_also_where_parts_have_one_name
     halves = bundle(pieces[: 20 + n_shared]), bundle(pieces[20:])
     whole = bundle(pieces)
     joined = Bundle(whole.resources, (), halves)
-    assert joined.marks == whole.marks
-    assert [half.marks for half in halves] == [bundle(half.resources.values()).marks for half in halves]
+    assert joined.version_sums == whole.version_sums
+    assert [half.version_sums for half in halves] == [
+        bundle(half.resources.values()).version_sums for half in halves
+    ]

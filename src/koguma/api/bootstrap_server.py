@@ -26,7 +26,7 @@ from koguma.core import admission
 from koguma.core.build import network
 from koguma.core.oddities import proxies as oddities
 from koguma.envoy import bootstrap
-from koguma.envoy.bootstrap import Node, Source
+from koguma.envoy.bootstrap import AdsServer, BootstrapNode
 from koguma.fleet import bootstrap_request
 from koguma.fleet.bootstrap_request import BootstrapRequest, Farewell, ProxyName
 from koguma.fleet.gate import ProxyGate, is_registered
@@ -232,14 +232,14 @@ class BootstrapServer:
         self, call: Call, request: BootstrapRequest, proxy: Resource, document: Json, token: str
     ) -> bytes:
         """The bootstrap, as JSON."""
-        node = Node(
+        node = BootstrapNode(
             id=f"{proxy.mesh}.{proxy.core_name}",
             cluster=bootstrap_request.service(proxy),
             metadata=bootstrap_request.metadata(request, proxy.spec, document),
         )
         variant = (proxy.spec.get("envoy") or {}).get("xdsTransportProtocolVariant")
         ca = self._authority(request)
-        source = Source(
+        server = AdsServer(
             host=self._host(call),
             port=self._xds_port(),
             token=Redacted(token),
@@ -251,7 +251,7 @@ class BootstrapServer:
         is_ours = network.is_own_agent(request.features)
         config = bootstrap.bootstrap(
             node,
-            source,
+            server,
             request.workdir.rstrip("/"),
             admin_port=0 if is_ours else bootstrap_request.admin_port(request, proxy.spec),
             reports_health=bootstrap_request.reports_health(request, proxy.spec),

@@ -1,7 +1,7 @@
-"""Access logs: which requests and connections a logger writes about, as filters that Envoy evaluates.
+"""Access logs: which requests and connections an access log records, as filters in CEL.
 
-Conditions are expressions of CEL. One about a caller looks at the URIs of its certificate, which CEL does not
-see but for the first: a network filter writes all of them down when the TLS handshake is over.
+CEL sees only the first URI SAN of a client certificate. For conditions about callers a network filter stores
+all of them in the filter state after the TLS handshake (`caller_filter`).
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from koguma.envoy import callers, proto_json
 from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 
-# A pipe in the directory in which the agent beside Envoy starts it. The agent reads lines from it, each a
-# JSON object with a message and the address that it is for.
+# A pipe in Envoy's working directory. The agent reads lines from it, each a JSON object with a message and
+# the address of the log server that it is for.
 PIPE: Final = "kuma-access-log.pipe"
 
 CALLER_FILTER: Final = "envoy.filters.network.set_filter_state"
@@ -22,33 +22,33 @@ _URIS_KEY: Final = "koguma.connected_caller"
 
 
 def file(path: str, format_: Data) -> Data:
-    """A logger that writes to a file, or to a pipe; `format_` is a SubstitutionFormatString."""
+    """An access log to a file or pipe; `format_` is a SubstitutionFormatString."""
     return proto_json.extension("envoy.access_loggers.file", _FILE, path=path, log_format=format_)
 
 
 def on_routes(log: Data, names: Iterable[str]) -> Data:
-    """The logger, for requests that took one of these routes."""
+    """The access log, for requests of these routes only."""
     return _filtered(log, f"xds.route_name in [{_listed(names)}]")
 
 
 def not_on_routes(log: Data, names: Iterable[str]) -> Data:
-    """The logger, for requests that took another route, or none."""
+    """The access log, for requests of other routes, or of none."""
     return _filtered(log, f"!has(xds.route_name) || !(xds.route_name in [{_listed(names)}])")
 
 
 def from_caller(log: Data, caller: Caller) -> Data:
-    """The logger, for calls of some callers; the listener needs the filter of `caller_filter`."""
-    found = [
+    """The access log, for some callers only; the listener needs `caller_filter`."""
+    conditions = [
         f"string(filter_state[{_text(_URIS_KEY)}]).matches({_text(f'^{uri.pattern}$')})"
         for uri in caller.uris
     ]
     if caller.server_name:
-        found.append(f"connection.requested_server_name == {_text(caller.server_name)}")
-    return _filtered(log, " && ".join(found))
+        conditions.append(f"connection.requested_server_name == {_text(caller.server_name)}")
+    return _filtered(log, " && ".join(conditions))
 
 
 def caller_filter() -> Data:
-    """The network filter that writes down who calls."""
+    """The network filter that stores the URI SANs of the caller."""
     uris = {
         "object_key": _URIS_KEY,
         "factory_key": "envoy.string",
@@ -59,7 +59,7 @@ def caller_filter() -> Data:
 
 
 def _filtered(log: Data, expression: str) -> Data:
-    more = {
+    cel = {
         "extension_filter": proto_json.extension(
             "envoy.access_loggers.extension_filters.cel",
             "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
@@ -68,7 +68,7 @@ def _filtered(log: Data, expression: str) -> Data:
         )
     }
     own = log.get("filter")
-    return {**log, "filter": {"and_filter": {"filters": [own, more]}} if own else more}
+    return {**log, "filter": {"and_filter": {"filters": [own, cel]}} if own else cel}
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -76,5 +76,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """A text as CEL writes it."""
+    """A string literal of CEL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"

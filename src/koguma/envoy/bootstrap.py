@@ -1,9 +1,8 @@
-"""Bootstrap: what an Envoy reads when it starts, as plain data: who it is, and where the rest comes from.
+"""Bootstrap: the configuration with which an Envoy starts, as plain data: its node, and its ADS server.
 
-Everything else comes over ADS from the control plane. The connection is verified with the CA that is given
-here, for the very host by which the control plane was reached, and carries the proxy's token. Envoy's admin
-interface is a unix socket in the proxy's directory, so that no port of it exists; only for an agent that
-knows no other way, as Kuma's own, it is a port of the loopback address.
+Everything else comes over ADS. The connection is verified with the given CA and for the host by which the
+control plane was reached, and carries the proxy's token. Envoy's admin interface is a unix socket in the
+proxy's directory, so that it has no port; only for Kuma's agent, which needs one, it is a loopback port.
 """
 
 import ipaddress
@@ -24,13 +23,13 @@ ADMIN_ADDRESS: Final = "127.0.0.1"
 
 _SOCKET_MODE: Final = 0o600
 
-# A KRI is six parts after its prefix, of which only the name may hold dots; all else ends at the first dot.
+# A KRI has six parts after its prefix, of which only the name may contain dots; other names end at a dot.
 _KRI: Final = r"(?:kri(?:_[^_.]*){4}_[^_]*_[^_.]*)"
 _NAME: Final = rf"({_KRI}|[^.]+)"
 _ADDRESS: Final = r"\[[_a-fA-F0-9]*\]_[0-9]*|[^.]+(?:\.[0-9]+){3}_[0-9]+|[^.]+"
 
-# By default Envoy cuts a label at the first dot, which would tear the name of a service in two: the head
-# becomes the label and the tail a part of the metric's name.
+# By default Envoy ends a tag at the first dot, which would split the name of a service: the head would become
+# the tag and the tail a part of the metric's name.
 STATS_TAGS: Final[Mapping[str, str]] = {
     "envoy.cluster_name": rf"^cluster\.({_NAME}\.)",
     "envoy.http_conn_manager_prefix": rf"^(?:|listener\.{_KRI}\.|listener\..*?\.)http\.({_NAME}\.)",
@@ -42,13 +41,13 @@ STATS_TAGS: Final[Mapping[str, str]] = {
 }
 
 _RUNTIME: Final[Mapping[str, int]] = {
-    # Users' regular expressions may be as long as in Kuma; by default Envoy refuses those beyond 100.
+    # Regular expressions of users may be as long as in Kuma; Envoy's default limit is a program size of 100.
     "re2.max_program_size.error_level": 4_294_967_295,
     "re2.max_program_size.warn_level": 1000,
 }
 
 
-# A control plane that restarts is back within a second or two; Envoy would look every half minute at worst.
+# A restarted control plane is back within a second or two; Envoy's default backs off up to half a minute.
 _RECONNECT: Final[Data] = {"base_interval": "0.25s", "max_interval": "4s"}
 
 
@@ -60,29 +59,29 @@ _OVERLOAD_ACTIONS: Final[Mapping[str, float]] = {
 }
 
 
-class Node(msgspec.Struct, frozen=True):
-    """Who an Envoy is, as it introduces itself on every stream."""
+class BootstrapNode(msgspec.Struct, frozen=True):
+    """The node of an Envoy, which it sends on every stream."""
 
     id: str
     cluster: str
     metadata: Mapping[str, Json] = {}
 
 
-class Source(msgspec.Struct, frozen=True):
-    """Where configuration comes from: an xDS server, the CA that vouches for it, and what to show it."""
+class AdsServer(msgspec.Struct, frozen=True):
+    """The ADS server: its address, the CA that issued its certificate, and the token for it."""
 
     host: str  # an IP address or a DNS name; must be in the server's certificate
     port: int
     token: Redacted
     ca: str = ""  # PEM
-    ca_path: str = ""  # the proxy's file of CAs, where there is no PEM
-    delta: bool = True  # only what changes is sent; else everything each time
-    token_file: str = ""  # from which Envoy reads the token whenever it changes; then `token` is not used
+    ca_path: str = ""  # a file of CAs on the proxy's machine, where there is no PEM
+    delta: bool = True  # delta xDS, else state of the world
+    token_file: str = ""  # which Envoy watches for a new token; then `token` is not used
 
 
 def bootstrap(
-    node: Node,
-    source: Source,
+    node: BootstrapNode,
+    server: AdsServer,
     directory: str,
     *,
     admin_port: int = 0,
@@ -91,16 +90,16 @@ def bootstrap(
 ) -> Data:
     """The bootstrap of an Envoy whose sockets are in `directory`.
 
-    With `admin_port` the admin interface is there instead of on a socket; with `reports_health` Envoy asks
-    what it is to check the health of, and reports it. Near `heap_bytes_max` it takes no more requests.
+    With `admin_port` the admin interface is on that port instead of a socket; with `reports_health` Envoy
+    performs health checks for the control plane (HDS). Near `heap_bytes_max` it accepts no more requests.
     """
     return {
         "node": {"id": node.id, "cluster": node.cluster, "metadata": dict(node.metadata)},
         "layered_runtime": {"layers": [{"name": "kuma", "static_layer": dict(_RUNTIME)}]},
         "stats_config": _stats_config(),
-        "dynamic_resources": _dynamic_resources(source),
-        **({"hds_config": _stream(source, "GRPC")} if reports_health else {}),
-        "static_resources": {"clusters": [_ads_cluster(source)]},
+        "dynamic_resources": _dynamic_resources(server),
+        **({"hds_config": _stream(server, "GRPC")} if reports_health else {}),
+        "static_resources": {"clusters": [_ads_cluster(server)]},
         "admin": _admin(directory, admin_port),
         "overload_manager": _overload_manager(heap_bytes_max),
         "default_regex_engine": extension(
@@ -116,7 +115,7 @@ def _admin(directory: str, port: int) -> Data:
 
 
 def _overload_manager(heap_bytes_max: int) -> Data:
-    """Envoy's limits on itself: beyond them it refuses new work, instead of being ended by the kernel.
+    """Envoy's own limits: beyond them it refuses new work, instead of being killed by the kernel.
 
     The numbers are those that Kuma has for its gateways.
     """
@@ -148,15 +147,15 @@ def _stats_config() -> Data:
     return {"allow_default_tag_overrides": True, "stats_tags": tags}
 
 
-def _dynamic_resources(source: Source) -> Data:
-    # Zero: an Envoy without configuration waits for it. After a time limit it would say that it is ready.
+def _dynamic_resources(server: AdsServer) -> Data:
+    # Zero: Envoy waits for its configuration. After a timeout it would report ready without any.
     config = {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"}
-    api_type = "DELTA_GRPC" if source.delta else "GRPC"
-    return {"lds_config": config, "cds_config": config, "ads_config": _stream(source, api_type)}
+    api_type = "DELTA_GRPC" if server.delta else "GRPC"
+    return {"lds_config": config, "cds_config": config, "ads_config": _stream(server, api_type)}
 
 
-def _stream(source: Source, api_type: str) -> Data:
-    """A stream to the control plane, which shows the token."""
+def _stream(server: AdsServer, api_type: str) -> Data:
+    """A gRPC stream to the control plane, with the token."""
     return {
         "api_type": api_type,
         "transport_api_version": "V3",
@@ -164,21 +163,21 @@ def _stream(source: Source, api_type: str) -> Data:
         "grpc_services": [
             {
                 "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": _RECONNECT}},
-                **_initial_metadata(source),
+                **_initial_metadata(server),
             }
         ],
     }
 
 
-def _initial_metadata(source: Source) -> Data:
-    """The token for good, for agents that do not keep a file of it."""
-    if source.token_file:
+def _initial_metadata(server: AdsServer) -> Data:
+    """The token as constant metadata, for agents that keep no token file."""
+    if server.token_file:
         return {}
-    return {"initial_metadata": [{"key": "authorization", "value": source.token.reveal()}]}
+    return {"initial_metadata": [{"key": "authorization", "value": server.token.reveal()}]}
 
 
 def token_secret(token: str) -> Data:
-    """What the token file holds: a list of secrets as Envoy reads it from a file (SDS)."""
+    """The content of the token file: secrets in the form of file-based SDS."""
     secret = typed(
         "envoy.extensions.transport_sockets.tls.v3.Secret",
         name=_TOKEN_SECRET,
@@ -188,10 +187,10 @@ def token_secret(token: str) -> Data:
 
 
 def _token_filters(file: str) -> Data:
-    """Filters of calls to the control plane that add the token as it is in the file at that moment.
+    """Upstream filters that add the token from the file to calls of the control plane.
 
-    `initial_metadata` is fixed until Envoy restarts. The file is read again when another one is moved into
-    its place, so it is replaced by a rename and never written in parts.
+    `initial_metadata` is constant until Envoy restarts. Envoy reads the file again when another one is moved
+    over it, so the agent replaces it by a rename.
     """
     credential = extension(
         "envoy.http.injected_credentials.generic",
@@ -215,11 +214,11 @@ def _token_filters(file: str) -> Data:
     return {"http_filters": [injector, codec]}
 
 
-def _ads_cluster(source: Source) -> Data:
+def _ads_cluster(server: AdsServer) -> Data:
     options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     # A control plane may listen on one of the two families only, so all addresses of its name are tried.
     resolution = (
-        {"type": "STATIC"} if _is_ip(source.host) else {"type": "STRICT_DNS", "dns_lookup_family": "ALL"}
+        {"type": "STATIC"} if _is_ip(server.host) else {"type": "STRICT_DNS", "dns_lookup_family": "ALL"}
     )
     return {
         "name": names.ADS,
@@ -229,38 +228,38 @@ def _ads_cluster(source: Source) -> Data:
             options: typed(
                 options,
                 explicit_http_config={"http2_protocol_options": {}},
-                **(_token_filters(source.token_file) if source.token_file else {}),
+                **(_token_filters(server.token_file) if server.token_file else {}),
             )
         },
-        # Of the kernel and not of HTTP/2, whose pings a gRPC server takes for an attack.
+        # TCP keepalive and not HTTP/2 pings, for too many of which gRPC servers close the connection.
         "upstream_connection_options": {
             "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 10, "keepalive_interval": 10}
         },
         "load_assignment": {
             "cluster_name": names.ADS,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(source.host, source.port)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(server.host, server.port)}}]}],
         },
-        "transport_socket": _transport_socket(source),
+        "transport_socket": _transport_socket(server),
     }
 
 
-def _transport_socket(source: Source) -> Data:
-    is_ip = _is_ip(source.host)
-    matcher = {"san_type": "IP_ADDRESS" if is_ip else "DNS", "matcher": {"exact": source.host}}
+def _transport_socket(server: AdsServer) -> Data:
+    is_ip = _is_ip(server.host)
+    matcher = {"san_type": "IP_ADDRESS" if is_ip else "DNS", "matcher": {"exact": server.host}}
     return extension(
         "envoy.transport_sockets.tls",
         "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-        **({} if is_ip else {"sni": source.host}),  # an address is no server name (RFC 6066)
+        **({} if is_ip else {"sni": server.host}),  # an address is no server name (RFC 6066)
         common_tls_context={
-            # Said, because Envoy's own choice for calls is TLS 1.2 at most.
+            # Envoy's default for upstream connections is TLS 1.2 at most.
             "tls_params": {
                 "tls_minimum_protocol_version": "TLSv1_2",
                 "tls_maximum_protocol_version": "TLSv1_3",
             },
             "alpn_protocols": ["h2"],
             "validation_context": {
-                # Never `system_root_certs`, which Envoy takes and then verifies nothing with.
-                "trusted_ca": {"inline_string": source.ca} if source.ca else {"filename": source.ca_path},
+                # Never `system_root_certs`: Envoy accepts it and then verifies nothing.
+                "trusted_ca": {"inline_string": server.ca} if server.ca else {"filename": server.ca_path},
                 "match_typed_subject_alt_names": [matcher],
             },
         },

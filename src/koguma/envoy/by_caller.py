@@ -1,7 +1,7 @@
-"""By caller: HTTP filters that do one thing to some callers and another to others, and come with the routes.
+"""By caller: HTTP filters with a configuration for each sort of caller, which comes with the routes.
 
-A listener keeps a place for such a filter that is switched off and costs requests nothing. What the filter
-does, and to whom, stands in the routes: it is set, changed and taken away without touching a connection.
+The listener has such a filter disabled, which costs requests nothing. Its configuration, and for which
+callers, is in the routes (Composite filter): it is set, changed and removed without closing a connection.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from koguma.envoy.proto_json import Data
 
 _COMPOSITE: Final = "envoy.extensions.filters.http.composite.v3"
 
-# Without a certificate Envoy cannot tell whose it is and gives up on a whole list of conditions, also on what
-# holds for everybody. This header, which the connection manager writes or takes away, says that there is one.
+# Without a client certificate the URI input has no value, and Envoy stops at the whole matcher, its default
+# included. This header, which the connection manager sets or removes, tells that there is a certificate.
 _HAS_CERTIFICATE: Final[Data] = {
     "single_predicate": {
         "input": proto_json.extension(
@@ -27,29 +27,29 @@ _HAS_CERTIFICATE: Final[Data] = {
 }
 
 
-def place(name: str) -> Data:
-    """A filter's place in a listener, switched off until routes say what it does."""
+def disabled_filter(name: str) -> Data:
+    """A filter of a listener, disabled until routes configure it."""
     return {"name": name, "disabled": True, "typed_config": proto_json.typed(f"{_COMPOSITE}.Composite")}
 
 
 def per_route(rows: Iterable[tuple[Caller, Data]]) -> Data:
-    """What the filter does, as routes say it: the first row that fits a caller holds.
+    """The configuration of the filter for routes: the first row that matches a caller applies.
 
-    A row has a filter as an extension: a name, and its typed configuration.
+    A row has the filter as a TypedExtensionConfig.
     """
     return proto_json.typed(f"{_COMPOSITE}.CompositePerRoute", matcher=_matcher(rows))
 
 
 def _matcher(rows: Iterable[tuple[Caller, Data]]) -> Data:
-    made: Data = {}
-    found = []
+    default: Data = {}
+    matchers = []
     for caller, filter_ in rows:
         if caller.is_anybody:
-            made["on_no_match"] = _action(filter_)
+            default["on_no_match"] = _action(filter_)
             break
         predicate = {"and_matcher": {"predicate": [_HAS_CERTIFICATE, callers.predicate((caller,))]}}
-        found.append({"predicate": predicate, "on_match": _action(filter_)})
-    return {"matcher_list": {"matchers": found}, **made} if found else made
+        matchers.append({"predicate": predicate, "on_match": _action(filter_)})
+    return {"matcher_list": {"matchers": matchers}, **default} if matchers else default
 
 
 def _action(filter_: Data) -> Data:

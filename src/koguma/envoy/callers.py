@@ -1,9 +1,9 @@
-"""Callers: who is at the other end of a connection, as conditions that Envoy can look at.
+"""Callers: conditions about the client of a connection, for Envoy's matchers.
 
-Envoy shows the URIs of a caller's certificate as one text with commas between them, in the certificate's
-order. A URI may contain a comma itself, so whoever can get a certificate from some other domain could write
-somebody else's name into it. A condition that lets callers in therefore also says how the first URI begins:
-that one says which domain's CA has vouched for the rest.
+Envoy gives the URI SANs of a client's certificate as one text, separated by commas, in the certificate's
+order. A URI may contain a comma itself, so a certificate of another trust domain could contain somebody
+else's identity. A condition that admits callers therefore also fixes the prefix of the first URI: it names
+the trust domain whose CA issued the certificate.
 """
 
 import re
@@ -14,7 +14,7 @@ import msgspec
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 
-URIS: Final = "%DOWNSTREAM_PEER_URI_SAN%"  # the same text, where Envoy formats one
+URIS: Final = "%DOWNSTREAM_PEER_URI_SAN%"  # the same text in format strings
 SERVER_NAME: Final = "%REQUESTED_SERVER_NAME%"
 
 _URI_INPUT: Final = proto_json.extension(
@@ -26,44 +26,44 @@ _SERVER_NAME_INPUT: Final = proto_json.extension(
 )
 
 
-class Uri(msgspec.Struct, frozen=True):
-    """A URI in a caller's certificate, whole or by its beginning."""
+class UriSan(msgspec.Struct, frozen=True):
+    """A URI SAN in a caller's certificate: exact, or a prefix."""
 
     text: str
     is_prefix: bool = False
-    domain: str = ""  # how the certificate's first URI begins; empty for any
+    domain: str = ""  # prefix of the certificate's first URI; empty for any
 
     @property
     def pattern(self) -> str:
-        """A regular expression for the whole text of URIs."""
+        """A regular expression for the text of all URIs."""
         before = f"{re.escape(self.domain)}.*,"
         if self.text.startswith(self.domain):
-            before = f"(?:{before})?"  # it may be the first one itself
+            before = f"(?:{before})?"  # it may be the first URI itself
         return before + re.escape(self.text) + ("[^,]*" if self.is_prefix else "") + "(?:,.*)?"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Callers for whom all of this holds; nothing is everybody."""
+    """Callers for which all conditions hold; without conditions, everybody."""
 
-    uris: tuple[Uri, ...] = ()
-    server_name: str = ""  # known only behind a TLS inspector
+    uris: tuple[UriSan, ...] = ()
+    server_name: str = ""  # SNI, known only with a TLS inspector
 
     @property
     def is_anybody(self) -> bool:
-        """Whether it does not look at the caller."""
+        """Whether it has no conditions."""
         return not (self.uris or self.server_name)
 
 
 def predicate(callers: tuple[Caller, ...]) -> Data:
-    """A condition of a matcher: any one of the callers, none of which is everybody."""
+    """A matcher predicate: any of the callers, each of which must have conditions."""
     return _joined("or_matcher", [_all_of(caller) for caller in callers])
 
 
 def _all_of(caller: Caller) -> Data:
-    found = [_single(_URI_INPUT, {"safe_regex": _regex(uri.pattern)}) for uri in caller.uris]
+    predicates = [_single(_URI_INPUT, {"safe_regex": _regex(uri.pattern)}) for uri in caller.uris]
     if caller.server_name:
-        found.append(_single(_SERVER_NAME_INPUT, {"exact": caller.server_name}))
-    return _joined("and_matcher", found)
+        predicates.append(_single(_SERVER_NAME_INPUT, {"exact": caller.server_name}))
+    return _joined("and_matcher", predicates)
 
 
 def _single(input_: Data, match: Data) -> Data:
@@ -71,8 +71,11 @@ def _single(input_: Data, match: Data) -> Data:
 
 
 def _regex(pattern: str) -> Data:
-    return {"google_re2": {}, "regex": pattern}  # matchers insist on the engine, though there is but one
+    return {
+        "google_re2": {},
+        "regex": pattern,
+    }  # matchers require the engine to be named, though there is only one
 
 
-def _joined(how: str, predicates: list[Data]) -> Data:
-    return predicates[0] if len(predicates) == 1 else {how: {"predicate": predicates}}
+def _joined(operator: str, predicates: list[Data]) -> Data:
+    return predicates[0] if len(predicates) == 1 else {operator: {"predicate": predicates}}

@@ -1,8 +1,8 @@
-"""CEL: whether Envoy can use an expression in a format, with the reason where it cannot.
+"""CEL: whether Envoy's formatter accepts an expression, with the reason where it does not.
 
-The grammar is that of the Common Expression Language. Of its functions and macros Envoy's formatter has only
-some, and it refuses an expression that calls another one, or has loops (`map`, `exists`), when it is loaded.
-Names of attributes are not looked at: an unknown one has no value, and that is legal.
+The grammar is that of the Common Expression Language. Envoy's formatter has only some of its functions and
+macros: it rejects expressions that call others, or that have loops (`map`, `exists`). Names of attributes are
+not checked: an unknown one has no value, which is legal.
 """
 
 import re
@@ -42,9 +42,9 @@ _NESTING: Final = ("==", "!=", "<=", ">=", "<", ">", "in", "+", "-", "*", "/", "
 _IN_A_ROW_MAX: Final = 31
 _INT_MAX: Final = 2**63 - 1
 _UINT_MAX: Final = 2**64 - 1
-_DEPTH_MAX: Final = 33  # of what stands in each other
+_DEPTH_MAX: Final = 33  # of nesting
 
-# How many arguments the functions take that Envoy's formatter has: called by name, and on a value.
+# The functions and methods of Envoy's formatter, with the numbers of arguments that they take.
 _FUNCTIONS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("matches", "contains", "startsWith", "endsWith", "re.capture", "re.captureN"), (2,)),
     **dict.fromkeys(
@@ -63,7 +63,7 @@ _METHODS: Final[Mapping[str, tuple[int, ...]]] = {
         (0, 1),
     ),
 }
-# The messages that an expression can make.
+# The messages that an expression can create.
 _MESSAGES: Final = frozenset(
     f"google.protobuf.{name}"
     for name in (
@@ -83,8 +83,8 @@ _MESSAGES: Final = frozenset(
 )
 
 
-class _Wrong(Exception):
-    """What is wrong, in words."""
+class _CelError(Exception):
+    """Why an expression is rejected."""
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _Term(msgspec.Struct, frozen=True):
-    """What a part of an expression is, as far as what follows depends on it."""
+    """A parsed subexpression, as far as what follows depends on it."""
 
     path: str = ""  # the dotted name that it is, if it is one
     is_selection: bool = False  # whether it is a field of something
@@ -104,12 +104,12 @@ _END: Final = _Token("end", "")
 
 
 def problem(text: str) -> str:
-    """Why Envoy refuses an expression; empty where it takes it."""
+    """Why Envoy rejects an expression; empty where it accepts it."""
     try:
         parser = _Parser(_tokens(text))
         parser.expression()
         parser.ended()
-    except _Wrong as error:
+    except _CelError as error:
         return str(error)
     return ""
 
@@ -120,7 +120,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise _Wrong(f'has no meaning at "{text[at : at + 20]}"')
+            raise _CelError(f'has no meaning at "{text[at : at + 20]}"')
         kind = found.lastgroup or ""
         if kind != "space":
             tokens.append(_Token(kind, found[0]))
@@ -129,7 +129,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads an expression from left to right."""
+    """A recursive descent parser."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -152,26 +152,26 @@ class _Parser:
 
     def _take(self, text: str) -> None:
         if not self._took(text):
-            raise _Wrong(f'needs "{text}" {self._place}')
+            raise _CelError(f'needs "{text}" {self._place}')
 
     @property
     def _place(self) -> str:
         return f'before "{self._next.text}"' if self._next.text else "at its end"
 
     def ended(self) -> None:
-        """Make sure that nothing is left."""
+        """Raise unless all tokens are consumed."""
         if self._next is not _END:
-            raise _Wrong(f'ends before "{self._next.text}"')
+            raise _CelError(f'ends before "{self._next.text}"')
 
     def expression(self) -> _Term:
-        """A condition with two outcomes, or what is less."""
+        """A ternary expression, or anything that binds more tightly."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise _Wrong("is nested too deeply")
+            raise _CelError("is nested too deeply")
         term = self._alternatives()
         if self._took("?"):
             if self._depth + 1 >= _DEPTH_MAX:
-                raise _Wrong("is nested too deeply")
+                raise _CelError("is nested too deeply")
             self._alternatives()
             self._take(":")
             self.expression()
@@ -180,13 +180,13 @@ class _Parser:
         return term
 
     def _alternatives(self) -> _Term:
-        # Which operator binds more is of no matter here: any of them stands between two operands.
+        # Precedence does not matter here: every binary operator is between two operands.
         term = self._operand()
-        in_a_row = 0  # each of these is one level deeper; a row of `&&` or `||` is a list
+        in_a_row = 0  # each of these nests one level deeper; a chain of `&&` or `||` does not
         while self._is("||", "&&", *_NESTING):
             in_a_row = in_a_row + 1 if self._is(*_NESTING) else 0
             if in_a_row > _IN_A_ROW_MAX:
-                raise _Wrong("is nested too deeply")
+                raise _CelError("is nested too deeply")
             self._at += 1
             self._operand()
             term = _VALUE
@@ -223,7 +223,7 @@ class _Parser:
     def _selected(self, of: _Term) -> _Term:
         token = self._next
         if token.kind not in ("name", "quoted") or token.text in _KEYWORDS:
-            raise _Wrong(f"needs the name of a field {self._place}")
+            raise _CelError(f"needs the name of a field {self._place}")
         self._at += 1
         name = token.text
         path = f"{of.path}.{name}" if of.path else ""
@@ -238,9 +238,9 @@ class _Parser:
         token = self._next
         if token.kind in _LITERAL_KINDS or (token.kind == "name" and token.text in _LITERAL_WORDS):
             return self._literal(negative=False)
-        if self._took("-"):  # a number; what else has a sign was read before
+        if self._took("-"):  # a number; other signs were consumed by _operand
             if self._next.kind not in ("int", "float"):
-                raise _Wrong(f"needs a number {self._place}")
+                raise _CelError(f"needs a number {self._place}")
             return self._literal(negative=True)
         if self._took("("):
             term = self.expression()
@@ -257,16 +257,16 @@ class _Parser:
     def _named(self) -> _Term:
         token = self._next
         if token.kind != "name" or token.text in _KEYWORDS:
-            raise _Wrong(f"needs a value {self._place}")
+            raise _CelError(f"needs a value {self._place}")
         if token.text in _RESERVED:
-            raise _Wrong(f'has the reserved word "{token.text}"')
+            raise _CelError(f'has the reserved word "{token.text}"')
         self._at += 1
         if not self._took("("):
             return _Term(token.text)
         arguments = self._arguments()
         if token.text == "has" and len(arguments) == 1:
             if not arguments[0].is_selection:
-                raise _Wrong("asks has() about something that is no field")
+                raise _CelError("asks has() about something that is no field")
             return _VALUE
         _check(token.text, len(arguments), _FUNCTIONS)
         return _VALUE
@@ -277,7 +277,7 @@ class _Parser:
         if token.kind in ("int", "uint"):
             limit = _UINT_MAX if token.kind == "uint" else _INT_MAX + negative
             if int(token.text.rstrip("uU"), 0 if token.text.startswith("0x") else 10) > limit:
-                raise _Wrong(f"has the number {token.text}, which is too large")
+                raise _CelError(f"has the number {token.text}, which is too large")
         return _VALUE
 
     def _arguments(self) -> list[_Term]:
@@ -311,13 +311,13 @@ class _Parser:
 
     def _message(self, path: str) -> None:
         if path not in _MESSAGES:
-            raise _Wrong(f'makes a message "{path}", which Envoy does not know')
+            raise _CelError(f'makes a message "{path}", which Envoy does not know')
         self._take("{")
         self._entries("}")
 
 
 def _check(name: str, count: int, known: Mapping[str, Collection[int]]) -> None:
     if name not in known:
-        raise _Wrong(f'calls "{name}", which Envoy does not have here')
+        raise _CelError(f'calls "{name}", which Envoy does not have here')
     if count not in known[name]:
-        raise _Wrong(f'calls "{name}" with {count} arguments')
+        raise _CelError(f'calls "{name}" with {count} arguments')

@@ -1,8 +1,7 @@
-"""Constraints: what Envoy's messages demand of the values of their fields, known before anything is sent.
+"""Constraints: the rules of Envoy's messages about the values of their fields, checked before sending.
 
-Envoy refuses a whole answer, good resources included, when such a demand is not met at the top of one
-resource. They stand in the options of the fields (`validate.rules`), so they are read from the binary as the
-messages are.
+Envoy rejects a whole discovery response, valid resources included, when a resource breaks such a rule. The
+rules are options of the fields (`validate.rules`), and are read from Envoy's binary with the messages.
 """
 
 from typing import Any, Final
@@ -21,15 +20,15 @@ class Rules(msgspec.Struct, frozen=True):
 
     checks: tuple[Check, ...] = ()
     required: bool = False
-    skip: bool = False  # whatever is below is not looked at
-    refused: bool = False  # an old field that Envoy no longer takes
+    skip: bool = False  # nothing below the field is validated
+    refused: bool = False  # deprecated, and rejected by Envoy
     items: "Rules | None" = None
     keys: "Rules | None" = None
 
 
 NO_RULES: Final = Rules()
 REQUIRED: Final = "value is required"
-# Envoy looks at every duration of a message by itself, whatever the rules of the field.
+# Envoy validates every duration of a message, whatever the rules of the field.
 DURATION: Final = (
     Check(lambda ns: ns >= 0, "Invalid duration: Expected positive duration", "positive"),
     Check(lambda ns: ns < 9_223_372_036 * 10**9, "Invalid duration: Duration out-of-range", "out_of_range"),
@@ -65,12 +64,12 @@ class Constraints:
         return found
 
     def required(self, oneof: OneofDescriptor) -> bool:
-        """Whether one of these fields has to be there."""
+        """Whether one of these fields must be set."""
         options = _read(self._oneof_options, oneof)
         return bool(options.Extensions[self._oneof_required])
 
-    def off(self, message: Descriptor) -> bool:
-        """Whether nothing in this message is looked at."""
+    def is_disabled(self, message: Descriptor) -> bool:
+        """Whether the message is not validated."""
         options = _read(self._message_options, message)
         return any(options.Extensions[each] for each in self._off)
 
@@ -80,7 +79,7 @@ class Constraints:
 
 
 def _read(options: type[Message], described: Any) -> Any:
-    """Options with their extensions; those that a description itself gives know none of this schema."""
+    """Options with extensions: those that a descriptor gives do not know the extensions of this schema."""
     return options.FromString(described.GetOptions().SerializeToString())
 
 

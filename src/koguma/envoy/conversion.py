@@ -1,7 +1,7 @@
-"""Conversion: from a value of plain data to what protobuf takes, and what is said where that cannot be.
+"""Conversion: from a value of plain data to what protobuf's constructors take.
 
-A conversion is a function of one value. It raises `Wrong` with everything that is wrong below that value,
-seen from there; whoever called it adds where that is. So no path is put together while nothing is wrong.
+A conversion is a function of one value. It raises `ConversionError` with everything that is wrong below that
+value, with paths relative to it; the caller prepends its own field. So valid data costs no paths.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,28 +14,28 @@ from koguma.model.violation import Violation
 Convert = Callable[[Any], Any]
 
 _SHOWN_MAX: Final = 60
-_REMEMBERED_MAX: Final = 1024
+_CACHED_MAX: Final = 1024
 
 
-class Wrong(Exception):
-    """A value that does not fit: what and where, seen from that value. It never leaves this room."""
+class ConversionError(Exception):
+    """A value that does not fit: what and where, relative to the value. Never raised out of this package."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         super().__init__()
         self.violations = tuple(violations)
 
 
-def wrong(message: str, rule: str = "type", field: str = "") -> Wrong:
-    """One thing that is wrong."""
-    return Wrong((Violation(field, message, rule),))
+def conversion_error(message: str, rule: str = "type", field: str = "") -> ConversionError:
+    """An error with one violation."""
+    return ConversionError((Violation(field, message, rule),))
 
 
-def must_be(what: str, value: Any) -> Wrong:
-    """A value of another sort. Only the sort is told, as the value may be a secret."""
-    return wrong(f"must be {what}, not {_sort(value)}")
+def must_be(what: str, value: Any) -> ConversionError:
+    """An error about the type of a value. The value is not shown, as it may be a secret."""
+    return conversion_error(f"must be {what}, not {_type_name(value)}")
 
 
-def _sort(value: Any) -> str:
+def _type_name(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -58,19 +58,19 @@ def shown(text: str) -> str:
     return f'"{text}"' if len(text) <= _SHOWN_MAX else f'"{text[:_SHOWN_MAX]}..."'
 
 
-def held_to(parse: Convert, checks: tuple[Check, ...]) -> Convert:
-    """A conversion whose result is then held against rules of Envoy."""
+def with_checks(parse: Convert, checks: tuple[Check, ...]) -> Convert:
+    """A conversion whose result is then checked against rules of Envoy."""
     if not checks:
         return parse
     if len(checks) == 1:
-        return _held_to_one(parse, checks[0])
+        return _with_one_check(parse, checks[0])
 
     def convert(value: Any) -> Any:
-        made = parse(value)
+        converted = parse(value)
         for check in checks:
-            if not check.fits(made):
-                raise wrong(check.words, check.rule)
-        return made
+            if not check.fits(converted):
+                raise conversion_error(check.message, check.rule)
+        return converted
 
     return convert
 
@@ -82,91 +82,97 @@ def text(value: Any) -> str:
     raise must_be("text", value)
 
 
-def _held_to_one(parse: Convert, check: Check) -> Convert:
-    """The same for one rule, which is the usual number of them."""
+def _with_one_check(parse: Convert, check: Check) -> Convert:
+    """The same for one rule, as most fields have."""
     fits = check.fits
 
     def convert(value: Any) -> Any:
-        made = parse(value)
-        if fits(made):
-            return made
-        raise wrong(check.words, check.rule)
+        converted = parse(value)
+        if fits(converted):
+            return converted
+        raise conversion_error(check.message, check.rule)
 
     if parse is text and fits is bool:  # a third of all rules: a text that must not be empty
         return lambda value: value if value and type(value) is str else convert(value)
     return convert
 
 
-def boxed(convert: Convert) -> Convert:
-    """A value as a wrapper has it."""
+def wrapped(convert: Convert) -> Convert:
+    """A value inside a protobuf wrapper, such as UInt32Value."""
     return lambda value: {"value": convert(value)}
 
 
-def remembered(convert: Convert) -> Convert:
-    """A conversion of texts that come again and again, such as `5s`; nobody may change what is made."""
+def cached(convert: Convert) -> Convert:
+    """A conversion that caches the results of texts, such as `5s`; nobody may change the results."""
     known: dict[str, Any] = {}
 
-    def recall(value: Any) -> Any:
-        made = known.get(value) if type(value) is str else None
-        if made is None:
-            made = convert(value)
-            if type(value) is str and len(known) < _REMEMBERED_MAX:
-                known[value] = made
-        return made
+    def lookup(value: Any) -> Any:
+        converted = known.get(value) if type(value) is str else None
+        if converted is None:
+            converted = convert(value)
+            if type(value) is str and len(known) < _CACHED_MAX:
+                known[value] = converted
+        return converted
 
-    return recall
+    return lookup
 
 
-def listed(convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
-    """A list, item by item, whose number of items may have rules too."""
+def repeated(convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
+    """A list, item by item; rules may limit the number of items too."""
 
     def parse(value: Any) -> list[Any]:
         if type(value) is not list and type(value) is not tuple:
             raise must_be("a list", value)
-        made: list[Any] = []
-        add = made.append
+        converted: list[Any] = []
+        add = converted.append
         try:
             for each in value:
                 add(convert(each))
-        except Wrong as first:
-            raise Wrong((*_counted(value, checks), *_wrong_items(convert, value, len(made), first))) from None
-        return made
+        except ConversionError as first:
+            raise ConversionError(
+                (*_size_violations(value, checks), *_item_violations(convert, value, len(converted), first))
+            ) from None
+        return converted
 
-    return held_to(parse, checks)
+    return with_checks(parse, checks)
 
 
-def _counted(value: Sequence[Any] | Mapping[Any, Any], checks: tuple[Check, ...]) -> Iterator[Violation]:
-    """The rules that ask for a number only, for what cannot be read whole."""
+def _size_violations(
+    value: Sequence[Any] | Mapping[Any, Any], checks: tuple[Check, ...]
+) -> Iterator[Violation]:
+    """Violations of rules about size only, for a value whose items are invalid too."""
     for check in checks:
         if check.is_about_size and not check.fits(value):
-            yield Violation("", check.words, check.rule)
+            yield Violation("", check.message, check.rule)
 
 
-def _wrong_items(convert: Convert, values: Sequence[Any], n_good: int, first: Wrong) -> Iterator[Violation]:
-    """What is wrong with the first bad item, and with those after it; no item is looked at twice."""
+def _item_violations(
+    convert: Convert, values: Sequence[Any], n_good: int, first: ConversionError
+) -> Iterator[Violation]:
+    """The violations of the first invalid item and of those after it; no item is converted twice."""
     yield from violation.under(f"[{n_good}]", first.violations)
     for index in range(n_good + 1, len(values)):
         try:
             convert(values[index])
-        except Wrong as found:
-            yield from violation.under(f"[{index}]", found.violations)
+        except ConversionError as error:
+            yield from violation.under(f"[{index}]", error.violations)
 
 
-def mapped(read_key: Convert, convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
-    """A map, entry by entry, whose number of entries may have rules too."""
+def map_of(read_key: Convert, convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
+    """A map, entry by entry; rules may limit the number of entries too."""
 
     def parse(value: Any) -> dict[Any, Any]:
         if type(value) is not dict and not isinstance(value, Mapping):
             raise must_be("a map", value)
-        made: dict[Any, Any] = {}
-        wrongs: list[Violation] = []
+        converted: dict[Any, Any] = {}
+        violations: list[Violation] = []
         for name, each in value.items():
             try:
-                made[read_key(name)] = convert(each)
-            except Wrong as found:
-                wrongs.extend(violation.under(f'["{name}"]', found.violations))
-        if wrongs:
-            raise Wrong((*_counted(value, checks), *wrongs))
-        return made
+                converted[read_key(name)] = convert(each)
+            except ConversionError as error:
+                violations.extend(violation.under(f'["{name}"]', error.violations))
+        if violations:
+            raise ConversionError((*_size_violations(value, checks), *violations))
+        return converted
 
-    return held_to(parse, checks)
+    return with_checks(parse, checks)

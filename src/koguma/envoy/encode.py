@@ -1,7 +1,7 @@
 """Encode: plain Envoy data to the bytes that Envoy reads, and back.
 
-The work is done by tables that are made once per message type; see there. Here are the two doors: a resource
-becomes a resource with a version, any message becomes bytes. Equal data gives equal bytes everywhere.
+`tables` does the work, with one table per message type. Plain data becomes a resource with a version, or the
+bytes of any message. Equal data gives equal bytes on every control plane.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import EncodeError, Message
 
-from koguma.envoy.conversion import Wrong
+from koguma.envoy.conversion import ConversionError
 from koguma.envoy.schema import Schema
 from koguma.envoy.sensitive import SensitiveFields
 from koguma.envoy.snapshot import TYPE_URLS, Id, XdsResource, version_of
@@ -26,7 +26,7 @@ _json: Final = msgspec.json.Encoder()
 
 
 class Unencodable(ValueError):
-    """Data that no Envoy would take: all that is wrong with it, with paths."""
+    """Data that Envoy would reject: all violations, with paths."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
@@ -45,17 +45,21 @@ class Encoder:
         # Shared resources, for as long as a snapshot holds them.
         self._known: WeakValueDictionary[bytes, XdsResource] = WeakValueDictionary()
 
-    def resource(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> XdsResource:  # noqa: A002 - the contract's word
-        """A resource, encoded; `type` is one of the six words. Raises `Unencodable`."""
+    def resource(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> XdsResource:  # noqa: A002 - as the field is called
+        """An encoded resource; `type` is one of `TYPES`. Raises `Unencodable`."""
         body = self.message(TYPE_URLS[type].rpartition("/")[2], data)
         return XdsResource(type, name, version_of(body), body, tuple(needs))
 
     def shared(self, type: str, name: str, data: Json, needs: Iterable[Id] = ()) -> XdsResource:  # noqa: A002 - as above
-        """The same, but equal data is encoded once and is one resource, as long as anybody has that."""
+        """The same, but equal data is encoded once and is one object, for as long as somebody holds it."""
         needed = tuple(needs)
         try:
             text = _json.encode((type, name, needed, data))
-        except (TypeError, ValueError, OverflowError):  # to encode it says better what is wrong with it
+        except (
+            TypeError,
+            ValueError,
+            OverflowError,
+        ):  # encoding it will report what is wrong
             return self.resource(type, name, data, needed)
         key = hashlib.blake2b(text, digest_size=16).digest()
         found = self._known.get(key)
@@ -68,8 +72,8 @@ class Encoder:
         pack = self._tables.pack(full_name)
         try:
             return pack(data)
-        except Wrong as found:
-            raise Unencodable(found.violations) from None
+        except ConversionError as error:
+            raise Unencodable(error.violations) from None
         except RecursionError:
             raise Unencodable((Violation("", "is nested too deeply", "depth"),)) from None
         except (ValueError, TypeError, OverflowError, EncodeError) as error:
@@ -77,11 +81,11 @@ class Encoder:
             raise Unencodable(broken) from error
 
     def decoded(self, resource: XdsResource) -> dict[str, Any]:
-        """The plain data of a resource in Envoy's names, with its secrets."""
+        """The plain data of a resource with the field names of protos, and with its secrets."""
         return self._plain(self._read(resource), json_names=False)
 
     def shown(self, resource: XdsResource) -> dict[str, Any]:
-        """The same for people, in proto-JSON's names (camelCase): what is secret by its type is hidden."""
+        """The same for people: with JSON names (camelCase), and with sensitive fields hidden."""
         message = self._read(resource)
         self._sensitive.mask(message)
         return self._plain(message, json_names=True)
@@ -98,7 +102,7 @@ class Encoder:
 
 
 def _broken_texts(data: Json, path: str) -> Iterator[Violation]:
-    """Texts that cannot be written as bytes; looked for only when protobuf has refused something."""
+    """Texts that cannot be encoded as UTF-8; searched only after protobuf has refused the data."""
     if isinstance(data, str):
         try:
             data.encode()

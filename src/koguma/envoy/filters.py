@@ -1,8 +1,8 @@
-"""Filters: one ordered table of HTTP filters, and one of network filters, with the reason for each place.
+"""Filters: the order of HTTP filters and of network filters, with the reason for each position.
 
-Whoever adds a filter gives its configuration by name; where it stands is decided here alone. A filter that
-stands in a chain more than once has a key for each further instance, `again(FAULT, "its-own-name")`: what
-comes before the slash says where it stands, what comes after is the name by which Envoy and routes know it.
+Filters are given by name with their configuration; their order is decided here alone. A filter that is in a
+chain more than once has a key for each further instance, `instance_key(FAULT, "its-own-name")`: the part
+before the slash decides its position, the part after it is its name in Envoy and in routes.
 """
 
 from collections.abc import Mapping
@@ -21,62 +21,62 @@ HCM: Final = "envoy.filters.network.http_connection_manager"
 TCP_PROXY: Final = "envoy.filters.network.tcp_proxy"
 
 
-class Place(NamedTuple):
-    """A filter's place in its chain."""
+class FilterPosition(NamedTuple):
+    """The position of a filter in its chain, and the reason."""
 
     name: str
     why: str
 
 
 HTTP: Final = (
-    Place(RBAC, "who may not call costs nothing more than this"),
-    Place("envoy.filters.http.set_filter_state", "what later filters and routes look at"),
-    Place("envoy.filters.http.jwt_authn", "who the user is, before anything is decided by it"),
-    Place("envoy.filters.http.ext_authz", "the same, by somebody else"),
-    Place(LOCAL_RATELIMIT, "what is too much is refused before it is delayed or worked on"),
-    Place(FAULT, "faults hit what would have been served"),
-    Place(GRPC_STATS, "counts what is served, as the service sees it"),
-    Place("envoy.filters.http.lua", "scripts see the request as it will be sent"),
-    Place(ROUTER, "sends the request; nothing comes after it"),
+    FilterPosition(RBAC, "denied callers cost nothing more than this"),
+    FilterPosition("envoy.filters.http.set_filter_state", "sets what later filters and routes read"),
+    FilterPosition("envoy.filters.http.jwt_authn", "authenticates the user before anything depends on it"),
+    FilterPosition("envoy.filters.http.ext_authz", "the same, by an external server"),
+    FilterPosition(LOCAL_RATELIMIT, "excess requests are refused before they are delayed or served"),
+    FilterPosition(FAULT, "faults hit requests that would have been served"),
+    FilterPosition(GRPC_STATS, "counts the requests that are served"),
+    FilterPosition("envoy.filters.http.lua", "scripts see the request as it will be sent"),
+    FilterPosition(ROUTER, "sends the request; nothing comes after it"),
 )
 
 NETWORK: Final = (
-    Place(NETWORK_RBAC, "who may not call is cut off at the first byte"),
-    Place(NETWORK_LOCAL_RATELIMIT, "too many connections are refused before they are used"),
-    Place(HCM, "understands requests; ends the chain"),
-    Place(TCP_PROXY, "carries bytes; ends the chain"),
+    FilterPosition(NETWORK_RBAC, "denied callers are disconnected at the first byte"),
+    FilterPosition(NETWORK_LOCAL_RATELIMIT, "too many connections are refused before they are used"),
+    FilterPosition(HCM, "terminal: HTTP"),
+    FilterPosition(TCP_PROXY, "terminal: TCP"),
 )
 
-_HTTP_ORDER: Final = {place.name: index for index, place in enumerate(HTTP)}
-_NETWORK_ORDER: Final = {place.name: index for index, place in enumerate(NETWORK)}
+_HTTP_ORDER: Final = {position.name: index for index, position in enumerate(HTTP)}
+_NETWORK_ORDER: Final = {position.name: index for index, position in enumerate(NETWORK)}
 
 
-_AGAIN: Final = "/"
+_SEPARATOR: Final = "/"
 
 
-def again(name: str, own_name: str) -> str:
-    """The key of a further instance of a filter; several stand in the order of their own names."""
-    return f"{name}{_AGAIN}{own_name}"
+def instance_key(name: str, own_name: str) -> str:
+    """The key of a further instance of a filter; several are in the order of their own names."""
+    return f"{name}{_SEPARATOR}{own_name}"
 
 
-def numbered(name: str, number: int) -> str:
-    """The key of one of several equal instances, which act in the order of their numbers."""
-    return name if number == 1 else again(name, f"{name}.{number:02}")
+def numbered_key(name: str, number: int) -> str:
+    """The key of one of several instances, which act in the order of their numbers."""
+    return name if number == 1 else instance_key(name, f"{name}.{number:02}")
 
 
-# Places that a listener for calls that arrive keeps for what comes with the routes. Whoever needs more of
-# them changes the listener, and acts on connections that are made from then on.
-PLACES: Final = (LOCAL_RATELIMIT, *(numbered(FAULT, number) for number in (1, 2, 3)))
+# Filters that every inbound listener has, disabled, so that routes can configure them without a change of the
+# listener. A policy that needs more instances changes the listener, which acts on new connections only.
+RESERVED: Final = (LOCAL_RATELIMIT, *(numbered_key(FAULT, number) for number in (1, 2, 3)))
 
 
 def name_of(key: str) -> str:
-    """The name by which Envoy and routes know the filter of a key."""
-    name, again_, own_name = key.partition(_AGAIN)
-    return own_name if again_ and (name in _HTTP_ORDER or name in _NETWORK_ORDER) else key
+    """The name of a key's filter in Envoy and in routes."""
+    name, separator, own_name = key.partition(_SEPARATOR)
+    return own_name if separator and (name in _HTTP_ORDER or name in _NETWORK_ORDER) else key
 
 
 def http_chain(configs: Mapping[str, Any], whole: Mapping[str, Data] | None = None) -> list[Data]:
-    """HTTP filters in order: those with a configuration here, and whole ones, which have theirs elsewhere."""
+    """HTTP filters in order: from their configurations by key, and whole ones, which may have none inline."""
     return _chain(configs, whole, _HTTP_ORDER, _HTTP_ORDER[ROUTER])
 
 
@@ -88,11 +88,11 @@ def network_chain(configs: Mapping[str, Any], whole: Mapping[str, Data] | None =
 def _chain(
     configs: Mapping[str, Any], whole: Mapping[str, Data] | None, order: Mapping[str, int], last: int
 ) -> list[Data]:
-    found = {key: {"name": name_of(key), "typed_config": config} for key, config in configs.items()}
-    found |= whole or {}
+    filters = {key: {"name": name_of(key), "typed_config": config} for key, config in configs.items()}
+    filters |= whole or {}
 
-    def place(key: str) -> tuple[float, str]:
-        # A filter that the table does not know, of another package, stands just before the last one.
-        return order.get(key.partition(_AGAIN)[0], last - 0.5), key
+    def position(key: str) -> tuple[float, str]:
+        # A filter that the table does not have, from another package, comes just before the last one.
+        return order.get(key.partition(_SEPARATOR)[0], last - 0.5), key
 
-    return [found[key] for key in sorted(found, key=place)]
+    return [filters[key] for key in sorted(filters, key=position)]

@@ -1,7 +1,6 @@
-"""Health: what an Envoy is to check on behalf of the control plane, as a HealthCheckSpecifier.
+"""Health: the health checks that an Envoy performs for the control plane, as a HealthCheckSpecifier.
 
-Envoy asks for it over the health discovery service (HDS), checks each address as often as it is told, and
-reports what it found.
+Envoy fetches it over the health discovery service (HDS), checks the addresses and reports the results.
 """
 
 from collections.abc import Iterable
@@ -20,13 +19,13 @@ _INTERVAL: Final = "1s"
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One address to check: whether it takes connections, or with a path, whether it answers with 200."""
+    """One address to check: whether it accepts connections or, with a path, whether it answers with 200."""
 
     name: str
     address: str
     port: int
     path: str = ""
-    source: str = ""  # the address that it is called from, where that matters
+    source: str = ""  # the source address of the check; empty: any
     timeout: str = _TIMEOUT
     interval: str = _INTERVAL
     healthy_threshold: int = 1
@@ -34,12 +33,12 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def specifier(checks: Iterable[HealthCheck]) -> Data:
-    """All that one Envoy is to check."""
+    """The specifier of these checks."""
     return {"cluster_health_checks": [_cluster(check) for check in checks], "interval": REPORT_INTERVAL}
 
 
 def _cluster(check: HealthCheck) -> Data:
-    how: Data = {"http_health_check": {"path": check.path}} if check.path else {"tcp_health_check": {}}
+    kind: Data = {"http_health_check": {"path": check.path}} if check.path else {"tcp_health_check": {}}
     source = {"source_address": {"address": check.source, "port_value": 0}}
     return {
         "cluster_name": check.name,
@@ -51,7 +50,7 @@ def _cluster(check: HealthCheck) -> Data:
                 "no_traffic_interval": check.interval,
                 "healthy_threshold": check.healthy_threshold,
                 "unhealthy_threshold": check.unhealthy_threshold,
-                **how,
+                **kind,
             }
         ],
         **({"upstream_bind_config": source} if check.source else {}),

@@ -1,6 +1,6 @@
-"""Operators: the commands that may stand between percent signs in a text that Envoy fills in.
+"""Operators: the command operators of Envoy's format strings, such as `%REQ(X-A)%`.
 
-Envoy refuses a whole listener for one that it does not know, so they are looked at before it sees them.
+Envoy rejects a whole listener for an operator that it does not know, so they are checked before.
 """
 
 import difflib
@@ -13,7 +13,7 @@ import msgspec
 
 from koguma.envoy import cel
 
-_WITHOUT: Final = """
+_WITHOUT_ARGUMENT: Final = """
     ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS
     CUSTOM_FLAGS DOWNSTREAM_CX_RTT DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED
     DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT DOWNSTREAM_DETECTED_CLOSE_TYPE DOWNSTREAM_DIRECT_LOCAL_ADDRESS
@@ -48,7 +48,7 @@ _WITHOUT: Final = """
     UPSTREAM_TRANSPORT_FAILURE_REASON UPSTREAM_WIRE_BYTES_RECEIVED UPSTREAM_WIRE_BYTES_SENT
     VIRTUAL_CLUSTER_NAME
 """
-_EITHER: Final = """
+_OPTIONAL_ARGUMENT: Final = """
     DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT
     DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT DOWNSTREAM_PEER_CERT_V_END DOWNSTREAM_PEER_CERT_V_START
     DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT EMIT_TIME EMIT_TIME_LOCAL GRPC_STATUS PATH QUERY_PARAMS
@@ -56,20 +56,20 @@ _EITHER: Final = """
     UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT UPSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START
     UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT
 """
-_WITH: Final = """
+_WITH_ARGUMENT: Final = """
     CEL CLUSTER_METADATA COALESCE COMMON_DURATION DYNAMIC_METADATA ENVIRONMENT FILTER_STATE METADATA
     QUERY_PARAM REQ REQUEST_HEADER RESP RESPONSE_HEADER RESPONSE_TRAILER STREAM_INFO_REQ TRAILER
     UPSTREAM_FILTER_STATE UPSTREAM_METADATA XFCC_VALUE
 """
 
-# Whether a command has something in parentheses after it: never, always, or maybe.
+# Whether a command takes an argument in parentheses: never, always, or optionally.
 _ARGUMENT: Final[dict[str, bool | None]] = {
-    **dict.fromkeys(_WITHOUT.split(), False),
-    **dict.fromkeys(_WITH.split(), True),
-    **dict.fromkeys(_EITHER.split(), None),
+    **dict.fromkeys(_WITHOUT_ARGUMENT.split(), False),
+    **dict.fromkeys(_WITH_ARGUMENT.split(), True),
+    **dict.fromkeys(_OPTIONAL_ARGUMENT.split(), None),
 }
-# Commands whose value can be cut, as in `%REQ(X-A):5%`.
-_CUT: Final = frozenset(
+# Commands whose value can be truncated, as in `%REQ(X-A):5%`.
+_TRUNCATABLE: Final = frozenset(
     (
         *("CEL", "COALESCE", "DYNAMIC_METADATA", "ENVIRONMENT", "FILTER_STATE", "METADATA", "PATH"),
         *("QUERY_PARAM", "QUERY_PARAMS", "REQ", "REQUEST_HEADER", "RESP", "RESPONSE_HEADER"),
@@ -77,15 +77,15 @@ _CUT: Final = frozenset(
     )
 )
 _LENGTH_MAX: Final = 2**64 - 1
-_NEAR: Final = 0.8  # how alike two names must be for one to be meant by the other
+_SIMILARITY: Final = 0.8  # similarity from which a name is suggested
 _COMMAND: Final = re.compile(r"%(?:%|([A-Z0-9_]+)(?:\(([^\r\n]*?)\))?(?::([0-9]+))?%)")
 _HEADER: Final = re.compile(r"(?::[\w!#$%&'*+.^`|~-]+|[\w!#$%&'*+.^`|~-]*)", re.ASCII)
 
 
 def problems(text: str, placeholders: Collection[str] = ()) -> Iterator[str]:
-    """What Envoy would have against a text, a sentence for each.
+    """Why Envoy would reject a format string, a sentence for each problem.
 
-    `placeholders` are commands of others, which are filled in before Envoy sees the text.
+    `placeholders` are commands that the control plane replaces before Envoy gets the text.
     """
     for part in parts(text):
         if isinstance(part, Command):
@@ -100,31 +100,31 @@ _ENVIRONMENT: Final = "ENVIRONMENT"
 
 
 def reads_environment(text: str) -> bool:
-    """Whether a text gives away a variable of Envoy's environment, also as one of several operators."""
+    """Whether a format string reads Envoy's environment, also inside of COALESCE."""
     commands = [part for part in parts(text) if isinstance(part, Command)]
     names = {part.name for part in commands}
-    # A list of operators is JSON, whose texts may be escaped; no other argument has a reason to say the word.
+    # The argument of COALESCE is JSON, whose texts may be escaped; no other argument can name an operator.
     coalesced = (part.argument or "" for part in commands if part.name == "COALESCE")
     return _ENVIRONMENT in names or any(map(_coalesces_environment, coalesced))
 
 
 def _coalesces_environment(argument: str) -> bool:
     try:
-        # As pairs: of two fields of one name every reader may take another one.
+        # As pairs: parsers differ in which of two fields with one name they take.
         return _ENVIRONMENT in json.dumps(json.loads(argument, object_pairs_hook=list))
     except (ValueError, RecursionError):
-        return True  # Envoy reads it in its own way; nobody writes that
+        return True  # Envoy's parser may accept it; better refused
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command in a text: its name, what stands in parentheses, and to how many characters it is cut."""
+    """A command operator: its name, its argument, and the length to which its value is truncated."""
 
     name: str
     argument: str | None = None
     length: str | None = None
 
     def is_one_of(self, names: Collection[str]) -> bool:
-        """Whether it is one of these, with nothing in parentheses and in its whole length."""
+        """Whether it is one of these, without argument and length."""
         return self.name in names and self.argument is None and self.length is None
 
     def __str__(self) -> str:
@@ -133,13 +133,13 @@ class Command(msgspec.Struct, frozen=True):
         return f"%{self.name}{argument}{length}%"
 
 
-PERCENT: Final = "%%"  # how the sign itself is written
+PERCENT: Final = "%%"  # an escaped percent sign
 
 
 def parts(text: str) -> Iterator[Command | str]:
-    """A text as Envoy reads it: commands, and what stands between them.
+    """A format string as Envoy parses it: commands, and the texts between them.
 
-    A "%" that begins no command is where Envoy stops; all that is left is then the last part.
+    At a "%" that starts no command Envoy stops; the rest is then the last part.
     """
     begin = 0
     while (at := text.find("%", begin)) >= 0:
@@ -159,14 +159,14 @@ def _problem(command: Command, placeholders: Collection[str] = ()) -> Iterator[s
     name, argument = command.name, command.argument or ""
     takes = _ARGUMENT.get(name)
     if name not in _ARGUMENT:
-        near = difflib.get_close_matches(name, (*placeholders, *_ARGUMENT), 1, _NEAR)
+        near = difflib.get_close_matches(name, (*placeholders, *_ARGUMENT), 1, _SIMILARITY)
         hint = f'; did you mean "%{near[0]}%"?' if near else ""
         yield f'has "%{name}%", which Envoy does not know{hint}'
     elif takes is True and not argument:
         yield f'has "%{name}%", which needs something in parentheses'
     elif takes is False and argument:
         yield f'has "{command}", which takes nothing in parentheses'
-    elif command.length is not None and name not in _CUT:
+    elif command.length is not None and name not in _TRUNCATABLE:
         yield f'has "{command}", which cannot be cut to a length'
     elif int(command.length or 0) > _LENGTH_MAX:
         yield f'has "{command}", whose length is too large'
@@ -203,11 +203,11 @@ def _filter_state(argument: str) -> str:
 
 
 def _options(*choices: Sequence[str]) -> Callable[[str], str]:
-    """Words with ':' between them, each out of its own choice or left out; what follows is passed over."""
+    """Options separated by ':', each one of its own choices or empty; further ones are ignored."""
 
     def check(argument: str) -> str:
-        given = zip(argument.split(":"), choices, strict=False)
-        return next((_one_of(choice, word) for word, choice in given if word and word not in choice), "")
+        options = zip(argument.split(":"), choices, strict=False)
+        return next((_one_of(choice, word) for word, choice in options if word and word not in choice), "")
 
     return check
 
@@ -220,9 +220,9 @@ def _duration(argument: str) -> str:
 
 
 def _coalesced(argument: str) -> str:
-    """What is wrong with a list of commands of which the first with a value counts.
+    """What is wrong with the argument of COALESCE, a list of commands of which the first with a value counts.
 
-    Envoy crashes on JSON that is no object, so this is not only a matter of words.
+    Envoy crashes on JSON that is no object, so this check is more than a better message.
     """
     try:
         found = json.loads(argument, parse_constant=_no_number)
@@ -258,27 +258,29 @@ _HEADER_COMMANDS: Final = (
 )
 _CERTIFICATE_FIELDS: Final = ("By", "Hash", "Cert", "Chain", "Subject", "URI", "DNS")
 
-# What is wrong with what stands in parentheses; empty where nothing is.
+# What is wrong with an argument; empty where nothing is.
 _CHECKS: Final[Mapping[str, Callable[[str], str]]] = {
     **dict.fromkeys(_HEADER_COMMANDS, _header),
     "CEL": cel.problem,
     "COALESCE": _coalesced,
     "COMMON_DURATION": _duration,
     "FILTER_STATE": _filter_state,
-    "GRPC_STATUS": lambda said: _one_of(("CAMEL_STRING", "SNAKE_STRING", "NUMBER"), said),
+    "GRPC_STATUS": lambda argument: _one_of(("CAMEL_STRING", "SNAKE_STRING", "NUMBER"), argument),
     "METADATA": _metadata,
     "PATH": _options(("WQ", "NQ"), ("ORIG", "PATH", "ORIG_OR_PATH")),
-    "QUERY_PARAMS": lambda said: _one_of(("ORIG", "DECODED"), said),
+    "QUERY_PARAMS": lambda argument: _one_of(("ORIG", "DECODED"), argument),
     "REQUESTED_SERVER_NAME": _options(
         ("SNI_ONLY", "SNI_FIRST", "HOST_FIRST"), ("ORIG_OR_HOST", "HOST", "ORIG")
     ),
     "UPSTREAM_FILTER_STATE": _filter_state,
-    "XFCC_VALUE": lambda said: (
-        "" if said.lower() in map(str.lower, _CERTIFICATE_FIELDS) else _one_of(_CERTIFICATE_FIELDS, said)
+    "XFCC_VALUE": lambda argument: (
+        ""
+        if argument.lower() in map(str.lower, _CERTIFICATE_FIELDS)
+        else _one_of(_CERTIFICATE_FIELDS, argument)
     ),
 }
 
 
 def escaped(text: str) -> str:
-    """A text that stays what it is where Envoy fills in commands."""
+    """A text escaped for format strings."""
     return text.replace("%", "%%")

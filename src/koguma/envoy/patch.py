@@ -13,9 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from koguma.envoy.encode import Encoder, Unencodable
-from koguma.envoy.patch_change import Change, Modification, Program, Reader
 from koguma.envoy.patch_edits import Editor
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
+from koguma.envoy.patch_modifications import (
+    Modification,
+    ModificationParser,
+    ParsedModification,
+    PatchProgram,
+)
 from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, XdsResource
 from koguma.model.violation import Violation
 
@@ -23,7 +28,7 @@ ADDED: Final = "mesh-proxy-patch"  # the origin of what a modification adds, as 
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What becomes of one resource: nothing where it is removed."""
+    """A resource after modifications; None where it is removed."""
 
     resource: XdsResource | None
     policies: tuple[str, ...] = ()  # that changed it, in order
@@ -31,55 +36,59 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Patcher:
-    """Changes resources with the messages of one Envoy."""
+    """Applies modifications with the message types of one Envoy."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._messages = Messages(encoder.schema)
-        self._reader = Reader(encoder, self._messages)
+        self._parser = ModificationParser(encoder, self._messages)
         self._editor = Editor(self._messages)
 
-    def program(self, modifications: Iterable[Modification]) -> Program:
-        """Modifications, read."""
-        return self._reader.program(modifications)
+    def program(self, modifications: Iterable[Modification]) -> PatchProgram:
+        """Modifications, parsed."""
+        return self._parser.program(modifications)
 
-    def outcome(self, changes: Iterable[Change], resource: XdsResource, origin: str) -> Outcome:
-        """What changes, in order, make of a resource."""
-        found = [change for change in changes if change.concerns(resource.id, origin)]
-        if not found:
+    def outcome(
+        self, modifications: Iterable[ParsedModification], resource: XdsResource, origin: str
+    ) -> Outcome:
+        """A resource after modifications, in order."""
+        matching = [each for each in modifications if each.may_match(resource.id, origin)]
+        if not matching:
             return Outcome(resource)
         try:
-            return self._outcome(found, resource, check_each=False)
+            return self._outcome(matching, resource, check_each=False)
         except Unencodable:
-            return self._outcome(found, resource, check_each=True)  # to find out which of them it is
+            return self._outcome(matching, resource, check_each=True)  # to find out which of them it is
 
-    def _outcome(self, changes: Sequence[Change], resource: XdsResource, *, check_each: bool) -> Outcome:
+    def _outcome(
+        self, modifications: Sequence[ParsedModification], resource: XdsResource, *, check_each: bool
+    ) -> Outcome:
         message = self._messages.parsed(TYPE_URLS[resource.type].rpartition("/")[2], resource.body)
         policies: dict[str, None] = {}
         failures: list[Failure] = []
-        for change in changes:
+        for modification in modifications:
             try:
-                after = self._after(change, resource, message)
+                after = self._after(modification, resource, message)
                 if check_each and after is not None and after is not message:
                     self._encoded(resource, after)
             except (Unpatchable, Unencodable) as error:
-                failures.append(change.failure(resource.id, _violations(error)))
+                failures.append(modification.failure(resource.id, _violations(error)))
                 continue
             if after is not message:
-                policies[change.policy] = None
+                policies[modification.policy] = None
                 message = after
             if message is None:
                 return Outcome(None, tuple(policies), tuple(failures))
         made = self._encoded(resource, message) if policies else resource
         return Outcome(made, tuple(policies), tuple(failures))
 
-    def _after(self, change: Change, resource: XdsResource, message: Any) -> Any:
-        """A message after a change: the same one where it is not meant, none where it is removed."""
+    def _after(self, modification: ParsedModification, resource: XdsResource, message: Any) -> Any:
+        """A message after a modification: the same object where it does not match, None where removed."""
         draft = type(message)()
-        draft.CopyFrom(message)  # a change that fails half way has not happened
-        if not self._editor.edited(change, resource.type, draft):
+        draft.CopyFrom(message)  # a modification that fails half way leaves no trace
+        if not self._editor.edited(modification, resource.type, draft):
             return message
-        if change.removes_resource:
+        if modification.removes_resource:
             return None
         if draft.name != resource.name:
             raise unpatchable(
@@ -103,33 +112,33 @@ def _violations(error: Unpatchable | Unencodable) -> Iterator[Violation]:
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """What becomes of several resources."""
+    """Several resources after modifications."""
 
     resources: Mapping[Id, XdsResource]
-    policies: Mapping[Id, tuple[str, ...]]  # of each that was changed, added or removed
+    policies: Mapping[Id, tuple[str, ...]]  # of each resource that was changed, added or removed
     failures: tuple[Failure, ...] = ()
 
 
 def over(
-    program: Program,
+    program: PatchProgram,
     resources: Mapping[Id, XdsResource],
     origin_of: Callable[[Id], str],
     outcome: Callable[[int, XdsResource, str], Outcome],
     *,
     is_home: bool = True,
 ) -> Patched:
-    """What a program makes of several resources.
+    """Several resources after the modifications of a program.
 
-    `outcome` gives what all changes but the first so many make of a resource. Of bundles that come together
-    only one is the home of what is added; from the others it takes away what has the same name.
+    `outcome` gives a resource after all modifications but the first so many. Of the bundles of a proxy only
+    one takes added resources (`is_home`); from the others, resources of the same names are removed.
     """
     added = program.added
     results: dict[Id, Outcome] = {}
     for id_, resource in resources.items():
         origin = origin_of(id_)
         if (number := added.get(id_)) is not None:
-            results[id_] = Outcome(None, (program.changes[number - 1].policy,))
-        elif any(change.concerns(id_, origin) for change in program.changes):
+            results[id_] = Outcome(None, (program.modifications[number - 1].policy,))
+        elif any(modification.may_match(id_, origin) for modification in program.modifications):
             results[id_] = outcome(0, resource, origin)
     if is_home:
         results |= {id_: _added(program, number, outcome) for id_, number in added.items()}
@@ -141,12 +150,14 @@ def over(
     )
 
 
-def _added(program: Program, number: int, outcome: Callable[[int, XdsResource, str], Outcome]) -> Outcome:
-    """What becomes of a resource that a change adds, by that one and those after it."""
-    change = program.changes[number - 1]
-    assert change.added is not None, change
-    result = outcome(number, change.added, ADDED)
-    policies = tuple(dict.fromkeys((change.policy, *result.policies)))
+def _added(
+    program: PatchProgram, number: int, outcome: Callable[[int, XdsResource, str], Outcome]
+) -> Outcome:
+    """An added resource after the modifications that follow."""
+    modification = program.modifications[number - 1]
+    assert modification.added is not None, modification
+    result = outcome(number, modification.added, ADDED)
+    policies = tuple(dict.fromkeys((modification.policy, *result.policies)))
     return msgspec.structs.replace(result, policies=policies)
 
 
@@ -158,7 +169,7 @@ def _with(resources: Mapping[Id, XdsResource], results: Mapping[Id, Outcome]) ->
 
 
 def _together(failures: Iterable[Failure]) -> Iterator[Failure]:
-    """Failures, where one that many resources share is said once."""
+    """Failures, each only once where many resources have the same."""
     shared: dict[tuple[str, str], list[Failure]] = {}
     for each in failures:
         shared.setdefault((each.origin, each.text), []).append(each)

@@ -1,9 +1,9 @@
-"""Patch check: what is wrong with a modification before anything is patched, by Envoy's own messages.
+"""Patch check: violations of a modification against Envoy's schema, before it is applied.
 
-A value has to be a message, or a part of one, of the type that it is laid over; what is added as a whole also
-keeps Envoy's rules. The pointer of a JSON patch has to lead through fields that exist, and what is put there
-has to fit. What depends on the configuration that is patched (whether a place is set, whether a list is long
-enough, what an Any holds) cannot be known here, and is told when the patch is applied.
+A value has to be a message, or a part of one, of the type that it is merged into; what is added as a whole is
+also checked against Envoy's rules. The pointer of a JSON patch has to lead through existing fields, and its
+value has to fit there. What depends on the patched configuration (whether a field is set, how long a list is,
+what an Any holds) is unknown here, and is reported when the patch is applied.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ import jsonpointer
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from koguma.envoy.encode import Encoder
-from koguma.envoy.patch_change import MESSAGES, Modification, Reader
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
+from koguma.envoy.patch_modifications import MESSAGES, Modification, ModificationParser
 from koguma.envoy.schema import Schema
 from koguma.model import documents, json_patch, violation
 from koguma.model.documents import BadDocument
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, child, item
 
-_RULE: Final = "envoy"  # not the rule of unknown fields, which a writer may ask to ignore
-# Patches of a filter begin in its configuration. Of those that every proxy has, the type is known.
+_RULE: Final = "envoy"  # not the rule of unknown fields, which a request may ask to ignore
+# JSON patches of a filter start in its configuration. Only of these filters its type is known.
 _FILTERS: Final[Mapping[str, str]] = {
     "envoy.filters.network.http_connection_manager": (
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -39,70 +39,70 @@ _NOTHING: Final = object()
 
 
 class PatchChecker:
-    """Judges modifications by the messages of one Envoy."""
+    """Checks modifications with the message types of one Envoy."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._messages = Messages(schema)
-        self._reader = Reader(Encoder(schema), self._messages)
+        self._parser = ModificationParser(Encoder(schema), self._messages)
 
     def violations(self, modification: Json, path: str) -> Iterator[Violation]:
-        """What is wrong with a modification at a path; its shape was judged before."""
-        what = next(word for word in MESSAGES if modification.get(word))
-        change, at = modification[what], child(path, what)
+        """The violations of a modification at a path; its schema was checked before."""
+        kind = next(name for name in MESSAGES if modification.get(name))
+        conf, at = modification[kind], child(path, kind)
         try:
-            self._reader.change(Modification(modification, "", ""))
-        except Unpatchable as found:
-            yield from violation.under(at, _with_lines(found.violations, change.get("value")))
-        message = MESSAGES[what]
-        if what in ("networkFilter", "httpFilter"):
-            message = _FILTERS.get((change.get("match") or {}).get("name") or "", "")
-        for index, operation in enumerate(change.get("jsonPatches") or () if message else ()):
+            self._parser.parsed(Modification(modification, "", ""))
+        except Unpatchable as error:
+            yield from violation.under(at, _with_lines(error.violations, conf.get("value")))
+        message = MESSAGES[kind]
+        if kind in ("networkFilter", "httpFilter"):
+            message = _FILTERS.get((conf.get("match") or {}).get("name") or "", "")
+        for index, operation in enumerate(conf.get("jsonPatches") or () if message else ()):
             yield from self._operation(operation, message, item(child(at, "jsonPatches"), index))
 
     def _operation(self, operation: Json, message: str, path: str) -> Iterator[Violation]:
         for name in ("path", "from"):
             if operation.get(name) is None:
                 continue
-            # Only `add` may name a field as protos do: the others look for it in the message's JSON form.
+            # Only `add` may use the proto name of a field: the others look it up in the message's JSON form.
             is_add = name == "path" and operation.get("op") == "add"
-            wrong = list(self._wrong(message, operation[name], _NOTHING, in_json=not is_add))
-            yield from (Violation(child(path, name), words, _RULE) for words in wrong)
-            if name == "path" and not wrong and operation.get("op") in _TAKES_VALUE:
-                for words in self._wrong(message, operation[name], operation.get("value")):
-                    yield Violation(child(path, "value"), words, _RULE)
+            problems = list(self._problems(message, operation[name], _NOTHING, in_json=not is_add))
+            yield from (Violation(child(path, name), text, _RULE) for text in problems)
+            if name == "path" and not problems and operation.get("op") in _TAKES_VALUE:
+                for text in self._problems(message, operation[name], operation.get("value")):
+                    yield Violation(child(path, "value"), text, _RULE)
 
-    def _wrong(self, message: str, pointer: str, value: Any, *, in_json: bool = False) -> Iterator[str]:
-        """What is wrong with a message that has nothing but a value at a pointer."""
+    def _problems(self, message: str, pointer: str, value: Any, *, in_json: bool = False) -> Iterator[str]:
+        """The problems of a message that has nothing but a value at a pointer."""
         try:
             steps = jsonpointer.JsonPointer(pointer).parts
-            data = _Nest(value, in_json=in_json).message(self._schema.descriptor(message), steps)
+            data = _NestedValue(value, in_json=in_json).message(self._schema.descriptor(message), steps)
             if data is not _NOTHING:
                 self._messages.read(message, data)
         except jsonpointer.JsonPointerException:
             yield f"{pointer}: is no JSON pointer; write ~0 for '~' and ~1 for '/'"
-        except Unpatchable as found:
-            # Where in the message it is wrong is said by the pointer.
-            yield from (f"{pointer}: {each.message}" for each in found.violations)
+        except Unpatchable as error:
+            # The pointer says where in the message it is.
+            yield from (f"{pointer}: {each.message}" for each in error.violations)
 
 
-def _with_lines(found: Iterable[Violation], value: Json) -> Iterator[Violation]:
+def _with_lines(violations: Iterable[Violation], value: Json) -> Iterator[Violation]:
     """The violations of a value, with their lines in it where it is a text."""
     document = None
     if isinstance(value, str):
         try:
             (document,) = documents.load(value)
-        except (BadDocument, ValueError):  # that is what is wrong, and it says its line
+        except (BadDocument, ValueError):  # then that is the violation, and it has its line
             document = None
-    for each in found:
-        words = each.message
+    for each in violations:
+        text = each.message
         if document is not None:
-            words = f"line {document.place(each.field.removeprefix('value.'))[0]}: {words}"
-        yield Violation(each.field, words, _RULE)
+            text = f"line {document.place(each.field.removeprefix('value.'))[0]}: {text}"
+        yield Violation(each.field, text, _RULE)
 
 
-class _Nest:
-    """Plain data that has nothing but a value at some steps below it; nothing where that is not known."""
+class _NestedValue:
+    """Builds plain data that has nothing but a value at a path; _NOTHING where the type there is unknown."""
 
     def __init__(self, value: Any, *, in_json: bool) -> None:
         self._value = value
@@ -119,7 +119,7 @@ class _Nest:
         name, *rest = steps
         field = next((each for each in described.fields if name in (each.json_name, each.name)), None)
         if field is None:
-            return {name: {}}  # the reader says that there is none, and what was probably meant
+            return {name: {}}  # the parser reports it, and suggests a name
         if self._in_json and name != field.json_name:
             raise unpatchable(f'"{name}" is "{field.json_name}" in JSON, which a pointer leads through')
         inner = self._field(field, rest)

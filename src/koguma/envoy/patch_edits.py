@@ -1,15 +1,15 @@
-"""Edits: where in a message a change acts, and what it does there.
+"""Patch edits: the parts of a message that a modification matches, and how they are changed.
 
-Filters stand in the chains of a listener, HTTP filters inside of one of those filters, virtual hosts in a
-route configuration, which comes by itself or stands in a listener. Every place that fits is changed.
+Network filters are in the filter chains of a listener, HTTP filters in its HTTP connection managers, virtual
+hosts in a route configuration, which is sent apart or is inside a listener. All that matches is changed.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from koguma.envoy import proto_json
-from koguma.envoy.patch_change import MESSAGES, Change
 from koguma.envoy.patch_messages import Messages, unpatchable
+from koguma.envoy.patch_modifications import MESSAGES, ParsedModification
 from koguma.envoy.snapshot import LISTENER
 from koguma.model.tags import ANY
 
@@ -24,26 +24,26 @@ class Editor:
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def edited(self, change: Change, type_: str, message: Any) -> bool:
-        """Change a message of a type; whether anything in it was meant."""
-        if not _has_tags(message, change):
+    def edited(self, modification: ParsedModification, type_: str, message: Any) -> bool:
+        """Change a message of a type in place; whether the modification matched anything in it."""
+        if not _has_tags(message, modification):
             return False
-        match change.what:
+        match modification.kind:
             case "networkFilter":
-                found = [self._list(change, chain.filters) for chain in _chains(message)]
+                found = [self._list(modification, chain.filters) for chain in _chains(message)]
                 return any(found)
             case "httpFilter":
-                return self._managers(message, lambda manager: self._list(change, manager.http_filters))
+                return self._managers(message, lambda manager: self._list(modification, manager.http_filters))
             case "virtualHost" if type_ == LISTENER:
-                return self._managers(message, lambda manager: self._own_hosts(change, manager))
+                return self._managers(message, lambda manager: self._own_hosts(modification, manager))
             case "virtualHost":
-                return self._list(change, message.virtual_hosts)
-            case _ if change.operation == "Patch":
-                self._patch(change, message)
-        return change.operation in ("Patch", "Remove")
+                return self._list(modification, message.virtual_hosts)
+            case _ if modification.operation == "Patch":
+                self._patch(modification, message)
+        return modification.operation in ("Patch", "Remove")
 
     def _managers(self, listener: Any, edit: Callable[[Any], bool]) -> bool:
-        """Change the HTTP connection managers of a listener."""
+        """Edit the HTTP connection managers of a listener; whether any was changed."""
         edited = False
         for chain in _chains(listener):
             for each in chain.filters:
@@ -55,61 +55,61 @@ class Editor:
                     edited = True
         return edited
 
-    def _own_hosts(self, change: Change, manager: Any) -> bool:
-        """Change virtual hosts that do not come by themselves."""
-        wanted = change.match.route_configuration
-        if not manager.HasField("route_config") or wanted not in (None, manager.route_config.name):
+    def _own_hosts(self, modification: ParsedModification, manager: Any) -> bool:
+        """Edit virtual hosts that are inside the listener, and not sent apart (RDS)."""
+        matched_name = modification.match.route_configuration
+        if not manager.HasField("route_config") or matched_name not in (None, manager.route_config.name):
             return False
-        return self._list(change, manager.route_config.virtual_hosts)
+        return self._list(modification, manager.route_config.virtual_hosts)
 
-    def _list(self, change: Change, things: Any) -> bool:
-        """Change a list of filters or virtual hosts."""
-        named = [index for index, each in enumerate(things) if change.match.name in (None, each.name)]
-        match change.operation:
+    def _list(self, modification: ParsedModification, elements: Any) -> bool:
+        """Edit a list of filters or virtual hosts."""
+        named = [index for index, each in enumerate(elements) if modification.match.name in (None, each.name)]
+        match modification.operation:
             case "Add" | "AddLast":
-                things.append(self._value(change))
+                elements.append(self._value(modification))
             case "AddFirst":
-                things.insert(0, self._value(change))
+                elements.insert(0, self._value(modification))
             case "AddBefore" | "AddAfter" if named:
-                things.insert(named[0] + (change.operation == "AddAfter"), self._value(change))
+                elements.insert(named[0] + (modification.operation == "AddAfter"), self._value(modification))
             case "Remove":
                 for index in reversed(named):
-                    del things[index]
+                    del elements[index]
                 return bool(named)
             case "Patch":
                 for index in named:
-                    self._patch(change, things[index])
+                    self._patch(modification, elements[index])
                 return bool(named)
             case _:
                 return False
         return True
 
-    def _patch(self, change: Change, message: Any) -> None:
-        is_filter = change.what in ("networkFilter", "httpFilter")
+    def _patch(self, modification: ParsedModification, message: Any) -> None:
+        is_filter = modification.kind in ("networkFilter", "httpFilter")
         if is_filter:
-            self._patch_filter(change, message)
-        elif change.patches:
-            self._messages.json_patched(message, change.patches)
+            self._patch_filter(modification, message)
+        elif modification.patches:
+            self._messages.json_patched(message, modification.patches)
         else:
-            self._messages.merge(message, self._value(change))
+            self._messages.merge(message, self._value(modification))
 
-    def _patch_filter(self, change: Change, message: Any) -> None:
-        """Of a filter its configuration is meant: as in Kuma, pointers begin there."""
+    def _patch_filter(self, modification: ParsedModification, message: Any) -> None:
+        """Patch the configuration of a filter: as in Kuma, JSON pointers start there."""
         if not message.HasField("typed_config"):
             raise unpatchable(f'"{message.name}" has no configuration here: it comes by itself')
-        if change.patches:
+        if modification.patches:
             config = self._messages.unpacked(message.typed_config)
-            self._messages.json_patched(config, change.patches)
+            self._messages.json_patched(config, modification.patches)
             self._messages.repack(message.typed_config, config)
             return
-        over = self._value(change)
+        over = self._value(modification)
         here, given = message.typed_config.type_url, over.typed_config.type_url
         if given and given != here:
             raise unpatchable(f"is {given}, and the filter that is there is {here}", "value.typedConfig")
         self._messages.merge(message, over)
 
-    def _value(self, change: Change) -> Any:
-        return self._messages.parsed(MESSAGES[change.what], change.value)
+    def _value(self, modification: ParsedModification) -> Any:
+        return self._messages.parsed(MESSAGES[modification.kind], modification.value)
 
 
 def _chains(listener: Any) -> Iterator[Any]:
@@ -118,10 +118,12 @@ def _chains(listener: Any) -> Iterator[Any]:
         yield listener.default_filter_chain
 
 
-def _has_tags(message: Any, change: Change) -> bool:
-    """Whether a listener has the tags that a change asks for; `*` is any value."""
-    if not change.match.tags:
+def _has_tags(message: Any, modification: ParsedModification) -> bool:
+    """Whether a listener has the tags that a modification matches; `*` is any value."""
+    if not modification.match.tags:
         return True
     own = message.metadata.filter_metadata
     tags = own[_TAGS].fields if _TAGS in own else {}
-    return all(name in tags and value in (ANY, tags[name].string_value) for name, value in change.match.tags)
+    return all(
+        name in tags and value in (ANY, tags[name].string_value) for name, value in modification.match.tags
+    )

@@ -1,9 +1,9 @@
-"""Messages while they are patched: read from what people wrote, laid over each other, changed field by field.
+"""Patch messages: messages parsed from what users wrote, merged, and changed by JSON patches.
 
-A value is laid over a message as protobuf merges: lists grow, fields are replaced, messages are merged, and
-of fields that exclude each other the later one stays. Two things are different. What JSON writes as one
-value, such as a duration or a number that may be absent, is replaced as a whole, so that `0` and `false` can
-be said. And a message that travels as Any is merged with one of the same type instead of being replaced.
+A value is merged into a message as protobuf does: lists are appended, fields are replaced, messages are
+merged, and of a oneof the later field stays. There are two differences. Messages that are one value in JSON,
+such as durations and wrappers, are replaced as a whole, so that `0` and `false` can be set. And a message
+inside an Any is merged with one of the same type instead of being replaced.
 """
 
 import re
@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError
 
-from koguma.envoy.conversion import Wrong
+from koguma.envoy.conversion import ConversionError
 from koguma.envoy.schema import Schema
 from koguma.envoy.tables import Tables
 from koguma.model import json_patch
@@ -24,11 +24,11 @@ from koguma.model.violation import Violation, item
 
 _ANY: Final = "google.protobuf.Any"
 _ONE_VALUE: Final = re.compile(r"google\.protobuf\.(Duration|Timestamp|FieldMask|\w+Value)")
-_MANY: Final = ("google.protobuf.ListValue",)  # a list, which is made longer as others are
+_APPENDED: Final = ("google.protobuf.ListValue",)  # a list, which is appended as others are
 
 
 class Unpatchable(ValueError):
-    """A change that cannot be made: what is wrong, with paths as seen from the modification."""
+    """A modification that cannot be applied: its violations, with paths relative to the modification."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)
@@ -36,34 +36,34 @@ class Unpatchable(ValueError):
 
 
 def unpatchable(message: str, field: str = "") -> Unpatchable:
-    """One thing that is wrong."""
+    """An error with one violation."""
     return Unpatchable((Violation(field, message, "patch"),))
 
 
 class Messages:
-    """Reads and changes the messages of one Envoy. Whatever is a message is an `Any` to Python's types."""
+    """Parses and changes the messages of one Envoy. Messages have the type `Any` for the type checker."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._tables = Tables(schema)
 
     def parsed(self, full_name: str, body: bytes) -> Any:
-        """A message out of its bytes."""
+        """A message from its bytes."""
         return self._schema.message_class(full_name).FromString(body)
 
     def read(self, full_name: str, data: Json) -> Any:
-        """A message out of plain data. Envoy's rules are not asked: a part of a message seldom keeps them."""
+        """A message from plain data, without Envoy's rules, which a part of a message seldom fulfils."""
         try:
             return self.parsed(full_name, self._tables.pack(full_name, checked=False)(data))
-        except Wrong as found:
-            raise Unpatchable(found.violations) from None
+        except ConversionError as error:
+            raise Unpatchable(error.violations) from None
         except RecursionError:
             raise unpatchable("is nested too deeply") from None
         except (ValueError, TypeError, OverflowError, EncodeError) as error:
             raise unpatchable(str(error)) from error
 
     def plain(self, message: Any, *, as_in_proto: bool = True) -> dict[str, Any]:
-        """A message as plain data, with the names of the protos or with those that JSON has."""
+        """A message as plain data, with proto names or with JSON names."""
         made = json_format.MessageToDict(
             message, preserving_proto_field_name=as_in_proto, descriptor_pool=self._schema.pool
         )
@@ -78,7 +78,7 @@ class Messages:
         packed.value = message.SerializeToString(deterministic=True)
 
     def merge(self, into: Any, over: Any) -> None:
-        """Lay a message over another one of its type, which is changed."""
+        """Merge a message into another one of its type."""
         for field, value in over.ListFields():
             there = getattr(into, field.name)
             if _is_map(field):
@@ -91,11 +91,11 @@ class Messages:
                 self._merge_message(there, value)
 
     def _merge_message(self, into: Any, over: Any) -> None:
-        into.SetInParent()  # an empty message says something too
+        into.SetInParent()  # an empty message that is set differs from none
         full_name = over.DESCRIPTOR.full_name
         if full_name == _ANY:
             self.merge_any(into, over)
-        elif _ONE_VALUE.fullmatch(full_name) and full_name not in _MANY:
+        elif _ONE_VALUE.fullmatch(full_name) and full_name not in _APPENDED:
             into.CopyFrom(over)
         else:
             self.merge(into, over)
@@ -110,7 +110,7 @@ class Messages:
                 into[key].CopyFrom(over[key])
 
     def merge_any(self, into: Any, over: Any) -> None:
-        """Lay a packed message over another one: they are merged if they are of one type."""
+        """Merge a packed message into another one of the same type, or replace one of another type."""
         if into.type_url != over.type_url:
             into.CopyFrom(over)
             return
@@ -119,9 +119,9 @@ class Messages:
         self.repack(into, message)
 
     def json_patched(self, message: Any, patches: Sequence[Json]) -> None:
-        """Change a message by operations of RFC 6902 on the form that it has in JSON."""
+        """Apply JSON patches (RFC 6902) to the JSON form of a message."""
         data: Json = self.plain(message, as_in_proto=False)
-        # In a policy that was read, null stands for what an operation does not have.
+        # In a policy that was parsed, absent fields of an operation are null.
         written = [
             {name: value for name, value in operation.items() if value is not None} for operation in patches
         ]
@@ -138,9 +138,9 @@ class Messages:
             raise unpatchable(error.detail, "jsonPatches") from None
         try:
             message.CopyFrom(self.read(message.DESCRIPTOR.full_name, data))
-        except Unpatchable as found:
-            # The paths are those of the result; the operation that made it so is not known.
-            raise Unpatchable(_below("jsonPatches", found.violations)) from None
+        except Unpatchable as error:
+            # The paths are those of the result; which operation caused it is unknown.
+            raise Unpatchable(_below("jsonPatches", error.violations)) from None
 
 
 def _below(name: str, violations: Iterable[Violation]) -> Iterator[Violation]:
@@ -150,7 +150,7 @@ def _below(name: str, violations: Iterable[Violation]) -> Iterator[Violation]:
 
 
 def _leads_nowhere(operation: Json) -> str:
-    """What to say of an operation; the library would tell the whole message, which may hold secrets."""
+    """The error of an operation; the library's own would show the whole message, which may hold secrets."""
     place = f"{operation.get('op')} {operation.get('path')}"
     if operation.get("from"):
         place += f" from {operation['from']}"

@@ -1,10 +1,10 @@
-"""RBAC: who may call, as the configuration of Envoy's RBAC filters, and how a denied caller learns why.
+"""RBAC: the configuration of Envoy's RBAC filters, and how a denied caller learns which policy denied it.
 
-Decisions stand in a list and the first that fits a caller holds; a caller that none fits is denied. Every
-decision has the name of who made it. Envoy writes that name into the response code details of a denied
-request, and into the termination details of a denied connection:
-`rbac_access_denied_matched_policy[<name>]`. Its other form of rules would name no one for those that
-nothing allows. A planned denial lets the caller in and is counted as `shadow_denied`.
+The first decision that matches a caller applies; without one the caller is denied. Every decision has the
+name of its policy. Envoy writes that name into the response code details of a denied request, and into the
+termination details of a denied connection: `rbac_access_denied_matched_policy[<name>]`. The matcher form is
+used because `rules` give no name to callers that nothing allows. A shadow denial admits the caller and is
+counted as `shadow_denied`.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from koguma.envoy.proto_json import Data
 Action = Literal["Allow", "Deny", "AllowWithShadowDeny"]
 
 DENIED_BY: Final = "x-koguma-denied-by"
-# The name for what nothing decides; no mesh and no policy can be called so. Without a space, since Envoy
-# replaces those in response code details.
+# The name of the default decision, which no mesh and no policy can have. Without spaces, which Envoy replaces
+# in response code details.
 DEFAULT: Final = "no-permission(deny-by-default)"
-_UNDECIDED: Final = "default"  # among planned denials, where nothing decides and so nobody is noted
+_UNDECIDED: Final = "default"  # of the shadow rules, where nothing matches
 
 _HTTP: Final = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _NETWORK: Final = "envoy.extensions.filters.network.rbac.v3.RBAC"
@@ -31,7 +31,7 @@ _DENY: Final = "DENY"
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What happens to some callers, and who says so."""
+    """What happens to some callers, and by which policy."""
 
     action: Action
     by: str
@@ -39,7 +39,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def is_for_anybody(self) -> bool:
-        """Whether it does not look at the caller."""
+        """Whether it applies to all callers."""
         return any(caller.is_anybody for caller in self.callers)
 
 
@@ -54,41 +54,41 @@ def network(name: str, decisions: Iterable[Decision]) -> Data:
 
 
 def deny_all() -> Data:
-    """The HTTP filter where nobody is let in."""
+    """The HTTP filter that denies all callers."""
     return http(())
 
 
 def deny_all_network(name: str) -> Data:
-    """The network filter where nobody is let in."""
+    """The network filter that denies all callers."""
     return network(name, ())
 
 
 def _matchers(decisions: tuple[Decision, ...]) -> Data:
     enforced = [(each, _DENY if each.action == "Deny" else _ALLOW) for each in decisions]
-    made: Data = {"matcher": _matcher(enforced, _DENY)}
-    planned = [index for index, each in enumerate(decisions) if each.action == "AllowWithShadowDeny"]
-    if planned:
-        # What comes after the last planned denial is as good as nothing here.
-        relevant = decisions[: planned[-1] + 1]
+    config: Data = {"matcher": _matcher(enforced, _DENY)}
+    shadow_denials = [index for index, each in enumerate(decisions) if each.action == "AllowWithShadowDeny"]
+    if shadow_denials:
+        # Decisions after the last shadow denial do not matter here.
+        relevant = decisions[: shadow_denials[-1] + 1]
         shadow = [(each, _DENY if each.action == "AllowWithShadowDeny" else _ALLOW) for each in relevant]
-        made["shadow_matcher"] = _matcher(shadow, _ALLOW)
-    return made
+        config["shadow_matcher"] = _matcher(shadow, _ALLOW)
+    return config
 
 
 def _matcher(decided: Iterable[tuple[Decision, str]], otherwise: str) -> Data:
-    """The first that fits, else `otherwise`; what comes after one for everybody can never fit."""
+    """The first decision that matches, else `otherwise`; none after one for all callers can match."""
     fallback = _action(DEFAULT if otherwise == _DENY else _UNDECIDED, otherwise)
-    found = []
+    matchers = []
     for decision, action in decided:
         if decision.is_for_anybody:
             fallback = _action(decision.by, action)
             break
         if decision.callers:
             on_match = _action(decision.by, action)
-            found.append({"predicate": callers.predicate(decision.callers), "on_match": on_match})
-    if not found:
+            matchers.append({"predicate": callers.predicate(decision.callers), "on_match": on_match})
+    if not matchers:
         return {"on_no_match": fallback}
-    return {"matcher_list": {"matchers": found}, "on_no_match": fallback}
+    return {"matcher_list": {"matchers": matchers}, "on_no_match": fallback}
 
 
 def _action(name: str, action: str) -> Data:
@@ -102,12 +102,12 @@ _DETAILS: Final = "rbac_access_denied"
 
 
 def _denier(details: str) -> str:
-    """Envoy's format of the name inside the details' brackets."""
+    """A format string for the name in the brackets of the details."""
     return f"%CEL(re.extract({details}, 'policy.(.+).$', '\\\\1'))%"
 
 
 def _denied(details: str) -> Data:
-    """An access log filter for what this filter denied; others answer 403 too."""
+    """An access log filter for denials by RBAC; other filters answer 403 too."""
     cel = proto_json.extension(
         "envoy.access_loggers.extension_filters.cel",
         "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
@@ -117,7 +117,7 @@ def _denied(details: str) -> Data:
 
 
 def denied_reply() -> Data:
-    """The local_reply_config by which a denied request's answer says which policy denied it, if one did."""
+    """The local_reply_config that adds the denying policy to the response of a denied request."""
     header = {"key": DENIED_BY, "value": _denier("response.code_details")}
     change = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {"mappers": [{"filter": _denied("response.code_details"), "headers_to_add": [change]}]}
@@ -136,9 +136,9 @@ def denied_connection_log() -> Data:
 
 def _log(details: str, what: str) -> Data:
     line = f"[%START_TIME%] {_denier(details)} denied {what} (%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%)\n"
-    written = proto_json.extension(
+    log = proto_json.extension(
         "envoy.access_loggers.stdout",
         "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
         log_format={"text_format_source": {"inline_string": line}},
     )
-    return {**written, "filter": _denied(details)}
+    return {**log, "filter": _denied(details)}

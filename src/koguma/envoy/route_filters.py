@@ -1,8 +1,7 @@
-"""Route filters: what a route does to a request or its response, as fields of Envoy's Route.
+"""Route filters: the filters of a MeshHTTPRoute rule, as fields of Envoy's Route.
 
-Filters act in their order. Envoy takes headers away before it writes any, so that several changes of one
-header are first counted together. A filter that answers the request itself leaves nothing to those that
-need a backend.
+Filters act in their order. Envoy removes headers before it adds any, so several changes of one header are
+merged first. Where a filter gives a local reply (redirect or direct response), there is no backend.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,10 +10,10 @@ from fractions import Fraction
 from typing import Final
 
 from koguma.envoy.proto_json import Data
-from koguma.envoy.route_matches import Way
+from koguma.envoy.route_matches import PathMatch
 from koguma.model.schema import Json
 
-Mirror = Callable[[Json], str | None]  # the cluster of a backendRef, if it leads anywhere
+Mirror = Callable[[Json], str | None]  # the cluster of a backendRef, if it resolves
 
 _OVERWRITE: Final = "OVERWRITE_IF_EXISTS_OR_ADD"
 _APPEND: Final = "APPEND_IF_EXISTS_OR_ADD"
@@ -34,7 +33,7 @@ _BODIES: Final = {
 _DENOMINATORS: Final = ((100, "HUNDRED"), (10_000, "TEN_THOUSAND"), (1_000_000, "MILLION"))
 
 
-def _bodies(filters: Json, type_: str, field: str) -> Iterator[Json]:
+def _confs(filters: Json, type_: str, field: str) -> Iterator[Json]:
     for each in filters:
         if each.get("type") == type_ and each.get(field) is not None:
             yield each[field]
@@ -45,7 +44,7 @@ def headers(filters: Json) -> Data:
     changed: Data = {}
     for side in ("request", "response"):
         type_, field = f"{side.capitalize()}HeaderModifier", f"{side}HeaderModifier"
-        added, removed = _header_changes(_bodies(filters, type_, field))
+        added, removed = _header_changes(_confs(filters, type_, field))
         if added:
             changed[f"{side}_headers_to_add"] = added
         if removed:
@@ -54,7 +53,7 @@ def headers(filters: Json) -> Data:
 
 
 def _header_changes(modifiers: Iterator[Json]) -> tuple[list[Data], list[str]]:
-    """What is written and what is taken away, all modifiers counted together."""
+    """The headers that all modifiers together add and remove."""
     values: dict[str, list[tuple[str, str]]] = {}
     removed: dict[str, None] = {}
     for modifier in modifiers:
@@ -73,73 +72,73 @@ def _header_changes(modifiers: Iterator[Json]) -> tuple[list[Data], list[str]]:
     return added, list(removed)
 
 
-def answers(filters: Json) -> bool:
-    """Whether a filter answers the request itself, so that it reaches no backend and no mirror."""
+def has_local_reply(filters: Json) -> bool:
+    """Whether a filter answers the request, so that it reaches no backend and no mirror."""
     return any(each.get("type") in ("RequestRedirect", "DirectResponse") for each in filters)
 
 
-def answer(filters: Json, way: Way) -> Data:
-    """The field of a Route that answers the request itself; empty where no filter does."""
-    for redirect in _bodies(filters, "RequestRedirect", "requestRedirect"):
-        return {"redirect": _redirect(redirect, way)}
-    for response in _bodies(filters, "DirectResponse", "directResponse"):
+def local_reply(filters: Json, path_match: PathMatch) -> Data:
+    """The field of a Route that answers the request; empty where no filter does."""
+    for redirect in _confs(filters, "RequestRedirect", "requestRedirect"):
+        return {"redirect": _redirect(redirect, path_match)}
+    for response in _confs(filters, "DirectResponse", "directResponse"):
         return {"direct_response": _direct_response(response)}
     return {}
 
 
-def _redirect(redirect: Json, way: Way) -> Data:
-    made: Data = {"response_code": _STATUSES[redirect.get("statusCode") or 302]}
+def _redirect(redirect: Json, path_match: PathMatch) -> Data:
+    fields: Data = {"response_code": _STATUSES[redirect.get("statusCode") or 302]}
     for field, name in (
         ("scheme", "scheme_redirect"),
         ("hostname", "host_redirect"),
         ("port", "port_redirect"),
     ):
         if redirect.get(field) is not None:
-            made[name] = redirect[field]
+            fields[name] = redirect[field]
     path = redirect.get("path") or {}
     if path.get("type") == "ReplaceFullPath":
-        made["path_redirect"] = _absolute(path.get("replaceFullPath"))
+        fields["path_redirect"] = _absolute(path.get("replaceFullPath"))
     elif path.get("type") == "ReplacePrefixMatch":
-        made["prefix_rewrite"] = _replaced_prefix(path.get("replacePrefixMatch"), way)
-    return made
+        fields["prefix_rewrite"] = _replaced_prefix(path.get("replacePrefixMatch"), path_match)
+    return fields
 
 
 def _direct_response(response: Json) -> Data:
-    made: Data = {"status": response["status"]}
+    fields: Data = {"status": response["status"]}
     for field, value in (response.get("body") or {}).items():
         if value is not None:
-            made["body"] = {_BODIES[field]: value}
-    return made
+            fields["body"] = {_BODIES[field]: value}
+    return fields
 
 
-def rewrites(filters: Json, way: Way) -> Data:
-    """The fields of a RouteAction that change the request's host and path."""
-    made: Data = {}
-    for rewrite in _bodies(filters, "URLRewrite", "urlRewrite"):
+def rewrites(filters: Json, path_match: PathMatch) -> Data:
+    """The fields of a RouteAction that rewrite the request's host and path."""
+    fields: Data = {}
+    for rewrite in _confs(filters, "URLRewrite", "urlRewrite"):
         if rewrite.get("hostname") is not None:
-            made["host_rewrite_literal"] = rewrite["hostname"]
-            made.pop("auto_host_rewrite", None)
+            fields["host_rewrite_literal"] = rewrite["hostname"]
+            fields.pop("auto_host_rewrite", None)
         elif rewrite.get("hostToBackendHostname"):
-            made["auto_host_rewrite"] = True
-            made.pop("host_rewrite_literal", None)
+            fields["auto_host_rewrite"] = True
+            fields.pop("host_rewrite_literal", None)
         if rewrite.get("path"):
-            made.pop("regex_rewrite", None)
-            made.pop("prefix_rewrite", None)
-            made |= _path_rewrite(rewrite["path"], way)
-    return made
+            fields.pop("regex_rewrite", None)
+            fields.pop("prefix_rewrite", None)
+            fields |= _path_rewrite(rewrite["path"], path_match)
+    return fields
 
 
-def _path_rewrite(path: Json, way: Way) -> Data:
+def _path_rewrite(path: Json, path_match: PathMatch) -> Data:
     if path.get("type") == "ReplacePrefixMatch":
-        return {"prefix_rewrite": _replaced_prefix(path.get("replacePrefixMatch"), way)}
-    # A backslash would refer to a group of the pattern.
+        return {"prefix_rewrite": _replaced_prefix(path.get("replacePrefixMatch"), path_match)}
+    # In a substitution, a backslash refers to a group of the pattern.
     full = _absolute(path.get("replaceFullPath")).replace("\\", "\\\\")
     return {"regex_rewrite": {"pattern": {"regex": ".*"}, "substitution": full}}
 
 
-def _replaced_prefix(replacement: str | None, way: Way) -> str:
-    """What comes instead of what the way took: of the path below a prefix it took the slash too."""
-    return _absolute(replacement).rstrip("/") + "/" if way.reach == "below" else _absolute(replacement)
+def _replaced_prefix(replacement: str | None, path_match: PathMatch) -> str:
+    """The replacement of the matched prefix; a match of what is below a prefix includes the slash."""
+    return _absolute(replacement).rstrip("/") + "/" if path_match.part == "below" else _absolute(replacement)
 
 
 def _absolute(path: str | None) -> str:
@@ -147,21 +146,21 @@ def _absolute(path: str | None) -> str:
 
 
 def mirrors(filters: Json, cluster: Mirror) -> list[Data]:
-    """Where copies of the request go; a copy for nobody is not made."""
-    made = []
-    for mirror in _bodies(filters, "RequestMirror", "requestMirror"):
+    """The mirror policies; a reference that does not resolve is left out."""
+    policies = []
+    for mirror in _confs(filters, "RequestMirror", "requestMirror"):
         name = cluster(mirror["backendRef"])
         if name is None:
             continue
         policy: Data = {"cluster": name}
         if mirror.get("percentage") is not None:
             policy["runtime_fraction"] = runtime_fraction(Fraction(Decimal(str(mirror["percentage"]))) / 100)
-        made.append(policy)
-    return made
+        policies.append(policy)
+    return policies
 
 
 def runtime_fraction(share: Fraction) -> Data:
-    """A share of requests: exact where Envoy can say it, else to the nearest of a million."""
+    """A share of requests: exact where Envoy can express it, else rounded to a millionth."""
     whole, name = next(
         (each for each in _DENOMINATORS if (share * each[0]).denominator == 1), _DENOMINATORS[-1]
     )

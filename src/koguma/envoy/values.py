@@ -1,6 +1,6 @@
-"""Values: single values of plain data, read as protobuf's own JSON form reads them.
+"""Values: conversions of single values, by the rules of protobuf's JSON form.
 
-Texts and numbers, base64, durations and points in time, the names of enums, and JSON inside of messages.
+Texts, numbers, base64, durations, timestamps, enums, and JSON inside of messages (Struct).
 """
 
 import base64
@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
-from koguma.envoy.conversion import Convert, listed, mapped, must_be, shown, text, wrong
+from koguma.envoy.conversion import Convert, conversion_error, map_of, must_be, repeated, shown, text
 from koguma.envoy.schema import Schema
 
 _NS: Final = 1_000_000_000
-_ALIKE: Final = 0.8  # how alike two names must be for one to be suggested for the other
+_SIMILARITY: Final = 0.8  # similarity from which a name is suggested
 _DAY_S: Final = 86_400
 _SECONDS_MAX: Final = 315_576_000_000  # ten thousand years
 _FLOAT_MAX: Final = 3.4028234663852886e38
@@ -28,24 +28,24 @@ _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DURATION: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
 _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _CAPITAL: Final = re.compile(r"[A-Z]")
-_STRUCTS_KEPT: Final = 4096
+_STRUCTS_CACHED: Final = 4096
 
 
 def boolean(value: Any) -> bool:
-    """A truth."""
+    """A boolean."""
     if isinstance(value, bool):
         return value
     raise must_be("true or false", value)
 
 
 def integer(low: int, high: int) -> Convert:
-    """Whole numbers between these, also as text, which is how JSON carries the large ones."""
+    """Integers in a range, also as text, which is the JSON form of 64-bit ones."""
 
     def parse(value: Any) -> int:
         number = value if type(value) is int else _whole(value)
         if low <= number <= high:
             return number
-        raise wrong(f"must be a whole number between {low} and {high}, not {number}")
+        raise conversion_error(f"must be a whole number between {low} and {high}, not {number}")
 
     return parse
 
@@ -59,22 +59,22 @@ def _whole(value: Any) -> int:
 
 
 def double(value: Any) -> float:
-    """A number with a fraction."""
+    """A double."""
     if type(value) is float or type(value) is int:
         try:
             return float(value)
         except OverflowError:
-            raise wrong("must be a number below 1.8e308") from None
+            raise conversion_error("must be a number below 1.8e308") from None
     if isinstance(value, str) and (value in ("NaN", "Infinity", "-Infinity") or _NUMBER.fullmatch(value)):
         return float(value)
     raise must_be("a number", value)
 
 
 def single(value: Any) -> float:
-    """A number with a fraction that fits into four bytes."""
+    """A float of four bytes."""
     number = double(value)
     if math.isfinite(number) and abs(number) > _FLOAT_MAX:
-        raise wrong("must be a number below 3.4e38")
+        raise conversion_error("must be a number below 3.4e38")
     return number
 
 
@@ -86,11 +86,11 @@ def binary(value: Any) -> bytes:
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise wrong("must be base64 text") from None
+        raise conversion_error("must be base64 text") from None
 
 
 def enum(described: EnumDescriptor) -> Convert:
-    """One of the names of an enum, or the number of one."""
+    """A value of an enum, by name or by number."""
     numbers = {name: value.number for name, value in described.values_by_name.items()}
     whole = integer(-(2**31), 2**31 - 1)
 
@@ -98,9 +98,9 @@ def enum(described: EnumDescriptor) -> Convert:
         if type(value) is str:
             if (number := numbers.get(value)) is not None:
                 return number
-            near = difflib.get_close_matches(value.upper(), numbers, 1, _ALIKE)
+            near = difflib.get_close_matches(value.upper(), numbers, 1, _SIMILARITY)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise wrong(f"{shown(value)} is not one of {', '.join(numbers)}{hint}", "enum")
+            raise conversion_error(f"{shown(value)} is not one of {', '.join(numbers)}{hint}", "enum")
         if type(value) is int:
             return int(whole(value))
         raise must_be(f"one of {', '.join(numbers)}", value)
@@ -109,7 +109,7 @@ def enum(described: EnumDescriptor) -> Convert:
 
 
 def null(value: Any) -> int:
-    """JSON's null as an enum, which has this one name."""
+    """NullValue, the enum for JSON's null."""
     if value in (None, "NULL_VALUE", 0):
         return 0
     raise must_be("null", value)
@@ -121,7 +121,7 @@ def duration_ns(value: Any) -> int:
         raise must_be('seconds such as "5s" or "0.25s"', value)
     match = _DURATION.fullmatch(value)
     if match is None or int(match[2]) > _SECONDS_MAX:
-        raise wrong(f'must be seconds such as "5s" or "0.25s", not {shown(value)}')
+        raise conversion_error(f'must be seconds such as "5s" or "0.25s", not {shown(value)}')
     total = int(match[2]) * _NS + int((match[3] or "").ljust(9, "0"))
     return -total if match[1] else total
 
@@ -135,41 +135,41 @@ def duration(ns: int) -> dict[str, int]:
 
 
 def timestamp_ns(value: Any) -> int:
-    """A point in time in nanoseconds since 1970."""
+    """A timestamp in nanoseconds since 1970."""
     match = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
     moment = None
     if match is not None:
         try:
             moment = datetime.fromisoformat(match[1] + match[3])
         except ValueError:
-            moment = None  # a 31st of February
+            moment = None  # such as 31 February
     if match is None or moment is None:
-        raise wrong('must be a point in time such as "2030-01-31T12:00:00Z"')
+        raise conversion_error('must be a point in time such as "2030-01-31T12:00:00Z"')
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * _DAY_S + since.seconds) * _NS + int((match[2] or "").ljust(9, "0"))
 
 
 def timestamp(ns: int) -> dict[str, int]:
-    """Nanoseconds as a Timestamp, whose smaller part is never negative."""
+    """Nanoseconds as a Timestamp, whose nanos are never negative."""
     seconds, nanos = divmod(ns, _NS)
     return {"seconds": seconds, "nanos": nanos}
 
 
 def field_mask(value: Any) -> dict[str, list[str]]:
-    """Paths with commas between them."""
+    """A FieldMask: paths separated by commas."""
     paths = [path for path in text(value).split(",") if path]
     return {"paths": [_CAPITAL.sub(lambda found: f"_{found[0].lower()}", path) for path in paths]}
 
 
 def json(value: Any) -> Any:
-    """JSON inside of a message."""
+    """A JSON value inside of a message."""
     match value:
         case None | bool() | str():
             return value
         case int() | float():
             if math.isfinite(double(value)):
                 return value
-            raise wrong("must be a finite number")
+            raise conversion_error("must be a finite number")
         case Mapping():
             return _json_map(value)
         case list() | tuple():
@@ -178,48 +178,48 @@ def json(value: Any) -> Any:
             raise must_be("JSON", value)
 
 
-_json_map: Final = mapped(text, json)
-_json_list: Final = listed(json)
+_json_map: Final = map_of(text, json)
+_json_list: Final = repeated(json)
 
 
 class JsonMessages:
-    """The messages that hold JSON, made of it."""
+    """The conversions to messages that hold JSON."""
 
     def __init__(self, schema: Schema) -> None:
         self._struct: Any = schema.message_class("google.protobuf.Struct")
         self._list: Any = schema.message_class("google.protobuf.ListValue")
         self._value: Any = schema.message_class("google.protobuf.Value")
-        self._of_texts = functools.lru_cache(_STRUCTS_KEPT)(lambda pairs: self._made(dict(pairs)))
+        self._of_texts = functools.lru_cache(_STRUCTS_CACHED)(lambda pairs: self._new_struct(dict(pairs)))
 
     def struct(self, value: Any) -> Any:
         """A Struct of a map.
 
-        Maps of texts are kept: endpoints by the thousand carry the same few tags. Whoever gets one copies it.
+        Structs of texts are cached: thousands of endpoints have the same few tags. They must not be changed.
         """
         if type(value) is dict and set(map(type, value.values())) == {str}:
             return self._of_texts(tuple(value.items()))
-        return self._made(value)
+        return self._new_struct(value)
 
-    def _made(self, value: Any) -> Any:
-        made = self._struct()
-        made.update(_json_map(value))
-        return made
+    def _new_struct(self, value: Any) -> Any:
+        struct = self._struct()
+        struct.update(_json_map(value))
+        return struct
 
     def list_value(self, value: Any) -> Any:
         """A ListValue of a list."""
-        made = self._list()
-        made.extend(_json_list(value))
-        return made
+        list_value = self._list()
+        list_value.extend(_json_list(value))
+        return list_value
 
     def value(self, value: Any) -> Any:
         """A Value of anything, also of null."""
         match json(value):
             case None:
                 return self._value(null_value=0)
-            case bool() as truth:
-                return self._value(bool_value=truth)
-            case str() as words:
-                return self._value(string_value=words)
+            case bool() as boolean_:
+                return self._value(bool_value=boolean_)
+            case str() as text_:
+                return self._value(string_value=text_)
             case dict():
                 return self._value(struct_value=self.struct(value))
             case list():
@@ -228,7 +228,7 @@ class JsonMessages:
                 return self._value(number_value=number)
 
 
-# How values of fields that are neither messages nor enums are read.
+# The conversions of fields that are neither messages nor enums.
 SCALARS: Final[Mapping[int, Convert]] = {
     FieldDescriptor.TYPE_STRING: text,
     FieldDescriptor.TYPE_BOOL: boolean,

@@ -206,7 +206,7 @@ def inbound(_conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
     rows = [(caller, _folded(faults)) for caller, faults in _both(list(by_identity), list(by_tags))]
     n_filters = max((len(faults) for _, faults in rows), default=0)
     made = {
-        filters.numbered(filters.FAULT, index + 1): by_caller.per_route(_filters(rows, index))
+        filters.numbered_key(filters.FAULT, index + 1): by_caller.per_route(_filters(rows, index))
         for index in range(n_filters)
     }
     return {"on_routes": made} if made else {}

@@ -190,7 +190,7 @@ def _delta_diff(diff: BundleDiff) -> bytes:
 
 def _delta_resources(resources: Iterable[XdsResource]) -> Iterator[bytes]:
     for resource in resources:
-        header = _delta_header if names.is_of_one(resource.name) else _cached_delta_header
+        header = _delta_header if names.is_proxy_own(resource.name) else _cached_delta_header
         yield header(resource.type, resource.name, resource.version, len(resource.body))
         yield resource.body
 

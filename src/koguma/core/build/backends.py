@@ -11,7 +11,7 @@ from koguma.core import world
 from koguma.core.build import encoding
 from koguma.core.incremental import Db
 from koguma.core.world import Destination, Pairs, Port, pairs
-from koguma.envoy.routes import Backend, Split
+from koguma.envoy.routes import Backend, BackendSplit
 from koguma.model import tags
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -36,14 +36,14 @@ class OriginalDestination(msgspec.Struct, frozen=True):
 
 def split(
     db: Db, refs: Json, origin: Key, original: OriginalDestination
-) -> tuple[Split, tuple[BackendPort, ...]]:
+) -> tuple[BackendSplit, tuple[BackendPort, ...]]:
     """The weighted backends of a route, and the ports whose clusters they need.
 
     Without references requests go to their original destination.
     """
     if not refs:
         port = BackendPort(original.destination, original.section, original.subset)
-        return Split((_backend(db, port, 1),), 0), (port,)
+        return BackendSplit((_backend(db, port, 1),), 0), (port,)
     weighted, unresolved = [], 0
     for ref in refs:
         weight = 1 if ref.get("weight") is None else ref["weight"]
@@ -53,7 +53,7 @@ def split(
         elif weight:
             weighted.append((backend_port, weight))
     backends = tuple(_backend(db, port, weight) for port, weight in weighted)
-    return Split(backends, unresolved), tuple(port for port, _ in weighted)
+    return BackendSplit(backends, unresolved), tuple(port for port, _ in weighted)
 
 
 def _backend(db: Db, port: BackendPort, weight: int) -> Backend:

@@ -242,7 +242,7 @@ def _cluster(spec: InboundSpec, parts: lay.Parts) -> Data:
 
 
 def _route_configuration(spec: InboundSpec, policy_overlays: PolicyOverlays) -> Data:
-    split = envoy_routes.Split((envoy_routes.Backend(spec.name, 1),), 0)
+    split = envoy_routes.BackendSplit((envoy_routes.Backend(spec.name, 1),), 0)
     default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
     routes = [_with_overlays(route, policy_overlays) for route in default]
     for_callers = [

@@ -126,8 +126,8 @@ def _secured(spec: InboundSpec, parts: lay.Parts) -> list[Data]:
 def _sent_apart(spec: InboundSpec, parts: lay.Parts) -> Data:
     """The filters whose configuration is sent apart from the listener; the listener always has them."""
     if spec.is_http:
-        keys = {*filters.PLACES, *(parts.get("on_routes") or {})}
-        return {key: by_caller.place(filters.name_of(key)) for key in keys}
+        keys = {*filters.RESERVED, *(parts.get("on_routes") or {})}
+        return {key: by_caller.disabled_filter(filters.name_of(key)) for key in keys}
     discovery = {"config_source": proto_json.ADS, "type_urls": [proto_json.TYPE_PREFIX + _LIMIT_TYPE]}
     return {
         filters.NETWORK_LOCAL_RATELIMIT: {

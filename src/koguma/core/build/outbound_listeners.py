@@ -200,7 +200,7 @@ def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     return _FilterChain(parts, policy_overlays.failures, backend_ports)
 
 
-def _tcp_target(split: envoy_routes.Split) -> Data:
+def _tcp_target(split: envoy_routes.BackendSplit) -> Data:
     """The cluster of a TcpProxy, or its weighted clusters.
 
     The share of references that resolve to nothing goes to a cluster that does not exist, where Envoy closes

@@ -17,7 +17,7 @@ from koguma.core.items import Entries, ItemId
 from koguma.core.rules import ProxyClass
 from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
-from koguma.envoy.patch_change import Modification, Program
+from koguma.envoy.patch_modifications import Modification, PatchProgram
 from koguma.envoy.snapshot import Bundle, Id, XdsResource
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
@@ -95,7 +95,7 @@ def _is_readable(kind: Kind, field: str, conf: Json) -> bool:
 
 
 @question
-def program(db: Db, patch_entries: Entries) -> Program:
+def program(db: Db, patch_entries: Entries) -> PatchProgram:
     """The modifications parsed with Envoy's schema; what cannot be parsed is a failure."""
     return _patcher(db).program(modifications(db, patch_entries))
 
@@ -103,7 +103,7 @@ def program(db: Db, patch_entries: Entries) -> Program:
 @question
 def _outcome(db: Db, patch_entries: Entries, n_before: int, resource: XdsResource, origin: str) -> Outcome:
     """A resource after all changes but the first so many."""
-    return _patcher(db).outcome(program(db, patch_entries).changes[n_before:], resource, origin)
+    return _patcher(db).outcome(program(db, patch_entries).modifications[n_before:], resource, origin)
 
 
 @question

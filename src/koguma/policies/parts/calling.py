@@ -8,7 +8,7 @@ refuses them does not, since a name that somebody wrongly wears is a reason too.
 from collections.abc import Iterable
 from typing import Final
 
-from koguma.envoy.callers import Caller, Uri
+from koguma.envoy.callers import Caller, UriSan
 from koguma.model import tags as tag_words
 from koguma.model.overlay import Ruled
 from koguma.model.schema import Json
@@ -32,7 +32,7 @@ def _caller(kind: str, identity: str, server_name: str, *, trusting: bool) -> Ca
         return Caller((), server_name)
     trust_domain, slash, _ = identity.removeprefix(_SCHEME).partition("/")
     domain = "" if trusting else f"{_SCHEME}{trust_domain}{slash}"
-    return Caller((Uri(identity, kind == "Prefix", domain),), server_name)
+    return Caller((UriSan(identity, kind == "Prefix", domain),), server_name)
 
 
 def of_tags(tags: Iterable[tuple[str, str]], mesh: str, *, trusting: bool = False) -> Caller:
@@ -41,11 +41,11 @@ def of_tags(tags: Iterable[tuple[str, str]], mesh: str, *, trusting: bool = Fals
     return Caller(tuple(_tag(name, value, mesh, domain) for name, value in tags))
 
 
-def _tag(name: str, value: str, mesh: str, domain: str) -> Uri:
+def _tag(name: str, value: str, mesh: str, domain: str) -> UriSan:
     before = f"{_SCHEME}{mesh}/" if name == tag_words.SERVICE else f"kuma://{name}/"
     if value == tag_words.ANY:
-        return Uri(before, is_prefix=True, domain=domain)
-    return Uri(before + value, domain=domain)
+        return UriSan(before, is_prefix=True, domain=domain)
+    return UriSan(before + value, domain=domain)
 
 
 def specificity(ruled: Ruled) -> tuple[bool, int, bool, int]:

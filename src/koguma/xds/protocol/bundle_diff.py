@@ -21,7 +21,7 @@ class BundleDiff:
 
     def __init__(self, before: Bundle, after: Bundle) -> None:
         old, new = before.resources, after.resources
-        suspects = after.suspects(before)
+        suspects = after.possible_differences(before)
         changed = _changed_ids(old, new) if suspects is None else _changed_among(suspects, old, new)
         self.ids: tuple[Id, ...] = tuple(changed)
         present = {id_: new[id_] for id_ in self.ids if id_ in new}
@@ -31,7 +31,7 @@ class BundleDiff:
         types = {type_ for type_, _ in self.ids}
         self.type = types.pop() if is_content_only and len(types) == 1 else ""
         if is_content_only:
-            after.count_like(before)
+            after.copy_counts(before)
         self.resources: Mapping[str, XdsResource] = {
             name: resource for (_, name), resource in present.items()
         }

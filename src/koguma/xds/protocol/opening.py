@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.snapshot import TYPES, Mark, Snapshot, XdsResource, entry_of
+from koguma.envoy.snapshot import TYPES, Snapshot, VersionSum, XdsResource, version_entry
 from koguma.xds.protocol.delta import WILDCARD, WILDCARD_TYPES, DeltaRequest
 
 _WILDCARD_SUBSCRIPTIONS: Final[tuple[tuple[str, ...], ...]] = ((), (WILDCARD,))  # legacy and explicit
@@ -55,7 +55,7 @@ class _FirstRequest(msgspec.Struct, frozen=True):
     request: DeltaRequest
     received_at: float
     n_entries: int
-    mark: Mark
+    mark: VersionSum
 
 
 class OpeningState:
@@ -98,7 +98,7 @@ class OpeningState:
         """Whether the proxy holds and subscribes to exactly what a snapshot has of each of these types."""
         if snapshot.failures:
             return False
-        sums = snapshot.sums()
+        sums = snapshot.counts_and_sums()
         return all(_matches(first, *sums[type_]) for type_, first in self._requests.items() if type_ in types)
 
     def missing_types(self, snapshot: Snapshot) -> frozenset[str]:
@@ -135,10 +135,10 @@ def _unparsed(request: DeltaRequest) -> UnparsedVersions:
     versions = request.initial_versions
     if isinstance(versions, UnparsedVersions):
         return versions
-    return UnparsedVersions([entry_of(*entry) for entry in versions.items()], lambda: versions)
+    return UnparsedVersions([version_entry(*entry) for entry in versions.items()], lambda: versions)
 
 
-def _matches(first: _FirstRequest, n_resources: int, mark: Mark) -> bool:
+def _matches(first: _FirstRequest, n_resources: int, mark: VersionSum) -> bool:
     # The count has to be equal too: then no resource shadows one of another bundle. A proxy without any
     # resource waits for a response, even if there is nothing for it.
     if not first.n_entries or first.n_entries != n_resources:
