@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from koguma.fleet import certificates
 from koguma.fleet.certificates import CHANGED_MAX, Certificates
 from koguma.identity import authority
-from koguma.identity.rotation import LINGER, PATIENCE, SETTLE
+from koguma.identity.rotation import DISTRUST_DELAY, SETTLE_TIME, TRUST_TIMEOUT
 from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model.resource import Key, Resource
 from koguma.runtime import logs
@@ -267,8 +267,8 @@ def test_add_and_enable_in_one_write_goes_bundle_acks_leaves():
     setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
     assert setup.changed_names() == ["api", "web"]
     assert [shown(setup.of(name)) for name in ("web", "api")] == ["a < ab", "a < ab"]
-    assert setup.certificates.due() == setup.now + SETTLE
-    setup.now += SETTLE
+    assert setup.certificates.due() == setup.now + SETTLE_TIME
+    setup.now += SETTLE_TIME
     assert setup.takes("web") is False
     assert setup.changed_names() == []
     assert setup.takes("api") is True
@@ -283,10 +283,10 @@ def test_an_old_ca_goes_when_nobody_shows_it_any_more():
     setup.write_mesh(builtin("b"), enabled="b")
     setup.takes("web")
     setup.takes("api")
-    setup.now += SETTLE
+    setup.now += SETTLE_TIME
     assert setup.changed_names() == ["api", "web"]
     assert setup.takes("web") is False
-    setup.now += LINGER
+    setup.now += DISTRUST_DELAY
     assert shown(setup.of("web")) == "b < ab"  # the other one may still show the old one
     assert setup.takes("api") is True
     assert shown(setup.of("web")) == "b < b"
@@ -301,7 +301,7 @@ def test_a_proxy_that_does_not_answer_is_waited_for_ten_seconds():
     setup.of("web")
     setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
     assert shown(setup.of("web")) == "a < ab"
-    setup.now += PATIENCE - SECOND
+    setup.now += TRUST_TIMEOUT - SECOND
     assert shown(setup.of("web")) == "a < ab"
     setup.now += SECOND
     assert setup.changed_names() == ["web"]
@@ -314,7 +314,7 @@ def test_an_answer_that_is_heard_twice_counts_once():
     setup.takes("api")
     setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
     setup.of("api")
-    setup.now += SETTLE
+    setup.now += SETTLE_TIME
     assert [setup.takes("web") for _ in range(3)] == [False] * 3
     assert shown(setup.of("web")) == "a < ab"
 
@@ -326,7 +326,7 @@ def test_a_proxy_that_leaves_is_not_waited_for():
     setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
     setup.takes("web")
     setup.of("api")
-    setup.now += SETTLE
+    setup.now += SETTLE_TIME
     assert setup.certificates.forget(proxy("api")) is True
     assert shown(setup.of("web")) == "b < ab"
 
@@ -349,7 +349,7 @@ def test_a_ca_that_is_replaced_in_its_secrets_rotates_like_any_other():
     assert shown(setup.of("new")) == "a < ab"
     setup.write_secret(key, MADE["b"].key.reveal())
     assert setup.certificates.problems() == ()
-    setup.now += SETTLE
+    setup.now += SETTLE_TIME
     setup.takes("web")
     setup.takes("new")
     assert shown(setup.of("web")) == "b < ab"
@@ -369,7 +369,7 @@ def test_a_start_in_the_middle_of_a_change_gives_trust_before_leaves():
     setup = CertificateSetup()
     setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
     assert shown(setup.of("web")) == " < ab"
-    setup.now += SETTLE
+    setup.now += SETTLE_TIME
     assert setup.takes("web") is True
     assert shown(setup.of("web")) == "b < ab"
 
@@ -428,7 +428,7 @@ class Mesh:
         for name in {name for name, _ in self.taken}:
             if self.setup.of(name).trust == self.taken[name, "trust"]:
                 self.offered_at.pop(name, None)
-            elif self.setup.now - self.offered_at.setdefault(name, self.setup.now) >= PATIENCE - SECOND:
+            elif self.setup.now - self.offered_at.setdefault(name, self.setup.now) >= TRUST_TIMEOUT - SECOND:
                 self.take(name, "trust")
 
     def refusals(self):

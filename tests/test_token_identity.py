@@ -5,7 +5,7 @@ import json
 import pytest
 
 from koguma.identity.claims import DataplaneClaims
-from koguma.identity.dataplane_auth import UnvouchedIdentity, check_identity
+from koguma.identity.dataplane_auth import IdentityNotInToken, check_identity
 from koguma.xds.contract import ConnectRequest
 from tests import build
 from tests.control_plane import LocalControlPlane
@@ -81,7 +81,7 @@ def test_a_token_is_good_for_what_it_names(said, proxy):
 def test_what_a_token_does_not_name_is_refused_with_the_command_for_one_that_does(
     said, proxy, missing, flags
 ):
-    with pytest.raises(UnvouchedIdentity) as refused:
+    with pytest.raises(IdentityNotInToken) as refused:
         check_identity(said, proxy)
     text = str(refused.value)
     assert missing in text
@@ -132,7 +132,7 @@ def test_a_certificate_names_all_that_an_operator_wrote(plane):
 
 
 def test_nobody_registers_with_a_token_for_a_name_alone(plane):
-    with pytest.raises(UnvouchedIdentity):
+    with pytest.raises(IdentityNotInToken):
         connect(plane, "c-1", plane.dataplane_token(name="c-1"), document("c-1"))
     assert plane.plane.store.state.named("Dataplane", "default", "c-1") is None
     (refused,) = [each for each in plane("GET", "/_proxies").json["refused"] if each["name"] == "c-1"]
@@ -144,7 +144,7 @@ def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
     line = connect(plane, "d-1", plane.dataplane_token(tags={SERVICE: ["web"]}), document("d-1"))
     shown = plane.dataplane_token(name="d-1")
     for brings in (None, document("d-1")):
-        with pytest.raises(UnvouchedIdentity):
+        with pytest.raises(IdentityNotInToken):
             connect(plane, "d-1", shown, brings)
     assert plane.plane._proxies.fleet.roster.get(line.key) is line
 

@@ -14,7 +14,7 @@ from koguma.core.build import network as network_of
 from koguma.core.build import snapshot
 from koguma.envoy.snapshot import CLUSTER, SECRET, Bundle, Snapshot, XdsResource, bundle
 from koguma.identity import sds
-from koguma.identity.sds import Secret
+from koguma.identity.sds import SdsSecret
 from koguma.model.redacted import Redacted
 from koguma.xds.limits import XdsLimits
 from tests.envoy.some_certificates import certificate, pem
@@ -33,8 +33,8 @@ def secrets() -> Bundle:
     ca = certificate(())
     own, key = pem(certificate(("spiffe://default/it",), ca))
     made = (
-        Secret(sds.identity_name("default"), "1", own, Redacted(key)),
-        Secret(sds.trust_name("default"), "1", pem(ca)[0]),
+        SdsSecret(sds.identity_name("default"), "1", own, Redacted(key)),
+        SdsSecret(sds.trust_name("default"), "1", pem(ca)[0]),
     )
     return bundle(encoder().resource(SECRET, each.name, each.data()) for each in made)
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 from koguma.identity import authority
-from koguma.identity.authority import Problem
+from koguma.identity.authority import CaProblem
 from koguma.kinds.mesh import MeshBuiltinCert, MeshMtlsBackend
 
 CERT, KEY = authority.secret_names("shop", "ca-1")
@@ -229,7 +229,7 @@ def test_the_dates_of_a_ca_are_told_in_time(days, said, now):
 
 
 def test_a_problem_names_the_mesh_and_the_backend():
-    assert str(Problem("shop", "ca-1", "it is late")) == 'Mesh "shop", mTLS backend "ca-1": it is late'
+    assert str(CaProblem("shop", "ca-1", "it is late")) == 'Mesh "shop", mTLS backend "ca-1": it is late'
 
 
 def test_no_key_is_ever_shown(made):

@@ -19,15 +19,15 @@ def test_names_are_those_that_the_certificate_was_made_for(authority, now):
 def test_what_cannot_be_read_is_for_nobody_and_vouches_for_nobody(text):
     assert certificate_facts.names(text) == ()
     assert not certificate_facts.is_readable(text)
-    assert not certificate_facts.is_authority(text)
+    assert not certificate_facts.is_ca(text)
 
 
 def test_a_ca_has_no_names_and_vouches(authority, now):
     server = certificates.make_server(authority, ["localhost"], now).certificate
     assert certificate_facts.names(authority.certificate) == ()
-    assert certificate_facts.is_authority(authority.certificate)
-    assert not certificate_facts.is_authority(server)
-    assert certificate_facts.is_authority(server + authority.certificate), "a chain has its CA with it"
+    assert certificate_facts.is_ca(authority.certificate)
+    assert not certificate_facts.is_ca(server)
+    assert certificate_facts.is_ca(server + authority.certificate), "a chain has its CA with it"
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_ca_has_no_names_and_vouches(authority, now):
     ],
 )
 def test_a_host_fits_as_in_tls(host, fits):
-    assert certificate_facts.is_for(("localhost", "127.0.0.1", "::1", "*.example.com"), host) is fits
+    assert certificate_facts.matches_host(("localhost", "127.0.0.1", "::1", "*.example.com"), host) is fits

@@ -162,7 +162,7 @@ def test_tags_are_those_of_inbounds_and_gateway(networking, sets):
 
 @pytest.mark.parametrize("text", ["a.b.c", "Bearer a.b.c", "bearer  a.b.c\n", " a.b.c\n"])
 def test_a_token_is_read_with_and_without_its_word(text):
-    assert dataplane_auth.bare(text) == "a.b.c"
+    assert dataplane_auth.without_bearer(text) == "a.b.c"
 
 
 def proxy(name="web-1"):

@@ -380,7 +380,7 @@ def test_a_token_that_was_shown_is_asked_again(key_data, other_key_data, now):
 
     first = ring()
     text = tokens.issue(first, UserClaims(name="joe", groups=()), HOUR, now).reveal()
-    shown = tokens.shown(first, text, now)
+    shown = tokens.verified_token(first, text, now)
     assert shown.claims.name == "joe"
     shown.check(first, now)
     shown.check(ring(), now)

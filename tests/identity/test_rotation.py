@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.identity import rotation
-from koguma.identity.rotation import LINGER, PATIENCE, SETTLE, Observed, Rotation
+from koguma.identity.rotation import DISTRUST_DELAY, SETTLE_TIME, TRUST_TIMEOUT, Rotation, RotationInputs
 
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 LONG_AGO = START - timedelta(days=1)
@@ -87,7 +87,7 @@ SCRIPTS = {
         (8, "abc > c", 1, "abc", "a", "c < abc"),
     ],
     "a start in the middle of a change waits like anybody": [
-        (3, "ab > b", 0, "", "", " < ab"),  # the Mesh was written at second 2
+        (3, "ab > b", 0, "", "", " < ab"),  # the Mesh was changed_at at second 2
         (4, "ab > b", 0, "", "", "b < ab"),
     ],
     "no CA at all": [
@@ -101,11 +101,11 @@ def at(seconds):
     return START + timedelta(seconds=seconds)
 
 
-def observed(line, written=LONG_AGO):
+def observed(line, changed_at=LONG_AGO):
     seconds, backends, n, trusting, showing, _ = line
     listed, _, wanted = (part.strip() for part in backends.partition(">"))
     counts = [{ca: word.count(ca) for ca in word} for word in (trusting, showing)]
-    return Observed(at(seconds), frozenset(listed), wanted, written, n, *counts)
+    return RotationInputs(at(seconds), frozenset(listed), wanted, changed_at, n, *counts)
 
 
 def shown(decided):
@@ -114,37 +114,37 @@ def shown(decided):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_trust_comes_first_and_leaves_last(name):
-    written = at(2) if "start" in name else LONG_AGO
+    changed_at = at(2) if "start" in name else LONG_AGO
     decided = Rotation()
     for line in SCRIPTS[name]:
-        decided = rotation.step(decided, observed(line, written))
+        decided = rotation.next_rotation(decided, observed(line, changed_at))
         assert shown(decided) == line[-1], line
 
 
 def test_a_start_with_two_old_backends_waits_for_nobody():
-    assert shown(rotation.step(Rotation(), observed((0, "ab > b", 3, "", "", "")))) == "b < ab"
+    assert shown(rotation.next_rotation(Rotation(), observed((0, "ab > b", 3, "", "", "")))) == "b < ab"
 
 
 def test_equal_sights_decide_equally():
     line = (5, "ab > b", 2, "ab", "a", "")
-    once = rotation.step(Rotation("a", {"a": START}), observed(line))
-    assert rotation.step(once, observed(line)) == once
+    once = rotation.next_rotation(Rotation("a", {"a": START}), observed(line))
+    assert rotation.next_rotation(once, observed(line)) == once
 
 
 def test_it_says_when_to_look_again():
     line = (5, "b > b", 2, "ab", "aa", "")
-    decided = rotation.step(Rotation("a", {"a": START}), observed(line))
-    assert rotation.due(decided, observed(line)) == at(5) + SETTLE
+    decided = rotation.next_rotation(Rotation("a", {"a": START}), observed(line))
+    assert rotation.due(decided, observed(line)) == at(5) + SETTLE_TIME
     line = (8, *line[1:])
-    decided = rotation.step(decided, observed(line))
-    assert rotation.due(decided, observed(line)) == at(5) + PATIENCE
+    decided = rotation.next_rotation(decided, observed(line))
+    assert rotation.due(decided, observed(line)) == at(5) + TRUST_TIMEOUT
     line = (15, *line[1:])
-    decided = rotation.step(decided, observed(line))
+    decided = rotation.next_rotation(decided, observed(line))
     assert shown(decided) == "b < ab"
-    assert rotation.due(decided, observed(line)) == at(15) + LINGER
+    assert rotation.due(decided, observed(line)) == at(15) + DISTRUST_DELAY
     assert not rotation.is_settled(decided, "b")
     line = (40, "b > b", 2, "bb", "bb", "")
-    decided = rotation.step(decided, observed(line))
+    decided = rotation.next_rotation(decided, observed(line))
     assert rotation.due(decided, observed(line)) is None
     assert rotation.is_settled(decided, "b")
 
@@ -170,14 +170,14 @@ def test_whoever_issues_or_is_listed_or_shown_is_trusted(lines):
         seconds += later
         wanted = drawn if drawn in listed else ""
         line = (seconds, f"{''.join(listed)} > {wanted}", n, trusting, showing, "")
-        before, decided = decided, rotation.step(decided, observed(line))
+        before, decided = decided, rotation.next_rotation(decided, observed(line))
         trusted = set(decided.trusted)
         assert listed <= trusted
         assert {decided.issuer} - {""} <= trusted
         assert set(showing) & set(before.trusted) <= trusted
         assert decided.issuer in (before.issuer, wanted)
         if decided.issuer != before.issuer and before.issuer:
-            enough = trusting.count(wanted) >= n or at(seconds) - decided.trusted[wanted] >= PATIENCE
+            enough = trusting.count(wanted) >= n or at(seconds) - decided.trusted[wanted] >= TRUST_TIMEOUT
             assert wanted in before.trusted
             assert enough
         due = rotation.due(decided, observed(line))

@@ -73,9 +73,9 @@ def unsigned(claims) -> str:
     ],
 )
 def test_only_harmless_claims_are_repeated(claims, shown):
-    assert str(token_advice.claimed(unsigned(claims))) == shown
+    assert str(token_advice.unverified(unsigned(claims))) == shown
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.b.c", "e30.W10.x", "x" * 9000, "e30.ÿ.x", "a.b.c.d"])
 def test_what_cannot_be_read_says_nothing(token):
-    assert token_advice.claimed(token) is None
+    assert token_advice.unverified(token) is None

@@ -29,10 +29,10 @@ class TokenKeys:
     def ring(self, purpose: Purpose[C], mesh: str = "") -> KeyRing[C]:
         """The ring of one purpose, in one mesh where the purpose has one."""
         secrets = self._state().listed(purpose.secret_kind)
-        kept = self._rings.get((purpose.word, mesh))
+        kept = self._rings.get((purpose.name, mesh))
         if kept is None or kept[0] is not secrets:
             data = {s.core_name: str(s.spec.get("data", "")) for s in secrets if s.mesh == mesh}
-            kept = self._rings[purpose.word, mesh] = (secrets, key_ring(purpose, data, mesh))
+            kept = self._rings[purpose.name, mesh] = (secrets, key_ring(purpose, data, mesh))
         return kept[1]
 
 

@@ -98,7 +98,7 @@ class BootstrapServer:
         self._gate = gate
         self._xds_port = xds_port
         self._ca = ca
-        self._sans = tuple(sorted(certificate_facts.normal(name) for name in sans))
+        self._sans = tuple(sorted(certificate_facts.normalized_host(name) for name in sans))
         self._xds_host = xds_host
         self._refused = RefusedProxies(clock) if refused is None else refused
         self._handlers = {"/bootstrap": self._bootstrap, "/deregister": self._deregister}
@@ -262,21 +262,21 @@ class BootstrapServer:
     def _host(self, call: Call) -> str:
         """The host at which the proxy reaches xDS; the certificate must be valid for it."""
         if self._xds_host:
-            return certificate_facts.normal(self._xds_host)
+            return certificate_facts.normalized_host(self._xds_host)
         try:
             host = urlsplit(f"//{(call.header('Host') or '')[:_HOST_MAX]}").hostname or ""
         except ValueError:
             host = ""
-        if not certificate_facts.is_for(self._sans, host):
+        if not certificate_facts.matches_host(self._sans, host):
             raise BadRequest(bootstrap_request.san_mismatch(host, self._sans))
-        return certificate_facts.normal(host)
+        return certificate_facts.normalized_host(host)
 
     def _authority(self, request: BootstrapRequest) -> str:
         """The CA that a proxy verifies xDS with: its own, else ours; empty to use its machine's CAs."""
         if request.ca_cert and not certificate_facts.is_readable(request.ca_cert):
             raise BadRequest("caCert is no certificate; give X.509 in PEM form")
         ca = request.ca_cert or self._ca
-        if not certificate_facts.is_authority(ca) and (ca or not request.system_ca_path):
+        if not certificate_facts.is_ca(ca) and (ca or not request.system_ca_path):
             raise BadRequest(bootstrap_request.NOT_A_CA)
         return ca
 
@@ -321,7 +321,9 @@ async def _read_beside(size: int, read: Callable[..., _Read], *arguments: Any) -
 
 
 def _token(call: Call, in_body: str) -> str:
-    return dataplane_auth.bare(in_body) or dataplane_auth.bare(call.header("Authorization") or "")
+    return dataplane_auth.without_bearer(in_body) or dataplane_auth.without_bearer(
+        call.header("Authorization") or ""
+    )
 
 
 def _raise_invalid(violations: Iterable[Violation]) -> None:

@@ -15,12 +15,12 @@ from koguma.application.context import Context
 from koguma.identity import token_advice, token_requests, tokens
 from koguma.identity.claims import DATAPLANE, USER, ZONE, C
 from koguma.identity.signing_keys import KeyRing
-from koguma.identity.token_advice import Claimed
+from koguma.identity.token_advice import UnverifiedToken
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
 from koguma.model.schema import Json
 
 # The resource in access rules whose verb `create` is the right to issue tokens of a purpose.
-_RESOURCES = {USER.word: "usertokens", DATAPLANE.word: "dataplanetokens", ZONE.word: "zonetokens"}
+_RESOURCES = {USER.name: "usertokens", DATAPLANE.name: "dataplanetokens", ZONE.name: "zonetokens"}
 
 
 class TokenIssuer:
@@ -59,19 +59,19 @@ class TokenIssuer:
         allowed = [purpose for purpose in _RESOURCES if self._may_issue_some(call, purpose)]
         if not allowed:
             words = f'user "{call.user}" cannot create tokens of any kind, so cannot ask about one'
-            remedy = self._context.access.remedy(call.user, Attempt("create", _RESOURCES[DATAPLANE.word]))
+            remedy = self._context.access.remedy(call.user, Attempt("create", _RESOURCES[DATAPLANE.name]))
             raise Forbidden(f"{words}; {remedy}")
         token = (await _body(call)).get("token")
         if not isinstance(token, str):
             raise BadRequest("the body must be a JSON object with a token as text", title="Invalid request")
-        claimed = token_advice.claimed(token) or Claimed()
-        review = {"purpose": claimed.purpose.word if claimed.purpose else "", "mesh": claimed.mesh}
+        claimed = token_advice.unverified(token) or UnverifiedToken()
+        review = {"purpose": claimed.purpose.name if claimed.purpose else "", "mesh": claimed.mesh}
         if claimed.purpose is None:
             return answer_json({**review, "valid": False, "reason": "it is no token of this control plane"})
-        attempt = Attempt("create", _RESOURCES[claimed.purpose.word], mesh=claimed.mesh)
+        attempt = Attempt("create", _RESOURCES[claimed.purpose.name], mesh=claimed.mesh)
         refusal = f'user "{call.user}" cannot {attempt}, so cannot ask about such a token'
         self._context.access.check(call.user, attempt, refusal)
-        if claimed.purpose.is_meshed and not claimed.mesh:
+        if claimed.purpose.is_per_mesh and not claimed.mesh:
             return answer_json({**review, "valid": False, "reason": "token names no mesh"})
         try:
             tokens.verify(self._keys.ring(claimed.purpose, claimed.mesh), token, self._clock())

@@ -13,7 +13,7 @@ from koguma.cli.kind_lookup import KindInfo
 from koguma.cli.objects import ObjectName
 from koguma.identity.claims import DATAPLANE, USER, ZONE, Purpose
 
-_PURPOSES: Final[dict[str, Purpose[Any]]] = {purpose.word: purpose for purpose in (USER, DATAPLANE, ZONE)}
+_PURPOSES: Final[dict[str, Purpose[Any]]] = {purpose.name: purpose for purpose in (USER, DATAPLANE, ZONE)}
 _SECRET: Final = KindInfo("Secret", "secrets")
 _GLOBAL_SECRET: Final = KindInfo("GlobalSecret", "globalsecrets", is_mesh_scoped=False)
 _TRIES: Final = 5
@@ -31,7 +31,7 @@ class Revocation(NamedTuple):
     @property
     def secret(self) -> ObjectName:
         """The secret that lists it."""
-        kind = _SECRET if self.purpose.is_meshed else _GLOBAL_SECRET
+        kind = _SECRET if self.purpose.is_per_mesh else _GLOBAL_SECRET
         return ObjectName(kind, self.mesh, self.purpose.revocations_name(self.mesh))
 
 
@@ -46,9 +46,9 @@ def parse(word: str, text: str, mesh: str | None) -> Revocation:
         jti, mesh = str(decoded.get("jti") or ""), mesh or str(decoded.get("Mesh") or "") or None
     if not jti or any(c in ", \n" for c in jti):
         raise CommandFailure("this is neither a token with an id (jti) nor an id")
-    if purpose.is_meshed and not mesh:
+    if purpose.is_per_mesh and not mesh:
         raise click.UsageError("name the mesh of the token with --mesh")
-    return Revocation(purpose, jti, (mesh or "") if purpose.is_meshed else "")
+    return Revocation(purpose, jti, (mesh or "") if purpose.is_per_mesh else "")
 
 
 def revoke(client: ApiClient, revocation: Revocation) -> bool:

@@ -1,9 +1,9 @@
 """Certificates: the certificate of every connected proxy, the CAs that it trusts, and their renewal.
 
 A proxy's secrets stay the same, byte for byte, until something about them changes: its identity, the CA, how
-long certificates are valid, or its epoch (`leaves`). Which CA issues and which are trusted is decided by a
-latch (`rotation`) from what proxies have acknowledged. The keys of proxies are kept in memory only; a control
-plane that restarts makes new ones. Not thread-safe: everything runs on the event loop.
+long certificates are valid, or its epoch (`proxy_certificates`). Which CA issues and which are trusted is
+decided by a latch (`rotation`) from what proxies have acknowledged. The keys of proxies are kept in memory
+only; a control plane that restarts makes new ones. Not thread-safe: everything runs on the event loop.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from koguma.identity import backends, leaves, rotation
-from koguma.identity.authority import Authority, Problem
-from koguma.identity.backends import Backends
+from koguma.identity import mtls_backends, proxy_certificates, rotation
+from koguma.identity.authority import Authority, CaProblem
 from koguma.identity.certificates import UnusableCertificate
-from koguma.identity.leaves import Leaf
-from koguma.identity.rotation import Observed, Rotation
-from koguma.identity.sds import Secret, Secrets, identity_name, trust_name
+from koguma.identity.mtls_backends import MtlsBackends
+from koguma.identity.proxy_certificates import ProxyCertificate
+from koguma.identity.rotation import Rotation, RotationInputs
+from koguma.identity.sds import SdsSecret, SdsSecrets, identity_name, trust_name
 from koguma.model.resource import Key, Resource
 from koguma.store.state import State
 
@@ -42,7 +42,7 @@ class Certificates:
         self._clock = clock
         self._meshes: dict[str, _MeshCas] = {}
 
-    def of(self, key: Key, uris: tuple[str, ...]) -> Secrets | None:
+    def of(self, key: Key, uris: tuple[str, ...]) -> SdsSecrets | None:
         """What the proxy that these URIs name is to have now; None where its mesh has mTLS off.
 
         It counts as connected until it is forgotten.
@@ -86,7 +86,7 @@ class Certificates:
         now = self._clock()
         return frozenset(key for mesh in self._meshes.values() for key in mesh.certified(now))
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[CaProblem, ...]:
         """What is wrong with the CAs of all meshes that have mTLS on."""
         now = self._clock()
         found = (self._updated(mesh.name, now).problems(now) for mesh in self._state().listed("Mesh"))
@@ -120,7 +120,7 @@ class _ProxySecrets:
     def __init__(self) -> None:
         self.uris: tuple[str, ...] = ()
         self.generation = -1  # of the mesh, when its secrets were last made
-        self.secrets: Secrets | None = None
+        self.secrets: SdsSecrets | None = None
         self.renewal: datetime | None = None
         self.is_announced = False  # `changed` has returned it
         self.trusts = _NO_CAS
@@ -138,17 +138,17 @@ class _MeshCas:
         self.generation = 0
         self._announced_generation = 0
         self._renewal: datetime | None = None  # no proxy needs one before
-        self._backends: Backends | None = None  # None: there is no such mesh
+        self._backends: MtlsBackends | None = None  # None: there is no such mesh
         self._is_on = False
         self._next_issuer = ""  # the CA that is to issue
         self._decided = Rotation()
         self._authorities: dict[str, Authority] = {}  # all that are trusted, by id
-        self._trust: Secret | None = None
+        self._trust: SdsSecret | None = None
         self._bundles: dict[str, frozenset[str]] = {}  # what was in each, by version
         self._proxies: dict[Key, _ProxySecrets] = {}
         self._n_trusting: Counter[str] = Counter()
-        self._n_showing: Counter[str] = Counter()
-        self._logged: frozenset[Problem] = frozenset()
+        self._n_presenting: Counter[str] = Counter()
+        self._logged: frozenset[CaProblem] = frozenset()
 
     @property
     def is_gone(self) -> bool:
@@ -166,42 +166,42 @@ class _MeshCas:
         self.update_at = None
         if self._backends is not None and self._is_on:
             observed = self._observed(self._backends, now)
-            self._decide(self._backends, rotation.step(self._decided, observed), now)
+            self._decide(self._backends, rotation.next_rotation(self._decided, observed), now)
             self._log(frozenset(self._backends.problems(now)))
             moments = (rotation.due(self._decided, observed), self._backends.next_date(now))
             files = now + FILES_INTERVAL if self._backends.files else None
             self.update_at = min((at for at in (*moments, files) if at is not None), default=None)
 
-    def _read(self, resource: Resource | None, secrets: backends.Secrets) -> None:
+    def _read(self, resource: Resource | None, secrets: mtls_backends.Secrets) -> None:
         if resource is None:
             self._backends = None
         elif self._backends is None or not self._backends.is_current(resource, secrets):
             was = self._backends
             try:
-                self._backends = backends.read(resource, secrets)
+                self._backends = mtls_backends.read(resource, secrets)
             except (msgspec.ValidationError, AttributeError, TypeError):
                 # Until somebody writes it again, proxies keep their certificates; `koguma check` names it.
-                self._backends = was or Backends(resource)
+                self._backends = was or MtlsBackends(resource)
             if was is not None and was.lifetime != self._backends.lifetime:
                 self.generation += 1
 
-    def _observed(self, found: Backends, now: datetime) -> Observed:
+    def _observed(self, found: MtlsBackends, now: datetime) -> RotationInputs:
         self._next_issuer = found.issuer(now)
-        return Observed(
+        return RotationInputs(
             now=now,
-            listed=frozenset(found.listed(now)),
-            wanted=self._next_issuer,
-            written=found.written,
+            configured=frozenset(found.configured(now)),
+            next_issuer=self._next_issuer,
+            changed_at=found.changed_at,
             n_proxies=len(self._proxies),
             n_trusting=self._n_trusting,
-            n_showing=self._n_showing,
+            n_presenting=self._n_presenting,
         )
 
-    def _decide(self, found: Backends, decided: Rotation, now: datetime) -> None:
+    def _decide(self, found: MtlsBackends, decided: Rotation, now: datetime) -> None:
         before, self._decided = self._decided, decided
         # A CA whose key is being replaced goes on with the one that it last.
-        listed = found.listed(now)
-        usable = {ca: each for ca, each in listed.items() if each.signer or ca not in self._authorities}
+        configured = found.configured(now)
+        usable = {ca: each for ca, each in configured.items() if each.signer or ca not in self._authorities}
         known = self._authorities | usable
         self._authorities = {ca: known[ca] for ca in decided.trusted}
         if before.trusted.keys() != decided.trusted.keys():
@@ -212,7 +212,7 @@ class _MeshCas:
         words = {"issuer": decided.issuer[:12], "trusted": [ca[:12] for ca in sorted(decided.trusted)]}
         _log.info("CAs of a mesh changed", mesh=self.name, **words)
 
-    def _bundle(self) -> Secret | None:
+    def _bundle(self) -> SdsSecret | None:
         ids = sorted(self._authorities)
         version = _hash("trust", *ids)
         self._bundles.pop(version, None)
@@ -220,7 +220,7 @@ class _MeshCas:
         for old in list(self._bundles)[:-BUNDLES_MAX]:
             self._bundles.pop(old)
         bundle = "".join(self._authorities[ca].bundle for ca in ids)
-        return Secret(trust_name(self.name), version, bundle) if bundle else None
+        return SdsSecret(trust_name(self.name), version, bundle) if bundle else None
 
     def _switch(self, *, on: bool) -> None:
         if self._is_on == on:
@@ -230,22 +230,22 @@ class _MeshCas:
         self._decided, self._authorities, self._trust, self._next_issuer = Rotation(), {}, None, ""
         self._bundles.clear()
         self._n_trusting.clear()
-        self._n_showing.clear()
+        self._n_presenting.clear()
         for proxy in self._proxies.values():
             proxy.secrets, proxy.trusts, proxy.leaf, proxy.leaves = None, _NO_CAS, "", {}
 
-    def _log(self, problems: frozenset[Problem]) -> None:
+    def _log(self, problems: frozenset[CaProblem]) -> None:
         for problem in sorted(problems - self._logged):
             _log.warning("CA is odd", mesh=self.name, backend=problem.backend, problem=problem.text)
         self._logged = problems
 
-    def problems(self, now: datetime) -> Iterator[Problem]:
+    def problems(self, now: datetime) -> Iterator[CaProblem]:
         """What is wrong with the backends."""
         return iter(()) if self._backends is None else self._backends.problems(now)
 
     # What proxies get.
 
-    def secrets(self, key: Key, uris: tuple[str, ...], now: datetime) -> Secrets | None:
+    def secrets(self, key: Key, uris: tuple[str, ...], now: datetime) -> SdsSecrets | None:
         """The secrets of a proxy."""
         proxy = self._proxies.get(key)
         if proxy is None:
@@ -259,33 +259,35 @@ class _MeshCas:
     def _is_stale(self, proxy: _ProxySecrets, now: datetime) -> bool:
         return proxy.generation != self.generation or (proxy.renewal is not None and proxy.renewal <= now)
 
-    def _new_secrets(self, name: str, proxy: _ProxySecrets, now: datetime) -> Secrets | None:
+    def _new_secrets(self, name: str, proxy: _ProxySecrets, now: datetime) -> SdsSecrets | None:
         proxy.renewal = None
         if self._backends is None or not self._is_on:
             return None
-        last = proxy.secrets or Secrets(None)
+        last = proxy.secrets or SdsSecrets(None)
         issuer, life = self._authorities.get(self._decided.issuer), self._backends.lifetime
         if issuer is None:
-            return Secrets(self._trust, last.identity, last.leaf)
-        epoch = leaves.epoch(name, life, now)
+            return SdsSecrets(self._trust, last.identity, last.leaf)
+        epoch = proxy_certificates.epoch(name, life, now)
         proxy.renewal = epoch.ends
         version = _hash("identity", *proxy.uris, issuer.id, str(life), str(epoch.number))
         if last.identity is not None and last.identity.version == version:
-            return Secrets(self._trust, last.identity, last.leaf)
+            return SdsSecrets(self._trust, last.identity, last.leaf)
         try:
-            leaf = leaves.issue(issuer, proxy.uris, life, now)
+            leaf = proxy_certificates.issue(issuer, proxy.uris, life, now)
         except UnusableCertificate:  # among the problems; an older certificate is better than none
-            return Secrets(self._trust, last.identity, last.leaf)
+            return SdsSecrets(self._trust, last.identity, last.leaf)
         self._add_leaf(proxy, version, issuer.id, leaf, now)
-        identity = Secret(identity_name(self.name), version, leaf.certificate, leaf.key)
-        return Secrets(self._trust, identity, leaf)
+        identity = SdsSecret(identity_name(self.name), version, leaf.certificate, leaf.key)
+        return SdsSecrets(self._trust, identity, leaf)
 
-    def _add_leaf(self, proxy: _ProxySecrets, version: str, ca: str, leaf: Leaf, now: datetime) -> None:
+    def _add_leaf(
+        self, proxy: _ProxySecrets, version: str, ca: str, leaf: ProxyCertificate, now: datetime
+    ) -> None:
         """Note that a proxy may present one more certificate, and none that have expired."""
         for old in [old for old, (_, end) in proxy.leaves.items() if end <= now or old == version]:
-            self._n_showing[proxy.leaves.pop(old)[0]] -= 1
+            self._n_presenting[proxy.leaves.pop(old)[0]] -= 1
         proxy.leaves[version] = ca, leaf.not_after
-        self._n_showing[ca] += 1
+        self._n_presenting[ca] += 1
 
     # What proxies acknowledge.
 
@@ -323,7 +325,7 @@ class _MeshCas:
 
     def _drop_leaves(self, proxy: _ProxySecrets, versions: list[str]) -> None:
         for version in versions:
-            self._n_showing[proxy.leaves.pop(version)[0]] -= 1
+            self._n_presenting[proxy.leaves.pop(version)[0]] -= 1
 
     # What is asked about all of them.
 
@@ -352,7 +354,7 @@ class _MeshCas:
 
     def certified(self, now: datetime) -> Iterator[Key]:
         """The proxies that have acknowledged a certificate which is still valid."""
-        if not any(self._n_showing.values()):  # as in a mesh without mTLS
+        if not any(self._n_presenting.values()):  # as in a mesh without mTLS
             return
         for key, proxy in self._proxies.items():
             if proxy.leaf in proxy.leaves and proxy.leaves[proxy.leaf][1] > now:

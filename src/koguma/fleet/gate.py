@@ -15,7 +15,7 @@ from koguma.application.context import Context, mesh_key
 from koguma.core import admission
 from koguma.identity import dataplane_auth, token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
-from koguma.identity.tokens import ShownToken
+from koguma.identity.tokens import VerifiedToken
 from koguma.model import labels
 from koguma.model.errors import Forbidden, Invalid, Unauthenticated
 from koguma.model.forms import Draft
@@ -46,8 +46,8 @@ class ProxyGate:
 
         That needs nothing else of a message, so it is asked before anything of one is read.
         """
-        bare = dataplane_auth.bare(token)
-        claimed = token_advice.claimed(bare)
+        bare = dataplane_auth.without_bearer(token)
+        claimed = token_advice.unverified(bare)
         mesh = claimed.mesh if claimed else ""
         if not mesh or self._context.state.get(mesh_key(mesh)) is None:
             raise Unauthenticated("the token is no dataplane token of a mesh that is here")
@@ -57,16 +57,16 @@ class ProxyGate:
         """What a valid token of a mesh says; Unauthenticated with the next step where it does not hold."""
         return self.presented(mesh, token).claims
 
-    def presented(self, mesh: str, token: str) -> ShownToken[DataplaneClaims]:
+    def presented(self, mesh: str, token: str) -> VerifiedToken[DataplaneClaims]:
         """A valid token of a mesh, to be verified again later; Unauthenticated where it does not hold."""
         ring = self._keys.ring(DATAPLANE, mesh)
-        return dataplane_auth.shown(ring, dataplane_auth.bare(token), self._clock())
+        return dataplane_auth.verified_token(ring, dataplane_auth.without_bearer(token), self._clock())
 
-    def admission(self, token: ShownToken[DataplaneClaims], proxy: Resource) -> "ProxyAdmission":
+    def admission(self, token: VerifiedToken[DataplaneClaims], proxy: Resource) -> "ProxyAdmission":
         """The right by which a proxy is connected."""
         return ProxyAdmission(self, token, proxy)
 
-    def check_token(self, token: ShownToken[DataplaneClaims]) -> None:
+    def check_token(self, token: VerifiedToken[DataplaneClaims]) -> None:
         """Raise Unauthenticated once a token no longer holds."""
         token.check(self._keys.ring(DATAPLANE, token.claims.mesh), self._clock())
 
@@ -116,7 +116,7 @@ class ProxyAdmission:
 
     __slots__ = ("_gate", "_proxy", "_token")
 
-    def __init__(self, gate: ProxyGate, token: ShownToken[DataplaneClaims], proxy: Resource) -> None:
+    def __init__(self, gate: ProxyGate, token: VerifiedToken[DataplaneClaims], proxy: Resource) -> None:
         self._gate = gate
         self._token = token
         self._proxy = proxy  # for which it was valid last

@@ -19,7 +19,7 @@ from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.quarantine import Quarantine
 from koguma.fleet.retries import Retries
-from koguma.identity.sds import Secret
+from koguma.identity.sds import SdsSecret
 from koguma.model.resource import Key
 
 BATCH: Final = 32  # proxies that get an offer before other tasks have a turn
@@ -95,7 +95,7 @@ class Offers:
         new = bundle(self._secret(secret, proxy.offered) for secret in secrets)
         return next((offered for offered in proxy.offered.bundles if offered == new), new)
 
-    def _secret(self, secret: Secret, offered: Snapshot) -> XdsResource:
+    def _secret(self, secret: SdsSecret, offered: Snapshot) -> XdsResource:
         known = offered.get((SECRET, secret.name))
         if known is not None and known.version == secret.version:
             return known

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 
-from koguma.identity.dataplane_auth import UnvouchedIdentity
+from koguma.identity.dataplane_auth import IdentityNotInToken
 from koguma.model.errors import (
     BadRequest,
     Conflict,
@@ -205,7 +205,7 @@ def _hint(error: KogumaError, mesh: str, name: str) -> str:
         return "correct what the proxy is started with, or the mesh; it is let in as soon as that fits"
     bound = f"--mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --service SERVICE"
     command = f"koguma token dataplane {bound} --valid-for 720h"
-    if isinstance(error, UnvouchedIdentity):
+    if isinstance(error, IdentityNotInToken):
         command = _printable(error.command, _REASON_MAX)
     token = f"`{command}` makes a token for it; write it to the file of --dataplane-token-file"
     if isinstance(error, Unauthenticated | Forbidden):

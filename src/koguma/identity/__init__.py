@@ -1,1 +1,1 @@
-"""Who is who: certificates, signing keys and tokens. Knows neither the store nor HTTP, and reads no clock."""
+"""Identities: certificates, signing keys and tokens. Knows neither the store nor HTTP, and reads no clock."""

@@ -1,8 +1,8 @@
-"""Authority: the CA of a mesh, made by the control plane or given by its owner.
+"""Authority: the CA of an mTLS backend, builtin or provided.
 
-A builtin CA is made together with the backend that asks for it, and kept in two Secrets of the mesh; a
-provided one is read from where the Mesh says. What is wrong with one is told as sentences and blocks nothing
-else: a certificate without its key is still trusted, and a CA that cannot be read leaves the others alone.
+A builtin CA is created with its backend, and kept in two Secrets of the mesh; a provided one is read from
+where the Mesh says. Problems of a CA are sentences and affect nothing else: a certificate without its key is
+still trusted, and a CA that cannot be read does not affect the others.
 """
 
 import base64
@@ -26,13 +26,13 @@ from koguma.kinds.data_source import DataSource
 from koguma.kinds.mesh import MeshBuiltinCert, MeshMtlsBackend
 from koguma.model.redacted import Redacted
 
-SKEW: Final = timedelta(seconds=10)  # how far clocks of proxies may be behind ours
+CLOCK_SKEW: Final = timedelta(seconds=10)  # how far clocks of proxies may be behind ours
 LIFETIME: Final = timedelta(days=3650)
 LIFETIME_MAX: Final = timedelta(days=36500)
 FILE_BYTES_MAX: Final = 1024 * 1024
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-_USES: Final = (
+_KEY_USAGES: Final = (
     "digital_signature",
     "content_commitment",
     "key_encipherment",
@@ -50,8 +50,8 @@ E = TypeVar("E", bound=x509.ExtensionType)
 SecretData = Callable[[str], str | None]  # the base64 data of a Secret of the mesh, by name
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
-    """Why the CA of a backend does not do what it is there for, or soon will not."""
+class CaProblem(msgspec.Struct, frozen=True, order=True):
+    """Why the CA of a backend does not work, or soon will not."""
 
     mesh: str
     backend: str
@@ -62,43 +62,43 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class Authority(msgspec.Struct, frozen=True, eq=False):
-    """A CA. Two with the same `id` are one; without `signer` it can be trusted and cannot issue."""
+    """A CA. Two with the same `id` are the same; without `signer` it can be trusted, but cannot issue."""
 
-    id: str  # the SHA-256 of the certificate that signs
+    id: str  # the SHA-256 of its certificate
     certificate: x509.Certificate
-    bundle: str  # what to trust: all its certificates, as PEM
-    chain: str  # what goes along with a leaf: those of them that no client has as a root
+    bundle: str  # its trust bundle: all its certificates, as PEM
+    chain: str  # its intermediate certificates, sent with each issued one
     signer: PrivateKey | None
 
     @property
-    def begins(self) -> datetime:
-        """From when on it is valid."""
+    def not_before(self) -> datetime:
+        """When it becomes valid."""
         return self.certificate.not_valid_before_utc
 
     @property
-    def ends(self) -> datetime:
-        """Until when it is valid."""
+    def not_after(self) -> datetime:
+        """When it expires."""
         return self.certificate.not_valid_after_utc
 
     def is_valid(self, now: datetime) -> bool:
-        """Whether it is in date."""
-        return self.begins <= now < self.ends
+        """Whether it is valid now."""
+        return self.not_before <= now < self.not_after
 
 
-class Reading(msgspec.Struct, frozen=True, eq=False):
-    """What was found at a backend: a CA, if there is a usable one, and all that is wrong."""
+class ReadCa(msgspec.Struct, frozen=True, eq=False):
+    """The CA of a backend, if it is usable, and its problems."""
 
     authority: Authority | None
     problems: tuple[str, ...] = ()
 
 
 def secret_names(mesh_name: str, backend: str) -> tuple[str, str]:
-    """The names of the Secrets that hold the certificate and the key of a builtin CA."""
+    """The names of the Secrets with the certificate and the key of a builtin CA."""
     return f"{mesh_name}.ca-builtin-cert-{backend}", f"{mesh_name}.ca-builtin-key-{backend}"
 
 
 def sources(mesh_name: str, backend: MeshMtlsBackend) -> tuple[DataSource, DataSource]:
-    """Where the certificate and the key of a backend lie."""
+    """Where the certificate and the key of a backend come from."""
     if backend.type == "builtin":
         cert, key = secret_names(mesh_name, backend.name or "")
         return DataSource(secret=cert), DataSource(secret=key)
@@ -106,9 +106,9 @@ def sources(mesh_name: str, backend: MeshMtlsBackend) -> tuple[DataSource, DataS
     return conf.cert or DataSource(), conf.key or DataSource()
 
 
-def make(mesh_name: str, wanted: MeshBuiltinCert, now: datetime) -> KeyPair:
-    """A new CA for a mesh, which signs itself."""
-    key = _new_key(wanted.rsa_bits or 0)
+def make(mesh_name: str, conf: MeshBuiltinCert, now: datetime) -> KeyPair:
+    """A new self-signed CA for a mesh."""
+    key = _new_key(conf.rsa_bits or 0)
     names = ((NameOID.ORGANIZATION_NAME, "Kuma"), (NameOID.ORGANIZATIONAL_UNIT_NAME, "Mesh"))
     subject = x509.Name(
         [x509.NameAttribute(oid, text) for oid, text in (*names, (NameOID.COMMON_NAME, mesh_name))]
@@ -120,8 +120,8 @@ def make(mesh_name: str, wanted: MeshBuiltinCert, now: datetime) -> KeyPair:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + _lifetime(wanted.expiration))
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + _lifetime(conf.expiration))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -138,7 +138,7 @@ def _new_key(rsa_bits: int) -> PrivateKey:
 
 
 def _lifetime(text: str | None) -> timedelta:
-    """How long a CA is valid; what cannot be read, or is nothing, counts as not said."""
+    """How long a CA is valid; the default if the text is invalid or zero."""
     try:
         seconds = mesh.seconds(text or "0")
     except ValueError:
@@ -146,59 +146,60 @@ def _lifetime(text: str | None) -> timedelta:
     return timedelta(seconds=min(seconds, LIFETIME_MAX.total_seconds())) if seconds >= 1 else LIFETIME
 
 
-def read(mesh_name: str, backend: MeshMtlsBackend, secret: SecretData) -> Reading:
-    """The CA of a backend as it is now; whether it is in date depends on the day (`date_problems`)."""
-    of_cert, of_key = sources(mesh_name, backend)
+def read(mesh_name: str, backend: MeshMtlsBackend, secret: SecretData) -> ReadCa:
+    """Read the CA of a backend; its dates are checked by `date_problems`."""
+    cert_source, key_source = sources(mesh_name, backend)
     problems: list[str] = []
-    chain = _noted(problems, lambda: _certificates(_text(of_cert, secret, "certificate")))
-    signer = _noted(problems, lambda: _signer(_text(of_key, secret, "private key")))
+    chain = _result_or_problem(problems, lambda: _certificates(_text(cert_source, secret, "certificate")))
+    signer = _result_or_problem(problems, lambda: _signer(_text(key_source, secret, "private key")))
     if not chain:
-        return Reading(None, tuple(problems))
-    unfit = list(_unfit(chain))
-    if unfit:
-        return Reading(None, (*problems, *unfit))
+        return ReadCa(None, tuple(problems))
+    chain_problems = list(_chain_problems(chain))
+    if chain_problems:
+        return ReadCa(None, (*problems, *chain_problems))
     if signer is not None and chain[0].public_key() != signer.public_key():
         problems.append(
             "not a valid TLS key pair: the certificate and the private key do not belong together; give the"
             " key that the certificate was made for"
         )
         signer = None
-    return Reading(_authority(chain, signer), tuple(problems))
+    return ReadCa(_authority(chain, signer), tuple(problems))
 
 
 def _authority(chain: list[x509.Certificate], signer: PrivateKey | None) -> Authority:
-    above = [each for each in chain if each.subject != each.issuer]
+    intermediates = [certificate for certificate in chain if certificate.subject != certificate.issuer]
     return Authority(
         id=chain[0].fingerprint(hashes.SHA256()).hex(),
         certificate=chain[0],
         bundle="".join(map(pem, chain)),
-        chain="".join(map(pem, above)),
+        chain="".join(map(pem, intermediates)),
         signer=signer,
     )
 
 
 def date_problems(authority: Authority, now: datetime) -> Iterator[str]:
-    """What a CA's dates mean today; a warning in good time before its end."""
-    begins, ends = authority.begins, authority.ends
-    if now < begins:
-        yield f"the CA is not valid before {begins:%Y-%m-%d %H:%M} UTC; is the clock right?"
-    elif now >= ends:
-        yield f"the CA expired on {ends:%Y-%m-%d %H:%M} UTC; add another backend and enable it"
-    elif now >= begins + (ends - begins) * 4 / 5:
-        yield f"the CA expires on {ends:%Y-%m-%d %H:%M} UTC; add another backend and enable it before that"
+    """Problems with the dates of a CA; also a warning in time before it expires."""
+    not_before, not_after = authority.not_before, authority.not_after
+    if now < not_before:
+        yield f"the CA is not valid before {not_before:%Y-%m-%d %H:%M} UTC; is the clock right?"
+    elif now >= not_after:
+        yield f"the CA expired on {not_after:%Y-%m-%d %H:%M} UTC; add another backend and enable it"
+    elif now >= not_before + (not_after - not_before) * 4 / 5:
+        when = f"{not_after:%Y-%m-%d %H:%M} UTC"
+        yield f"the CA expires on {when}; add another backend and enable it before that"
 
 
-def _noted(problems: list[str], made: Callable[[], T]) -> T | None:
-    """What could be made; where it could not, the reason is among the problems."""
+def _result_or_problem(problems: list[str], load: Callable[[], T]) -> T | None:
+    """The result; where there is none, the reason is added to the problems."""
     try:
-        return made()
+        return load()
     except UnusableCertificate as error:
         problems.append(error.detail)
         return None
 
 
 def _text(source: DataSource, secret: SecretData, what: str) -> str:
-    """The PEM that a source names."""
+    """The PEM of a data source."""
     if source.secret:
         return _decoded(_stored(source.secret, secret), f'the {what} in Secret "{source.secret}"')
     if source.inline:
@@ -228,14 +229,14 @@ def _decoded(data: str, what: str) -> str:
 
 def _file(path: Path, what: str) -> str:
     try:
-        seen = path.stat()
-        # Nothing that never ends, and nothing that waits for a writer.
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size > FILE_BYTES_MAX:
+        stats = path.stat()
+        # No devices, which never end, and no pipes, which wait for a writer.
+        if not stat.S_ISREG(stats.st_mode) or stats.st_size > FILE_BYTES_MAX:
             raise UnusableCertificate(f'the {what} in "{path}" cannot be read; give a file of at most 1 MiB')
         return path.read_bytes().decode("utf-8", "replace")
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no path"
-        raise UnusableCertificate(f'the {what} in "{path}" cannot be read: {why}') from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no path"
+        raise UnusableCertificate(f'the {what} in "{path}" cannot be read: {reason}') from error
 
 
 def _certificates(text: str) -> list[x509.Certificate]:
@@ -257,11 +258,11 @@ def _signer(text: str) -> PrivateKey:
     return key
 
 
-def _unfit(chain: list[x509.Certificate]) -> Iterator[str]:
-    """Why certificates may not sign others, in the words of Kuma."""
-    for each in chain:
-        basic = _extension(each, x509.BasicConstraints)
-        usage = _extension(each, x509.KeyUsage)
+def _chain_problems(chain: list[x509.Certificate]) -> Iterator[str]:
+    """Why certificates may not sign others, with Kuma's messages."""
+    for certificate in chain:
+        basic = _extension(certificate, x509.BasicConstraints)
+        usage = _extension(certificate, x509.KeyUsage)
         if basic is None or not basic.ca:
             yield "basic constraint 'CA' must be set to 'true' (see X509-SVID: 4.1. Basic Constraints)"
         if usage is None or not usage.key_cert_sign:
@@ -281,8 +282,8 @@ def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
 
 
 def key_usage(**allowed: bool) -> x509.KeyUsage:
-    """The extension that allows these uses of a key, and no others."""
-    return x509.KeyUsage(**{use: allowed.get(use, False) for use in _USES})
+    """The key usage extension with these usages, and no others."""
+    return x509.KeyUsage(**{usage: allowed.get(usage, False) for usage in _KEY_USAGES})
 
 
 def pem(certificate: x509.Certificate) -> str:

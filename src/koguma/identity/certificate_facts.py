@@ -1,7 +1,7 @@
-"""Certificate facts: for whom a certificate is, and whether it may vouch for others.
+"""Certificate facts: the names in a certificate, and whether it is a CA.
 
-What a proxy must know before it trusts a control plane: the name by which it calls it has to be in the
-certificate, and what it is given to verify with has to be a CA.
+A proxy needs them before it can trust a control plane: the name by which it connects has to be in the
+certificate, and the certificate that it verifies with has to be a CA.
 """
 
 import ipaddress
@@ -11,26 +11,26 @@ from cryptography import x509
 
 
 def names(certificate: str) -> tuple[str, ...]:
-    """The DNS names and IP addresses that the first certificate of a PEM is for, sorted."""
-    found = _loaded(certificate)
+    """The DNS names and IP addresses in the first certificate of a PEM, sorted."""
+    loaded = _loaded(certificate)
     try:
-        said = found[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative = loaded[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (IndexError, x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         return ()
-    hosts = said.get_values_for_type(x509.DNSName)
-    addresses = [str(address) for address in said.get_values_for_type(x509.IPAddress)]
+    hosts = alternative.get_values_for_type(x509.DNSName)
+    addresses = [str(address) for address in alternative.get_values_for_type(x509.IPAddress)]
     return tuple(sorted({*(host.lower() for host in hosts), *addresses}))
 
 
-def is_for(names: Sequence[str], host: str) -> bool:
-    """Whether a certificate for `names` is for this host; `*.` stands for one label, as in TLS."""
-    wanted = normal(host)
-    _, _, parent = wanted.partition(".")
-    return wanted in names or (not is_address(wanted) and bool(parent) and f"*.{parent}" in names)
+def matches_host(names: Sequence[str], host: str) -> bool:
+    """Whether a certificate with `names` is valid for this host; `*.` matches one label, as in TLS."""
+    host = normalized_host(host)
+    _, _, parent = host.partition(".")
+    return host in names or (not is_address(host) and bool(parent) and f"*.{parent}" in names)
 
 
-def normal(host: str) -> str:
-    """A host in the one spelling by which it is compared: lower case, no final dot, addresses shortened."""
+def normalized_host(host: str) -> str:
+    """A host as it is compared: lower case, no final dot, addresses shortened."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -38,7 +38,7 @@ def normal(host: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IP address and no name."""
+    """Whether a host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -51,9 +51,9 @@ def is_readable(certificate: str) -> bool:
     return bool(_loaded(certificate))
 
 
-def is_authority(certificate: str) -> bool:
-    """Whether some certificate of a PEM may vouch for others; an old one that does not say may do so."""
-    return any(_may_vouch(each) for each in _loaded(certificate))
+def is_ca(certificate: str) -> bool:
+    """Whether a PEM contains a CA; a certificate without basic constraints may be one (X.509 v1)."""
+    return any(map(_is_ca, _loaded(certificate)))
 
 
 def _loaded(certificate: str) -> list[x509.Certificate]:
@@ -63,7 +63,7 @@ def _loaded(certificate: str) -> list[x509.Certificate]:
         return []
 
 
-def _may_vouch(certificate: x509.Certificate) -> bool:
+def _is_ca(certificate: x509.Certificate) -> bool:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

@@ -1,6 +1,6 @@
-"""Certificates: the control plane's own CA, the server certificate that it signs, and checks of given ones.
+"""Certificates: the control plane's own CA, the server certificate that it signs, and checks of others.
 
-Keys are P-256. What is made here is in date a little before `now`, because the clocks of clients differ.
+Keys are P-256. New certificates are valid a little before `now`, because the clocks of clients differ.
 """
 
 import ipaddress
@@ -22,11 +22,11 @@ from koguma.model.redacted import Redacted
 
 AUTHORITY_LIFETIME: Final = timedelta(days=3650)
 SERVER_LIFETIME: Final = timedelta(days=365)
-SKEW: Final = timedelta(minutes=5)
+CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
 class UnusableCertificate(KogumaError):
-    """A certificate or key cannot be used; the text says which, why, and what to do."""
+    """A certificate or key cannot be used; the message says which, why, and what to do."""
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def make_key() -> Redacted:
 
 
 def make_authority(key: Redacted, now: datetime) -> KeyPair:
-    """A CA that signs itself with `key`, for ten years."""
+    """A self-signed CA with `key`, valid for ten years."""
     private = _signing_key(key)
     name = _common_name("Koguma control plane CA")
     builder = (
@@ -59,17 +59,17 @@ def make_authority(key: Redacted, now: datetime) -> KeyPair:
 
 
 def make_server(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyPair:
-    """A server certificate for `names` (DNS names and IP addresses), for a year but no longer than the CA."""
+    """A server certificate for DNS names and IP addresses, valid for a year but no longer than the CA."""
     ca, ca_key = _leaf(authority.certificate), _signing_key(authority.key)
     key = make_key()
     private = _signing_key(key)
-    ends = min(now + SERVER_LIFETIME, ca.not_valid_after_utc)
+    not_after = min(now + SERVER_LIFETIME, ca.not_valid_after_utc)
     builder = (
-        _builder(_common_name("Koguma control plane"), ca.subject, private, now, ends)
+        _builder(_common_name("Koguma control plane"), ca.subject, private, now, not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
         )
@@ -78,29 +78,29 @@ def make_server(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyP
 
 
 def needs_renewal(certificate: str, now: datetime) -> bool:
-    """Whether four fifths of a certificate's life are over."""
+    """Whether four fifths of a certificate's lifetime are over."""
     leaf = _leaf(certificate)
-    begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    return now >= begins + (ends - begins) * 4 / 5
+    not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    return now >= not_before + (not_after - not_before) * 4 / 5
 
 
 def expires_at(certificate: str) -> datetime:
-    """When a certificate ends."""
+    """When a certificate expires."""
     return _leaf(certificate).not_valid_after_utc
 
 
 def fingerprint(certificate: str) -> str:
-    """The SHA-256 of a certificate as people compare it: `AB:CD:...`."""
+    """The SHA-256 of a certificate, as openssl prints it: `AB:CD:...`."""
     return _leaf(certificate).fingerprint(hashes.SHA256()).hex(":").upper()
 
 
 def covers(certificate: str, names: Sequence[str]) -> bool:
-    """Whether a certificate is for all of `names`."""
+    """Whether a certificate contains all of `names`."""
     try:
-        found = _leaf(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        alternative = _leaf(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         return False
-    return {_general(name) for name in names} <= set(found.value)
+    return {_general_name(name) for name in names} <= set(alternative.value)
 
 
 def is_issued_by(certificate: str, authority: str) -> bool:
@@ -113,7 +113,7 @@ def is_issued_by(certificate: str, authority: str) -> bool:
 
 
 def problems(certificate: str, key: Redacted | None, now: datetime) -> Iterator[str]:
-    """Why a certificate, and its key if given, cannot be used, all of it; nothing where they can."""
+    """All reasons why a certificate, and its key if given, cannot be used."""
     leaf = private = None
     try:
         leaf = _leaf(certificate)
@@ -130,15 +130,15 @@ def problems(certificate: str, key: Redacted | None, now: datetime) -> Iterator[
 
 
 def _date_problems(leaf: x509.Certificate, now: datetime) -> Iterator[str]:
-    begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    if now < begins:
-        yield f"the certificate is not valid before {begins:%Y-%m-%d %H:%M} UTC; is the clock right?"
-    if now >= ends:
-        yield f"the certificate expired on {ends:%Y-%m-%d %H:%M} UTC; give a newer one"
+    not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    if now < not_before:
+        yield f"the certificate is not valid before {not_before:%Y-%m-%d %H:%M} UTC; is the clock right?"
+    if now >= not_after:
+        yield f"the certificate expired on {not_after:%Y-%m-%d %H:%M} UTC; give a newer one"
 
 
 def _leaf(certificate: str) -> x509.Certificate:
-    """The first certificate of a PEM; others after it are its chain."""
+    """The first certificate of a PEM; those after it are its chain."""
     try:
         return x509.load_pem_x509_certificates(certificate.encode("utf-8", "replace"))[0]
     except ValueError as error:
@@ -155,13 +155,13 @@ def _key(key: Redacted) -> PrivateKeyTypes:
 
 
 def _signing_key(key: Redacted) -> ec.EllipticCurvePrivateKey:
-    found = _key(key)
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
+    private = _key(key)
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise UnusableCertificate("the private key is not an elliptic-curve key, which a CA of ours needs")
-    return found
+    return private
 
 
-def _general(name: str) -> x509.GeneralName:
+def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -194,8 +194,8 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
-    begins: datetime,
-    ends: datetime,
+    not_before: datetime,
+    not_after: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -203,8 +203,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begins - SKEW)
-        .not_valid_after(ends)
+        .not_valid_before(not_before - CLOCK_SKEW)
+        .not_valid_after(not_after)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

@@ -1,8 +1,7 @@
-"""Claims: what a token says about its bearer, for each of the three purposes of a token.
+"""Claims of the three kinds of tokens.
 
-A user token names a person or a machine that talks to the API, a dataplane token binds a proxy, a zone
-token binds what a zone runs. Names of claims, secrets and groups are Kuma's, so that its tokens and
-keys keep working here.
+A user token names a user of the API, a dataplane token binds a proxy, a zone token binds what a zone runs.
+The names of claims, Secrets and groups are Kuma's, so that its tokens and keys work here.
 """
 
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What every token says: its own id, and from when to when it holds, in seconds since 1970."""
+class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims of every token: its id, and from when to when it is valid, in seconds since 1970."""
 
     jti: str = ""
     iat: float = 0
@@ -21,15 +20,15 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     exp: float = 0
 
 
-class UserClaims(Claims, frozen=True, kw_only=True, rename="pascal"):
+class UserClaims(TokenClaims, frozen=True, kw_only=True, rename="pascal"):
     """A user of the API."""
 
     name: str
     groups: tuple[str, ...] = ()
 
 
-class DataplaneClaims(Claims, frozen=True, kw_only=True, rename="pascal"):
-    """A proxy of a mesh; what is empty is not bound."""
+class DataplaneClaims(TokenClaims, frozen=True, kw_only=True, rename="pascal"):
+    """A proxy of a mesh; empty claims do not restrict it."""
 
     mesh: str
     name: str = ""
@@ -38,63 +37,65 @@ class DataplaneClaims(Claims, frozen=True, kw_only=True, rename="pascal"):
     workload: str = ""
 
 
-class ZoneClaims(Claims, frozen=True, kw_only=True, rename="pascal"):
-    """What a zone runs; an empty zone stands for any."""
+class ZoneClaims(TokenClaims, frozen=True, kw_only=True, rename="pascal"):
+    """What a zone runs; an empty zone means any zone."""
 
     zone: str = ""
     scope: tuple[str, ...] = ()
 
 
-C = TypeVar("C", bound=Claims)
+C = TypeVar("C", bound=TokenClaims)
 
 
 class Purpose(msgspec.Struct, Generic[C], frozen=True):
-    """What a kind of token is for, and the names of the secrets behind it.
+    """The purpose of a token, and the names of the Secrets that hold its keys.
 
-    `needs` are the claims without which a token is not of this purpose.
+    A token without all `required_claims` is not of this purpose.
     """
 
-    word: str
+    name: str
     claims: type[C]
-    needs: frozenset[str]
-    is_meshed: bool = False
+    required_claims: frozenset[str]
+    is_per_mesh: bool = False
 
     @property
     def secret_kind(self) -> str:
-        """The kind of the secrets that hold keys and revocations."""
-        return "Secret" if self.is_meshed else "GlobalSecret"
+        """The kind of the Secrets with keys and revocations."""
+        return "Secret" if self.is_per_mesh else "GlobalSecret"
 
     @property
     def own_claims(self) -> frozenset[str]:
-        """The claims that this purpose has beside those of every token."""
-        return claim_names(self.claims) - claim_names(Claims)
+        """The claims of this purpose that other tokens do not have."""
+        return claim_names(self.claims) - claim_names(TokenClaims)
 
     def key_name(self, serial: int, mesh: str = "") -> str:
-        """The name of the secret that holds the signing key with this serial."""
+        """The name of the Secret with the signing key of this serial."""
         return f"{self.key_prefix(mesh)}{serial}"
 
     def key_prefix(self, mesh: str = "", *, public: bool = False) -> str:
-        """What names of signing keys begin with; a serial follows."""
-        return f"{self.word}-token-signing-{'public-' if public else ''}key-{self._of(mesh)}"
+        """The prefix of the names of signing keys; a serial follows."""
+        return f"{self.name}-token-signing-{'public-' if public else ''}key-{self._mesh_part(mesh)}"
 
     def revocations_name(self, mesh: str = "") -> str:
-        """The name of the secret that lists revoked tokens."""
-        return f"{self.word}-token-revocations-{self._of(mesh)}".removesuffix("-")
+        """The name of the Secret with the revoked tokens."""
+        return f"{self.name}-token-revocations-{self._mesh_part(mesh)}".removesuffix("-")
 
-    def _of(self, mesh: str) -> str:
-        assert bool(mesh) == self.is_meshed, f"a {self.word} token and mesh {mesh!r} do not go together"
+    def _mesh_part(self, mesh: str) -> str:
+        assert bool(mesh) == self.is_per_mesh, f"a {self.name} token and mesh {mesh!r} do not go together"
         return f"{mesh}-" if mesh else ""
 
 
 @cache
-def claim_names(claims: type[Claims]) -> frozenset[str]:
-    """The names of a type's claims as they stand in a token."""
+def claim_names(claims: type[TokenClaims]) -> frozenset[str]:
+    """The names of claims in a token."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(claims))
 
 
-USER: Final = Purpose("user", UserClaims, needs=frozenset({"Name", "Groups"}))
-DATAPLANE: Final = Purpose("dataplane", DataplaneClaims, needs=frozenset({"Mesh"}), is_meshed=True)
-ZONE: Final = Purpose("zone", ZoneClaims, needs=frozenset({"Zone", "Scope"}))
+USER: Final = Purpose("user", UserClaims, required_claims=frozenset({"Name", "Groups"}))
+DATAPLANE: Final = Purpose(
+    "dataplane", DataplaneClaims, required_claims=frozenset({"Mesh"}), is_per_mesh=True
+)
+ZONE: Final = Purpose("zone", ZoneClaims, required_claims=frozenset({"Zone", "Scope"}))
 
 PURPOSE_CLAIMS: Final = USER.own_claims | DATAPLANE.own_claims | ZONE.own_claims
 

@@ -1,7 +1,7 @@
-"""Dataplane authentication: whether a token lets a proxy be the Dataplane that it says it is.
+"""Dataplane authentication: whether a token authorizes a proxy for the Dataplane that it claims to be.
 
-A token binds as much as its issuer wanted: the mesh always, and a name, tags, a workload or a type where it
-says so. Whatever it says must be true of the proxy. What does not fit is said all at once, claim by claim.
+A token always binds a mesh, and optionally a name, tags, a workload or a type. All its claims must be true of
+the proxy. All mismatches are reported at once, claim by claim.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from typing import Final
 from koguma.identity import token_advice, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
 from koguma.identity.signing_keys import KeyRing
-from koguma.identity.tokens import ShownToken
+from koguma.identity.tokens import VerifiedToken
 from koguma.model import labels as well_known
 from koguma.model import tags
 from koguma.model.errors import Forbidden, Unauthenticated
@@ -27,29 +27,31 @@ _BEARER: Final = "bearer "
 
 def authenticate(ring: KeyRing[DataplaneClaims], token: str, now: datetime, proxy: Resource) -> None:
     """Raise Unauthenticated or Forbidden unless the token is valid and is for this Dataplane."""
-    check_resource(verified(ring, bare(token), now), proxy)
+    check_resource(verified_claims(ring, without_bearer(token), now), proxy)
 
 
 def check_resource(claims: DataplaneClaims, proxy: Resource) -> None:
-    """Raise Unauthenticated or Forbidden unless everything that the token says is true of a Dataplane."""
+    """Raise Unauthenticated or Forbidden unless all claims are true of a Dataplane."""
     check(claims, proxy.mesh, proxy.core_name, tag_sets(proxy.spec), proxy.labels)
 
 
-def verified(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> DataplaneClaims:
-    """The claims of a proxy's token that holds; Unauthenticated with the next step where it does not."""
-    return shown(ring, token, now).claims
+def verified_claims(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> DataplaneClaims:
+    """The claims of a valid token of a proxy; else Unauthenticated, with the next step."""
+    return verified_token(ring, token, now).claims
 
 
-def shown(ring: KeyRing[DataplaneClaims], token: str, now: datetime) -> ShownToken[DataplaneClaims]:
-    """A proxy's token that holds, to be asked again later; Unauthenticated where it does not hold."""
+def verified_token(
+    ring: KeyRing[DataplaneClaims], token: str, now: datetime
+) -> VerifiedToken[DataplaneClaims]:
+    """A valid token of a proxy that can be checked again later; else Unauthenticated."""
     try:
-        return tokens.shown(ring, token, now)
+        return tokens.verified_token(ring, token, now)
     except Unauthenticated as error:
         raise token_advice.advised(error, token, DATAPLANE, ring.mesh) from error
 
 
-def bare(text: str) -> str:
-    """The token in an `authorization` header or in a file: without `Bearer`, without space around it."""
+def without_bearer(text: str) -> str:
+    """The token in an `authorization` header or a file, without `Bearer` and surrounding space."""
     stripped = text.strip()
     if stripped[: len(_BEARER)].lower() == _BEARER:
         return stripped[len(_BEARER) :].strip()
@@ -60,13 +62,13 @@ def tag_sets(spec: Json) -> tuple[Mapping[str, str], ...]:
     """The tags of a Dataplane: a map for each inbound, and one for its gateway."""
     networking = spec.get("networking") or {}
     gateway = networking.get("gateway")
-    parts = [*(networking.get("inbound") or ()), *([gateway] if gateway else [])]
-    return tuple(part.get("tags") or {} for part in parts)
+    tagged = [*(networking.get("inbound") or ()), *([gateway] if gateway else [])]
+    return tuple(part.get("tags") or {} for part in tagged)
 
 
 def check_name(claims: DataplaneClaims, proxy_mesh: str, proxy_name: str) -> None:
-    """Raise unless the token is for a proxy of this name; all that can be said before the proxy is known."""
-    _refuse(_name_violations(claims, proxy_mesh, proxy_name))
+    """Raise unless the token is for a proxy of this name; the check before the Dataplane is known."""
+    _raise_if_any(_name_violations(claims, proxy_mesh, proxy_name))
 
 
 def check(
@@ -76,11 +78,11 @@ def check(
     tag_sets: Sequence[Mapping[str, str]],
     labels: Mapping[str, str],
 ) -> None:
-    """Raise unless everything that the token says is true of the proxy.
+    """Raise unless all claims are true of the proxy.
 
-    A label counts like a tag, since it stands for one where an inbound has none of that name.
+    A label counts as a tag, since it replaces one that an inbound does not have.
     """
-    _refuse(
+    _raise_if_any(
         [
             *_name_violations(claims, proxy_mesh, proxy_name),
             *_tag_violations(claims.tags, (*tag_sets, labels)),
@@ -89,35 +91,37 @@ def check(
     )
 
 
-class UnvouchedIdentity(Forbidden):
-    """A proxy brings a Dataplane whose certificate would say more than its token does."""
+class IdentityNotInToken(Forbidden):
+    """A proxy registers a Dataplane whose certificate would contain an identity that its token does not."""
 
     def __init__(self, detail: str, command: str) -> None:
-        """Take the command that issues a token which is good for it."""
+        """`command` issues a token that contains the identity."""
         super().__init__(f"{detail}; issue a token that does: {command}")
         self.command = command
 
 
 def check_identity(claims: DataplaneClaims, proxy: Resource) -> None:
-    """Raise unless what would become the identity of a proxy stands in its token.
+    """Raise unless the identity that a proxy would get is in its token.
 
-    That is `kuma.io/service`, as a tag or as a label, the label `kuma.io/workload`, and the name where it
-    has none of these. A token for a service or a workload is good for both words.
+    That is `kuma.io/service` as a tag or label, the label `kuma.io/workload`, and the name if it has none of
+    these. A token for a service is valid for a workload of the same name, and the other way round.
     """
-    vouched = {*claims.tags.get(tags.SERVICE, ()), claims.workload}
-    services = {each[tags.SERVICE] for each in (*tag_sets(proxy.spec), proxy.labels) if tags.SERVICE in each}
+    in_token = {*claims.tags.get(tags.SERVICE, ()), claims.workload}
+    services = {
+        tagged[tags.SERVICE] for tagged in (*tag_sets(proxy.spec), proxy.labels) if tags.SERVICE in tagged
+    }
     workload = proxy.labels.get(well_known.WORKLOAD, "")
-    missing = [f'service "{service}"' for service in sorted(services - vouched)]
-    if workload and workload != claims.workload and (claims.workload or workload not in vouched):
+    missing = [f'service "{service}"' for service in sorted(services - in_token)]
+    if workload and workload != claims.workload and (claims.workload or workload not in in_token):
         missing.append(f'workload "{workload}"')
     if not services and not workload and claims.name != proxy.name:
         missing.append(f'"{proxy.name}"')
-        if proxy.core_name != proxy.name:  # a token binds the whole name, with the namespace
+        if proxy.core_name != proxy.name:  # a token binds the core name, with the namespace
             services = {proxy.name}
             missing[-1] += f" (give its Dataplane the label {tags.SERVICE}: {proxy.name})"
     if missing:
         text = f"the token does not say that the proxy is {' and '.join(missing)}, as its certificate would"
-        raise UnvouchedIdentity(text, _command(proxy, services, workload))
+        raise IdentityNotInToken(text, _command(proxy, services, workload))
 
 
 def _command(proxy: Resource, services: Collection[str], workload: str) -> str:
@@ -129,16 +133,16 @@ def _command(proxy: Resource, services: Collection[str], workload: str) -> str:
     return f"koguma token dataplane {' '.join(flags)} --valid-for 720h"
 
 
-def _refuse(violations: Iterable[Violation]) -> None:
-    found = tuple(violations)
-    if any(violation.rule == "mesh" for violation in found):
-        # The keys are those of a mesh, so whoever has a token of another one is nobody here.
-        raise Unauthenticated(_told(found), violations=found)
-    if found:
-        raise Forbidden(_told(found), violations=found)
+def _raise_if_any(violations: Iterable[Violation]) -> None:
+    mismatches = tuple(violations)
+    if any(violation.rule == "mesh" for violation in mismatches):
+        # Signing keys belong to a mesh, so the bearer of a token of another mesh is not authenticated here.
+        raise Unauthenticated(_message(mismatches), violations=mismatches)
+    if mismatches:
+        raise Forbidden(_message(mismatches), violations=mismatches)
 
 
-def _told(violations: Sequence[Violation]) -> str:
+def _message(violations: Sequence[Violation]) -> str:
     return "; ".join(violation.message for violation in violations)
 
 

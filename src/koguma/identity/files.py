@@ -1,9 +1,8 @@
-"""Files: what a control plane keeps in its data directory: its CA, its certificate, its admin token.
+"""Private files of a control plane in its data directory: its CA, its certificate, its admin token.
 
-A file is written beside its place, with mode 0600 from its first byte on, and moved there when it is
-safely on disk: a reader sees the old content or the new, never half of one. What is missing is made,
-the server certificate is renewed when its time comes, and a CA is never overwritten, because clients
-trust it.
+A file is written under a temporary name, with mode 0600 from the beginning, and renamed when it is safely on
+disk: a reader sees the old content or the new, never a part. Missing files are created, the server
+certificate is renewed in time, and a CA is never overwritten, because clients trust it.
 """
 
 import os
@@ -36,15 +35,15 @@ _PRIVATE_MODE: Final = 0o600
 _FOREIGN_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-class PrivateText(msgspec.Struct, frozen=True):
-    """The content of a private file; `warning` is empty unless others can get at it."""
+class PrivateFile(msgspec.Struct, frozen=True):
+    """The content of a private file; `warning` is empty unless others can read it."""
 
     text: Redacted
     warning: str = ""
 
 
 class ServerCredentials(msgspec.Struct, frozen=True):
-    """What the servers of a control plane show to their clients, and where it lies."""
+    """The certificate of the servers of a control plane, its CA, and their files."""
 
     ca_path: Path
     certificate_path: Path
@@ -56,20 +55,20 @@ class ServerCredentials(msgspec.Struct, frozen=True):
 
 
 def write_private(path: Path, text: Redacted | str, *, replace: bool = True) -> bool:
-    """Write a file that only its owner can read; says whether it did, which it always does with `replace`."""
+    """Write a file that only its owner can read; False if it exists and `replace` is False."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     content = text.reveal() if isinstance(text, Redacted) else text
     try:
-        _write_new(beside, content.encode())
+        _write_new(temporary, content.encode())
         if replace:
-            beside.replace(path)
+            temporary.replace(path)
         else:
-            os.link(beside, path)  # unlike a move, fails where somebody was faster
+            os.link(temporary, path)  # unlike a rename, fails if the file exists
     except FileExistsError:
         return False
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     _sync_directory(path.parent)
     return True
 
@@ -77,7 +76,7 @@ def write_private(path: Path, text: Redacted | str, *, replace: bool = True) -> 
 def _write_new(path: Path, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, _PRIVATE_MODE), "wb") as file:
-        os.fchmod(file.fileno(), _PRIVATE_MODE)  # a strict umask may have taken the owner's bits as well
+        os.fchmod(file.fileno(), _PRIVATE_MODE)  # a strict umask may have removed even the owner's bits
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -91,30 +90,30 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def read_private(path: Path) -> PrivateText:
+def read_private(path: Path) -> PrivateFile:
     """Read a private file; FileNotFoundError where there is none."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         text = Redacted(file.read().decode("utf-8", "replace"))
     if mode & _FOREIGN_BITS:
-        return PrivateText(text, f'"{path}" is open to others (mode {mode:04o}); run: chmod 600 "{path}"')
-    return PrivateText(text)
+        return PrivateFile(text, f'"{path}" is open to others (mode {mode:04o}); run: chmod 600 "{path}"')
+    return PrivateFile(text)
 
 
-def admin_token(data_dir: Path, ring: KeyRing[UserClaims], now: datetime) -> PrivateText:
-    """The token of the local admin; a new one where there is none or where it is no admin's any more."""
+def admin_token(data_dir: Path, ring: KeyRing[UserClaims], now: datetime) -> PrivateFile:
+    """The token of the local admin; a new one if there is none or it is no longer a valid admin token."""
     path = data_dir / ADMIN_TOKEN
-    found = _read_if_there(path)
-    if found is not None:
-        text = found.text.reveal().strip()
-        if _is_admins(text, ring, now):
-            return PrivateText(Redacted(text), found.warning)
+    stored = _read_if_exists(path)
+    if stored is not None:
+        text = stored.text.reveal().strip()
+        if _is_admin_token(text, ring, now):
+            return PrivateFile(Redacted(text), stored.warning)
     token = tokens.issue(ring, ADMIN, TEN_YEARS, now)
     write_private(path, token)
-    return PrivateText(token)
+    return PrivateFile(token)
 
 
-def _is_admins(token: str, ring: KeyRing[UserClaims], now: datetime) -> bool:
+def _is_admin_token(token: str, ring: KeyRing[UserClaims], now: datetime) -> bool:
     try:
         claims = tokens.verify(ring, token, now)
     except Unauthenticated:
@@ -123,9 +122,9 @@ def _is_admins(token: str, ring: KeyRing[UserClaims], now: datetime) -> bool:
 
 
 def server_credentials(data_dir: Path, hostnames: Sequence[str], now: datetime) -> ServerCredentials:
-    """The CA and the server certificate in `data_dir`, made or renewed where needed.
+    """The CA and the server certificate in `data_dir`, created or renewed if needed.
 
-    The certificate is for this machine's local names and for `hostnames`.
+    The certificate is valid for this machine's local names and for `hostnames`.
     """
     names = tuple(dict.fromkeys((*LOCAL_NAMES, *hostnames)))
     warnings: list[str] = []
@@ -145,12 +144,12 @@ def server_credentials(data_dir: Path, hostnames: Sequence[str], now: datetime) 
 
 
 def _authority(data_dir: Path, now: datetime, warnings: list[str]) -> tuple[str, Redacted | None]:
-    """The CA, whose key may be kept elsewhere as long as nothing is to be signed."""
+    """The CA. Its key may be absent as long as nothing has to be signed."""
     path, key_path = data_dir / CA, data_dir / CA_KEY
     if not path.exists():
         _make_authority(path, key_path, now)
-    ca, key = read_private(path).text.reveal(), _read_if_there(key_path)
-    _refuse(certificates.problems(ca, None if key is None else key.text, now), path, key_path)
+    ca, key = read_private(path).text.reveal(), _read_if_exists(key_path)
+    _raise_if_any(certificates.problems(ca, None if key is None else key.text, now), path, key_path)
     warnings.extend([key.warning] if key is not None and key.warning else [])
     if certificates.needs_renewal(ca, now):
         ends = certificates.expires_at(ca)
@@ -159,32 +158,32 @@ def _authority(data_dir: Path, now: datetime, warnings: list[str]) -> tuple[str,
 
 
 def _make_authority(path: Path, key_path: Path, now: datetime) -> None:
-    # The key first: whoever finds a key without a certificate, after a crash or because two start at
-    # once, makes the certificate from that key.
+    # The key first: a process that finds a key without a certificate, after a crash or because two start at
+    # once, creates the certificate from that key.
     write_private(key_path, certificates.make_key(), replace=False)
     try:
-        made = certificates.make_authority(read_private(key_path).text, now)
+        created = certificates.make_authority(read_private(key_path).text, now)
     except UnusableCertificate as error:
-        _refuse([error.detail], path, key_path)
+        _raise_if_any([error.detail], path, key_path)
     else:
-        write_private(path, made.certificate, replace=False)
+        write_private(path, created.certificate, replace=False)
 
 
-def _refuse(problems: Iterable[str], path: Path, key_path: Path) -> None:
-    found = "; ".join(problems)
-    if found:
+def _raise_if_any(problems: Iterable[str], path: Path, key_path: Path) -> None:
+    reason = "; ".join(problems)
+    if reason:
         raise UnusableCertificate(
-            f'the CA in "{path}" and "{key_path}" cannot be used: {found}. Repair the two files, or move them'
-            " away to get a new CA, which clients must then be given"
+            f'the CA in "{path}" and "{key_path}" cannot be used: {reason}. Repair the two files, or move'
+            " them away to get a new CA, which clients must then be given"
         )
 
 
 def _stored_server(
     data_dir: Path, ca: str, names: Sequence[str], now: datetime, warnings: list[str]
 ) -> KeyPair | None:
-    """The stored server certificate, unless it must be made anew."""
-    certificate = _read_if_there(data_dir / CERTIFICATE)
-    key = _read_if_there(data_dir / CERTIFICATE_KEY)
+    """The stored server certificate; None if a new one is needed."""
+    certificate = _read_if_exists(data_dir / CERTIFICATE)
+    key = _read_if_exists(data_dir / CERTIFICATE_KEY)
     if certificate is None or key is None:
         return None
     pem = certificate.text.reveal()
@@ -204,13 +203,13 @@ def _new_server(
             f'the server certificate in "{data_dir / CERTIFICATE}" must be renewed and "{data_dir / CA_KEY}"'
             " is not there; put the CA's key back, or give a certificate of your own"
         )
-    made = certificates.make_server(KeyPair(ca, ca_key), names, now)
-    write_private(data_dir / CERTIFICATE_KEY, made.key)
-    write_private(data_dir / CERTIFICATE, made.certificate)
-    return made
+    server = certificates.make_server(KeyPair(ca, ca_key), names, now)
+    write_private(data_dir / CERTIFICATE_KEY, server.key)
+    write_private(data_dir / CERTIFICATE, server.certificate)
+    return server
 
 
-def _read_if_there(path: Path) -> PrivateText | None:
+def _read_if_exists(path: Path) -> PrivateFile | None:
     try:
         return read_private(path)
     except FileNotFoundError:

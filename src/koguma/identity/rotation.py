@@ -1,13 +1,13 @@
 """Rotation: how the CA of a mesh changes without a failed call.
 
-Trust comes first and leaves last. A new CA goes into the bundle of all proxies at once, beside the old one;
-it issues only when every proxy has said that it trusts it; and the old one is trusted until nobody shows a
-certificate of it any more. So it does not matter whether somebody adds, enables and removes backends one by
-one or in a single write.
+A new CA is added to the bundle of all proxies at once, beside the old one. It issues certificates only when
+every proxy has acknowledged that it trusts it. The old CA is trusted until no proxy presents a certificate of
+it any more. So it does not matter whether backends are added, enabled and removed one by one or in a single
+write.
 
-This is a latch: a pure step from what was decided to what is decided next, given what is seen. The proxies
-that are seen are those of one control plane. Those of others are given time: a moment after all of ours have
-answered, and as long as ours may take where one does not answer.
+The rotation is a pure function from its last state and its inputs to the next state. It only knows the
+proxies of this control plane. Those of others are given time: a moment after all of ours have acknowledged,
+or the timeout of ours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,68 +16,74 @@ from typing import Final
 
 import msgspec
 
-PATIENCE: Final = timedelta(seconds=10)  # with a proxy that does not say that it trusts a new CA
-SETTLE: Final = timedelta(seconds=2)  # until proxies of other control planes trust it too
-LINGER: Final = timedelta(seconds=20)  # until proxies of other control planes have dropped the old one
+TRUST_TIMEOUT: Final = timedelta(seconds=10)  # for a proxy that does not acknowledge a new CA
+SETTLE_TIME: Final = timedelta(seconds=2)  # until proxies of other control planes trust it, too
+DISTRUST_DELAY: Final = timedelta(
+    seconds=20
+)  # until proxies of other control planes have dropped the old one
 
 
-class Observed(msgspec.Struct, frozen=True):
-    """What is seen. CAs are named by id; `wanted` is empty where the one that is to issue cannot."""
+class RotationInputs(msgspec.Struct, frozen=True):
+    """What the rotation depends on. CAs are named by id."""
 
     now: datetime
-    listed: frozenset[str]  # the CAs of all backends
-    wanted: str
-    written: datetime  # when somebody last changed the backends
+    configured: frozenset[str]  # the CAs of all backends
+    next_issuer: str  # the CA of the enabled backend; empty if it cannot issue
+    changed_at: datetime  # when the backends were last changed
     n_proxies: int = 0
-    n_trusting: Mapping[str, int] = {}  # by CA: the proxies that said that they trust it
-    n_showing: Mapping[str, int] = {}  # by CA: the proxies that may show a certificate of it
+    n_trusting: Mapping[str, int] = {}  # by CA: proxies that have acknowledged it
+    n_presenting: Mapping[str, int] = {}  # by CA: proxies that may present a certificate of it
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """What is decided: who issues, and who is trusted since when."""
+    """Which CA issues, and which are trusted since when."""
 
     issuer: str = ""
     trusted: Mapping[str, datetime] = {}
-    leaving: Mapping[str, datetime] = {}  # of the trusted: since when they neither issue nor are listed
+    retiring: Mapping[str, datetime] = {}  # trusted CAs that are no longer configured, and since when
 
 
-def step(before: Rotation, seen: Observed) -> Rotation:
-    """What is decided next."""
-    # A control plane that has just started goes by what was decided before it, when the backends changed.
-    since = seen.now if before.trusted else min(seen.written, seen.now)
-    listed = {ca: before.trusted.get(ca, since) for ca in sorted(seen.listed)}
-    issuer = seen.wanted if _may_issue(before, seen, listed) else before.issuer
-    gone = before.trusted.keys() - seen.listed - {issuer}
-    leaving = {ca: before.leaving.get(ca, seen.now) for ca in sorted(gone)}
-    leaving = {ca: at for ca, at in leaving.items() if seen.n_showing.get(ca) or seen.now < at + LINGER}
-    kept = {ca: before.trusted[ca] for ca in sorted(before.trusted.keys() & {*leaving, issuer})}
-    return Rotation(issuer, listed | kept, leaving)
+def next_rotation(before: Rotation, inputs: RotationInputs) -> Rotation:
+    """The next state."""
+    # After a start, the last change of the backends counts: other control planes rotate since then.
+    since = inputs.now if before.trusted else min(inputs.changed_at, inputs.now)
+    configured = {ca: before.trusted.get(ca, since) for ca in sorted(inputs.configured)}
+    issuer = inputs.next_issuer if _may_issue(before, inputs, configured) else before.issuer
+    removed = before.trusted.keys() - inputs.configured - {issuer}
+    retiring = {ca: before.retiring.get(ca, inputs.now) for ca in sorted(removed)}
+    retiring = {
+        ca: at
+        for ca, at in retiring.items()
+        if inputs.n_presenting.get(ca) or inputs.now < at + DISTRUST_DELAY
+    }
+    kept = {ca: before.trusted[ca] for ca in sorted(before.trusted.keys() & {*retiring, issuer})}
+    return Rotation(issuer, configured | kept, retiring)
 
 
-def _may_issue(before: Rotation, seen: Observed, listed: Mapping[str, datetime]) -> bool:
-    """Whether everybody trusts the CA that is wanted, as far as can be known."""
-    if not seen.wanted:
+def _may_issue(before: Rotation, inputs: RotationInputs, configured: Mapping[str, datetime]) -> bool:
+    """Whether all proxies trust the next issuer, as far as can be known."""
+    if not inputs.next_issuer:
         return False
-    if not before.issuer and len(listed) == 1:
-        return True  # nobody can be trusting another one
-    waited = seen.now - listed[seen.wanted]
-    do_all_trust = seen.n_trusting.get(seen.wanted, 0) >= seen.n_proxies
-    return waited >= PATIENCE or (do_all_trust and waited >= SETTLE)
+    if not before.issuer and len(configured) == 1:
+        return True  # no proxy can trust another CA
+    waited = inputs.now - configured[inputs.next_issuer]
+    do_all_trust = inputs.n_trusting.get(inputs.next_issuer, 0) >= inputs.n_proxies
+    return waited >= TRUST_TIMEOUT or (do_all_trust and waited >= SETTLE_TIME)
 
 
-def is_settled(decided: Rotation, wanted: str) -> bool:
-    """Whether what proxies answer no longer matters."""
-    return decided.issuer == wanted and not decided.leaving
+def is_settled(rotation: Rotation, next_issuer: str) -> bool:
+    """Whether no rotation is in progress, so that acknowledgements do not matter."""
+    return rotation.issuer == next_issuer and not rotation.retiring
 
 
-def due(decided: Rotation, seen: Observed) -> datetime | None:
-    """When to look again although nothing happens."""
-    return min((at for at in _moments(decided, seen.wanted) if at > seen.now), default=None)
+def due(rotation: Rotation, inputs: RotationInputs) -> datetime | None:
+    """When the state may change even if no input does."""
+    return min((at for at in _deadlines(rotation, inputs.next_issuer) if at > inputs.now), default=None)
 
 
-def _moments(decided: Rotation, wanted: str) -> Iterator[datetime]:
-    if wanted and wanted != decided.issuer:
-        yield decided.trusted[wanted] + SETTLE
-        yield decided.trusted[wanted] + PATIENCE
-    for since in decided.leaving.values():
-        yield since + LINGER
+def _deadlines(rotation: Rotation, next_issuer: str) -> Iterator[datetime]:
+    if next_issuer and next_issuer != rotation.issuer:
+        yield rotation.trusted[next_issuer] + SETTLE_TIME
+        yield rotation.trusted[next_issuer] + TRUST_TIMEOUT
+    for since in rotation.retiring.values():
+        yield since + DISTRUST_DELAY

@@ -1,6 +1,6 @@
-"""SDS: what a proxy with mTLS gets as secrets, its own certificate and the CAs of its mesh.
+"""Secret discovery (SDS): the certificate of a proxy with mTLS, and the CAs of its mesh.
 
-They never come inside a listener or cluster, so that they change without touching a connection.
+They are never inside a listener or cluster, so that they can change without draining connections.
 """
 
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import msgspec
 
 from koguma.envoy.proto_json import Data
-from koguma.identity.leaves import Leaf
+from koguma.identity.proxy_certificates import ProxyCertificate
 from koguma.model.kri import SecretName
 from koguma.model.redacted import Redacted
 
 
-class Secret(msgspec.Struct, frozen=True):
-    """What a proxy gets under one name: with a key it is a certificate, without one it is CAs."""
+class SdsSecret(msgspec.Struct, frozen=True):
+    """An Envoy Secret: with a key a TLS certificate, without one a validation context (CAs)."""
 
     name: str
     version: str
@@ -22,7 +22,7 @@ class Secret(msgspec.Struct, frozen=True):
     key: Redacted | None = None
 
     def data(self) -> Data:
-        """The secret as plain Envoy data; it shows the key, so it is for the encoder alone."""
+        """The Secret as plain Envoy data. It contains the key, so it is for the encoder only."""
         pem = {"inline_string": self.pem}
         if self.key is None:
             return {"name": self.name, "validation_context": {"trusted_ca": pem}}
@@ -30,22 +30,22 @@ class Secret(msgspec.Struct, frozen=True):
         return {"name": self.name, "tls_certificate": pair}
 
 
-class Secrets(msgspec.Struct, frozen=True):
-    """What a proxy of a mesh with mTLS gets; a part is None as long as no CA can give it."""
+class SdsSecrets(msgspec.Struct, frozen=True):
+    """The Secrets of a proxy with mTLS; one is None as long as no CA can provide it."""
 
-    trust: Secret | None
-    identity: Secret | None = None
-    leaf: Leaf | None = None
+    trust: SdsSecret | None
+    identity: SdsSecret | None = None
+    leaf: ProxyCertificate | None = None
 
-    def __iter__(self) -> Iterator[Secret]:
-        return iter([each for each in (self.trust, self.identity) if each is not None])
+    def __iter__(self) -> Iterator[SdsSecret]:
+        return iter([secret for secret in (self.trust, self.identity) if secret is not None])
 
 
 def identity_name(mesh: str) -> str:
-    """The name under which a proxy gets its certificate."""
+    """The name of the Secret with a proxy's certificate."""
     return str(SecretName("identity_cert", "secret", mesh))
 
 
 def trust_name(mesh: str) -> str:
-    """The name under which a proxy gets the CAs of its mesh."""
+    """The name of the Secret with the CAs of a mesh."""
     return str(SecretName("mesh_ca", "secret", mesh))

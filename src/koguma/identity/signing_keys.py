@@ -1,9 +1,9 @@
 """Signing keys: RSA keys that sign and verify tokens, kept in Secrets.
 
-A key is the `data` of a secret, base64 of a PEM, and the number at the end of the secret's name is its
-serial. The newest signs, all verify: so a rotation is a new secret, and the old one goes when its
-tokens are gone. A secret that cannot be read is a problem with its name on it and blocks nothing else;
-its content is told to nobody.
+A key is the `data` of a Secret, base64 of a PEM, and the number at the end of the Secret's name is its
+serial. The newest key signs, all keys verify: a rotation adds a Secret, and removes the old one when its
+tokens have expired. A Secret that cannot be read is a problem that names it and affects nothing else; its
+content is never shown.
 """
 
 import base64
@@ -32,21 +32,21 @@ _SERIAL = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class KeyRing(msgspec.Struct, Generic[C], frozen=True):
-    """All that is needed to issue and verify the tokens of one purpose, read from its secrets.
+    """The keys and revocations to issue and verify tokens of one purpose, read from its Secrets.
 
-    `revoked` is None where the list cannot be read: then no token holds, because any could be on it.
+    `revoked` is None if the list cannot be read: then no token is valid, because any could be on it.
     """
 
     purpose: Purpose[C]
     mesh: str
-    verifiers: Mapping[str, RSAPublicKey]  # by serial, as text
+    verifiers: Mapping[str, RSAPublicKey]  # by serial
     signer: tuple[str, RSAPrivateKey] | None
     revoked: frozenset[str] | None
     problems: tuple[str, ...]
-    generation: bytes  # equal exactly where the same tokens hold
+    generation: bytes  # equal if and only if the same tokens are valid
 
-    def missing(self, serial: str) -> str:
-        """What to say where a key is not there, in Kuma's words."""
+    def missing_key(self, serial: str) -> str:
+        """The message for a missing key, as in Kuma."""
         name, kind = self.purpose.key_name(int(serial), self.mesh), self.purpose.secret_kind
         where = f' in mesh "{self.mesh}"' if self.mesh else ""
         return (
@@ -56,23 +56,23 @@ class KeyRing(msgspec.Struct, Generic[C], frozen=True):
 
 
 def generate() -> Redacted:
-    """A new signing key, as the `data` of a secret."""
+    """A new signing key, as the `data` of a Secret."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     pem = key.private_bytes(
         serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,  # "RSA PRIVATE KEY", the form that Kuma reads
+        serialization.PrivateFormat.TraditionalOpenSSL,  # "RSA PRIVATE KEY", the format that Kuma reads
         serialization.NoEncryption(),
     )
     return Redacted(base64.b64encode(pem).decode())
 
 
 def is_serial(text: str) -> bool:
-    """Whether `text` is the serial of a key, as it stands in names and in tokens."""
+    """Whether `text` is the serial of a key, as in names and in tokens."""
     return _SERIAL.fullmatch(text) is not None
 
 
 def key_ring(purpose: Purpose[C], secrets: Mapping[str, str], mesh: str = "") -> KeyRing[C]:
-    """The key ring in `secrets` (data by name); those of other purposes are passed over."""
+    """The key ring in `secrets` (data by name); Secrets of other purposes are ignored."""
     problems: list[str] = []
     signers = dict(_signers(purpose, secrets, mesh, problems))
     verifiers = dict(_verifiers(purpose, secrets, mesh, problems))
@@ -86,7 +86,7 @@ def key_ring(purpose: Purpose[C], secrets: Mapping[str, str], mesh: str = "") ->
         signer=None if newest is None else (newest, signers[newest]),
         revoked=revoked,
         problems=tuple(problems),
-        generation=_generation(purpose.word, mesh, verifiers, revoked),
+        generation=_generation(purpose.name, mesh, verifiers, revoked),
     )
 
 
@@ -118,8 +118,8 @@ def _names(secrets: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]
             yield name[len(prefix) :], name
 
 
-def _problem(purpose: Purpose[C], name: str, wanted: str) -> str:
-    return f'{purpose.secret_kind} "{name}" does not hold an {wanted}; replace it or delete it'
+def _problem(purpose: Purpose[C], name: str, expected: str) -> str:
+    return f'{purpose.secret_kind} "{name}" does not hold an {expected}; replace it or delete it'
 
 
 def _decoded(data: str) -> bytes | None:
@@ -129,13 +129,13 @@ def _decoded(data: str) -> bytes | None:
         return None
 
 
-# Rings are made anew with every change of a revocation list, and the first proxy after a start waits for one.
+# Cached: key rings are built again with every change of revocations, and proxies wait for that after a start.
 @functools.lru_cache(maxsize=1024)
 def _private(data: bytes | None) -> RSAPrivateKey | None:
-    """A private key from PEM, or from bare DER as early Kumas stored it; only one that can sign.
+    """A private key from PEM, or from DER as early versions of Kuma stored it; only one that can sign.
 
-    Whether its primes are primes is not looked at: that would take 40 ms and protect nobody, since whoever
-    can write this secret can sign what he likes. A key whose parts do not fit together shows when it signs.
+    Its primes are not checked: that would take 40 ms and protect nobody, since whoever can write this Secret
+    can sign any token. An inconsistent key fails when it signs.
     """
     try:
         if data is None:
@@ -168,20 +168,20 @@ def _revoked(
     data = _decoded(secrets[name])
     if data is None:
         problems.append(
-            f'{purpose.secret_kind} "{name}" is not base64, so every {purpose.word} token is refused;'
+            f'{purpose.secret_kind} "{name}" is not base64, so every {purpose.name} token is refused;'
             " write the ids of revoked tokens into it, with commas between, or delete it"
         )
         return None
     ids = data.decode("utf-8", "replace").replace("\n", ",").split(",")
-    return frozenset(stripped for each in ids if (stripped := each.strip()))
+    return frozenset(stripped for id_ in ids if (stripped := id_.strip()))
 
 
 def _generation(
-    word: str, mesh: str, verifiers: Mapping[str, RSAPublicKey], revoked: frozenset[str] | None
+    purpose: str, mesh: str, verifiers: Mapping[str, RSAPublicKey], revoked: frozenset[str] | None
 ) -> bytes:
     keys = {serial: _der(key).hex() for serial, key in sorted(verifiers.items())}
     listed = None if revoked is None else sorted(revoked)
-    return hashlib.sha256(msgspec.json.encode([word, mesh, keys, listed])).digest()
+    return hashlib.sha256(msgspec.json.encode([purpose, mesh, keys, listed])).digest()
 
 
 def _der(key: RSAPublicKey) -> bytes:

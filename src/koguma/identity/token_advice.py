@@ -1,7 +1,7 @@
-"""Token advice: what a token that was refused says it is, and which command issues one that fits.
+"""Token advice: what kind of token was rejected, and which command issues the right one.
 
-The signature does not hold, so nothing of this is true for certain: it goes into words for the bearer and
-decides nothing. It says only what the bearer could read in the token, never which keys or meshes there are.
+The token is not verified, so nothing of this is trustworthy: it is used in messages and in no decision. A
+message says only what its bearer could read in the token, never which keys or meshes exist.
 """
 
 import base64
@@ -13,19 +13,19 @@ import msgspec
 from koguma.identity.claims import DATAPLANE, USER, ZONE, Purpose
 from koguma.model.errors import Unauthenticated
 
-_PURPOSES: Final = (DATAPLANE, ZONE, USER)  # a user's claims are the weakest mark
+_PURPOSES: Final = (DATAPLANE, ZONE, USER)  # the claims of a user token are the least specific
 _MESH = re.compile(r"[0-9a-z][0-9a-z.-]{0,62}")
 _PARTS: Final = 3
 _LENGTH_MAX: Final = 8 * 1024
 _COMMANDS: Final = {
-    USER.word: "koguma token user --name NAME --valid-for 24h",
-    DATAPLANE.word: "koguma token dataplane --mesh {mesh} --name NAME --service SERVICE",
-    ZONE.word: "koguma token zone --zone ZONE",
+    USER.name: "koguma token user --name NAME --valid-for 24h",
+    DATAPLANE.name: "koguma token dataplane --mesh {mesh} --name NAME --service SERVICE",
+    ZONE.name: "koguma token zone --zone ZONE",
 }
 
 
-class Claimed(NamedTuple):
-    """What a token says that it is; no purpose where it is none of ours."""
+class UnverifiedToken(NamedTuple):
+    """The kind of a token according to its unverified claims; no purpose if it is none of ours."""
 
     purpose: Purpose[Any] | None = None
     mesh: str = ""
@@ -33,37 +33,37 @@ class Claimed(NamedTuple):
     def __str__(self) -> str:
         if self.purpose is None:
             return "a token of another system"
-        return f"a {self.purpose.word} token" + (f' for mesh "{self.mesh}"' if self.mesh else "")
+        return f"a {self.purpose.name} token" + (f' for mesh "{self.mesh}"' if self.mesh else "")
 
 
-def claimed(token: str) -> Claimed | None:
-    """What a token says that it is, without asking whether that is true; None where it cannot be read."""
+def unverified(token: str) -> UnverifiedToken | None:
+    """The kind of a token, without verifying it; None if it cannot be read."""
     parts = token.split(".")
     if len(parts) != _PARTS or len(token) > _LENGTH_MAX:
         return None
     try:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        said = msgspec.json.decode(body, type=dict[str, Any])
+        claims = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    purpose = next((one for one in _PURPOSES if one.needs <= said.keys()), None)
-    mesh = said.get("Mesh")
+    purpose = next((each for each in _PURPOSES if each.required_claims <= claims.keys()), None)
+    mesh = claims.get("Mesh")
     is_name = purpose is DATAPLANE and isinstance(mesh, str) and _MESH.fullmatch(mesh)
-    return Claimed(purpose, str(mesh) if is_name else "")
+    return UnverifiedToken(purpose, str(mesh) if is_name else "")
 
 
 def advised(error: Unauthenticated, token: str, purpose: Purpose[Any], mesh: str = "") -> Unauthenticated:
-    """The refusal of a token where one of this purpose is needed, with the next step after its words."""
-    command = f"`{_COMMANDS[purpose.word].format(mesh=mesh)}`"
-    found = claimed(token)
-    if found is None:
-        hint = f"{command} issues a {purpose.word} token"
-    elif found.purpose is not purpose:
-        said = f"the token says that it is {found}"
-        hint = f"{said}, and a {purpose.word} token is needed here: {command} issues one"
-    elif found.mesh != mesh:
-        said = f"the token says that it is {found}"
-        hint = f'{said}, and one for mesh "{mesh}" is needed here: {command} issues one'
+    """The error of a rejected token where one of this purpose is needed, with the next step."""
+    command = f"`{_COMMANDS[purpose.name].format(mesh=mesh)}`"
+    actual = unverified(token)
+    if actual is None:
+        hint = f"{command} issues a {purpose.name} token"
+    elif actual.purpose is not purpose:
+        claim = f"the token says that it is {actual}"
+        hint = f"{claim}, and a {purpose.name} token is needed here: {command} issues one"
+    elif actual.mesh != mesh:
+        claim = f"the token says that it is {actual}"
+        hint = f'{claim}, and one for mesh "{mesh}" is needed here: {command} issues one'
     else:
         hint = f"{command} issues a new one"
     return Unauthenticated(f"{error.detail}; {hint}", violations=error.violations)

@@ -1,7 +1,7 @@
-"""Token requests: what a caller writes to get a token, and what is wrong with it.
+"""Token requests: the bodies of requests for tokens, and their validation.
 
-The bodies of `POST /tokens/user`, `/tokens/dataplane` and `/tokens/zone`, with Kuma's fields and
-messages. Unknown fields are refused, because a mistyped `validFor` would give a token of ten years.
+The bodies of `POST /tokens/user`, `/tokens/dataplane` and `/tokens/zone`, with Kuma's fields and messages.
+Unknown fields are rejected, because a mistyped `validFor` would give a token of ten years.
 """
 
 import re
@@ -34,12 +34,12 @@ class UserTokenRequest(Spec):
 
     @property
     def lifetime(self) -> timedelta:
-        """How long the token shall hold."""
+        """The lifetime of the token."""
         return _lifetime(self.valid_for)
 
     @property
     def claims(self) -> UserClaims:
-        """What the token shall say."""
+        """The claims of the token."""
         return UserClaims(name=self.name, groups=self.groups or ())
 
 
@@ -57,12 +57,12 @@ class DataplaneTokenRequest(Spec):
 
     @property
     def lifetime(self) -> timedelta:
-        """How long the token shall hold; ten years where the request does not say."""
+        """The lifetime of the token; ten years by default."""
         return _lifetime(self.valid_for)
 
     @property
     def claims(self) -> DataplaneClaims:
-        """What the token shall say."""
+        """The claims of the token."""
         return DataplaneClaims(
             name=self.name, mesh=self.mesh, tags=self.tags or {}, type=self.type, workload=self.workload
         )
@@ -77,32 +77,32 @@ class ZoneTokenRequest(Spec):
 
     @property
     def lifetime(self) -> timedelta:
-        """How long the token shall hold; ten years where the request does not say."""
+        """The lifetime of the token; ten years by default."""
         return _lifetime(self.valid_for)
 
     @property
     def claims(self) -> ZoneClaims:
-        """What the token shall say."""
+        """The claims of the token."""
         return ZoneClaims(zone=self.zone, scope=SCOPES if self.scope is None else self.scope)
 
 
 def user_request(body: Json) -> UserTokenRequest:
-    """The body of a request for a user token; Invalid where something is wrong with it."""
+    """The body of a request for a user token; Invalid if it has violations."""
     return _checked(UserTokenRequest, _CHECK_USER, user_violations, body)
 
 
 def dataplane_request(body: Json) -> DataplaneTokenRequest:
-    """The body of a request for a dataplane token; Invalid where something is wrong with it."""
+    """The body of a request for a dataplane token; Invalid if it has violations."""
     return _checked(DataplaneTokenRequest, _CHECK_DATAPLANE, dataplane_violations, body)
 
 
 def zone_request(body: Json) -> ZoneTokenRequest:
-    """The body of a request for a zone token; Invalid where something is wrong with it."""
+    """The body of a request for a zone token; Invalid if it has violations."""
     return _checked(ZoneTokenRequest, _CHECK_ZONE, zone_violations, body)
 
 
 def user_violations(request: UserTokenRequest) -> Iterator[Violation]:
-    """What is wrong with a request that fits the schema."""
+    """The violations of a request that fits the schema."""
     if not request.name:
         yield Violation("name", "cannot be empty", "required")
     if not request.valid_for:
@@ -111,7 +111,7 @@ def user_violations(request: UserTokenRequest) -> Iterator[Violation]:
 
 
 def dataplane_violations(request: DataplaneTokenRequest) -> Iterator[Violation]:
-    """What is wrong with a request that fits the schema."""
+    """The violations of a request that fits the schema."""
     if not request.mesh:
         yield Violation("mesh", "cannot be empty", "required")
     yield from _valid_for(request.valid_for)
@@ -120,7 +120,7 @@ def dataplane_violations(request: DataplaneTokenRequest) -> Iterator[Violation]:
 
 
 def zone_violations(request: ZoneTokenRequest) -> Iterator[Violation]:
-    """What is wrong with a request that fits the schema."""
+    """The violations of a request that fits the schema."""
     if request.scope is not None and not request.scope:
         yield Violation("scope", "cannot be empty", "required")
     yield from _valid_for(request.valid_for)
@@ -134,13 +134,13 @@ R = TypeVar("R", bound=Spec)
 
 
 def _checked(type_: type[R], check: Checker, rules: Callable[[R], Iterator[Violation]], body: Json) -> R:
-    found = list(check(body))
-    if not found:
+    violations = list(check(body))
+    if not violations:
         request: R = read(type_, body)
-        found = list(rules(request))
-        if not found:
+        violations = list(rules(request))
+        if not violations:
             return request
-    raise Invalid(found, title="Invalid request")
+    raise Invalid(violations, title="Invalid request")
 
 
 def _lifetime(valid_for: str) -> timedelta:
@@ -158,7 +158,7 @@ _TERM = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)([^0-9.]*)")
 
 
 def _go_error(text: str) -> str:
-    """What Go's parser, whose words Kuma repeats, says of a text that is no duration."""
+    """The error of Go's parser for an invalid duration, which Kuma repeats."""
     quoted, at = _go_quoted(text), 1 if text[0] in "+-" else 0
     while term := _TERM.match(text, at):
         if not term[1]:

@@ -1,12 +1,11 @@
 """Tokens: issue and verify the JWTs of users, proxies and zones.
 
-RS256 and nothing else, whatever a token's header asks for; the header's `kid` is the serial of the key.
-A token of one purpose never passes for another's, even where keys were mixed up, because the shape of
-its claims is checked too. Whatever is wrong with a token is `Unauthenticated` with a reason that
-repeats nothing of the token.
+RS256 is the only algorithm, whatever the header of a token says; the header's `kid` is the serial of the key.
+A token of one purpose never passes for another, even with mixed-up keys, because the set of its claims is
+checked, too. Every problem with a token is `Unauthenticated`, with a reason that quotes nothing of the token.
 
-Tokens are read here, in three steps, since every proxy shows one when it comes: a library that knows all
-of JWS takes several times as long as the signature itself.
+Tokens are parsed here and not with a JWT library, since every connecting proxy presents one: such a library
+takes several times as long as verifying the signature.
 """
 
 import base64
@@ -26,7 +25,7 @@ from koguma.model.errors import NotFound, Unauthenticated
 from koguma.model.redacted import Redacted
 
 TOKEN_BYTES_MAX: Final = 8 * 1024
-LEEWAY_SECONDS: Final = 5  # clocks of control planes differ
+LEEWAY_SECONDS: Final = 5  # the clocks of control planes differ
 
 _ALGORITHM: Final = "RS256"
 _JWS: Final = jwt.PyJWS(algorithms=[_ALGORITHM])
@@ -37,46 +36,46 @@ _INVALID: Final = "could not parse token: signature is invalid"
 
 
 def issue(ring: KeyRing[C], claims: C, valid_for: timedelta, now: datetime) -> Redacted:
-    """A new token that says `claims`, signed with the newest key; its id and times are filled in here."""
+    """A new token with `claims`, signed with the newest key; its id and times are set here."""
     if ring.signer is None:
-        raise NotFound(ring.missing(str(FIRST_SERIAL)), title="Signing Key not found")
+        raise NotFound(ring.missing_key(str(FIRST_SERIAL)), title="Signing Key not found")
     serial, key = ring.signer
-    at = int(now.timestamp())
-    begins = at - LEEWAY_SECONDS
-    dated = msgspec.structs.replace(
+    issued_at = int(now.timestamp())
+    not_before = issued_at - LEEWAY_SECONDS
+    complete = msgspec.structs.replace(
         claims,
         jti=str(uuid.uuid4()),
-        iat=begins,
-        nbf=begins,
-        exp=at + int(valid_for.total_seconds()),
+        iat=not_before,
+        nbf=not_before,
+        exp=issued_at + int(valid_for.total_seconds()),
     )
-    body = msgspec.json.encode(dated)
+    body = msgspec.json.encode(complete)
     return Redacted(_JWS.encode(body, key, algorithm=_ALGORITHM, headers={"kid": serial}))
 
 
 def verify(ring: KeyRing[C], token: str, now: datetime) -> C:
-    """The claims of a token that holds; Unauthenticated where it does not."""
-    return shown(ring, token, now).claims
+    """The claims of a valid token; Unauthenticated if it is not valid."""
+    return verified_token(ring, token, now).claims
 
 
-def shown(ring: KeyRing[C], token: str, now: datetime) -> "ShownToken[C]":
-    """A token that holds, to be asked again later; Unauthenticated where it does not hold."""
-    parts = _parts(token)
-    key = _key(ring, parts.header)
+def verified_token(ring: KeyRing[C], token: str, now: datetime) -> "VerifiedToken[C]":
+    """A valid token that can be checked again later; Unauthenticated if it is not valid."""
+    unverified = _parsed(token)
+    key = _key(ring, unverified.header)
     try:
-        key.verify(parts.signature, parts.signed, PADDING, HASH)
+        key.verify(unverified.signature, unverified.signing_input, PADDING, HASH)
     except InvalidSignature as error:
         raise Unauthenticated(_INVALID) from error
-    claims = _claims(ring.purpose, parts.body)
+    claims = _claims(ring.purpose, unverified.payload)
     _check(ring, claims, now.timestamp())
-    return ShownToken(claims, parts.header["kid"], key.public_numbers(), ring)
+    return VerifiedToken(claims, unverified.header["kid"], key.public_numbers(), ring)
 
 
-class ShownToken(Generic[C]):
-    """What is left of a token whose signature was good: its claims, and the key behind them.
+class VerifiedToken(Generic[C]):
+    """The claims of a token whose signature was verified, and the key that verified it.
 
-    Whether it still holds is asked for every open stream once a second, so that is cheap as long as neither
-    keys nor revocations change. The token itself is not kept.
+    For every open stream it is checked each second whether the token is still valid, so that is cheap as long
+    as neither keys nor revocations change. The token itself is not kept.
     """
 
     __slots__ = ("_numbers", "_ring", "_serial", "claims")
@@ -85,81 +84,85 @@ class ShownToken(Generic[C]):
         self.claims = claims
         self._serial = serial
         self._numbers = numbers
-        self._ring = ring  # by which it held last
+        self._ring = ring  # of the last check
 
     def check(self, ring: KeyRing[C], now: datetime) -> None:
-        """Raise Unauthenticated once it no longer holds: expired, revoked, or its key is gone."""
+        """Raise Unauthenticated once it is no longer valid: expired, revoked, or its key is gone."""
         at = now.timestamp()
         if ring is self._ring and at < self.claims.exp:
             return
         key = ring.verifiers.get(self._serial)
         if key is None:
-            raise Unauthenticated(ring.missing(self._serial))
+            raise Unauthenticated(ring.missing_key(self._serial))
         if key.public_numbers() != self._numbers:
             raise Unauthenticated(_INVALID)
         _check(ring, self.claims, at)
         self._ring = ring
 
 
-class _Parts(NamedTuple):
-    """What a token consists of. Nothing of it is verified yet."""
+class _UnverifiedJwt(NamedTuple):
+    """The decoded parts of a JWT (RFC 7515). Nothing is verified yet."""
 
     header: dict[str, Any]
-    body: bytes
+    payload: bytes
     signature: bytes
-    signed: bytes
+    signing_input: bytes
 
 
-def _parts(token: str) -> _Parts:
+def _parsed(token: str) -> _UnverifiedJwt:
     if len(token) > TOKEN_BYTES_MAX:
         raise Unauthenticated(f"could not parse token: it is longer than {TOKEN_BYTES_MAX} bytes")
     if not _COMPACT.fullmatch(token):
         raise Unauthenticated("could not parse token: it is not a signed JWT")
-    signed, _, signature = token.rpartition(".")
-    head, _, body = signed.partition(".")
+    signing_input, _, signature = token.rpartition(".")
+    header, _, payload = signing_input.partition(".")
     try:
-        return _Parts(_header(_decoded(head)), _decoded(body), _decoded(signature), signed.encode())
+        return _UnverifiedJwt(
+            _header(_decoded(header)), _decoded(payload), _decoded(signature), signing_input.encode()
+        )
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Unauthenticated("could not parse token: its header cannot be read") from error
 
 
 def _header(text: bytes) -> dict[str, Any]:
-    found = msgspec.json.decode(text, type=dict[str, Any])
-    if "crit" in found or found.get("b64") is False:
-        raise ValueError("extensions that change how a token is read are not known here")
-    return found
+    header = msgspec.json.decode(text, type=dict[str, Any])
+    if "crit" in header or header.get("b64") is False:
+        raise ValueError("critical JWS extensions are not supported")
+    return header
 
 
 def _decoded(part: str) -> bytes:
-    """The bytes of a part; ValueError where another spelling is the one for them."""
-    found = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
-    if base64.urlsafe_b64encode(found).rstrip(b"=") != part.encode():
-        raise ValueError("bits are set that say nothing")
-    return found
+    """The bytes of a base64url part; ValueError if the encoding is not the canonical one."""
+    data = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    if base64.urlsafe_b64encode(data).rstrip(b"=") != part.encode():
+        raise ValueError("unused bits are set")
+    return data
 
 
 def _key(ring: KeyRing[C], header: dict[str, Any]) -> RSAPublicKey:
-    """The key that the token says it was signed with."""
+    """The key that the header names."""
     if header.get("alg") != _ALGORITHM:
         raise Unauthenticated(f"unknown token alg. Allowed alg is {_ALGORITHM}")
     serial = header.get("kid")
     if not isinstance(serial, str) or not is_serial(serial):
         raise Unauthenticated("kid header is invalid. Expected string of digits.")
     if serial not in ring.verifiers:
-        raise Unauthenticated(ring.missing(serial))
+        raise Unauthenticated(ring.missing_key(serial))
     return ring.verifiers[serial]
 
 
-def _claims(purpose: Purpose[C], body: bytes) -> C:
-    """The claims in the body, if they are those of the purpose and of no other."""
+def _claims(purpose: Purpose[C], payload: bytes) -> C:
+    """The claims, if they are those of the purpose and of no other."""
     try:
-        said = msgspec.json.decode(body, type=dict[str, Any])
-        # Go writes an empty list or map as null.
-        claims = msgspec.convert({k: v for k, v in said.items() if v is not None}, purpose.claims)
+        claims_by_name = msgspec.json.decode(payload, type=dict[str, Any])
+        # Go encodes an empty list or map as null.
+        present = {name: value for name, value in claims_by_name.items() if value is not None}
+        claims = msgspec.convert(present, purpose.claims)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Unauthenticated(f"token is not a {purpose.word} token") from error
-    if not purpose.needs <= said.keys() or said.keys() & (PURPOSE_CLAIMS - purpose.own_claims):
-        raise Unauthenticated(f"token is not a {purpose.word} token")
+        raise Unauthenticated(f"token is not a {purpose.name} token") from error
+    names = claims_by_name.keys()
+    if not purpose.required_claims <= names or names & (PURPOSE_CLAIMS - purpose.own_claims):
+        raise Unauthenticated(f"token is not a {purpose.name} token")
     return claims
 
 

@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.identity import authority, leaves
+from koguma.identity import authority, proxy_certificates
 from koguma.identity.certificates import UnusableCertificate
 from koguma.kinds.mesh import MeshBuiltinCert, MeshCertRotation, MeshDpCert, MeshMtlsBackend
 
@@ -43,7 +43,7 @@ def today():
 
 def test_a_leaf_is_nothing_but_its_uris(now):
     ca = make_ca(now)
-    leaf = leaves.issue(ca, URIS, DAY, now)
+    leaf = proxy_certificates.issue(ca, URIS, DAY, now)
     found = parsed(leaf)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert names.critical
@@ -54,7 +54,7 @@ def test_a_leaf_is_nothing_but_its_uris(now):
 
 
 def test_a_leaf_may_serve_and_call_and_not_sign(now):
-    found = parsed(leaves.issue(make_ca(now), URIS, DAY, now)).extensions
+    found = parsed(proxy_certificates.issue(make_ca(now), URIS, DAY, now)).extensions
     roles = found.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(roles) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     usage = found.get_extension_for_class(x509.KeyUsage).value
@@ -65,7 +65,7 @@ def test_a_leaf_may_serve_and_call_and_not_sign(now):
 
 
 def test_a_leaf_says_when_it_holds(now):
-    leaf = leaves.issue(make_ca(now), URIS, timedelta(hours=1), now)
+    leaf = proxy_certificates.issue(make_ca(now), URIS, timedelta(hours=1), now)
     assert leaf.not_before == now - timedelta(seconds=10)
     assert leaf.not_after == now + timedelta(hours=1)
     assert leaf.serial == parsed(leaf).serial_number
@@ -73,26 +73,26 @@ def test_a_leaf_says_when_it_holds(now):
 
 def test_a_leaf_ends_with_its_ca(now):
     ca = make_ca(now, MeshBuiltinCert(expiration="2h"))
-    assert leaves.issue(ca, URIS, DAY, now).not_after == ca.ends
+    assert proxy_certificates.issue(ca, URIS, DAY, now).not_after == ca.not_after
     with pytest.raises(UnusableCertificate, match="expired"):
-        leaves.issue(ca, URIS, DAY, ca.ends + DAY)
+        proxy_certificates.issue(ca, URIS, DAY, ca.not_after + DAY)
 
 
 def test_a_uri_that_no_certificate_can_hold_does_not_cost_the_others(now):
-    found = parsed(leaves.issue(make_ca(now), (*URIS, "kuma://täg/1"), DAY, now))
+    found = parsed(proxy_certificates.issue(make_ca(now), (*URIS, "kuma://täg/1"), DAY, now))
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert tuple(names.get_values_for_type(x509.UniformResourceIdentifier)) == URIS
 
 
 def test_every_leaf_has_a_key_and_a_number_of_its_own(now):
     ca = make_ca(now)
-    one, other = (leaves.issue(ca, URIS, DAY, now) for _ in range(2))
+    one, other = (proxy_certificates.issue(ca, URIS, DAY, now) for _ in range(2))
     assert one.serial != other.serial
     assert one.key != other.key
 
 
 def test_a_leaf_never_shows_its_key(now):
-    leaf = leaves.issue(make_ca(now), URIS, DAY, now)
+    leaf = proxy_certificates.issue(make_ca(now), URIS, DAY, now)
     assert leaf.key.reveal().splitlines()[1] not in repr(leaf)
 
 
@@ -110,8 +110,8 @@ def test_a_leaf_never_shows_its_key(now):
 )
 def test_the_lifetime_is_what_the_mesh_says_within_reason(text, expected):
     backend = MeshMtlsBackend(dp_cert=MeshDpCert(rotation=MeshCertRotation(expiration=text)))
-    assert leaves.lifetime(backend) == expected
-    assert leaves.lifetime(MeshMtlsBackend()) == DAY
+    assert proxy_certificates.lifetime(backend) == expected
+    assert proxy_certificates.lifetime(MeshMtlsBackend()) == DAY
 
 
 @given(
@@ -121,17 +121,17 @@ def test_the_lifetime_is_what_the_mesh_says_within_reason(text, expected):
 )
 def test_an_epoch_is_four_fifths_of_a_life_and_ends_before_what_was_issued_in_it(proxy, seconds, at):
     life = timedelta(seconds=seconds)
-    epoch = leaves.epoch(proxy, life, at)
+    epoch = proxy_certificates.epoch(proxy, life, at)
     assert at < epoch.ends <= at + life * 4 / 5
-    following = leaves.epoch(proxy, life, epoch.ends)
+    following = proxy_certificates.epoch(proxy, life, epoch.ends)
     assert following.number == epoch.number + 1
     assert following.ends - epoch.ends == timedelta(milliseconds=int(life.total_seconds() * 1000) * 4 // 5)
     just_before = epoch.ends - timedelta(milliseconds=1)
-    assert leaves.epoch(proxy, life, max(just_before, at)) == epoch
+    assert proxy_certificates.epoch(proxy, life, max(just_before, at)) == epoch
 
 
 def test_proxies_are_not_renewed_all_at_once(now):
-    ends = {leaves.epoch(f"web-{number}", DAY, now).ends for number in range(100)}
+    ends = {proxy_certificates.epoch(f"web-{number}", DAY, now).ends for number in range(100)}
     assert len(ends) == 100
     assert max(ends) - min(ends) > timedelta(hours=12)
 
@@ -195,14 +195,19 @@ def both_ends(server_leaf, client_leaf, server_trusts, client_trusts, tmp_path):
 @pytest.mark.parametrize("wanted", [EC, RSA], ids=["P-256", "RSA"])
 def test_two_proxies_of_a_mesh_know_each_other(wanted, today, tmp_path):
     ca = make_ca(today, wanted)
-    web, api = (leaves.issue(ca, (f"spiffe://shop/{name}",), DAY, today) for name in ("web", "api"))
+    web, api = (
+        proxy_certificates.issue(ca, (f"spiffe://shop/{name}",), DAY, today) for name in ("web", "api")
+    )
     seen = call(*both_ends(web, api, ca.bundle, ca.bundle, tmp_path))
     assert seen == {"server": ("spiffe://shop/web",), "client": ("spiffe://shop/api",)}
 
 
 def test_a_proxy_of_another_ca_is_refused_by_both_ends(today, tmp_path):
     ours, theirs = make_ca(today), make_ca(today)
-    web, stranger = leaves.issue(ours, URIS, DAY, today), leaves.issue(theirs, URIS, DAY, today)
+    web, stranger = (
+        proxy_certificates.issue(ours, URIS, DAY, today),
+        proxy_certificates.issue(theirs, URIS, DAY, today),
+    )
     with pytest.raises(ssl.SSLCertVerificationError):
         call(*both_ends(stranger, web, ours.bundle, ours.bundle, tmp_path))
     with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -212,7 +217,8 @@ def test_a_proxy_of_another_ca_is_refused_by_both_ends(today, tmp_path):
 def test_an_expired_proxy_is_refused(today, tmp_path):
     ca = make_ca(today - DAY)
     old, fresh = (
-        leaves.issue(ca, URIS, timedelta(hours=1), at) for at in (today - timedelta(hours=2), today)
+        proxy_certificates.issue(ca, URIS, timedelta(hours=1), at)
+        for at in (today - timedelta(hours=2), today)
     )
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         call(*both_ends(old, fresh, ca.bundle, ca.bundle, tmp_path))
@@ -223,6 +229,9 @@ def test_an_expired_proxy_is_refused(today, tmp_path):
 def test_two_cas_of_one_mesh_have_one_name_and_are_told_apart(today, tmp_path):
     first, second = make_ca(today), make_ca(today)
     assert first.certificate.subject == second.certificate.subject
-    web, api = leaves.issue(first, URIS, DAY, today), leaves.issue(second, URIS, DAY, today)
+    web, api = (
+        proxy_certificates.issue(first, URIS, DAY, today),
+        proxy_certificates.issue(second, URIS, DAY, today),
+    )
     for bundle in (first.bundle + second.bundle, second.bundle + first.bundle):
         assert call(*both_ends(web, api, bundle, bundle, tmp_path))["server"] == URIS
