@@ -13,7 +13,7 @@ from koguma.core import inspect, problems, rules_view
 from koguma.core.build import network, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
-from koguma.core.oddities.problem import NOT_BUILT
+from koguma.core.lint.problem import NOT_BUILT
 from koguma.model import documents
 from koguma.model.resource import Resource
 

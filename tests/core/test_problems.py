@@ -10,7 +10,7 @@ import pytest
 
 from koguma.core import admission, pipeline, problems
 from koguma.core.incremental import Db
-from koguma.core.oddities.problem import Problem
+from koguma.core.lint.problem import Problem
 from koguma.kinds import KINDS
 from koguma.model import documents, forms, labels
 from koguma.model.control_plane_info import ControlPlaneInfo

@@ -24,7 +24,7 @@ from koguma.application import compare_and_swap, transactions
 from koguma.application.context import Context, mesh_key
 from koguma.core import admission
 from koguma.core.build import network
-from koguma.core.oddities import proxies as oddities
+from koguma.core.lint import proxies as proxy_lint
 from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import AdsServer, BootstrapNode
 from koguma.fleet import bootstrap_request
@@ -219,7 +219,7 @@ class BootstrapServer:
         if not (proxy.spec.get("networking") or {}).get("outbound"):
             return []  # most proxies; when many start at once they do not wait for the engine
         db = await self._context.database()
-        return [problem.message for problem in oddities.leading_nowhere(db, proxy)]
+        return [problem.message for problem in proxy_lint.dangling_outbounds(db, proxy)]
 
     def _stored(self, claims: DataplaneClaims, proxy_name: ProxyName) -> Resource:
         dataplane = self._context.state.named("Dataplane", proxy_name.mesh, proxy_name.name)

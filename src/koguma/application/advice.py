@@ -13,9 +13,9 @@ from koguma.application.context import Context
 from koguma.core import problems, world
 from koguma.core.admission import Admitted
 from koguma.core.incremental import Db
-from koguma.core.oddities import mentions, permissions
-from koguma.core.oddities.mentions import Mention
-from koguma.core.oddities.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
+from koguma.core.lint import permissions, referrers
+from koguma.core.lint.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
+from koguma.core.lint.referrers import Referrer
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change
 
@@ -79,21 +79,21 @@ class DeletionContext(msgspec.Struct, frozen=True):
     """Objects that somebody is about to delete, and what leads to them as long as they are there."""
 
     resources: tuple[Resource, ...]
-    mentioned: dict[Key, tuple[Mention, ...]]
+    mentioned: dict[Key, tuple[Referrer, ...]]
     allowed: frozenset[Key]  # permissions that let somebody in
 
 
 async def departure(context: Context, resources: Sequence[Resource]) -> DeletionContext:
     """What has to be known before objects are deleted, to tell afterwards what their absence does."""
-    asked = [each for each in resources if each.kind in mentions.KINDS or _is_permission(context, each.key)]
+    asked = [each for each in resources if each.kind in referrers.KINDS or _is_permission(context, each.key)]
     if not asked:
         return DeletionContext(tuple(resources), {}, frozenset())
     db = await context.database()
     keys = {each.key for each in asked}
-    found: dict[Key, list[Mention]] = {}
-    for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in mentions.KINDS}):
-        for key, mention in mentions.of(db, mesh, kind, keys):
-            found.setdefault(key, []).append(mention)
+    found: dict[Key, list[Referrer]] = {}
+    for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in referrers.KINDS}):
+        for key, referrer in referrers.of(db, mesh, kind, keys):
+            found.setdefault(key, []).append(referrer)
     meshes = {key.mesh for key in keys if _is_permission(context, key)}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
     return DeletionContext(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
@@ -119,9 +119,9 @@ async def told_of(context: Context, left: DeletionContext, tried: Tried = None) 
 
 def _missed(db: Db, key: Key, left: DeletionContext) -> Iterator[str]:
     there = left.mentioned.get(key, ())
-    found = [each for each in there if mentions.leads_nowhere(db, each, key.kind)]
+    found = [each for each in there if referrers.is_dangling(db, each, key.kind)]
     if found:
-        by = {mention.by: mention.path for mention in sorted(found, reverse=True)}
+        by = {referrer.by: referrer.path for referrer in sorted(found, reverse=True)}
         named = [f"{who} at {path}" for who, path in sorted(by.items())][:_NAMED_MAX]
         more = f" and {len(by) - len(named)} more" if len(by) > len(named) else ""
         many = "1 object then refers" if len(by) == 1 else f"{len(by)} objects then refer"

@@ -1,13 +1,13 @@
-"""Problems: what is odd in the mesh, as values beside the result.
+"""Problems: the lint problems of a mesh, as values beside its configuration.
 
-Nothing here is refused and nothing here raises: a mesh with problems works, and each problem says in what it
-does not do what somebody wanted. `koguma lint` shows all of them, writing a policy answers with its own, and
-the Inspect API shows those of what it is asked for.
+Nothing is refused and nothing raises: a mesh with problems works, and each problem says where it may not do
+what was intended. `koguma lint` shows all of them, the answer to a write shows those of the written object,
+and the Inspect API those of the inspected one.
 
-    of_policy(db, key)      what is odd about a policy, also where another object is the cause
+    of_policy(db, key)      the problems of a policy, also where another object is the cause
     of_object(db, key)      the same for any object
-    of_mesh(db, mesh)       everything, sorted
-    of_proxies(db)          the same for Dataplanes alone, of all meshes
+    of_mesh(db, mesh)       all problems of a mesh, sorted
+    of_proxies(db)          those of Dataplanes alone, of all meshes
 
 Every problem has a code with a section in docs/lint.md. These are no questions themselves: what they read is
 remembered, but nobody reads them, so that a change does not find out again what was odd for somebody once.
@@ -18,9 +18,9 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
-from koguma.core.oddities import effects, overlaps, permissions, ports, proxies, references, selection, ties
-from koguma.core.oddities.effects import warning
-from koguma.core.oddities.problem import (
+from koguma.core.lint import effects, overlaps, permissions, ports, proxies, references, selection, ties
+from koguma.core.lint.effects import warning
+from koguma.core.lint.problem import (
     CODES,
     INVALID,
     NO_OBJECT,
@@ -47,7 +47,7 @@ __all__ = [
 
 _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     selection.disjoint,
-    selection.nobody,
+    selection.no_proxy_selected,
     references.unresolved,
     effects.advice,
     effects.not_built,
@@ -69,7 +69,7 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
     """
     known = list(policies)
     for policy in known:
-        ties.look_at(db, policy)
+        ties.refresh(db, policy)
     for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in known):
         db.keep(ties.tied, kind, mesh)
 
@@ -113,7 +113,7 @@ def of_proxies(db: Db) -> tuple[Problem, ...]:
 
 def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
     yield from proxies.same_address(db, proxy)
-    yield from proxies.outbounds_to_nowhere(db, proxy)
+    yield from proxies.stored_dangling_outbounds(db, proxy)
 
 
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:

@@ -1,7 +1,7 @@
-"""Ties: policies that say different things where only their names decide, and rules that merging breaks.
+"""Ties: policies that set a field differently where only their names decide, and rules that merging breaks.
 
-A tie is legal and has one winner, always the same. But whoever renames a policy changes the mesh, and nobody
-expects that.
+A tie is legal and has one winner, always the same. But then renaming a policy changes the mesh, which nobody
+expects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,19 +12,19 @@ from koguma.core.group import Group
 from koguma.core.inbound import Client
 from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, Target
-from koguma.core.oddities import selection
-from koguma.core.oddities.problem import ANSWERED_TWICE, TIE, Problem
+from koguma.core.lint import selection
+from koguma.core.lint.problem import ANSWERED_TWICE, TIE, Problem
 from koguma.model import target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
-_BY_NAME: Final = 9  # where the name comes into the comparison: order.py, step 8
+_BY_NAME: Final = 9  # the index of the name in order.key: step 8 of order.py
 _MANY: Final = 100
 
 
 class TieSubject(NamedTuple):
-    """What entries of equal rank are about; equal subjects are about the same traffic."""
+    """The rank and the target of an entry; entries with equal subjects are about the same traffic."""
 
     rank: tuple[Any, ...]
     about: Target | Client | str
@@ -32,20 +32,20 @@ class TieSubject(NamedTuple):
 
 @question
 def subjects(db: Db, policy: Key) -> tuple[tuple[TieSubject, ItemId], ...]:
-    """What each entry of a policy is about; nothing where the policy only pretends to act."""
+    """The subject of each entry of a policy; none for a shadow policy or one that selects no proxy."""
     selector = match.selector(db, policy)
     if selector is None or selector.is_shadow or selector.problem:
         return ()
     return tuple(
-        (TieSubject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _abouts(db, policy)
+        (TieSubject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _targets(db, policy)
     )
 
 
-def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId]]:
+def _targets(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId]]:
     selector = match.selector(db, policy)
     via = selector.via if selector else None
-    for index, meant in enumerate(items.targets(db, policy)):
-        for target in meant:
+    for index, targets in enumerate(items.targets(db, policy)):
+        for target in targets:
             yield (Target(via.kind, via) if via else target), ItemId(policy, "to", index)
     for rule in inbound.entries(db, Group((policy,))):
         yield rule.client, rule.entry
@@ -54,7 +54,7 @@ def _abouts(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemId
 
 
 class Tied(NamedTuple):
-    """The entries that are tied about one subject, the winner first; and what not all of them say alike."""
+    """The entries with one subject, the winner first, and the fields that they set differently."""
 
     entries: tuple[ItemId, ...]
     contested: frozenset[str]
@@ -62,38 +62,40 @@ class Tied(NamedTuple):
 
 @question
 def tied(db: Db, kind: str, mesh: str) -> Mapping[TieSubject, Tied]:
-    """The entries of a kind's policies about the same and of the same rank, where they do not agree."""
-    found: dict[TieSubject, list[ItemId]] = {}
+    """The entries of a kind's policies with equal subjects that set fields differently."""
+    by_subject: dict[TieSubject, list[ItemId]] = {}
     for policy in world.BY_KIND.keys(db, (kind, mesh)):
         for subject, entry in subjects(db, policy):
-            found.setdefault(subject, []).append(entry)
-    made = {subject: among(db, tuple(entries)) for subject, entries in found.items() if len(entries) > 1}
-    return {subject: each for subject, each in made.items() if each.contested}
+            by_subject.setdefault(subject, []).append(entry)
+    groups = {
+        subject: among(db, tuple(entries)) for subject, entries in by_subject.items() if len(entries) > 1
+    }
+    return {subject: each for subject, each in groups.items() if each.contested}
 
 
 @question
 def among(db: Db, entries: tuple[ItemId, ...]) -> Tied:
-    """What these entries about one subject do not say alike; a question, so that one group costs no other."""
-    said: dict[str, set[str]] = {}
+    """The fields that entries with one subject set differently; a question per subject, to be asked apart."""
+    values_by_field: dict[str, set[str]] = {}
     for entry in entries:
         for at, (_, value) in leaves(db, entry).items():
-            said.setdefault(at, set()).add(repr(value))
-    contested = frozenset(at for at, values in said.items() if len(values) > 1)
+            values_by_field.setdefault(at, set()).add(repr(value))
+    contested = frozenset(at for at, values in values_by_field.items() if len(values) > 1)
     ordered = (
         sorted(entries, key=lambda each: order.key(items.rank(db, each)), reverse=True) if contested else ()
     )
     return Tied(tuple(ordered), contested)
 
 
-def look_at(db: Db, policy: Key) -> None:
-    """Find out what a policy says now. Who then asks about all of them need not look through the others."""
+def refresh(db: Db, policy: Key) -> None:
+    """Bring the answers about one policy up to date, so that `tied` need not verify all other policies."""
     for _, entry in subjects(db, policy):
         leaves(db, entry)
-    match.mentioned(db, policy.mesh)  # where a policy is new, all others would wait for this
+    match.mentioned(db, policy.mesh)  # it changes with a new policy, and all selections depend on it
 
 
 def ties(db: Db, policy: Key) -> Iterator[Problem]:
-    """Where a policy loses or wins by its name alone; who wins against many is not told of all of them."""
+    """Where a policy loses or wins by its name alone; wins in a group of many entries are left out."""
     yield from losses(db, policy)
     for group, entry in _groups(db, policy):
         below = group.entries[group.entries.index(entry) + 1 :]
@@ -103,40 +105,45 @@ def ties(db: Db, policy: Key) -> Iterator[Problem]:
 
 
 def _groups(db: Db, policy: Key) -> Iterator[tuple[Tied, ItemId]]:
-    there = tied(db, policy.kind, policy.mesh)
+    groups = tied(db, policy.kind, policy.mesh)
     for subject, entry in subjects(db, policy):
-        if subject in there:
-            yield there[subject], entry
+        if subject in groups:
+            yield groups[subject], entry
 
 
 def losses(db: Db, policy: Key) -> Iterator[Problem]:
-    """What a policy says and another of the same rank overrides; of several, the one that wins."""
-    found: dict[tuple[ItemId, ItemId], dict[str, None]] = {}
+    """The fields of a policy that another one of the same rank overrides; of several, the one that wins."""
+    lost_fields: dict[tuple[ItemId, ItemId], dict[str, None]] = {}
     for group, entry in _groups(db, policy):
-        left = group.contested & leaves(db, entry).keys()
+        open_fields = group.contested & leaves(db, entry).keys()
         for rival in group.entries[: group.entries.index(entry)]:
-            lost = _clash(db, entry, rival, left) if rival.policy != policy else {}
+            lost = _clash(db, entry, rival, open_fields) if rival.policy != policy else {}
             if lost:
-                found.setdefault((entry, rival), {}).update(dict.fromkeys(lost.values()))
-                left -= lost.keys()
-            if not left:
+                lost_fields.setdefault((entry, rival), {}).update(dict.fromkeys(lost.values()))
+                open_fields -= lost.keys()
+            if not open_fields:
                 break
-    yield from (_loss(db, entry, rival, list(at)) for (entry, rival), at in found.items())
+    yield from (_loss(db, entry, rival, list(at)) for (entry, rival), at in lost_fields.items())
 
 
 def _clash(db: Db, entry: ItemId, rival: ItemId, left: frozenset[str]) -> Mapping[str, str]:
-    """What an entry says otherwise than its rival about the same traffic, and where it stands."""
-    mine, theirs = leaves(db, entry), leaves(db, rival)
-    shared = [at for at in mine if at in left and at in theirs]
-    said = {at: mine[at][0] for at in shared if mine[at][1] != theirs[at][1]}
-    return said if said and _same_traffic(db, entry, rival) else {}
+    """The contested fields that an entry sets differently than its rival for the same traffic, with paths."""
+    fields, rival_fields = leaves(db, entry), leaves(db, rival)
+    shared = [at for at in fields if at in left and at in rival_fields]
+    lost = {at: fields[at][0] for at in shared if fields[at][1] != rival_fields[at][1]}
+    return lost if lost and _same_traffic(db, entry, rival) else {}
 
 
 def _same_traffic(db: Db, entry: ItemId, rival: ItemId) -> bool:
-    mine, theirs = match.selector(db, entry.policy), match.selector(db, rival.policy)
-    if entry.list in ("from", "rules") and mine and theirs and mine.section != theirs.section:
+    selector, rival_selector = match.selector(db, entry.policy), match.selector(db, rival.policy)
+    if (
+        entry.list in ("from", "rules")
+        and selector
+        and rival_selector
+        and selector.section != rival_selector.section
+    ):
         return False
-    return selection.meet(db, entry.policy, rival.policy)
+    return selection.overlap(db, entry.policy, rival.policy)
 
 
 def _loss(db: Db, entry: ItemId, rival: ItemId, at: list[str]) -> Problem:
@@ -152,9 +159,9 @@ def _loss(db: Db, entry: ItemId, rival: ItemId, at: list[str]) -> Problem:
 
 @question
 def leaves(db: Db, entry: ItemId) -> Mapping[str, tuple[str, Json]]:
-    """What an entry says: where it stands and its value, by a word that is equal for the same thing.
+    """The fields that an entry sets: path and value, by an id that is equal for the same field.
 
-    Lists that are joined cannot lose, so they are left out.
+    Elements of lists that are joined cannot lose, so they are left out.
     """
     conf = items.item(db, entry).conf
     if entry.policy.kind == target_ref.HTTP_ROUTE:
@@ -172,7 +179,7 @@ def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
 
 
 def _rule_leaves(conf: Json) -> Iterator[tuple[str, tuple[str, Json]]]:
-    """Rules are the same where their matches are, and have the same hosts."""
+    """Rules are the same if they have equal matches and host names."""
     for index, rule in enumerate(conf.get("rules") or ()):
         same = f"{conf.get('hostnames')} {routes.normalised(rule.get('matches'))}"
         for name, value in (rule.get("default") or {}).items():
@@ -181,7 +188,7 @@ def _rule_leaves(conf: Json) -> Iterator[tuple[str, tuple[str, Json]]]:
 
 
 def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
-    """Rules that this route and others make together and that no proxy could follow as they are."""
+    """Rules merged from this route and others whose parts exclude each other."""
     if policy.kind != target_ref.HTTP_ROUTE:
         return
     seen = set()
@@ -194,15 +201,17 @@ def broken_rules(db: Db, policy: Key) -> Iterator[Problem]:
 
 
 def _together(db: Db, policy: Key) -> Iterator[Group[Key]]:
-    """The routes that act in one proxy together with this one, proxy by proxy; or could, in an empty mesh."""
-    there = selection.sorts(db, policy.mesh)
-    chosen = [there[number] for number in sorted(selection.selected(db, policy))]
-    groups = (Group(one.policy for one in match.matched(db, policy.kind, of)) for of in chosen)
+    """The routes that act together with this one, for each proxy; in an empty mesh, those that could."""
+    all_traits = selection.distinct_traits(db, policy.mesh)
+    selected_traits = [all_traits[number] for number in sorted(selection.selected(db, policy))]
+    groups = (
+        Group(each.policy for each in match.matched(db, policy.kind, traits)) for traits in selected_traits
+    )
     yield from dict.fromkeys(groups)
-    if not there:
+    if not all_traits:
         listed = match.selectors(db, policy.kind, policy.mesh)
-        real = (one.policy for one in listed if not one.is_shadow and not one.problem)
-        yield Group(one for one in real if not selection.are_apart(db, policy, one))
+        real = (each.policy for each in listed if not each.is_shadow and not each.problem)
+        yield Group(each for each in real if not selection.are_disjoint(db, policy, each))
 
 
 def _ports(db: Db, route: Key) -> Iterator[tuple[Key, str]]:
@@ -216,7 +225,7 @@ def _ports(db: Db, route: Key) -> Iterator[tuple[Key, str]]:
 
 def _broken(db: Db, policy: Key, entries: tuple[ItemId, ...]) -> Iterator[Problem]:
     for rule in items.route_rules(db, entries) if len(entries) > 1 else ():
-        for odd in routes.resolved(rule)[1]:
-            sources = tuple(dict.fromkeys(origin.source for origin in odd.origins))
+        for problem in routes.resolved(rule)[1]:
+            sources = tuple(dict.fromkeys(origin.source for origin in problem.origins))
             if policy in sources:
-                yield Problem(ANSWERED_TWICE, odd.message, sources, path=odd.origins[0].path)
+                yield Problem(ANSWERED_TWICE, problem.message, sources, path=problem.origins[0].path)

@@ -1,7 +1,7 @@
-"""Problem: something odd that the mesh contains, as a value with a stable code.
+"""Problem: a lint problem of a mesh, as a value with a stable code.
 
-A code never changes its meaning and is never used again for something else, so that people can look it up
-(docs/lint.md has a section for each) and scripts can rely on it.
+A code never changes its meaning and is never reused, so that people can look it up (docs/lint.md has a
+section for each) and scripts can rely on it.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ NOT_BUILT: Final = "KG015"
 NO_PERMISSION: Final = "KG016"
 OVERLAP: Final = "KG017"
 
-# Every code, and what it means in a few words.
+# Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
     INVALID: "the object is not valid",
     DISJOINT: "a policy and its route select different proxies",
@@ -56,7 +56,7 @@ CODES: Final[Mapping[str, str]] = {
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something odd: the objects that it is about, and the place in the first of them."""
+    """A problem: its code, the objects that it is about, and the path in the first of them."""
 
     code: str
     message: str

@@ -15,7 +15,7 @@ from koguma.core.build import encoding, hooks, overlays
 from koguma.core.inbound import InboundRule
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, ItemId
-from koguma.core.oddities.problem import OVERLAP, Problem
+from koguma.core.lint.problem import OVERLAP, Problem
 from koguma.core.rules import ProxyClass
 from koguma.model.overlay import Overlay, Where
 from koguma.model.phase import Phase

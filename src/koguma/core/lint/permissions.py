@@ -1,6 +1,6 @@
-"""Permissions: a mesh with mTLS in which nobody may call anybody.
+"""Permissions: a mesh with mTLS in which no call is allowed.
 
-Without mTLS permissions do not act. With it a call that nothing allows is denied, so switching mTLS on before
+Without mTLS, permissions do not act. With it, a call that no policy allows is denied: enabling mTLS before
 there is a permission stops all traffic, and so does deleting the last permission.
 """
 
@@ -10,23 +10,23 @@ from koguma.core import match, world
 from koguma.core.build import tls
 from koguma.core.incremental import Db
 from koguma.core.items import clean_spec
-from koguma.core.oddities.problem import NO_PERMISSION, Problem
+from koguma.core.lint.problem import NO_PERMISSION, Problem
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 
 def none_allows(db: Db, mesh: str) -> Iterator[Problem]:
-    """A mesh with mTLS in which no permission lets anybody in."""
+    """A mesh with mTLS in which no permission allows any call."""
     if tls.mtls(db, mesh) is None or not kinds(db) or allowing(db, mesh):
         return
     kind = " or ".join(kinds(db))
-    there = _there(db, mesh)
-    which = f"each {kind} in it only denies" if there else f"there is no {kind} in it"
+    existing = _permissions(db, mesh)
+    which = f"each {kind} in it only denies" if existing else f"there is no {kind} in it"
     message = (
         f'mesh "{mesh}" has mTLS, and {which}, so every call between its proxies is denied; write a {kind}'
         " that allows somebody"
     )
-    objects = (Key("Mesh", "", "", "", mesh), *there)
+    objects = (Key("Mesh", "", "", "", mesh), *existing)
     yield Problem(NO_PERMISSION, message, objects, path="mtls.enabledBackend")
 
 
@@ -41,17 +41,17 @@ def _hook(db: Db, kind: str) -> Callable[[Json], bool] | None:
 
 
 def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
-    """The same, where a permission is asked about."""
+    """The same problem, reported for a permission."""
     if _hook(db, policy.kind) is not None:
         yield from none_allows(db, policy.mesh)
 
 
 def allowing(db: Db, mesh: str) -> tuple[Key, ...]:
-    """The permissions of a mesh that let somebody in, wherever they act."""
-    return tuple(key for key in _there(db, mesh) if _allows(db, key))
+    """The permissions of a mesh that allow some call, on whichever proxies."""
+    return tuple(key for key in _permissions(db, mesh) if _allows(db, key))
 
 
-def _there(db: Db, mesh: str) -> tuple[Key, ...]:
+def _permissions(db: Db, mesh: str) -> tuple[Key, ...]:
     return tuple(sorted(key for kind in kinds(db) for key in world.BY_KIND.keys(db, (kind, mesh))))
 
 

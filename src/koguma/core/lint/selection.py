@@ -1,0 +1,184 @@
+"""Selection: which proxies policies select, and whether two policies select a common proxy.
+
+Proxies with equal traits count once, so the cost grows with the number of different traits and not of
+proxies. In a mesh without proxies, selectors are compared by their requirements.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from koguma.core import match, world
+from koguma.core.incremental import Db, question
+from koguma.core.items import ItemId, targets
+from koguma.core.lint.problem import DISJOINT, NOBODY_SELECTED, Problem
+from koguma.core.match import Selector, Traits
+from koguma.core.role import PolicyRole
+from koguma.core.world import Pairs
+from koguma.model import labels, tags
+from koguma.model.resource import Key
+
+
+@question
+def distinct_traits(db: Db, mesh: str) -> tuple[Traits, ...]:
+    """The different traits of the proxies of a mesh."""
+    all_traits = (match.traits(db, key) for key in match.proxies(db, mesh))
+    return tuple(dict.fromkeys(traits for traits in all_traits if traits is not None))
+
+
+@question
+def selected(db: Db, policy: Key) -> frozenset[int]:
+    """The traits that a policy selects, by their index in `distinct_traits`."""
+    selector = match.selector(db, policy)
+    if selector is None or selector.problem:
+        return frozenset()
+    numbered = enumerate(distinct_traits(db, policy.mesh))
+    return frozenset(number for number, traits in numbered if match.selected(selector, traits) is not None)
+
+
+def are_disjoint(db: Db, one: Key, other: Key) -> bool:
+    """Whether no proxy is selected by both policies.
+
+    A policy that selects no proxy yet is compared by its selector; that it selects none is another problem.
+    """
+    mine, theirs = selected(db, one), selected(db, other)
+    if mine and theirs:
+        return mine.isdisjoint(theirs)
+    first, second = match.selector(db, one), match.selector(db, other)
+    return first is not None and second is not None and _exclude(requirements(first), requirements(second))
+
+
+def overlap(db: Db, one: Key, other: Key) -> bool:
+    """Whether a proxy is selected by both policies; in an empty mesh, whether one certainly would be."""
+    if distinct_traits(db, one.mesh):
+        return not selected(db, one).isdisjoint(selected(db, other))
+    first, second = match.selector(db, one), match.selector(db, other)
+    if first is None or second is None or first.problem or second.problem:
+        return False
+    mine, theirs = requirements(first).items(), requirements(second).items()
+    return mine <= theirs or theirs <= mine
+
+
+def requirements(selector: Selector) -> Mapping[str, str]:
+    """The properties that a selector requires of a proxy, one value for each."""
+    required = {"type": selector.proxy_types[0]} if len(selector.proxy_types) == 1 else {}
+    if selector.origin == "zone" and selector.policy.zone and selector.role is not PolicyRole.PRODUCER:
+        required["zone"] = selector.policy.zone
+    match selector.by:
+        case "tags":
+            required |= {
+                _property(f"tag {name}"): value for name, value in selector.tags if value != tags.ANY
+            }
+        case "Dataplane":
+            required["gateway"] = "none that is built in"
+            required |= {_property(f"label {name}"): value for name, value in selector.labels}
+            if selector.name:
+                required |= {"name": selector.name, "namespace": selector.namespace}
+        case "MeshGateway":
+            required["gateway"] = selector.name
+    if selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
+        required["namespace"] = selector.policy.namespace
+    return required
+
+
+def _property(word: str) -> str:
+    """One property for a label that every proxy has, whether a selector asks for it as label or as tag."""
+    _, _, name = word.partition(" ")
+    known = {labels.NAMESPACE: "namespace", labels.ZONE: "zone", labels.DISPLAY_NAME: "name"}
+    return known.get(name, word)
+
+
+def _exclude(mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
+    return any(mine[name] != theirs[name] for name in mine.keys() & theirs.keys())
+
+
+def described(selector: Selector) -> str:
+    """The proxies that a selector selects, in words."""
+    base = {
+        "Mesh": "all proxies",
+        "tags": f"proxies with the tags {_listed(selector.tags)}" if selector.tags else "all proxies",
+        "Dataplane": _dataplane(selector),
+        "MeshGateway": f'proxies of MeshGateway "{selector.name}"',
+    }[selector.by]
+    kinds = f" of type {' or '.join(selector.proxy_types)}" if selector.proxy_types else ""
+    is_namespaced = selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER)
+    where = (
+        f" in namespace {selector.policy.namespace}, since its role is {selector.role.value}"
+        if is_namespaced
+        else ""
+    )
+    return f"{base}{kinds}{where}"
+
+
+def _dataplane(selector: Selector) -> str:
+    section = f" that have an inbound {selector.section}" if selector.section else ""
+    if selector.name:
+        where = f" in namespace {selector.namespace}" if selector.namespace else ""
+        return f'Dataplane "{selector.name}"{where}' + section.replace("that have", "with")
+    return (
+        f"proxies with the labels {_listed(selector.labels)}{section}"
+        if selector.labels
+        else f"all proxies{section}"
+    )
+
+
+def _listed(pairs: Pairs) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pairs)
+
+
+def no_proxy_selected(db: Db, policy: Key) -> Iterator[Problem]:
+    """A policy that selects some proxies by their properties, where no proxy has these.
+
+    A policy for all proxies of a type, and any policy of an empty mesh, may wait for the first such proxy.
+    """
+    selector = match.selector(db, policy)
+    if selector is None or selector.problem or not distinct_traits(db, policy.mesh) or selected(db, policy):
+        return
+    if selector.by == "MeshGateway" and not any(
+        key.name == selector.name for key in _gateways(db, policy.mesh)
+    ):
+        return  # a dangling reference, which is reported instead
+    if selector.by != "Mesh" or selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
+        message = (
+            f"{policy} selects no proxy: it is for {described(selector).removeprefix('all ')}, and the mesh"
+            " has none; correct targetRef, or start such a proxy"
+        )
+        yield Problem(NOBODY_SELECTED, message, (policy,), path="spec.targetRef")
+
+
+def _gateways(db: Db, mesh: str) -> tuple[Key, ...]:
+    return world.BY_KIND.keys(db, ("MeshGateway", mesh))
+
+
+@question
+def on_routes(db: Db, mesh: str) -> Mapping[Key, tuple[ItemId, ...]]:
+    """The entries of `to` that name routes, by route."""
+    by_route: dict[Key, list[ItemId]] = {}
+    for kind in match.policy_kinds(db):
+        for selector in match.selectors(db, kind, mesh):
+            for index, entry_targets in enumerate(targets(db, selector.policy)):
+                for target in entry_targets:
+                    if target.kind in match.ROUTE_KINDS and target.key is not None:
+                        by_route.setdefault(target.key, []).append(ItemId(selector.policy, "to", index))
+    return {route: tuple(entries) for route, entries in by_route.items()}
+
+
+def disjoint(db: Db, policy: Key) -> Iterator[Problem]:
+    """A policy on a route, where no proxy is selected by both; reported for the policy and for the route."""
+    for index, entry_targets in enumerate(targets(db, policy)):
+        for target in entry_targets:
+            if target.kind in match.ROUTE_KINDS and target.key is not None:
+                yield from _disjoint(db, ItemId(policy, "to", index), target.key)
+    if policy.kind in match.ROUTE_KINDS:
+        for entry in on_routes(db, policy.mesh).get(policy, ()):
+            yield from _disjoint(db, entry, policy)
+
+
+def _disjoint(db: Db, entry: ItemId, route: Key) -> Iterator[Problem]:
+    selector, route_selector = match.selector(db, entry.policy), match.selector(db, route)
+    if selector is None or route_selector is None or not are_disjoint(db, entry.policy, route):
+        return
+    message = (
+        f"{entry.policy} has no effect on {route}: no proxy is selected by both. The policy selects"
+        f" {described(selector)}; the route selects {described(route_selector)}. Let one targetRef select"
+        " proxies of the other"
+    )
+    yield Problem(DISJOINT, message, (entry.policy, route), path=f"{entry.path}.targetRef")

@@ -1,1 +1,0 @@
-"""What can be odd in a mesh, one module for each sort of oddity; `core/problems.py` asks them all."""
