@@ -13,7 +13,7 @@ LIST_MAP = {**LIST, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys
 
 def form(schema) -> MergeStrategy:
     definitions = {"#/one": OBJECT, "#/list": LIST, "#/whole": {**OBJECT, "x-kubernetes-map-type": "atomic"}}
-    return merge_schema_of({"properties": {"spec": schema}}, definitions.__getitem__).child("f:spec").form
+    return merge_schema_of({"properties": {"spec": schema}}, definitions.__getitem__).child("f:spec").strategy
 
 
 @pytest.mark.parametrize(

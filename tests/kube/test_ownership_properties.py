@@ -185,4 +185,4 @@ def test_without_a_schema_all_of_it_holds_too(first, then):
     changes = typed.comparison(old, new, shape)
     assert (changes == typed.NO_DIFFERENCE) == typed.same(old, new)
     assert typed.merged(old, new, shape) == typed.merged(typed.merged(old, new, shape), new, shape)
-    assert typed.pruned(old, field_set.FieldSet(under={"f:spec": LEAF}), field_set.EMPTY, shape) == {}
+    assert typed.pruned(old, field_set.FieldSet(children={"f:spec": LEAF}), field_set.EMPTY, shape) == {}

@@ -1,7 +1,8 @@
-"""Managed: who owns which field of a document after a write.
+"""Field managers: who owns which field of a document after a write (metadata.managedFields).
 
-A write takes the fields that it changes from all others; what it removes has no owner any more. Documents are
-whole: all of metadata, `spec` and `status`. Names, versions and times are the server's and have no owner.
+A write takes the fields that it changes from all other managers; what it removes has no owner any more.
+Documents are whole: all of metadata, `spec` and `status`. Names, versions and times are set by the server and
+have no owner.
 `status` has owners only among the writers of the subresource `status`, who own nothing else.
 """
 
@@ -41,103 +42,104 @@ _UNTRACKED_META: Final = frozenset(
 
 
 class FieldManager(msgspec.Struct, frozen=True):
-    """Who writes, in which version, when (RFC 3339), and through which part of the object."""
+    """Who writes, in which version, when (RFC 3339), and through which subresource."""
 
-    manager: str
+    name: str
     api_version: str
     now: str
     subresource: str = ""
 
     def entry(self, operation: str, owned: FieldSet) -> ManagedFieldsEntry:
-        """The writer's entry, written now."""
-        return ManagedFieldsEntry(
-            self.manager, operation, self.api_version, self.now, owned, self.subresource
-        )
+        """Its entry in managedFields, written now."""
+        return ManagedFieldsEntry(self.name, operation, self.api_version, self.now, owned, self.subresource)
 
 
 def check_manager(name: str, *, is_required: bool = False) -> None:
     """Refuse a `fieldManager` that cannot be one; an apply needs one."""
-    found = list(managed_fields.manager_violations(name, "fieldManager"))
+    violations = list(managed_fields.manager_violations(name, "fieldManager"))
     if is_required and not name:
-        found.append(Violation("fieldManager", "Required value: is required for apply patch", "required"))
-    if found:
-        raise Invalid(found)
+        violations.append(
+            Violation("fieldManager", "Required value: is required for apply patch", "required")
+        )
+    if violations:
+        raise Invalid(violations)
 
 
-def updated(live: Json | None, new: Json, writer: FieldManager, shape: MergeSchema) -> list[Json]:
+def updated(live: Json | None, new: Json, manager: FieldManager, schema: MergeSchema) -> list[Json]:
     """The managedFields of `new` after any write that is no apply; `live` is None where it creates.
 
     A document that is not tracked stays so, and `[{}]` or `[]` in place of the list ends the tracking.
-    Another list is taken as it is said, if it is one. A subresource cannot say one.
+    Another list that the writer sends is stored, if it is valid. Through a subresource none can be sent.
     """
-    before, old = _before(live, new, writer), tracked(live or {}, writer.subresource)
-    if not before and not _is_blank(old):
+    listed_before, old = _listed_before(live, new, manager), tracked(live or {}, manager.subresource)
+    if not listed_before and not _is_blank(old):
         return []
-    changes = typed.comparison(old, tracked(new, writer.subresource), shape)
-    if changes is NO_DIFFERENCE:
-        return before
-    owners = in_version(managed_fields.read(before), live, writer, shape)
-    return managed_fields.encoded(_with_writer(owners, changes, writer))
+    comparison = typed.comparison(old, tracked(new, manager.subresource), schema)
+    if comparison is NO_DIFFERENCE:
+        return listed_before
+    entries = in_version(managed_fields.read(listed_before), live, manager, schema)
+    return managed_fields.encoded(_with_manager(entries, comparison, manager))
 
 
 def _is_blank(value: Json) -> bool:
-    """Whether there is nothing to own, so that a list without owners says nothing about tracking."""
+    """Whether there is nothing to own: then a missing managedFields does not mean that tracking is off."""
     if isinstance(value, dict):
         return all(_is_blank(below) for below in value.values())
     return isinstance(value, list) and not value
 
 
-def _before(live: Json | None, new: Json, writer: FieldManager) -> list[Json]:
-    """The list to which a write adds: the stored one, or what the writer says instead.
+def _listed_before(live: Json | None, new: Json, manager: FieldManager) -> list[Json]:
+    """The list to which a write adds: the stored one, or what the writer sends instead.
 
-    An empty list says nothing, so that nobody who has never heard of owners takes them away; `[{}]` does.
+    An empty list changes nothing, so that clients that do not know managedFields do not reset them; `[{}]`
+    resets them, as in Kubernetes.
     """
-    said, stored = listed(new), listed(live) or []
-    if live is None or writer.subresource or said in (None, [], stored):
+    sent, stored = listed(new), listed(live) or []
+    if live is None or manager.subresource or sent in (None, [], stored):
         return list(stored)
-    return [] if said == [{}] else managed_fields.encoded(managed_fields.checked(said))
+    return [] if sent == [{}] else managed_fields.encoded(managed_fields.checked(sent))
 
 
-def _with_writer(
-    owners: Sequence[ManagedFieldsEntry], changes: Comparison, writer: FieldManager
+def _with_manager(
+    entries: Sequence[ManagedFieldsEntry], comparison: Comparison, manager: FieldManager
 ) -> list[ManagedFieldsEntry]:
-    left, mine = without(owners, changes), writer.entry(UPDATE, changes.written)
-    if not mine.fields:
-        return left
-    before = [entry for entry in left if entry.identity == mine.identity]
-    for entry in before:
-        mine = mine.holding(entry.fields | mine.fields)
-    return [*(entry for entry in left if entry not in before), mine]
+    others, own = without(entries, comparison), manager.entry(UPDATE, comparison.written)
+    if not own.fields:
+        return others
+    previous = [entry for entry in others if entry.identity == own.identity]
+    for entry in previous:
+        own = own.holding(entry.fields | own.fields)
+    return [*(entry for entry in others if entry not in previous), own]
 
 
 def listed(document: Json | None) -> list[Json] | None:
-    """The managedFields of a document, if it says any."""
-    found: list[Json] | None = ((document or {}).get(_META) or {}).get(_LIST)
-    return found
+    """The managedFields of a document, if it has any."""
+    entries: list[Json] | None = ((document or {}).get(_META) or {}).get(_LIST)
+    return entries
 
 
-def without(owners: Iterable[ManagedFieldsEntry], changes: Comparison) -> list[ManagedFieldsEntry]:
-    """The entries less what a write has set and removed."""
-    taken = changes.written
-    return [entry.holding(entry.fields - taken - changes.removed) for entry in owners]
+def without(entries: Iterable[ManagedFieldsEntry], comparison: Comparison) -> list[ManagedFieldsEntry]:
+    """The entries without the fields that a write has set or removed."""
+    written = comparison.written
+    return [entry.holding(entry.fields - written - comparison.removed) for entry in entries]
 
 
 def in_version(
-    owners: Sequence[ManagedFieldsEntry], live: Json | None, writer: FieldManager, shape: MergeSchema
+    entries: Sequence[ManagedFieldsEntry], live: Json | None, manager: FieldManager, schema: MergeSchema
 ) -> Sequence[ManagedFieldsEntry]:
-    """The entries as they can be read in the writer's version.
+    """The entries as they can be read in the version of the write.
 
-    Places of another version mean the same where the document has them; the others cannot be followed through
-    a write in this version, and are given up.
+    Fields of another version mean the same where the document has them in this version too; ownership of the
+    others cannot be carried through a write in this version, and is dropped.
     """
-    if all(entry.api_version == writer.api_version for entry in owners):
-        return owners
-    present = typed.field_set_of(live, shape, containers=True) if live else EMPTY
+    if all(entry.api_version == manager.api_version for entry in entries):
+        return entries
+    present = typed.field_set_of(live, schema, containers=True) if live else EMPTY
     return [
         entry
-        if entry.api_version == writer.api_version or (both := entry.fields & present) == entry.fields
-        else entry.holding(both)
-        for entry in owners
+        if entry.api_version == manager.api_version or (shared := entry.fields & present) == entry.fields
+        else entry.holding(shared)
+        for entry in entries
     ]
 
 
@@ -151,17 +153,17 @@ def tracked(document: Json, subresource: str = "") -> dict[str, Json]:
     return part
 
 
-def document(base: Json, part: Json, owners: Iterable[ManagedFieldsEntry], subresource: str = "") -> Json:
-    """A document of what has no owner in `base`, the part that has, and the list of who owns what."""
+def document(base: Json, part: Json, entries: Iterable[ManagedFieldsEntry], subresource: str = "") -> Json:
+    """A document of the untracked fields of `base`, the tracked part, and the entries as managedFields."""
     if subresource == STATUS:
-        found = {name: value for name, value in base.items() if name != STATUS} | part
+        whole = {name: value for name, value in base.items() if name != STATUS} | part
         meta = dict(base.get(_META) or {})
     else:
-        found = {name: value for name, value in base.items() if name in _UNTRACKED} | part
+        whole = {name: value for name, value in base.items() if name in _UNTRACKED} | part
         kept = {name: value for name, value in (base.get(_META) or {}).items() if name in _UNTRACKED_META}
         meta = kept | part.get(_META, {})
-    meta[_LIST] = managed_fields.encoded(owners)
+    meta[_LIST] = managed_fields.encoded(entries)
     if not meta[_LIST]:
         del meta[_LIST]
-    found[_META] = meta
-    return {name: found[name] for name in dict.fromkeys((*base, *found)) if name in found}
+    whole[_META] = meta
+    return {name: whole[name] for name in dict.fromkeys((*base, *whole)) if name in whole}

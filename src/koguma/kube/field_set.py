@@ -1,10 +1,11 @@
-"""Fields: sets of places in a document, as managedFields names them.
+"""Field sets: sets of field paths of a document, as managedFields (FieldsV1) writes them.
 
-A place is a path of elements. `f:<name>` is a field, `k:{...}` an item of a list with keys, `v:<value>` an
+A path consists of elements. `f:<name>` is a field, `k:{...}` an item of a list with keys, `v:<value>` an
 item of a list that is a set, `i:<index>` an item by its position. An element is kept as its text in FieldsV1,
-with the keys inside sorted, so that equal places have equal texts and nothing is taken apart to be compared.
+with the keys inside sorted, so that equal paths have equal texts and are compared without parsing.
 
-A set is a tree. A node that is `here` is in the set itself; one that is not only leads to nodes that are.
+A set is a tree, as in structured-merge-diff. A node that `is_member` is in the set itself; one that is not
+only leads to nodes that are.
 """
 
 import re
@@ -18,7 +19,7 @@ from koguma.model.schema import Json
 
 Path = tuple[str, ...]
 
-SELF: Final = "."  # in FieldsV1: the place itself, beside what lies below it
+SELF: Final = "."  # in FieldsV1: the field itself is in the set, beside fields inside of it
 _INDEX: Final = re.compile(r"0|[1-9][0-9]*")
 _N_SHORT: Final = 200  # characters; longer elements are rare, and not worth the memory of a cache
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -26,24 +27,24 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class FieldSet(msgspec.Struct, frozen=True, gc=False):
-    """A set of places. No node below is empty, so that equal sets are equal values."""
+    """A set of field paths. No node below is empty, so that equal sets are equal values."""
 
-    here: bool = False
-    under: Mapping[str, "FieldSet"] = {}
+    is_member: bool = False
+    children: Mapping[str, "FieldSet"] = {}
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> Self:
         """The set of these paths."""
-        here, below = False, dict[str, list[Path]]()
+        is_member, below = False, dict[str, list[Path]]()
         for path in paths:
             if path:
                 below.setdefault(path[0], []).append(path[1:])
             else:
-                here = True
-        return cls(here, {element: cls.of(rest) for element, rest in below.items()})
+                is_member = True
+        return cls(is_member, {element: cls.of(rest) for element, rest in below.items()})
 
     def __bool__(self) -> bool:
-        return self.here or bool(self.under)
+        return self.is_member or bool(self.children)
 
     def __or__(self, other: "FieldSet") -> "FieldSet":
         """What is in either."""
@@ -51,79 +52,81 @@ class FieldSet(msgspec.Struct, frozen=True, gc=False):
             return self
         if not self:
             return other
-        under = dict(self.under)
-        for element, node in other.under.items():
-            mine = under.get(element)
-            under[element] = node if mine is None else mine | node
-        return FieldSet(self.here or other.here, under)
+        children = dict(self.children)
+        for element, node in other.children.items():
+            mine = children.get(element)
+            children[element] = node if mine is None else mine | node
+        return FieldSet(self.is_member or other.is_member, children)
 
     def __sub__(self, other: "FieldSet") -> "FieldSet":
         """What is not in the other. A leaf of the other stands for all that lies below it.
 
-        Who replaces a whole value takes it from those who owned parts of it. Where nothing is taken away the
-        answer is this set itself, which callers use to see it.
+        Who replaces a whole value takes ownership from those who owned parts of it. Where nothing is removed
+        the result is this set itself, by which callers notice it.
         """
         left = {}
-        for element, taken in other.under.items():
-            node = self.under.get(element)
+        for element, taken in other.children.items():
+            node = self.children.get(element)
             if node is not None:
-                rest = node - taken if taken.under else EMPTY
+                rest = node - taken if taken.children else EMPTY
                 if rest is not node:
                     left[element] = rest
-        here = self.here and not other.here
-        if here == self.here and not left:
+        is_member = self.is_member and not other.is_member
+        if is_member == self.is_member and not left:
             return self
-        return FieldSet(here, {element: node for element, node in {**self.under, **left}.items() if node})
+        return FieldSet(
+            is_member, {element: node for element, node in {**self.children, **left}.items() if node}
+        )
 
     def __and__(self, other: "FieldSet") -> "FieldSet":
-        """What is in both. Of what lies below a leaf of the other, the leaf is in both."""
-        under = {}
-        for element, node in self.under.items():
-            wanted = other.under.get(element)
-            if wanted is not None and (shared := node & wanted if wanted.under else LEAF):
-                under[element] = shared
-        return FieldSet(self.here and other.here, under)
+        """What is in both. A leaf of the other stands for all that lies below it."""
+        children = {}
+        for element, node in self.children.items():
+            wanted = other.children.get(element)
+            if wanted is not None and (shared := node & wanted if wanted.children else LEAF):
+                children[element] = shared
+        return FieldSet(self.is_member and other.is_member, children)
 
     @property
     def leaves(self) -> "FieldSet":
-        """The places with nothing below them."""
-        under = {element: node.leaves for element, node in self.under.items()}
-        return FieldSet(self.here and not under, under)
+        """The paths with nothing below them."""
+        children = {element: node.leaves for element, node in self.children.items()}
+        return FieldSet(self.is_member and not children, children)
 
     def paths(self) -> Iterator[Path]:
-        """All places, in order."""
-        if self.here:
+        """All paths, in order."""
+        if self.is_member:
             yield ()
-        for element in sorted(self.under):
-            for rest in self.under[element].paths():
+        for element in sorted(self.children):
+            for rest in self.children[element].paths():
                 yield (element, *rest)
 
     def json(self) -> dict[str, Json]:
         """As FieldsV1, in order."""
-        found: dict[str, Json] = {SELF: {}} if self.here else {}
-        for element in sorted(self.under):
-            node = self.under[element]
-            found[element] = node.json() if node.under else {}
+        found: dict[str, Json] = {SELF: {}} if self.is_member else {}
+        for element in sorted(self.children):
+            node = self.children[element]
+            found[element] = node.json() if node.children else {}
         return found
 
 
 EMPTY: Final = FieldSet()
-LEAF: Final = FieldSet(here=True)
+LEAF: Final = FieldSet(is_member=True)
 
 
 def from_fields_v1(fields: Json) -> FieldSet:
     """The set that FieldsV1 stands for; ValueError where it is none."""
     if not isinstance(fields, dict):
         raise ValueError(f"must be an object, not {fields!r}")  # noqa: TRY004 - it is data that is wrong
-    here, under = False, dict[str, FieldSet]()
+    is_member, children = False, dict[str, FieldSet]()
     for element, below in fields.items():
         if element == SELF:
-            here = True
+            is_member = True
             continue
         name = element if element.startswith("f:") else canonical(element)
         node = LEAF if below == {} else from_fields_v1(below)
-        under[name] = under[name] | node if name in under else node
-    return FieldSet(here, under)
+        children[name] = children[name] | node if name in children else node
+    return FieldSet(is_member, children)
 
 
 def canonical(element: str) -> str:

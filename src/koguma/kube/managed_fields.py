@@ -1,8 +1,8 @@
-"""Entries: the items of metadata.managedFields, each a writer and the fields that it has set.
+"""managedFields: its entries, each a field manager and the fields that it has set.
 
-One entry stands for one manager, operation and subresource, and for updates also for one version. They are
-listed as Kubernetes lists them: Apply before Update, then by time, manager, version and subresource. Only the
-ten newest updaters are told apart; older ones become `ancient-changes`.
+There is one entry for each manager, operation and subresource, and for updates also for each version. They
+are listed as Kubernetes lists them: Apply before Update, then by time, manager, version and subresource. Only
+the ten newest updaters keep their names; older ones become `ancient-changes`.
 """
 
 import re
@@ -26,7 +26,7 @@ N_MANAGER_MAX: Final = 128  # characters
 _AT: Final = "metadata.managedFields"
 _FIELDS_TYPE: Final = "FieldsV1"
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_TEXTS: Final = ("manager", "apiVersion", "subresource")
+_STRINGS: Final = ("manager", "apiVersion", "subresource")
 
 Identity = tuple[str, str, str, str]
 
@@ -44,7 +44,7 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> Identity:
-        """What tells entries apart; an applier says all it wants each time, so its version does not."""
+        """What makes an entry unique; an applier sends all its fields each time, whatever its version."""
         version = "" if self.operation == APPLY else self.api_version
         return self.manager, self.operation, version, self.subresource
 
@@ -56,7 +56,7 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
         """As in managedFields."""
         if self.raw is not None:
             return self.raw
-        found: dict[str, Json] = {
+        entry: dict[str, Json] = {
             "manager": self.manager,
             "operation": self.operation,
             "apiVersion": self.api_version,
@@ -65,10 +65,10 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
             "fieldsV1": self.fields.json(),
             "subresource": self.subresource,
         }
-        return {name: value for name, value in found.items() if value != ""}
+        return {name: value for name, value in entry.items() if value != ""}
 
     def __str__(self) -> str:
-        """For people, in Kubernetes' words: `"kubectl-edit" using v1 at 2026-01-01T00:00:00Z`."""
+        """As kube-apiserver writes it in messages: `"kubectl-edit" using v1 at 2026-01-01T00:00:00Z`."""
         who = msgspec.json.encode(self.manager).decode()
         if self.subresource:
             who += f' with subresource "{self.subresource}"'
@@ -78,7 +78,7 @@ class ManagedFieldsEntry(msgspec.Struct, frozen=True):
 
 
 def read(listed: Iterable[Json]) -> tuple[ManagedFieldsEntry, ...]:
-    """The entries of a list that was judged before."""
+    """The entries of a list that was checked before."""
     return tuple(
         ManagedFieldsEntry(
             manager=entry.get("manager") or "",
@@ -94,16 +94,16 @@ def read(listed: Iterable[Json]) -> tuple[ManagedFieldsEntry, ...]:
 
 
 def checked(listed: Json) -> tuple[ManagedFieldsEntry, ...]:
-    """The entries of a list that a user wrote, one for each identity; Invalid where it is no such list."""
-    found = list(violations(listed))
-    if found:
-        raise Invalid(found)
-    known: dict[Identity, ManagedFieldsEntry] = {}
+    """The entries of a list that a user wrote, one for each identity; Invalid where the list is wrong."""
+    wrong = list(violations(listed))
+    if wrong:
+        raise Invalid(wrong)
+    by_identity: dict[Identity, ManagedFieldsEntry] = {}
     for entry in read(listed):
-        before = known.get(entry.identity)
-        both = entry.fields if before is None else before.fields | entry.fields
-        known[entry.identity] = msgspec.structs.replace(entry, fields=both, raw=None)
-    return tuple(entry for entry in known.values() if entry.fields)
+        before = by_identity.get(entry.identity)
+        fields = entry.fields if before is None else before.fields | entry.fields
+        by_identity[entry.identity] = msgspec.structs.replace(entry, fields=fields, raw=None)
+    return tuple(entry for entry in by_identity.values() if entry.fields)
 
 
 def violations(listed: Json) -> Iterator[Violation]:
@@ -120,7 +120,7 @@ def violations(listed: Json) -> Iterator[Violation]:
 
 
 def _entry_violations(entry: Json) -> Iterator[Violation]:
-    wrong = [name for name in _TEXTS if not isinstance(entry.get(name) or "", str)]
+    wrong = [name for name in _STRINGS if not isinstance(entry.get(name) or "", str)]
     yield from (Violation(name, "must be a text", "type") for name in wrong)
     if "manager" not in wrong:
         yield from manager_violations(entry.get("manager") or "", "manager")
@@ -147,16 +147,16 @@ def manager_violations(name: str, path: str) -> Iterator[Violation]:
 
 def encoded(entries: Iterable[ManagedFieldsEntry]) -> list[Json]:
     """The list for a document: no empty entries, not too many of them, in order."""
-    kept = sorted((entry for entry in entries if entry.fields), key=_place)
+    kept = sorted((entry for entry in entries if entry.fields), key=_sort_key)
     return [entry.json() for entry in _capped(kept)]
 
 
-def _place(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
+def _sort_key(entry: ManagedFieldsEntry) -> tuple[str, str, str, str, str]:
     return entry.operation, entry.time, entry.manager, entry.api_version, entry.subresource
 
 
 def _capped(entries: Sequence[ManagedFieldsEntry]) -> Sequence[ManagedFieldsEntry]:
-    """As many updaters as are told apart: the oldest become one for each version and subresource."""
+    """At most ten updaters: the oldest are merged into one for each version and subresource."""
     updaters = [entry for entry in entries if entry.operation == UPDATE]
     n_over = len(updaters) - N_UPDATERS_MAX
     if n_over <= 0:
@@ -172,4 +172,4 @@ def _capped(entries: Sequence[ManagedFieldsEntry]) -> Sequence[ManagedFieldsEntr
             n_over -= 1
         ancient[oldest.identity] = oldest
     appliers = [entry for entry in entries if entry.operation == APPLY]
-    return sorted((*appliers, *ancient.values(), *named), key=_place)
+    return sorted((*appliers, *ancient.values(), *named), key=_sort_key)

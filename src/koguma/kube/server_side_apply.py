@@ -1,8 +1,8 @@
-"""Apply: what a declaration of some fields of a document does to the document.
+"""Server-side apply: what an apply patch does to a document.
 
-An applier sends all the fields it has an opinion about. They are merged over what is stored; what the same
-applier sent before and leaves out now goes, unless somebody else owns it; a field that somebody else owns and
-that would change is a conflict, unless the applier insists.
+An applier sends all the fields that it wants to own. They are merged into what is stored. What the same
+applier sent before and leaves out now is removed, unless another manager owns it. A field that another
+manager owns and that would change is a conflict, unless the request says `force`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,70 +55,75 @@ def _text(conflicts: Sequence[FieldConflict]) -> str:
     return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 
-def applied(live: Json | None, config: Json, writer: FieldManager, shape: MergeSchema, force: bool) -> Json:  # noqa: FBT001 - the query's own word
+def applied(live: Json | None, config: Json, manager: FieldManager, schema: MergeSchema, force: bool) -> Json:  # noqa: FBT001 - the query's own word
     """The document after an apply, with its managedFields; `live` itself where nothing changes.
 
-    What the server keeps about the object comes from `live`; whoever calls judges preconditions in `config`.
+    Metadata that the server sets comes from `live`; the caller checks preconditions in `config`.
     """
-    _check(config, writer, shape)
-    old, wanted = field_managers.tracked(live or {}, writer.subresource), _wanted(config, writer)
-    mine = writer.entry(APPLY, typed.field_set_of(wanted, shape))
-    owners = field_managers.in_version(_owners(live, old, writer, shape), live, writer, shape)
-    others = [entry for entry in owners if entry.identity != mine.identity]
-    before = next((entry for entry in owners if entry.identity == mine.identity), None)
-    new = typed.merged(old, wanted, shape)
-    if before is not None:
-        kept = reduce(or_, (entry.fields for entry in others), mine.fields)
-        new = typed.pruned(new, before.fields, kept, shape)
-    if live is not None and _is_settled(before, mine) and typed.same(old, new):
+    _check(config, manager, schema)
+    old, applied_part = (
+        field_managers.tracked(live or {}, manager.subresource),
+        _applied_part(config, manager),
+    )
+    own_entry = manager.entry(APPLY, typed.field_set_of(applied_part, schema))
+    entries = field_managers.in_version(_entries(live, old, manager, schema), live, manager, schema)
+    other_entries = [entry for entry in entries if entry.identity != own_entry.identity]
+    previous_entry = next((entry for entry in entries if entry.identity == own_entry.identity), None)
+    new = typed.merged(old, applied_part, schema)
+    if previous_entry is not None:
+        kept = reduce(or_, (entry.fields for entry in other_entries), own_entry.fields)
+        new = typed.pruned(new, previous_entry.fields, kept, schema)
+    if live is not None and _is_unchanged(previous_entry, own_entry) and typed.same(old, new):
         return live
-    changes = typed.comparison(old, new, shape)
+    comparison = typed.comparison(old, new, schema)
     if not force:
-        _refuse_conflicts(others, changes)
+        _refuse_conflicts(other_entries, comparison)
     base = {name: value for name, value in config.items() if name != STATUS} if live is None else live
     return field_managers.document(
-        base, new, [mine, *field_managers.without(others, changes)], writer.subresource
+        base, new, [own_entry, *field_managers.without(other_entries, comparison)], manager.subresource
     )
 
 
-def _check(config: Json, writer: FieldManager, shape: MergeSchema) -> None:
-    check_manager(writer.manager, is_required=True)
+def _check(config: Json, manager: FieldManager, schema: MergeSchema) -> None:
+    check_manager(manager.name, is_required=True)
     if field_managers.listed(config) is not None:
         raise BadRequest("metadata.managedFields must be nil")
-    found = list(typed.violations(config, shape))
-    if found:
-        raise Invalid(found)
+    violations = list(typed.violations(config, schema))
+    if violations:
+        raise Invalid(violations)
 
 
-def _wanted(config: Json, writer: FieldManager) -> Json:
-    """What the applier has an opinion about; metadata that only says a name is none."""
-    part = field_managers.tracked(config, writer.subresource)
+def _applied_part(config: Json, manager: FieldManager) -> Json:
+    """The fields that the applier sends; metadata with nothing but a name are none."""
+    part = field_managers.tracked(config, manager.subresource)
     return part if part.get("metadata", True) else {n: v for n, v in part.items() if n != "metadata"}
 
 
-def _owners(
-    live: Json | None, old: Json, writer: FieldManager, shape: MergeSchema
+def _entries(
+    live: Json | None, old: Json, manager: FieldManager, schema: MergeSchema
 ) -> Sequence[ManagedFieldsEntry]:
-    """Who owns fields of what is stored; if nobody is known, somebody of whom only that is known."""
-    known = managed_fields.read(field_managers.listed(live) or ())
-    if known or live is None:
-        return known
-    found = typed.comparison(field_managers.tracked({}, writer.subresource), old, shape).added
-    return [msgspec.structs.replace(writer.entry(UPDATE, found), manager=BEFORE_APPLY)] if found else []
+    """The entries of what is stored; fields that nobody is known to own belong to `before-first-apply`."""
+    entries = managed_fields.read(field_managers.listed(live) or ())
+    if entries or live is None:
+        return entries
+    field_set = typed.comparison(field_managers.tracked({}, manager.subresource), old, schema).added
+    return (
+        [msgspec.structs.replace(manager.entry(UPDATE, field_set), manager=BEFORE_APPLY)] if field_set else []
+    )
 
 
-def _is_settled(before: ManagedFieldsEntry | None, mine: ManagedFieldsEntry) -> bool:
-    """Whether the applier owned just this already; owning nothing leaves no trace."""
-    if before is None:
-        return not mine.fields
-    return before.fields == mine.fields and before.api_version == mine.api_version
+def _is_unchanged(previous: ManagedFieldsEntry | None, current: ManagedFieldsEntry) -> bool:
+    """Whether the applier owned exactly these fields already; an applier without fields has no entry."""
+    if previous is None:
+        return not current.fields
+    return previous.fields == current.fields and previous.api_version == current.api_version
 
 
-def _refuse_conflicts(others: Iterable[ManagedFieldsEntry], changes: Comparison) -> None:
-    found = [
+def _refuse_conflicts(other_entries: Iterable[ManagedFieldsEntry], comparison: Comparison) -> None:
+    conflicts = [
         FieldConflict(field_set.path_text(path), entry.manager, f"conflict with {entry}")
-        for entry in sorted(others, key=str)
-        for path in (entry.fields & changes.written).leaves.paths()
+        for entry in sorted(other_entries, key=str)
+        for path in (entry.fields & comparison.written).leaves.paths()
     ]
-    if found:
-        raise FieldConflicts(found)
+    if conflicts:
+        raise FieldConflicts(conflicts)

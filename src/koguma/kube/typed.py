@@ -1,7 +1,8 @@
-"""Typed: values seen through their shape: which places they have, how they differ, merge and shrink.
+"""Typed values: which fields a value has by its merge schema, and how two values differ and merge.
 
-All of it rests on `parts`: an object or a list that is merged item by item is a mapping from path elements to
-what stands there, and everything else is a leaf. Answers share what they did not change with their arguments.
+This is what structured-merge-diff calls a TypedValue. All of it rests on `parts`: an object or a list that is
+merged item by item is a mapping from path elements to values, and everything else is a leaf. Results share
+what they did not change with their arguments.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
 
 class Comparison(NamedTuple):
-    """How one value differs from another. `added` has containers too; `removed` the topmost places only."""
+    """How one value differs from another. `added` has containers too; `removed` only the topmost fields."""
 
     added: FieldSet = EMPTY
     modified: FieldSet = EMPTY
@@ -35,12 +36,12 @@ class Comparison(NamedTuple):
 NO_DIFFERENCE: Final = Comparison()
 
 
-def parts(value: Json, shape: MergeSchema) -> dict[str, Json] | None:
+def parts(value: Json, schema: MergeSchema) -> dict[str, Json] | None:
     """What a value consists of, by path element; None for a leaf."""
     if isinstance(value, dict):
-        return {f"f:{name}": below for name, below in value.items()} if shape.is_object else None
-    if shape.is_list and isinstance(value, list | tuple):
-        return {shape.element(item, index): item for index, item in enumerate(value)}
+        return {f"f:{name}": below for name, below in value.items()} if schema.is_object else None
+    if schema.is_list and isinstance(value, list | tuple):
+        return {schema.element(item, index): item for index, item in enumerate(value)}
     return None
 
 
@@ -51,62 +52,62 @@ def _whole(left: Mapping[str, Json], like: Json) -> Json:
     return list(left.values())
 
 
-def field_set_of(value: Json, shape: MergeSchema, *, containers: bool = False) -> FieldSet:
-    """The places of a value: leaves, items of lists and entries of maps; with `containers`, all.
+def field_set_of(value: Json, schema: MergeSchema, *, containers: bool = False) -> FieldSet:
+    """The fields of a value: leaves, items of lists and entries of maps; with `containers`, all.
 
-    A field that the schema names is not listed beside what lies below it, since an applier who says nothing
-    of its own about a container has no claim on it.
+    A field that the schema declares is not listed beside its own fields: an applier who only sets something
+    inside a container does not own the container.
     """
-    return FieldSet(under=_node(value, shape, containers).under)
+    return FieldSet(children=_field_set(value, schema, containers).children)
 
 
-def _node(value: Json, shape: MergeSchema, containers: bool) -> FieldSet:  # noqa: FBT001 - private, and called often
+def _field_set(value: Json, schema: MergeSchema, containers: bool) -> FieldSet:  # noqa: FBT001 - private, and called often
     if type(value) in _PLAIN:
         return LEAF
-    below = parts(value, shape)
+    below = parts(value, schema)
     if not below:
         return LEAF
-    under = {}
+    children = {}
     for element, part in below.items():
-        node = _node(part, shape.child(element), containers)
-        is_listed = node.here or containers or not shape.declares(element)
-        under[element] = FieldSet(is_listed, node.under) if node.under else LEAF
-    return FieldSet(under=under)
+        node = _field_set(part, schema.child(element), containers)
+        is_listed = node.is_member or containers or not schema.declares(element)
+        children[element] = FieldSet(is_listed, node.children) if node.children else LEAF
+    return FieldSet(children=children)
 
 
-def comparison(old: Json, new: Json, shape: MergeSchema) -> Comparison:
+def comparison(old: Json, new: Json, schema: MergeSchema) -> Comparison:
     """What is different in `new`. The order of items that have names of their own does not count."""
-    return _comparison(old, new, shape) or NO_DIFFERENCE
+    return _comparison(old, new, schema) or NO_DIFFERENCE
 
 
-def _comparison(old: Json, new: Json, shape: MergeSchema) -> Comparison | None:
+def _comparison(old: Json, new: Json, schema: MergeSchema) -> Comparison | None:
     """The same, with None where nothing differs."""
-    old_parts, new_parts = parts(old, shape), parts(new, shape)
+    old_parts, new_parts = parts(old, schema), parts(new, schema)
     if old_parts is None or new_parts is None:
-        return None if same(old, new) else _replaced(new, shape)
+        return None if same(old, new) else _replaced(new, schema)
     added, modified = dict[str, FieldSet](), dict[str, FieldSet]()
     removed = {element: LEAF for element in old_parts if element not in new_parts}
     for element, value in new_parts.items():
         if element not in old_parts:
-            node = _node(value, shape.child(element), True)  # noqa: FBT003
-            added[element] = FieldSet(here=True, under=node.under)
+            node = _field_set(value, schema.child(element), True)  # noqa: FBT003
+            added[element] = FieldSet(is_member=True, children=node.children)
             continue
         before = old_parts[element]
         if same(before, value):
             continue
-        below = _comparison(before, value, shape.child(element))
+        below = _comparison(before, value, schema.child(element))
         if below is not None:
             for found, node in zip((added, modified, removed), below, strict=True):
                 if node:
                     found[element] = node
     if not (added or modified or removed):
         return None
-    return Comparison(FieldSet(under=added), FieldSet(under=modified), FieldSet(under=removed))
+    return Comparison(FieldSet(children=added), FieldSet(children=modified), FieldSet(children=removed))
 
 
-def _replaced(new: Json, shape: MergeSchema) -> Comparison:
-    """A leaf that has another value, or a leaf and a container in each other's place."""
-    return Comparison(modified=FieldSet(here=True, under=_node(new, shape, True).under))  # noqa: FBT003
+def _replaced(new: Json, schema: MergeSchema) -> Comparison:
+    """A leaf with another value, or a leaf where a container was, or the other way around."""
+    return Comparison(modified=FieldSet(is_member=True, children=_field_set(new, schema, True).children))  # noqa: FBT003
 
 
 def same(old: Json, new: Json) -> bool:
@@ -118,13 +119,13 @@ def same(old: Json, new: Json) -> bool:
     return bool(old == new) and _encode(old) == _encode(new)
 
 
-def merged(live: Json, config: Json, shape: MergeSchema) -> Json:
-    """`live` with all that `config` says."""
-    live_parts, config_parts = parts(live, shape), parts(config, shape)
+def merged(live: Json, config: Json, schema: MergeSchema) -> Json:
+    """`live` with the fields of `config` merged in."""
+    live_parts, config_parts = parts(live, schema), parts(config, schema)
     if live_parts is None or config_parts is None:
         return config
     both = {
-        element: merged(live_parts[element], value, shape.child(element)) if element in live_parts else value
+        element: merged(live_parts[element], value, schema.child(element)) if element in live_parts else value
         for element, value in config_parts.items()
     }
     if isinstance(config, dict):
@@ -135,94 +136,98 @@ def merged(live: Json, config: Json, shape: MergeSchema) -> Json:
 def _order(live: Mapping[str, Json], config: Mapping[str, Json]) -> list[str]:
     """The items of both lists: those of `config` in its order, those of `live` alone where they stood.
 
-    What `config` alone has comes as late as that allows, so that saying the same again moves nothing.
+    What `config` alone has comes as late as that allows, so that applying the same again moves nothing.
     """
-    found: dict[str, None] = {}
-    wanted = iter(config)
+    ordered: dict[str, None] = {}
+    of_config = iter(config)
     for element in live:
         if element not in config:
-            found[element] = None
-        elif element not in found:
-            for ahead in wanted:
-                found[ahead] = None
+            ordered[element] = None
+        elif element not in ordered:
+            for ahead in of_config:
+                ordered[ahead] = None
                 if ahead == element:
                     break
-    return [*found, *wanted]
+    return [*ordered, *of_config]
 
 
-def pruned(value: Json, last: FieldSet, kept: FieldSet, shape: MergeSchema) -> Json:
-    """`value` without the places of `last` that nobody keeps.
+def pruned(value: Json, last: FieldSet, kept: FieldSet, schema: MergeSchema) -> Json:
+    """`value` without the fields of `last` (the set that was applied before) that are not in `kept`.
 
-    What `last` does not name stays, even inside an object that `last` filled; an object that ends empty goes,
-    unless it is kept itself. An item of a list or map that was owned goes with all that is in it, as soon as
-    nothing in it is kept.
+    What `last` does not name stays, even inside an object that `last` created. An object that ends empty is
+    removed, unless it is in `kept` itself. An item of a list or map that was owned is removed with all its
+    fields, as soon as none of them is in `kept`.
     """
-    below = parts(value, shape)
+    below = parts(value, schema)
     if below is None:
         return value
     left = {}
     for element, part in below.items():
-        gone, stay = last.under.get(element), kept.under.get(element, EMPTY)
-        rest = part if gone is None else _left(part, gone, stay, shape.child(element))
-        if rest is not _NOTHING:
-            left[element] = rest if gone is None else _with_keys(rest, part, shape)
+        applied, stays = last.children.get(element), kept.children.get(element, EMPTY)
+        remaining = part if applied is None else _remaining(part, applied, stays, schema.child(element))
+        if remaining is not _NOTHING:
+            left[element] = remaining if applied is None else _with_keys(remaining, part, schema)
     return _whole(left, value)
 
 
 _NOTHING: Final = object()
 
 
-def _left(part: Json, gone: FieldSet, stay: FieldSet, shape: MergeSchema) -> Json:
-    """What is left of a part that was owned."""
-    if not stay and (gone.here or parts(part, shape) is None):
+def _remaining(part: Json, applied: FieldSet, stays: FieldSet, schema: MergeSchema) -> Json:
+    """What is left of a value that was owned; `_NOTHING` where it is removed."""
+    if not stays and (applied.is_member or parts(part, schema) is None):
         return _NOTHING
-    rest = pruned(part, gone, stay, shape)
-    is_emptied = bool(part) and isinstance(rest, dict | list) and not rest
-    return _NOTHING if is_emptied and not stay.here else rest
+    remaining = pruned(part, applied, stays, schema)
+    is_emptied = bool(part) and isinstance(remaining, dict | list) and not remaining
+    return _NOTHING if is_emptied and not stays.is_member else remaining
 
 
-def _with_keys(rest: Json, item: Json, shape: MergeSchema) -> Json:
-    """An item with the fields that name it, which stay as long as the item does."""
-    if shape.form is not MergeStrategy.LIST_MAP or not isinstance(rest, dict):
-        return rest
-    return {name: rest.get(name, value) for name, value in item.items() if name in rest or name in shape.keys}
+def _with_keys(remaining: Json, item: Json, schema: MergeSchema) -> Json:
+    """An item with its key fields, which stay as long as the item does."""
+    if schema.strategy is not MergeStrategy.LIST_MAP or not isinstance(remaining, dict):
+        return remaining
+    return {
+        name: remaining.get(name, value)
+        for name, value in item.items()
+        if name in remaining or name in schema.keys
+    }
 
 
-def extracted(value: Json, wanted: FieldSet, shape: MergeSchema) -> Json:
-    """The places of a set, with their values: what a manager would apply to own just this."""
-    below = parts(value, shape)
+def extracted(value: Json, field_set: FieldSet, schema: MergeSchema) -> Json:
+    """The fields of a set, with their values: what a manager would apply to own exactly these."""
+    below = parts(value, schema)
     if below is None:
         return value
     left = {
-        element: _with_keys(extracted(part, wanted.under[element], shape.child(element)), part, shape)
+        element: _with_keys(extracted(part, field_set.children[element], schema.child(element)), part, schema)
         for element, part in below.items()
-        if element in wanted.under
+        if element in field_set.children
     }
     return _whole(left, value)
 
 
-def violations(value: Json, shape: MergeSchema, path: str = "") -> Iterator[Violation]:
-    """Items that cannot be told apart, or not told at all."""
-    if isinstance(value, dict) and shape.is_object:
+def violations(value: Json, schema: MergeSchema, path: str = "") -> Iterator[Violation]:
+    """Items of a list that have the same keys, or lack them."""
+    if isinstance(value, dict) and schema.is_object:
         for name, below in value.items():
-            yield from violations(below, shape.child(f"f:{name}"), violation.child(path, name))
-    elif isinstance(value, list | tuple) and shape.is_list:
-        seen = set()
+            yield from violations(below, schema.child(f"f:{name}"), violation.child(path, name))
+    elif isinstance(value, list | tuple) and schema.is_list:
+        elements = set()
         for index, item in enumerate(value):
             at = violation.item(path, index)
-            element = shape.element(item, index)
-            if element in seen:
+            element = schema.element(item, index)
+            if element in elements:
                 yield Violation(at, f"Duplicate value: {element[2:]}", "duplicate")
-            seen.add(element)
-            yield from _unnamed(item, shape, at)
-            yield from violations(item, shape.rest, at)
+            elements.add(element)
+            yield from _key_violations(item, schema, at)
+            yield from violations(item, schema.rest, at)
 
 
-def _unnamed(item: Json, shape: MergeSchema, path: str) -> Iterator[Violation]:
-    if shape.form is MergeStrategy.LIST_MAP and not isinstance(item, dict):
+def _key_violations(item: Json, schema: MergeSchema, path: str) -> Iterator[Violation]:
+    if schema.strategy is MergeStrategy.LIST_MAP and not isinstance(item, dict):
         yield Violation(path, "must be an object, since the list tells its items apart by fields", "type")
         return
-    for name, default in shape.keys.items():
+    for name, default in schema.keys.items():
         if default is None and item.get(name) is None:
             at = violation.child(path, name)
             yield Violation(at, "Required value: the list tells its items apart by it", "required")
