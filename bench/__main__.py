@@ -19,13 +19,13 @@ PARTS = ("store", "api", "lists", "watches", "kube", "latency", "startup")
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Koguma.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="a short round; its figures mean nothing")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    given = parser.parse_args()
-    unknown = [part for part in given.parts if part not in PARTS]
+    options = parser.parse_args()
+    unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; use {', '.join(PARTS)}")
     with suppress(ImportError):  # as the control plane does
@@ -33,15 +33,15 @@ def main() -> int:
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     results = {}
-    for part in given.parts or PARTS:
-        results[part] = _measured(part, quick=given.quick, silent=given.json)
-    if given.json:
+    for part in options.parts or PARTS:
+        results[part] = _measured(part, quick=options.quick, silent=options.json)
+    if options.json:
         sys.stdout.buffer.write(msgspec.json.encode({"machine": machine(), "parts": results}) + b"\n")
     return 0
 
 
 def machine() -> dict[str, Any]:
-    """Where this ran."""
+    """The machine of this run."""
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),

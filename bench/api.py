@@ -11,7 +11,7 @@ import msgspec
 
 from bench import sample, wire
 from bench.figures import Figure, Goal, compared, in_turns, percentile
-from bench.processes import Empty, Plane, Process
+from bench.processes import EmptyServer, MeasuredControlPlane, Process
 
 ABOUT = "GET of one 2 KB object with a bearer token, against an empty handler of the same server"
 CONNECTIONS = 32
@@ -30,14 +30,14 @@ async def measured(*, quick: bool) -> list[Figure]:
     """The figures of both servers under the same load."""
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         folder = Path(name)
-        with Plane(folder / "plane") as plane:
+        with MeasuredControlPlane(folder / "plane") as plane:
             body = await _stored(plane)
             (folder / "body").write_bytes(body)
-            with Empty("constant", folder) as empty:
+            with EmptyServer("constant", folder) as empty:
                 return await _figures(plane, empty, quick=quick)
 
 
-async def _stored(plane: Plane) -> bytes:
+async def _stored(plane: MeasuredControlPlane) -> bytes:
     """Write the sample, and read what a GET will answer."""
     client = await wire.Client(plane.token).connect(plane.port)
     await client.ask(f"{sample.PATH}/sample", "PUT", sample.body("sample"))
@@ -46,17 +46,17 @@ async def _stored(plane: Plane) -> bytes:
     return answer.body
 
 
-async def _figures(plane: Plane, empty: Process, *, quick: bool) -> list[Figure]:
+async def _figures(plane: MeasuredControlPlane, empty: Process, *, quick: bool) -> list[Figure]:
     rounds, seconds = (2, 0.1) if quick else (9, 2.0)
-    asked = wire.request(f"{sample.PATH}/sample", plane.token)
+    request = wire.request(f"{sample.PATH}/sample", plane.token)
     for process in (plane, empty):
-        await wire.load(process.port, asked, CONNECTIONS, seconds / 4)
+        await wire.load(process.port, request, CONNECTIONS, seconds / 4)
     a, b = await in_turns(
-        rounds, lambda: _served(plane, asked, seconds), lambda: _served(empty, asked, seconds)
+        rounds, lambda: _served(plane, request, seconds), lambda: _served(empty, request, seconds)
     )
 
     def both(field: str) -> tuple[list[float], list[float]]:
-        return [getattr(one, field) for one in a], [getattr(one, field) for one in b]
+        return [getattr(served, field) for served in a], [getattr(served, field) for served in b]
 
     what = f"GET, {CONNECTIONS} connections"
     return [
@@ -66,8 +66,8 @@ async def _figures(plane: Plane, empty: Process, *, quick: bool) -> list[Figure]
     ]
 
 
-async def _served(process: Process, asked: bytes, seconds: float) -> Served:
+async def _served(process: Process, request: bytes, seconds: float) -> Served:
     before = process.cpu_seconds
-    load = await wire.load(process.port, asked, CONNECTIONS, seconds)
+    load = await wire.load(process.port, request, CONNECTIONS, seconds)
     cpu = process.cpu_seconds - before
     return Served(len(load.latencies) / cpu, load.per_second, 1000 * percentile(load.latencies, 0.99))

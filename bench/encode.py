@@ -75,7 +75,7 @@ def cluster() -> dict[str, Any]:
 
 def routes(n_routes: int) -> dict[str, Any]:
     """A route configuration whose routes share traffic between two clusters."""
-    made = [
+    entries = [
         {
             "name": f"route-{number}",
             "match": {
@@ -92,7 +92,7 @@ def routes(n_routes: int) -> dict[str, Any]:
         }
         for number in range(n_routes)
     ]
-    return {"name": NAME, "virtual_hosts": [{"name": NAME, "domains": ["*"], "routes": made}]}
+    return {"name": NAME, "virtual_hosts": [{"name": NAME, "domains": ["*"], "routes": entries}]}
 
 
 def listener() -> dict[str, Any]:
@@ -125,7 +125,7 @@ def listener() -> dict[str, Any]:
 def endpoints(n_endpoints: int) -> dict[str, Any]:
     """A load assignment whose endpoints carry their tags."""
     tags = {"kuma.io/service": "backend", "kuma.io/zone": "east", "version": "v1"}
-    made = [
+    entries = [
         {
             "endpoint": {"address": address(f"10.0.{number // 256}.{number % 256}", 8080)},
             "load_balancing_weight": 1,
@@ -133,7 +133,7 @@ def endpoints(n_endpoints: int) -> dict[str, Any]:
         }
         for number in range(n_endpoints)
     ]
-    return {"cluster_name": NAME, "endpoints": [{"locality": {"zone": "east"}, "lb_endpoints": made}]}
+    return {"cluster_name": NAME, "endpoints": [{"locality": {"zone": "east"}, "lb_endpoints": entries}]}
 
 
 def cases() -> list[tuple[str, str, dict[str, Any], Goal | None]]:

@@ -91,15 +91,23 @@ def percentile(values: Sequence[float], share: float) -> float:
 def table(figures: Sequence[Figure]) -> str:
     """The figures as a Markdown table, then each round's numbers."""
     lines = ["| | unit | ours | bare | ours / bare | better | goal |", "|---|---|---:|---:|---:|---|---|"]
-    for one in figures:
-        goal = f"{one.goal}: {'met' if one.met else 'MISSED'}" if one.goal else ""
-        cells = (one.what, one.unit, _shown(one.ours), _shown(one.bare), _shown(one.ratio), one.better, goal)
+    for figure in figures:
+        goal = f"{figure.goal}: {'met' if figure.met else 'MISSED'}" if figure.goal else ""
+        cells = (
+            figure.what,
+            figure.unit,
+            _shown(figure.ours),
+            _shown(figure.bare),
+            _shown(figure.ratio),
+            figure.better,
+            goal,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
-    for one in figures:
-        lines.append(f"  {one.what}, {one.unit}: ours {_all(one.rounds_ours)}")
-        if one.rounds_bare:
-            lines.append(f"  {' ' * len(f'{one.what}, {one.unit}:')} bare {_all(one.rounds_bare)}")
+    for figure in figures:
+        lines.append(f"  {figure.what}, {figure.unit}: ours {_all(figure.rounds_ours)}")
+        if figure.rounds_bare:
+            lines.append(f"  {' ' * len(f'{figure.what}, {figure.unit}:')} bare {_all(figure.rounds_bare)}")
     return "\n".join(lines)
 
 

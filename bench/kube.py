@@ -17,7 +17,7 @@ import msgspec
 
 from bench import lists, sample, wire
 from bench.figures import Figure, Goal, compared, in_turns
-from bench.processes import Empty, Plane, Process
+from bench.processes import EmptyServer, MeasuredControlPlane, Process
 from bench.watches import Crowd
 
 ABOUT = 'the Kubernetes form ("ours") against the plain form of the same server ("bare")'
@@ -38,7 +38,7 @@ _BURSTS = 5
 _SETTLE_SECONDS = 0.5
 
 Act = Callable[[], Awaitable[None]]
-Asked = tuple[Process, bytes, int]  # whom, what, and the status that is to come
+Request = tuple[Process, bytes, int]  # the server, the request, and the expected status
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -53,11 +53,13 @@ async def measured(*, quick: bool) -> list[Figure]:
     objects = 2_000 if quick else 10_000
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         folder = Path(name)
-        with Plane(folder / "many") as plane:
+        with MeasuredControlPlane(folder / "many") as plane:
             await lists.seeded(plane, objects)
             figures = await _lists(plane, objects, quick=quick)
         figures += await _watches(folder / "watched", quick=quick)
-        with Plane(folder / "few") as plane:  # what a write costs depends on what else is there
+        with MeasuredControlPlane(
+            folder / "few"
+        ) as plane:  # what a write costs depends on what else is there
             figures += await _discovery(plane, folder, quick=quick)
             figures += await _single(plane, quick=quick)
     return figures
@@ -66,7 +68,7 @@ async def measured(*, quick: bool) -> list[Figure]:
 def _figures(
     what: str, ours: list[Cost], bare: list[Cost], goal: Goal | None = None, *, is_short: bool = False
 ) -> Iterator[Figure]:
-    """Both times of some rounds; the goal is about the server's own. What is short is told in µs."""
+    """Both times of some rounds; the goal is about the server's own. Short times are given in µs."""
     times, word = (1000, "µs") if is_short else (1, "ms")
     for unit, field, aim in ((f"CPU {word}", "cpu", goal), (word, "wall", None)):
         a, b = ([times * getattr(cost, field) for cost in side] for side in (ours, bare))
@@ -102,7 +104,7 @@ LISTINGS = (
 )
 
 
-async def _lists(plane: Plane, objects: int, *, quick: bool) -> list[Figure]:
+async def _lists(plane: MeasuredControlPlane, objects: int, *, quick: bool) -> list[Figure]:
     figures: list[Figure] = []
     for listing in LISTINGS:
         a, b = await _listed(plane, objects, listing, quick=quick)
@@ -111,7 +113,7 @@ async def _lists(plane: Plane, objects: int, *, quick: bool) -> list[Figure]:
 
 
 async def _listed(
-    plane: Plane, objects: int, listing: Listing, *, quick: bool
+    plane: MeasuredControlPlane, objects: int, listing: Listing, *, quick: bool
 ) -> tuple[list[Cost], list[Cost]]:
     rounds, times = (2, 2) if quick else (7, 6)
     client = await wire.Client(plane.token).connect(plane.port)
@@ -135,36 +137,36 @@ async def _paged(client: wire.Client, path: str, limit: int, headers: Mapping[st
     token = ""
     while True:
         answer = await client.ask(f"{path}?limit={limit}&continue={token}", headers=headers)
-        found = _CONTINUE.search(answer.body, 0, _HEAD)
-        if found is None:
+        token_match = _CONTINUE.search(answer.body, 0, _HEAD)
+        if token_match is None:
             return
-        token = found[1].decode()
+        token = token_match[1].decode()
 
 
-async def _discovery(plane: Plane, folder: Path, *, quick: bool) -> list[Figure]:
+async def _discovery(plane: MeasuredControlPlane, folder: Path, *, quick: bool) -> list[Figure]:
     """What `kubectl` asks each time that its copy is old: has anything changed?"""
     client = await wire.Client(plane.token).connect(plane.port)
     answer = await client.ask("/apis", headers={"Accept": _AGGREGATED})
     client.close()
-    found = _ETAG.search(answer.head)
-    assert found
-    etag = found[1].decode()
+    etag_match = _ETAG.search(answer.head)
+    assert etag_match
+    etag = etag_match[1].decode()
     (folder / "etag").write_text(etag)
     (folder / "body").write_bytes(answer.body)
     headers = {"Accept": _AGGREGATED, "If-None-Match": etag}
-    asked = wire.request("/apis", plane.token, headers=headers)
+    request = wire.request("/apis", plane.token, headers=headers)
     figures: list[Figure] = []
     for mode, status, words, goal in (
         ("unchanged", 304, "the 304 of an empty handler", _DISCOVERY),
         ("constant", 200, "the document from an empty handler", None),
     ):
-        with Empty(mode, folder) as empty:
-            a, b = await _loaded((plane, asked, 304), (empty, asked, status), quick=quick)
+        with EmptyServer(mode, folder) as empty:
+            a, b = await _loaded((plane, request, 304), (empty, request, status), quick=quick)
         figures += _figures(f"discovery, 304, against {words}", a, b, goal, is_short=True)
     return figures
 
 
-async def _single(plane: Plane, *, quick: bool) -> list[Figure]:
+async def _single(plane: MeasuredControlPlane, *, quick: bool) -> list[Figure]:
     """One object: read, and written by server-side apply against PUT."""
     name, numbers = "sample", count(1)
     client = await wire.Client(plane.token).connect(plane.port)
@@ -194,19 +196,19 @@ def _document(name: str, request_timeout: str) -> bytes:
     return msgspec.json.encode({**head, "spec": sample.spec(request_timeout)})
 
 
-async def _loaded(ours: Asked, bare: Asked, *, quick: bool) -> tuple[list[Cost], list[Cost]]:
+async def _loaded(ours: Request, bare: Request, *, quick: bool) -> tuple[list[Cost], list[Cost]]:
     """What one request costs each side, under the load of many connections."""
     rounds, seconds = (2, 0.1) if quick else (9, 1.0)
 
-    async def one(process: Process, asked: bytes, status: int) -> Cost:
+    async def cost_of_one(process: Process, request: bytes, status: int) -> Cost:
         before = process.cpu_seconds
-        load = await wire.load(process.port, asked, CONNECTIONS, seconds, status)
+        load = await wire.load(process.port, request, CONNECTIONS, seconds, status)
         cpu, n_answers = process.cpu_seconds - before, len(load.latencies)
         return Cost(1000 * cpu / n_answers, 1000 * load.seconds / n_answers)
 
     for side in (ours, bare):
-        await one(*side)
-    return await in_turns(rounds, lambda: one(*ours), lambda: one(*bare))
+        await cost_of_one(*side)
+    return await in_turns(rounds, lambda: cost_of_one(*ours), lambda: cost_of_one(*bare))
 
 
 class Burst(msgspec.Struct, frozen=True):
@@ -224,35 +226,42 @@ async def _watches(folder: Path, *, quick: bool) -> list[Figure]:
         lambda: _burst(folder, f"{STORED}?{_FIRST}", size, changes),
         lambda: _burst(folder, f"{sample.PATH}?watch=true", size, changes),
     )
-    ours, bare = ([one.kib_each for one in side] for side in (a, b))
+    ours, bare = ([burst.kib_each for burst in side] for side in (a, b))
     return [
         compared(f"{size:,} open watches", "KiB each", ours, bare, better="less"),
         *_figures(
-            f"{changes} changes to all {size:,}", [one.cost for one in a], [one.cost for one in b], _FORMS
+            f"{changes} changes to all {size:,}",
+            [burst.cost for burst in a],
+            [burst.cost for burst in b],
+            _FORMS,
         ),
     ]
 
 
 async def _burst(folder: Path, path: str, size: int, changes: int) -> Burst:
-    with Plane(folder) as plane:
+    with MeasuredControlPlane(folder) as plane:
         writers = [await wire.Client(plane.token).connect(plane.port) for _ in range(_WRITERS)]
         await _write(writers, "1s", _WRITERS)
-        asked = wire.request(path, plane.token)
+        request = wire.request(path, plane.token)
         few = Crowd(2)  # so that what the first watch alone costs is not counted
-        await few.open(plane.port, asked)
+        await few.open(plane.port, request)
         few.close()
         await asyncio.sleep(_SETTLE_SECONDS)
         before = plane.memory_kib
         crowd = Crowd(size)
-        await crowd.open(plane.port, asked)
+        await crowd.open(plane.port, request)
         await asyncio.sleep(_SETTLE_SECONDS)
         kib_each = (plane.memory_kib - before) / size
-        costs = [await _told(plane, crowd, writers, changes, f"{number + 2}s") for number in range(_BURSTS)]
+        costs = [
+            await _delivered(plane, crowd, writers, changes, f"{number + 2}s") for number in range(_BURSTS)
+        ]
         crowd.close()
-    return Burst(kib_each, Cost(median(one.cpu for one in costs), median(one.wall for one in costs)))
+    return Burst(kib_each, Cost(median(cost.cpu for cost in costs), median(cost.wall for cost in costs)))
 
 
-async def _told(plane: Plane, crowd: Crowd, writers: list[wire.Client], changes: int, seconds: str) -> Cost:
+async def _delivered(
+    plane: MeasuredControlPlane, crowd: Crowd, writers: list[wire.Client], changes: int, seconds: str
+) -> Cost:
     """Write, and wait until every watch has every change."""
     crowd.expect(changes)
     cpu, started = plane.cpu_seconds, time.perf_counter()

@@ -2,7 +2,7 @@
 
 Two clocks run for each write: one from its answer, which may come after the event (then the delay is below
 zero), and one from when it was sent. The bare side does the same with asyncpg alone: INSERT, then NOTIFY;
-a listener on another connection reads the new row when it hears.
+a listener on another connection reads the new row when it is notified.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import msgspec
 
 from bench import databases, sample, wire
 from bench.figures import Figure, Goal, compared, in_turns, percentile
-from bench.processes import Plane
+from bench.processes import MeasuredControlPlane
 from bench.store import stored_bytes
 
 ABOUT = "watch latency between two control planes on one PostgreSQL, against NOTIFY and a SELECT"
@@ -34,7 +34,7 @@ class Delay(msgspec.Struct, frozen=True):
     of_answered: float
 
 
-Seen = Callable[[], Awaitable[Delay]]  # writes once, and waits until that is seen
+WriteAndWait = Callable[[], Awaitable[Delay]]  # writes once, and waits until that is seen
 
 
 async def measured(*, quick: bool) -> list[Figure]:
@@ -42,16 +42,19 @@ async def measured(*, quick: bool) -> list[Figure]:
     rounds, writes = (2, 10) if quick else (6, 50)
     with databases.postgres() as server, tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         url = server.database()
-        with Plane(Path(name) / "a", url) as a, Plane(Path(name) / "b", url) as b:
-            ours = await _Planes().open(a, b)
+        with (
+            MeasuredControlPlane(Path(name) / "a", url) as a,
+            MeasuredControlPlane(Path(name) / "b", url) as b,
+        ):
+            ours = await _TwoControlPlanes().open(a, b)
             bare = await _Bare().open(server.database())
             await _delays(ours.seen, 5)
-            mine, theirs = await in_turns(
+            our_delays, bare_delays = await in_turns(
                 rounds, lambda: _delays(ours.seen, writes), lambda: _delays(bare.seen, writes)
             )
             await bare.close()
             ours.close()
-    return _figures(mine, theirs)
+    return _figures(our_delays, bare_delays)
 
 
 def _figures(ours: list[list[Delay]], bare: list[list[Delay]]) -> list[Figure]:
@@ -77,16 +80,16 @@ def _figures(ours: list[list[Delay]], bare: list[list[Delay]]) -> list[Figure]:
     ]
 
 
-async def _delays(seen: Seen, writes: int) -> list[Delay]:
+async def _delays(write_and_wait: WriteAndWait, writes: int) -> list[Delay]:
     """The pauses keep the writes out of step with any timer in the servers."""
-    found = []
+    delays = []
     for _ in range(writes):
         await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-        found.append(await seen())
-    return found
+        delays.append(await write_and_wait())
+    return delays
 
 
-class _Planes:
+class _TwoControlPlanes:
     """A client that writes to one control plane, and one that watches the other."""
 
     def __init__(self) -> None:
@@ -94,11 +97,11 @@ class _Planes:
         self._news = asyncio.Event()
         self._numbers = iter(range(1, 1_000_000))
 
-    async def open(self, a: Plane, b: Plane) -> "_Planes":
+    async def open(self, a: MeasuredControlPlane, b: MeasuredControlPlane) -> "_TwoControlPlanes":
         self._client = await wire.Client(a.token).connect(a.port)
         began = asyncio.Event()
-        asked = wire.request(f"{sample.PATH}?watch=true", b.token)
-        self._listener = wire.Listener(asked, began.set, self._event)
+        request = wire.request(f"{sample.PATH}?watch=true", b.token)
+        self._listener = wire.Listener(request, began.set, self._event)
         await wire.listening(b.port, self._listener)
         await asyncio.wait_for(began.wait(), wire.PATIENCE_SECONDS)
         return self
@@ -127,13 +130,13 @@ class _Bare:
     """The same with the library alone."""
 
     def __init__(self) -> None:
-        self._heard = asyncio.Event()
+        self._notified = asyncio.Event()
 
     async def open(self, url: str) -> "_Bare":
         self._writer, self._notifier, self._reader = [await asyncpg.connect(url) for _ in range(3)]
         listener = await asyncpg.connect(url)
         await self._writer.execute("CREATE TABLE bare (id BIGSERIAL PRIMARY KEY, body TEXT NOT NULL)")
-        await listener.add_listener(_CHANNEL, self._hear)
+        await listener.add_listener(_CHANNEL, self._on_notify)
         self._listener, self._body = listener, stored_bytes().decode()
         self._known = 0
         return self
@@ -142,17 +145,17 @@ class _Bare:
         for connection in (self._writer, self._notifier, self._reader, self._listener):
             await connection.close()
 
-    def _hear(self, *_: object) -> None:
-        self._heard.set()
+    def _on_notify(self, *_: object) -> None:
+        self._notified.set()
 
     async def seen(self) -> Delay:
-        self._heard.clear()
+        self._notified.clear()
         sent_at = time.perf_counter()
         await self._writer.execute("INSERT INTO bare (body) VALUES ($1)", self._body)
         written_at = time.perf_counter()
         await self._notifier.execute(f"NOTIFY {_CHANNEL}")
-        await asyncio.wait_for(self._heard.wait(), wire.PATIENCE_SECONDS)
-        found = await self._reader.fetch("SELECT id, body FROM bare WHERE id > $1 ORDER BY id", self._known)
-        self._known = found[-1]["id"]
+        await asyncio.wait_for(self._notified.wait(), wire.PATIENCE_SECONDS)
+        rows = await self._reader.fetch("SELECT id, body FROM bare WHERE id > $1 ORDER BY id", self._known)
+        self._known = rows[-1]["id"]
         seen_at = time.perf_counter()
         return Delay(1000 * (seen_at - sent_at), 1000 * (seen_at - written_at))

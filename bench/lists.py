@@ -8,7 +8,7 @@ import msgspec
 
 from bench import sample, wire
 from bench.figures import Figure, compared, in_turns
-from bench.processes import Empty, Plane, Process
+from bench.processes import EmptyServer, MeasuredControlPlane, Process
 
 ABOUT = "list of 10,000 objects in 10 pages, against the same bytes from an empty handler"
 PAGE = 1_000
@@ -26,18 +26,18 @@ async def measured(*, quick: bool) -> list[Figure]:
     objects = 2 * PAGE if quick else 10 * PAGE
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         folder = Path(name)
-        with Plane(folder / "plane") as plane:
+        with MeasuredControlPlane(folder / "plane") as plane:
             await seeded(plane, objects)
-        with Plane(folder / "plane") as plane:  # a new process, which has made no bytes yet
+        with MeasuredControlPlane(folder / "plane") as plane:  # a new process, which has made no bytes yet
             paths = [f"{sample.PATH}?size={PAGE}&offset={start}" for start in range(0, objects, PAGE)]
             first = await _first(plane, paths, folder)
-            with Empty("pages", folder) as empty:
+            with EmptyServer("pages", folder) as empty:
                 figures = await _figures(plane, paths, empty, quick=quick)
     cold = compared("the first list after a start", "ms", [1000 * first], better="less")
     return [*figures, cold]
 
 
-async def seeded(plane: Plane, objects: int) -> None:
+async def seeded(plane: MeasuredControlPlane, objects: int) -> None:
     client = await wire.Client(plane.token).connect(plane.port)
     for start in range(0, objects, PAGE):
         documents = [sample.document(f"timeout-{number:05}") for number in range(start, start + PAGE)]
@@ -45,7 +45,7 @@ async def seeded(plane: Plane, objects: int) -> None:
     client.close()
 
 
-async def _first(plane: Plane, paths: list[str], folder: Path) -> float:
+async def _first(plane: MeasuredControlPlane, paths: list[str], folder: Path) -> float:
     """How long the first list takes; its pages become what the empty handler answers."""
     client = await wire.Client(plane.token).connect(plane.port)
     started = time.perf_counter()
@@ -57,7 +57,9 @@ async def _first(plane: Plane, paths: list[str], folder: Path) -> float:
     return seconds
 
 
-async def _figures(plane: Plane, paths: list[str], empty: Process, *, quick: bool) -> list[Figure]:
+async def _figures(
+    plane: MeasuredControlPlane, paths: list[str], empty: Process, *, quick: bool
+) -> list[Figure]:
     rounds, times = (2, 10) if quick else (7, 60)
     ours = await wire.Client(plane.token).connect(plane.port)
     bare = await wire.Client(plane.token).connect(empty.port)
@@ -69,8 +71,13 @@ async def _figures(plane: Plane, paths: list[str], empty: Process, *, quick: boo
     bare.close()
     what = f"{len(paths) * PAGE:,} objects, {len(paths)} pages"
     return [
-        compared(what, "lists/CPU s", [one.per_cpu_second for one in a], [one.per_cpu_second for one in b]),
-        compared(what, "lists/s", [one.per_second for one in a], [one.per_second for one in b]),
+        compared(
+            what,
+            "lists/CPU s",
+            [listed.per_cpu_second for listed in a],
+            [listed.per_cpu_second for listed in b],
+        ),
+        compared(what, "lists/s", [listed.per_second for listed in a], [listed.per_second for listed in b]),
     ]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from bench.figures import percentile
+from tests import build
 from tests.live_mesh import LiveMesh, Process
 from tests.waiting import until
 
@@ -48,7 +49,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class ObservedMesh(LiveMesh):
-    """A mesh whose control plane writes down when it did what."""
+    """A mesh whose control plane records when it offered, sent and was acknowledged what."""
 
     def start_control_plane(self) -> None:
         self.records = self.directory / "records.json"
@@ -66,14 +67,9 @@ class ObservedMesh(LiveMesh):
 
 
 def route(value: str) -> dict[str, Any]:
-    """A route whose responses carry a word."""
-    modifier = {"set": [{"name": "x-live", "value": value}]}
-    rule = {
-        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
-        "default": {"filters": [{"type": "ResponseHeaderModifier", "responseHeaderModifier": modifier}]},
-    }
-    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": CALLED}, "rules": [rule]}]}
-    return {"type": "MeshHTTPRoute", "mesh": "default", "name": "live", "spec": spec}
+    """A route that sets a header of responses to a value."""
+    rule = build.http_rule(filters=[build.response_header("x-live", value)])
+    return build.http_route("live", rule, to=CALLED)
 
 
 class Client:
@@ -92,12 +88,12 @@ class Client:
         body = json.dumps([route(value)]).encode()
         self._api.request("POST", "/_apply", body, {"content-type": "application/json"})
         answer = self._api.getresponse()
-        said = json.loads(answer.read())
-        assert answer.status == 200, said
-        return int(said["revision"])
+        result = json.loads(answer.read())
+        assert answer.status == 200, result
+        return int(result["revision"])
 
     def call(self) -> str:
-        """The word that a response carries."""
+        """The header of a response."""
         self._outbound.request("GET", "/")
         answer = self._outbound.getresponse()
         answer.read()
@@ -134,57 +130,57 @@ def more_proxies(mesh: LiveMesh, number: int) -> None:
 
 
 def changes(client: Client, number: int, word: str) -> list[Change]:
-    found = []
+    measured_changes = []
     for turn in range(number):
-        found.append(client.change(f"{word}-{turn}"))
+        measured_changes.append(client.change(f"{word}-{turn}"))
         time.sleep(_PAUSE_SECONDS)
-    return found
+    return measured_changes
 
 
 class Records:
-    """What the control plane wrote down."""
+    """The recorded events of the control plane."""
 
-    def __init__(self, noted: list[dict[str, Any]]) -> None:
-        self._noted = noted
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        self._events = events
 
     def first(self, what: str, proxy: str, revision: int) -> float:
         """When a proxy first had an offer, or an acknowledgement, of a revision."""
         return min(
-            each["at"]
-            for each in self._noted
-            if each["what"] == what and each["proxy"] == proxy and each["revision"] >= revision
+            record["at"]
+            for record in self._events
+            if record["what"] == what and record["proxy"] == proxy and record["revision"] >= revision
         )
 
     def sent(self, since: float, name: str) -> float:
         """When the routes of that service first became bytes after a moment."""
         return min(
-            each["at"]
-            for each in self._noted
-            if each["what"] == "bytes" and each["at"] >= since and name in each["names"]
+            record["at"]
+            for record in self._events
+            if record["what"] == "bytes" and record["at"] >= since and name in record["names"]
         )
 
     def proxies_at(self, revision: int, what: str) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for each in self._noted:
-            if each["what"] == what and each["revision"] >= revision:
-                found.setdefault(each["proxy"], each["at"])
-        return found
+        times: dict[str, float] = {}
+        for record in self._events:
+            if record["what"] == what and record["revision"] >= revision:
+                times.setdefault(record["proxy"], record["at"])
+        return times
 
 
-def parts(found: list[Change], records: Records, name: str) -> list[Part]:
+def parts(measured_changes: list[Change], records: Records, name: str) -> list[Part]:
     """The way of a change, stretch by stretch."""
     stretches: dict[tuple[str, str], list[float]] = {}
-    for one in found:
-        offered = records.first("offer", f"{CALLER}-1", one.revision)
+    for change in measured_changes:
+        offered = records.first("offer", f"{CALLER}-1", change.revision)
         sent = records.sent(offered, name)
-        acked = records.first("acked", f"{CALLER}-1", one.revision)
+        acked = records.first("acked", f"{CALLER}-1", change.revision)
         for key, seconds in {
-            ("write sent to answered", "ours"): one.answered - one.sent,
-            ("write answered to offer made: the compile", "ours"): offered - one.answered,
+            ("write sent to answered", "ours"): change.answered - change.sent,
+            ("write answered to offer made: the compile", "ours"): offered - change.answered,
             ("offer made to bytes sent", "ours"): sent - offered,
             ("bytes sent to acknowledged", "Envoy's"): acked - sent,
-            ("acknowledged to seen by a call", "both"): one.seen - acked,
-            ("write answered to seen by a call", "all"): one.seen - one.answered,
+            ("acknowledged to seen by a call", "both"): change.seen - acked,
+            ("write answered to seen by a call", "all"): change.seen - change.answered,
         }.items():
             stretches.setdefault(key, []).append(seconds * 1000)
     return [
@@ -193,12 +189,12 @@ def parts(found: list[Change], records: Records, name: str) -> list[Part]:
     ]
 
 
-def fleet_parts(found: list[Change], records: Records, number: int) -> list[Part]:
+def fleet_parts(measured_changes: list[Change], records: Records, number: int) -> list[Part]:
     """The same for many proxies: until the last one has an offer, and has acknowledged it."""
     offered, acked = [], []
-    for one in found:
-        offered.append((max(records.proxies_at(one.revision, "offer").values()) - one.answered) * 1000)
-        acked.append((max(records.proxies_at(one.revision, "acked").values()) - one.answered) * 1000)
+    for change in measured_changes:
+        offered.append((max(records.proxies_at(change.revision, "offer").values()) - change.answered) * 1000)
+        acked.append((max(records.proxies_at(change.revision, "acked").values()) - change.answered) * 1000)
     return [
         Part(
             f"write answered to the last of {number} offers",
@@ -210,12 +206,12 @@ def fleet_parts(found: list[Change], records: Records, number: int) -> list[Part
     ]
 
 
-def share_of_ours(found: list[Part]) -> float:
+def share_of_ours(stretches: list[Part]) -> float:
     """Our share of the median time between the answer to a write and the acknowledgement."""
     ours = sum(
-        part.median for part in found if part.whose == "ours" and not part.what.startswith("write sent")
+        part.median for part in stretches if part.whose == "ours" and not part.what.startswith("write sent")
     )
-    whole = ours + sum(part.median for part in found if part.whose == "Envoy's")
+    whole = ours + sum(part.median for part in stretches if part.whose == "Envoy's")
     return max(ours, 0.0) / whole
 
 
@@ -226,7 +222,7 @@ def measured(n_changes: int, n_proxies: int, n_fleet_changes: int) -> dict[str, 
         with mesh:
             client = two_services(mesh)
             changes(client, 5, "warm")
-            one = changes(client, n_changes, "one")
+            single = changes(client, n_changes, "one")
             many: list[Change] = []
             if n_proxies > 1:
                 more_proxies(mesh, n_proxies)
@@ -237,12 +233,12 @@ def measured(n_changes: int, n_proxies: int, n_fleet_changes: int) -> dict[str, 
             name = mesh.request("GET", f"/meshes/default/meshservices/{CALLED}").json["kri"]
         records = Records(json.loads(mesh.records.read_text()))
     section = "http"
-    found = parts(one, records, f"{name}{section}")
+    stretches = parts(single, records, f"{name}{section}")
     return {
         "changes": n_changes,
-        "parts": found,
-        "ours": share_of_ours(found),
-        "calls": median(change.calls for change in one),
+        "parts": stretches,
+        "ours": share_of_ours(stretches),
+        "calls": median(change.calls for change in single),
         "fleet": fleet_parts(many, records, n_proxies) if many else [],
     }
 
@@ -263,10 +259,10 @@ def main() -> None:
     parser.add_argument("--proxies", type=int, default=20, help="Envoys of the second part; 1 leaves it out")
     parser.add_argument("--quick", action="store_true", help="a short round; its figures mean nothing")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    sizes = (3, min(given.proxies, 2), 2) if given.quick else (given.changes, given.proxies, 20)
+    options = parser.parse_args()
+    sizes = (3, min(options.proxies, 2), 2) if options.quick else (options.changes, options.proxies, 20)
     result = measured(*sizes)
-    print(msgspec.json.encode(result).decode() if given.json else table(result))
+    print(msgspec.json.encode(result).decode() if options.json else table(result))
 
 
 if __name__ == "__main__":

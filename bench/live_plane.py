@@ -1,10 +1,10 @@
-"""A control plane that writes down when it did what: for `bench.live`, in a process of its own.
+"""A control plane that records when it offered, sent and was acknowledged what: for `bench.live`.
 
     python -m bench.live_plane RECORDS FLAG=VALUE ...
 
-It is the one that users run. Between its parts stand two observers: one where offers are taken and
-acknowledgements are told, one where a response becomes bytes. Times are of the clock that all processes of a
-machine share.
+It is the one that users run, in a process of its own. Between its parts stand two observers: one where
+offers are taken and acknowledgements are reported, one where a response becomes bytes. Times are of the
+clock that all processes of a machine share.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ class ObservedGate:
 
 
 def observe(plane: ControlPlane, note: Note) -> None:
-    """Put the observers in their places, before any proxy comes."""
-    side: Any = plane._proxies  # noqa: SLF001 - the places between parts are nobody's interface
+    """Install the observers, before any proxy connects."""
+    side: Any = plane._proxies  # noqa: SLF001 - there is no public interface between these parts
     server = side._xds  # noqa: SLF001
     server._gate = ObservedGate(server._gate, note)  # noqa: SLF001
     encode = server._delta.encode  # noqa: SLF001
@@ -85,7 +85,7 @@ def observe(plane: ControlPlane, note: Note) -> None:
 
 
 async def serve(flags: dict[str, str]) -> list[dict[str, Any]]:
-    """Run until a signal says stop; what was noted."""
+    """Run until a signal says stop; the recorded events."""
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

@@ -40,21 +40,23 @@ class Plot(NamedTuple):
 
 def plots(results: Sequence[Result]) -> list[Plot]:
     """The drawings of these results; those of several planes stand beside nothing, and are left out."""
-    alone = sorted((each for each in results if each["planes"] == 1), key=lambda each: int(each["proxies"]))
+    alone = sorted(
+        (result for result in results if result["planes"] == 1), key=lambda result: int(result["proxies"])
+    )
 
     def over(name: str, value: Callable[[Result], float]) -> Series:
-        return Series(name, [(each["proxies"], value(each)) for each in alone])
+        return Series(name, [(result["proxies"], value(result)) for result in alone])
 
     def part(name: str, figure: str) -> Callable[[Result], float]:
-        return lambda each: float(each["parts"][name][figure])
+        return lambda result: float(result["parts"][name][figure])
 
     return [
         Plot(
             "scale-ratio",
             "last ACK of a change for all, times a bare broadcast",
             [
-                over("one route each", lambda each: each["all_ratio"]),
-                over("200 routes each", lambda each: each["wide_ratio"]),
+                over("one route each", lambda result: result["all_ratio"]),
+                over("200 routes each", lambda result: result["wide_ratio"]),
             ],
             2.0,
         ),
@@ -62,8 +64,8 @@ def plots(results: Sequence[Result]) -> list[Plot]:
             "scale-change",
             "CPU seconds of a change for ten proxies",
             [
-                over("a policy", lambda each: each["ten_cpu_s"]),
-                over("an endpoint", lambda each: each["endpoint_cpu_s"]),
+                over("a policy", lambda result: result["ten_cpu_s"]),
+                over("an endpoint", lambda result: result["endpoint_cpu_s"]),
             ],
         ),
         Plot(
@@ -74,13 +76,13 @@ def plots(results: Sequence[Result]) -> list[Plot]:
         Plot(
             "scale-restart",
             "seconds until all are back after a restart",
-            [over("restart", lambda each: each["reconnect_s"])],
+            [over("restart", lambda result: result["reconnect_s"])],
             5.0,
         ),
         Plot(
             "scale-memory",
             "KB a proxy, above a bare stream",
-            [over("memory", lambda each: each["kb_per_proxy"])],
+            [over("memory", lambda result: result["kb_per_proxy"])],
             60.0,
         ),
     ]

@@ -29,11 +29,11 @@ class Process:
             command, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT, env=environment(), text=True
         )
         assert self._process.stdout
-        found = _PORT.search(self._process.stdout.readline())
-        if found is None:
+        port_match = _PORT.search(self._process.stdout.readline())
+        if port_match is None:
             self.__exit__()
             raise RuntimeError(f"{command[0]} did not start:\n{(folder / 'process.log').read_text()}")
-        self.port = int(found[1])
+        self.port = int(port_match[1])
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +59,12 @@ class Process:
     def memory_kib(self) -> float:
         """Memory of its own: pages shared with n others count as 1/n (PSS)."""
         rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
-        found = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
-        assert found
-        return float(found[1])
+        pss_match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
+        assert pss_match
+        return float(pss_match[1])
 
 
-class Plane(Process):
+class MeasuredControlPlane(Process):
     """A control plane as users run it: `koguma cp run`, on free ports, with its default settings."""
 
     def __init__(self, data_dir: Path, store: str = "") -> None:
@@ -77,7 +77,7 @@ class Plane(Process):
         self.token = (data_dir / "admin-token").read_text().strip()
 
 
-class Empty(Process):
+class EmptyServer(Process):
     """The bare side: the same HTTP server with nothing behind it; see `bench.empty` for the modes."""
 
     def __init__(self, mode: str, folder: Path) -> None:

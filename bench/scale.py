@@ -58,8 +58,8 @@ class Change(msgspec.Struct, frozen=True):
 class Scale:
     """A control plane with many proxies, and a bare server with as many."""
 
-    def __init__(self, folder: Path, options: argparse.Namespace, rooms: ExitStack) -> None:
-        self.folder, self.options, self._rooms = folder, options, rooms
+    def __init__(self, folder: Path, options: argparse.Namespace, stack: ExitStack) -> None:
+        self.folder, self.options, self._stack = folder, options, stack
         self.n = options.proxies
         self._datas = [folder / f"plane-{number}" for number in range(options.planes)]
         self._data = self._datas[0]
@@ -67,21 +67,21 @@ class Scale:
         self._values = itertools.count(100)
         self._store = options.store
         if options.planes > 1 and not self._store:
-            self._store = rooms.enter_context(databases.postgres()).database()
+            self._store = stack.enter_context(databases.postgres()).database()
         self._start()
 
     def _start(self) -> None:
-        made = [
-            self._rooms.enter_context(Plane(data, ports, self._store))
+        planes = [
+            self._stack.enter_context(Plane(data, ports, self._store))
             for data, ports in zip(self._datas, self._ports, strict=True)
         ]
-        self.plane = Planes(made)
+        self.plane = Planes(planes)
 
     def _open(self) -> dict[str, Any]:
-        """Let everybody come, each to its plane."""
+        """Connect all proxies, each to its control plane."""
         return self.swarm.open("ours", [ports["xds"] for ports in self._ports], tls=True)
 
-    # Before anybody connects.
+    # Before any proxy connects.
 
     def fill(self) -> None:
         """Write the mesh, and wait until its services can be called."""
@@ -95,7 +95,7 @@ class Scale:
         # Real proxies have machines of their own, so these let the server go first; several servers would
         # leave them nothing.
         nice = _NICE if options.planes == 1 else 0
-        self.swarm = self._rooms.enter_context(Swarm(path, options.swarms, nice))
+        self.swarm = self._stack.enter_context(Swarm(path, options.swarms, nice))
 
     def _proxies(self) -> Iterator[mesh.Document]:
         for number in range(self.n):
@@ -109,7 +109,7 @@ class Scale:
     # What is measured.
 
     def connect(self) -> dict[str, Any]:
-        """Everybody comes for the first time."""
+        """All proxies connect for the first time."""
         plane, before, cpu = self.plane, self.plane.memory_kib, self.plane.cpu_seconds
         self.swarm("ours", "mark", record=_RECORDED)
         opened = self._open()
@@ -134,7 +134,7 @@ class Scale:
         folder.mkdir()
         _write(folder / "first", self.first)
         pair = (self._data / "tls.pem", self._data / "tls-key.pem") if tls else ()
-        self.bare = self._rooms.enter_context(Bare(folder, *pair))
+        self.bare = self._stack.enter_context(Bare(folder, *pair))
         self._bare_folder = folder
         before, cpu = self.bare.memory_kib, self.bare.cpu_seconds
         self.swarm("bare", "mark")
@@ -148,35 +148,38 @@ class Scale:
         }
 
     def leave_bare(self) -> None:
-        """Let everybody leave the bare server, and end it."""
+        """Disconnect all proxies from the bare server, and end it."""
         self.swarm("bare", "close")
         self.bare.__exit__()
 
     def rest(self) -> None:
-        """Let things settle, and look what a second without changes costs."""
+        """Measure what a second without changes costs."""
         time.sleep(_REST_SECONDS)
         servers: list[Process | Planes] = [self.plane]
         if self.options.planes == 1:
             servers.append(self.bare)
-        seen: list[list[float]] = [[] for _ in servers]
+        samples: list[list[float]] = [[] for _ in servers]
         for _ in range(_LOOKS):
             before, began_at = [server.cpu_seconds for server in servers], time.monotonic()
             time.sleep(_REST_SECONDS / _LOOKS)
             seconds = time.monotonic() - began_at
-            for server, cpu, found in zip(servers, before, seen, strict=True):
-                found.append((server.cpu_seconds - cpu) / seconds)
-        self._idle = {id(server): median(found) for server, found in zip(servers, seen, strict=True)}
+            for server, cpu, server_samples in zip(servers, before, samples, strict=True):
+                server_samples.append((server.cpu_seconds - cpu) / seconds)
+        self._idle = {
+            id(server): median(server_samples)
+            for server, server_samples in zip(servers, samples, strict=True)
+        }
 
     def changed(self, document: Callable[[int], mesh.Document], n_touched: int) -> Change:
-        """Write one object, and wait until everybody that it touches has taken what follows."""
+        """Write one object, and wait until every proxy that it touches has acknowledged the update."""
         written = document(next(self._values))
         self.swarm("ours", "mark", record=_RECORDED)
         cpu, began_at = self.plane.cpu_seconds, time.monotonic()
         self.plane.api.put(written)
         return self._change("ours", self.plane, cpu, began_at, n_touched)
 
-    def told(self) -> Change:
-        """Let the bare server send what the recorded proxy heard last."""
+    def broadcast(self) -> Change:
+        """Let the bare server send what the recorded proxy received last."""
         _write(self._bare_folder / "change", self.swarm.recorded("ours"))
         self.swarm("bare", "mark", record=_RECORDED)
         cpu, began_at = self.bare.cpu_seconds, time.monotonic()
@@ -202,10 +205,10 @@ class Scale:
         )
 
     def restart(self) -> dict[str, Any]:
-        """The control plane goes and comes again, and everybody with it."""
+        """Restart the control plane, and reconnect all proxies."""
         self.swarm("ours", "mark")
         self.plane.stop()
-        _until(lambda: not any(each["connected"] for each in self.swarm("ours", "counted")))
+        _until(lambda: not any(swarm["connected"] for swarm in self.swarm("ours", "counted")))
         self.swarm("ours", "prepare")
         began_at = time.monotonic()
         self._start()
@@ -242,9 +245,9 @@ def _size(messages: list[str]) -> int:
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, of one size."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as rooms:
-        scale = Scale(Path(folder), options, rooms)
+    """All figures of one size."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        scale = Scale(Path(folder), options, stack)
         scale.fill()
         connected = scale.connect()
         bare = scale.connect_bare(tls=True) if options.planes == 1 else {}
@@ -272,12 +275,12 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _without_tls(scale: Scale, rounds: int) -> dict[str, Any]:
-    """The bare server without TLS: what it is told last, it sends again."""
+    """The bare server without TLS sends its last change again."""
     connected = scale.connect_bare(tls=False)
     scale.rest()
-    found = {"connect": connected, "last_change": _middle([scale.told() for _ in range(rounds)])}
+    result = {"connect": connected, "last_change": _middle([scale.broadcast() for _ in range(rounds)])}
     scale.leave_bare()
-    return found
+    return result
 
 
 def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
@@ -287,7 +290,7 @@ def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
         states = itertools.cycle(("NotReady", "Ready"))
         return lambda _value: mesh.dataplane(number, options.services, next(states))
 
-    made = {  # the last one is what is told once more without TLS
+    kinds_of_change = {  # the last one is what is told once more without TLS
         "ten": (mesh.for_ten, mesh.TEAM, False),
         "endpoint": (endpoint(mesh.OF_HIDDEN), mesh.TEAM, False),
         "endpoint_all": (endpoint(mesh.OF_SHARED), everybody, True),
@@ -303,7 +306,7 @@ def _changes(scale: Scale, options: argparse.Namespace) -> dict[str, Any]:
             n_touched,
             is_compared=is_compared and is_alone,
         )
-        for name, (document, n_touched, is_compared) in made.items()
+        for name, (document, n_touched, is_compared) in kinds_of_change.items()
     }
     return {
         "all_ratio": parts["all"].get("ratio"),
@@ -323,24 +326,24 @@ def _rounds(
     for _ in range(rounds):
         ours.append(scale.changed(document, n_touched))
         if is_compared:
-            bare.append(scale.told())
-    found = _middle(ours)
+            bare.append(scale.broadcast())
+    figures = _middle(ours)
     if bare:
-        found["ratio"] = median(a.last_s / b.last_s for a, b in zip(ours, bare, strict=True))
-        found["cpu_ratio"] = median(a.cpu_s / b.cpu_s for a, b in zip(ours, bare, strict=True))
-        found["bare"] = _middle(bare)
-    return found
+        figures["ratio"] = median(a.last_s / b.last_s for a, b in zip(ours, bare, strict=True))
+        figures["cpu_ratio"] = median(a.cpu_s / b.cpu_s for a, b in zip(ours, bare, strict=True))
+        figures["bare"] = _middle(bare)
+    return figures
 
 
 def _middle(changes: list[Change]) -> dict[str, Any]:
     names = [field.name for field in msgspec.structs.fields(Change)]
-    return {name: median(getattr(each, name) for each in changes) for name in names}
+    return {name: median(getattr(change, name) for change in changes) for name in names}
 
 
 def shown(value: Any) -> Any:
-    """Four digits are more than anybody knows."""
+    """Values with four significant digits."""
     if isinstance(value, dict):
-        return {name: shown(each) for name, each in value.items()}
+        return {name: shown(item) for name, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

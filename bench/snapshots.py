@@ -4,7 +4,7 @@
 
 The same mesh as `bench.compile`, but every proxy is connected, every service has a virtual address and a
 name, limits differ from policy to policy, and the answer is what each Envoy is sent. Beside it stands the
-encoder alone on every piece that somebody gets, so that one sees what deciding costs above encoding. Times
+encoder alone on every resource that a proxy gets, which shows what the engine costs above encoding. Times
 are CPU time; the larger mesh comes first, so that its memory is all new.
 """
 
@@ -31,7 +31,7 @@ from koguma.model.kind import Kinds
 from koguma.model.resource import Key, Resource
 
 FEATURES = ("feature-bind-outbounds", "feature-embedded-dns")
-Made = Callable[[int], Iterable[Resource]]
+Objects = Callable[[int], Iterable[Resource]]
 
 
 def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iterator[Resource]:
@@ -47,7 +47,7 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
 
 
 def connect(db: Db, watching: SnapshotWatcher, key: Key) -> None:
-    """Let a proxy come."""
+    """Connect a proxy."""
     node = NodeMetadata(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
     db.set(network.NODE_METADATA, key, node)
     watching.add(key)
@@ -69,15 +69,15 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     full = time.process_time() - started
     gc.collect()
     gc.freeze()  # as the control plane does once it has loaded
-    mine = snapshot.of(db, proxies[0])
-    assert mine is not None
-    assert not mine.failures
+    first_snapshot = snapshot.of(db, proxies[0])
+    assert first_snapshot is not None
+    assert not first_snapshot.failures
     distinct = _distinct(db, proxies)
     figures: dict[str, Any] = {
         "proxies": n_proxies,
         "classes": len({rules.class_of(db, key) for key in proxies}),
-        "pieces_each": len(list(mine)),
-        "kib_each": round(sum(len(piece.body) for piece in mine) / 1024),
+        "pieces_each": len(list(first_snapshot)),
+        "kib_each": round(sum(len(resource.body) for resource in first_snapshot) / 1024),
         "full_s": round(full, 3),
         "memory_mb": round(rss_mb() - before, 1),
         "memos": db.n_memos,
@@ -100,14 +100,14 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
 
 
 def _distinct(db: Db, proxies: Iterable[Key]) -> set[XdsResource]:
-    """The pieces that somebody gets."""
-    bundles = {id(each): each for key in proxies if (of := snapshot.of(db, key)) for each in of.bundles}
-    return {piece for each in bundles.values() for piece in each.resources.values()}
+    """The distinct resources that proxies get."""
+    bundles = {id(bundle): bundle for key in proxies if (of := snapshot.of(db, key)) for bundle in of.bundles}
+    return {resource for bundle in bundles.values() for resource in bundle.resources.values()}
 
 
-def _encoded(encoder: Encoder, pieces: Iterable[XdsResource]) -> float:
+def _encoded(encoder: Encoder, resources: Iterable[XdsResource]) -> float:
     """CPU time of the encoder alone."""
-    plain = [(piece.type, piece.name, encoder.decoded(piece)) for piece in pieces]
+    plain = [(resource.type, resource.name, encoder.decoded(resource)) for resource in resources]
     started = time.process_time()
     for type_, name, data in plain:
         encoder.resource(type_, name, data)
@@ -133,7 +133,7 @@ def _everywhere(seconds: int) -> dict[str, Any]:
 
 
 class _Timed:
-    """Changes, and what follows from each until every offer is known."""
+    """Changes, each measured until every new snapshot is known."""
 
     def __init__(self, db: Db, watching: SnapshotWatcher, proxies: list[Key], full: float) -> None:
         self._db = db
@@ -141,13 +141,13 @@ class _Timed:
         self._full = full
         self._known = {key: snapshot.of(db, key) for key in proxies}
 
-    def of(self, made: Made, rounds: int = 7, *, joins: bool = False) -> dict[str, Any]:
+    def of(self, objects: Objects, rounds: int = 7, *, joins: bool = False) -> dict[str, Any]:
         """The median cost of a change, and what the last one touched."""
         db, times = self._db, []
         touched: set[XdsResource] = set()
         changed: list[Key] = []
         for turn in range(rounds):
-            resources = list(made(turn))
+            resources = list(objects(turn))
             db.reset_counts()
             started = time.process_time()
             pipeline.take(db, resources)
@@ -156,7 +156,7 @@ class _Timed:
             changed = self._watching.changed()
             times.append(time.process_time() - started)
             ran = sum(db.runs.values())
-            touched = self._touched({*changed, *(each.key for each in resources if joins)})
+            touched = self._touched({*changed, *(resource.key for resource in resources if joins)})
         return {
             "ms": round(median(times) * 1000, 3),
             "of_scratch": round(median(times) / self._full, 5),
@@ -166,16 +166,18 @@ class _Timed:
         }
 
     def _touched(self, keys: Iterable[Key]) -> set[XdsResource]:
-        """The distinct pieces that somebody has now and had not before."""
-        found: set[XdsResource] = set()
+        """The distinct resources that a proxy has now and had not before."""
+        touched: set[XdsResource] = set()
         for key in keys:
             now, before = snapshot.of(self._db, key), self._known.get(key)
-            had = {id(each) for each in before.bundles} if before else set()
-            for each in now.bundles if now else ():
-                if id(each) not in had:
-                    found |= {p for p in each.resources.values() if before is None or before.get(p.id) != p}
+            had = {id(bundle) for bundle in before.bundles} if before else set()
+            for bundle in now.bundles if now else ():
+                if id(bundle) not in had:
+                    touched |= {
+                        p for p in bundle.resources.values() if before is None or before.get(p.id) != p
+                    }
             self._known[key] = now
-        return found
+        return touched
 
 
 def main() -> None:

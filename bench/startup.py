@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench.figures import Figure, compared, in_turns
-from bench.processes import KOGUMA, ROOT, Empty, Plane, environment
+from bench.processes import KOGUMA, ROOT, EmptyServer, MeasuredControlPlane, environment
 
 ABOUT = "start of the command and of a control plane, against Python with click and a bare HTTP server"
 # Nobody listens there, so `version` says that there is no server, and does not depend on this machine's.
@@ -50,17 +50,17 @@ async def _ready(rounds: int) -> Figure:
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name:
         folder = Path(name)
         (folder / "body").write_bytes(b"{}")
-        with Plane(folder / "plane"):
+        with MeasuredControlPlane(folder / "plane"):
             pass  # the first start makes keys, certificates and the first objects
 
         async def ours() -> float:
             started = time.perf_counter()
-            with Plane(folder / "plane"):
+            with MeasuredControlPlane(folder / "plane"):
                 return 1000 * (time.perf_counter() - started)
 
         async def bare() -> float:
             started = time.perf_counter()
-            with Empty("constant", folder):
+            with EmptyServer("constant", folder):
                 return 1000 * (time.perf_counter() - started)
 
         sides = await in_turns(rounds, ours, bare)

@@ -15,7 +15,7 @@ import msgspec
 
 from bench import sample, wire
 from bench.figures import Figure, compared, in_turns
-from bench.processes import Empty, Plane, Process
+from bench.processes import EmptyServer, MeasuredControlPlane, Process
 
 ABOUT = "1,000 idle watches and one event to all, against idle chunked responses of the same server"
 _SETTLE_SECONDS = 0.5
@@ -82,7 +82,7 @@ async def measured(*, quick: bool) -> list[Figure]:
         )
 
     def both(field: str) -> tuple[list[float], list[float]]:
-        return [getattr(one, field) for one in a], [getattr(one, field) for one in b]
+        return [getattr(watched, field) for watched in a], [getattr(watched, field) for watched in b]
 
     return [
         compared(f"{size:,} idle watches", "KiB each", *both("kib_each"), better="less"),
@@ -99,7 +99,7 @@ def _lines(folder: Path) -> None:
 
 
 async def _ours(folder: Path, size: int, events: int) -> Watched:
-    with Plane(folder / "plane") as plane:
+    with MeasuredControlPlane(folder / "plane") as plane:
         client = await wire.Client(plane.token).connect(plane.port)
         await client.ask(f"{sample.PATH}/sample", "PUT", sample.body("sample"))
         asked = wire.request(f"{sample.PATH}?watch=true&name=sample", plane.token)
@@ -113,7 +113,7 @@ async def _ours(folder: Path, size: int, events: int) -> Watched:
 
 
 async def _bare(folder: Path, size: int, events: int) -> Watched:
-    with Empty("streams", folder) as empty:
+    with EmptyServer("streams", folder) as empty:
         client = await wire.Client().connect(empty.port)
 
         async def cause() -> None:

@@ -1,4 +1,4 @@
-"""Wire: clients for the measurements, as little HTTP/1.1 as will do, so that the server is what is seen."""
+"""Wire: clients for the measurements, as little HTTP/1.1 as will do, so that the server is measured."""
 
 import asyncio
 import re
@@ -25,17 +25,17 @@ def request(
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> bytes:
     """The bytes of a request; a body is JSON unless the headers say what else it is."""
-    said = {"Host": "localhost"}
+    fields = {"Host": "localhost"}
     if token:
-        said["Authorization"] = f"Bearer {token}"
+        fields["Authorization"] = f"Bearer {token}"
     if body:
-        said |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in {**said, **headers}.items())
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {**fields, **headers}.items())
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back, and when the last byte of it did."""
+    """A response, and when its last byte came."""
 
     status: int
     head: bytes
@@ -53,7 +53,7 @@ class Exchange(asyncio.Protocol):
         self.sent_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
+        """Keep the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
     def send(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Exchange(asyncio.Protocol):
         self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Put an answer together."""
+        """Collect the bytes of a response."""
         if not self._parts:
             self._missing = _size(data)
         self._parts.append(data)
@@ -111,7 +111,7 @@ class Client:
         return answer
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._exchange.transport.close()
 
     def _answered(self, _: Exchange, answer: Answer) -> None:
@@ -131,7 +131,7 @@ class Load(msgspec.Struct, frozen=True):
         return len(self.latencies) / self.seconds
 
 
-async def load(port: int, asked: bytes, connections: int, seconds: float, status: int = 200) -> Load:
+async def load(port: int, request_bytes: bytes, connections: int, seconds: float, status: int = 200) -> Load:
     """Ask for the same thing again and again over some connections, each waiting for its answer."""
     latencies: list[float] = []
     finished: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -143,7 +143,7 @@ async def load(port: int, asked: bytes, connections: int, seconds: float, status
         assert answer.status == status, (answer.status, answer.body[:500])
         latencies.append(answer.at - exchange.sent_at)
         if answer.at < ends_at:
-            exchange.send(asked)
+            exchange.send(request_bytes)
             return
         running -= 1
         if not running:
@@ -153,7 +153,7 @@ async def load(port: int, asked: bytes, connections: int, seconds: float, status
     started = time.perf_counter()
     ends_at = started + seconds
     for exchange in exchanges:
-        exchange.send(asked)
+        exchange.send(request_bytes)
     ended = await asyncio.wait_for(finished, seconds + PATIENCE_SECONDS)
     for exchange in exchanges:
         exchange.transport.close()
@@ -161,10 +161,12 @@ async def load(port: int, asked: bytes, connections: int, seconds: float, status
 
 
 class Listener(asyncio.Protocol):
-    """An open watch: says when its first line came and, for each event, its revision and its time."""
+    """An open watch: reports its first line and, for each event, the revision and the time."""
 
-    def __init__(self, asked: bytes, began: Callable[[], None], event: Callable[[int, float], None]) -> None:
-        self._asked = asked
+    def __init__(
+        self, request_bytes: bytes, began: Callable[[], None], event: Callable[[int, float], None]
+    ) -> None:
+        self._request = request_bytes
         self._began = began
         self._event = event
         self._tail = b""
@@ -173,24 +175,24 @@ class Listener(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the watch."""
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(self._asked)
+        self.transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         """Find events, also where one is cut in two pieces."""
         at = time.perf_counter()
-        seen = self._tail + data
+        received = self._tail + data
         end = 0
         if not self._is_open:
-            end = seen.find(b'"BOOKMARK"')
+            end = received.find(b'"BOOKMARK"')
             if end < 0:
-                self._tail = seen
+                self._tail = received
                 return
             self._is_open = True
             self._began()
-        for found in _EVENT.finditer(seen, end):
-            end = found.end()
-            self._event(int(found[1] or 0), at)
-        self._tail = seen[max(end, len(seen) - _TAIL) :]
+        for event in _EVENT.finditer(received, end):
+            end = event.end()
+            self._event(int(event[1] or 0), at)
+        self._tail = received[max(end, len(received) - _TAIL) :]
 
 
 async def _connected(port: int, protocol: Exchange) -> Exchange:
