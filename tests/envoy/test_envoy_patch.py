@@ -17,7 +17,7 @@ from koguma.envoy import schema
 from koguma.envoy.encode import Encoder
 from koguma.envoy.patch import Patched, Patcher, over
 from koguma.envoy.patch_messages import Messages
-from koguma.envoy.patch_modifications import MESSAGES, Modification
+from koguma.envoy.patch_modifications import MESSAGES, PolicyModification
 from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Id, XdsResource
 from tests.core.building import at
 from tests.envoy import plain_data, real_envoy
@@ -132,9 +132,9 @@ def origin_of(id_: Id) -> str:
     return "inbound" if id_ == (LISTENER, "bytes") else "outbound"
 
 
-def modifications(confs: list[Any]) -> list[Modification]:
+def modifications(confs: list[Any]) -> list[PolicyModification]:
     return [
-        Modification(conf, NUMBERS[number % len(NUMBERS)], f"spec[{number}]")
+        PolicyModification(conf, NUMBERS[number % len(NUMBERS)], f"spec[{number}]")
         for number, conf in enumerate(confs)
     ]
 

@@ -118,13 +118,13 @@ def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise _CelError(f'has no meaning at "{text[at : at + 20]}"')
-        kind = found.lastgroup or ""
+        kind = match.lastgroup or ""
         if kind != "space":
-            tokens.append(_Token(kind, found[0]))
-        at = found.end()
+            tokens.append(_Token(kind, match[0]))
+        at = match.end()
     return tokens
 
 
@@ -281,14 +281,14 @@ class _Parser:
         return _VALUE
 
     def _arguments(self) -> list[_Term]:
-        found: list[_Term] = []
+        arguments: list[_Term] = []
         if self._took(")"):
-            return found
-        found.append(self.expression())
+            return arguments
+        arguments.append(self.expression())
         while self._took(","):
-            found.append(self.expression())
+            arguments.append(self.expression())
         self._take(")")
-        return found
+        return arguments
 
     def _list(self) -> _Term:
         while not self._is("]", ","):

@@ -12,13 +12,13 @@ from google.protobuf.message import Message
 
 from koguma.envoy import validate_rules
 from koguma.envoy.schema import Schema
-from koguma.envoy.validate_rules import Check
+from koguma.envoy.validate_rules import RuleCheck
 
 
 class Rules(msgspec.Struct, frozen=True):
     """The rules of one field; of a list also those of its items, of a map those of its keys and values."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[RuleCheck, ...] = ()
     required: bool = False
     skip: bool = False  # nothing below the field is validated
     refused: bool = False  # deprecated, and rejected by Envoy
@@ -30,8 +30,10 @@ NO_RULES: Final = Rules()
 REQUIRED: Final = "value is required"
 # Envoy validates every duration of a message, whatever the rules of the field.
 DURATION: Final = (
-    Check(lambda ns: ns >= 0, "Invalid duration: Expected positive duration", "positive"),
-    Check(lambda ns: ns < 9_223_372_036 * 10**9, "Invalid duration: Duration out-of-range", "out_of_range"),
+    RuleCheck(lambda ns: ns >= 0, "Invalid duration: Expected positive duration", "positive"),
+    RuleCheck(
+        lambda ns: ns < 9_223_372_036 * 10**9, "Invalid duration: Duration out-of-range", "out_of_range"
+    ),
 )
 REFUSED: Final = "is deprecated, and Envoy refuses it unless its runtime says otherwise; use what replaced it"
 
@@ -53,15 +55,15 @@ class Constraints:
     def of_field(self, field: FieldDescriptor) -> Rules:
         """The rules of a field."""
         options = _read(self._field_options, field)
-        found = NO_RULES
+        rules = NO_RULES
         if options.HasExtension(self._rules):
-            found = _rules(options.Extensions[self._rules], field)
+            rules = _rules(options.Extensions[self._rules], field)
         if options.HasExtension(self._refused) and options.Extensions[self._refused]:
-            found = msgspec.structs.replace(found, refused=True)
+            rules = msgspec.structs.replace(rules, refused=True)
         if field.enum_type is not None and (refused := self._refused_values(field.enum_type)):
-            check = Check(lambda value: value not in refused, REFUSED, "refused")
-            found = msgspec.structs.replace(found, checks=(*found.checks, check))
-        return found
+            check = RuleCheck(lambda value: value not in refused, REFUSED, "refused")
+            rules = msgspec.structs.replace(rules, checks=(*rules.checks, check))
+        return rules
 
     def required(self, oneof: OneofDescriptor) -> bool:
         """Whether one of these fields must be set."""
@@ -74,8 +76,8 @@ class Constraints:
         return any(options.Extensions[each] for each in self._off)
 
     def _refused_values(self, enum: EnumDescriptor) -> frozenset[int]:
-        found = ((each.number, _read(self._value_options, each)) for each in enum.values)
-        return frozenset(number for number, options in found if options.Extensions[self._refused_value])
+        values = ((each.number, _read(self._value_options, each)) for each in enum.values)
+        return frozenset(number for number, options in values if options.Extensions[self._refused_value])
 
 
 def _read(options: type[Message], described: Any) -> Any:

@@ -7,7 +7,7 @@ value, with paths relative to it; the caller prepends its own field. So valid da
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from koguma.envoy.validate_rules import Check
+from koguma.envoy.validate_rules import RuleCheck
 from koguma.model import violation
 from koguma.model.violation import Violation
 
@@ -58,7 +58,7 @@ def shown(text: str) -> str:
     return f'"{text}"' if len(text) <= _SHOWN_MAX else f'"{text[:_SHOWN_MAX]}..."'
 
 
-def with_checks(parse: Convert, checks: tuple[Check, ...]) -> Convert:
+def with_checks(parse: Convert, checks: tuple[RuleCheck, ...]) -> Convert:
     """A conversion whose result is then checked against rules of Envoy."""
     if not checks:
         return parse
@@ -82,7 +82,7 @@ def text(value: Any) -> str:
     raise must_be("text", value)
 
 
-def _with_one_check(parse: Convert, check: Check) -> Convert:
+def _with_one_check(parse: Convert, check: RuleCheck) -> Convert:
     """The same for one rule, as most fields have."""
     fits = check.fits
 
@@ -117,7 +117,7 @@ def cached(convert: Convert) -> Convert:
     return lookup
 
 
-def repeated(convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
+def repeated(convert: Convert, checks: tuple[RuleCheck, ...] = ()) -> Convert:
     """A list, item by item; rules may limit the number of items too."""
 
     def parse(value: Any) -> list[Any]:
@@ -138,7 +138,7 @@ def repeated(convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
 
 
 def _size_violations(
-    value: Sequence[Any] | Mapping[Any, Any], checks: tuple[Check, ...]
+    value: Sequence[Any] | Mapping[Any, Any], checks: tuple[RuleCheck, ...]
 ) -> Iterator[Violation]:
     """Violations of rules about size only, for a value whose items are invalid too."""
     for check in checks:
@@ -158,7 +158,7 @@ def _item_violations(
             yield from violation.under(f"[{index}]", error.violations)
 
 
-def map_of(read_key: Convert, convert: Convert, checks: tuple[Check, ...] = ()) -> Convert:
+def map_of(read_key: Convert, convert: Convert, checks: tuple[RuleCheck, ...] = ()) -> Convert:
     """A map, entry by entry; rules may limit the number of entries too."""
 
     def parse(value: Any) -> dict[Any, Any]:

@@ -62,10 +62,10 @@ class Encoder:
         ):  # encoding it will report what is wrong
             return self.resource(type, name, data, needed)
         key = hashlib.blake2b(text, digest_size=16).digest()
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.resource(type, name, data, needed)
-        return found
+        resource = self._known.get(key)
+        if resource is None:
+            resource = self._known[key] = self.resource(type, name, data, needed)
+        return resource
 
     def message(self, full_name: str, data: Json) -> bytes:
         """Any message by its full name, encoded; equal data gives equal bytes."""

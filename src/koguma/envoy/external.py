@@ -225,8 +225,8 @@ def _socket(tls: Tls, identity: _ServerIdentity) -> Data:
         ca = {"inline_string": tls.ca} if tls.ca else {"filename": SYSTEM_CA}
         common["validation_context"] = {"trusted_ca": ca}
         if tls.checks_names and identity.sans:
-            found = [matcher for each in identity.sans for matcher in _matchers(each)]
-            common["validation_context"]["match_typed_subject_alt_names"] = found
+            matchers = [matcher for each in identity.sans for matcher in _matchers(each)]
+            common["validation_context"]["match_typed_subject_alt_names"] = matchers
     context = proto_json.typed(_TLS, common_tls_context=common, **identity.sni)
     if tls.allow_renegotiation:
         context["allow_renegotiation"] = True

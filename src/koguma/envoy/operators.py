@@ -145,12 +145,12 @@ def parts(text: str) -> Iterator[Command | str]:
     while (at := text.find("%", begin)) >= 0:
         if at > begin:
             yield text[begin:at]
-        found = _COMMAND.match(text, at)
-        if found is None:
+        command = _COMMAND.match(text, at)
+        if command is None:
             yield text[at:]
             return
-        yield PERCENT if found[1] is None else Command(found[1], found[2], found[3])
-        begin = found.end()
+        yield PERCENT if command[1] is None else Command(command[1], command[2], command[3])
+        begin = command.end()
     if begin < len(text):
         yield text[begin:]
 
@@ -225,10 +225,10 @@ def _coalesced(argument: str) -> str:
     Envoy crashes on JSON that is no object, so this check is more than a better message.
     """
     try:
-        found = json.loads(argument, parse_constant=_no_number)
+        parsed = json.loads(argument, parse_constant=_no_number)
     except (ValueError, RecursionError):
         return "it is no JSON"
-    commands = found.get("operators") if isinstance(found, dict) else None
+    commands = parsed.get("operators") if isinstance(parsed, dict) else None
     if not isinstance(commands, list) or not commands:
         return 'write an object with a list of commands, such as {"operators": ["PROTOCOL"]}'
     return next(filter(None, map(_coalesced_one, commands)), "")

@@ -16,10 +16,10 @@ from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.patch_edits import Editor
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
 from koguma.envoy.patch_modifications import (
-    Modification,
     ModificationParser,
     ParsedModification,
     PatchProgram,
+    PolicyModification,
 )
 from koguma.envoy.snapshot import TYPE_URLS, Failure, Id, XdsResource
 from koguma.model.violation import Violation
@@ -44,7 +44,7 @@ class Patcher:
         self._parser = ModificationParser(encoder, self._messages)
         self._editor = Editor(self._messages)
 
-    def program(self, modifications: Iterable[Modification]) -> PatchProgram:
+    def program(self, modifications: Iterable[PolicyModification]) -> PatchProgram:
         """Modifications, parsed."""
         return self._parser.program(modifications)
 
@@ -79,8 +79,8 @@ class Patcher:
                 message = after
             if message is None:
                 return Outcome(None, tuple(policies), tuple(failures))
-        made = self._encoded(resource, message) if policies else resource
-        return Outcome(made, tuple(policies), tuple(failures))
+        patched = self._encoded(resource, message) if policies else resource
+        return Outcome(patched, tuple(policies), tuple(failures))
 
     def _after(self, modification: ParsedModification, resource: XdsResource, message: Any) -> Any:
         """A message after a modification: the same object where it does not match, None where removed."""
@@ -97,10 +97,10 @@ class Patcher:
         return draft
 
     def _encoded(self, resource: XdsResource, message: Any) -> XdsResource:
-        made = self._encoder.resource(
+        encoded = self._encoder.resource(
             resource.type, resource.name, self._messages.plain(message), resource.needs
         )
-        return resource if made.version == resource.version else made
+        return resource if encoded.version == resource.version else encoded
 
 
 def _violations(error: Unpatchable | Unencodable) -> Iterator[Violation]:

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from koguma.envoy.encode import Encoder
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
-from koguma.envoy.patch_modifications import MESSAGES, Modification, ModificationParser
+from koguma.envoy.patch_modifications import MESSAGES, ModificationParser, PolicyModification
 from koguma.envoy.schema import Schema
 from koguma.model import documents, json_patch, violation
 from koguma.model.documents import BadDocument
@@ -51,7 +51,7 @@ class PatchChecker:
         kind = next(name for name in MESSAGES if modification.get(name))
         conf, at = modification[kind], child(path, kind)
         try:
-            self._parser.parsed(Modification(modification, "", ""))
+            self._parser.parsed(PolicyModification(modification, "", ""))
         except Unpatchable as error:
             yield from violation.under(at, _with_lines(error.violations, conf.get("value")))
         message = MESSAGES[kind]

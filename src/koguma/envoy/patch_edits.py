@@ -30,8 +30,8 @@ class Editor:
             return False
         match modification.kind:
             case "networkFilter":
-                found = [self._list(modification, chain.filters) for chain in _chains(message)]
-                return any(found)
+                edits = [self._list(modification, chain.filters) for chain in _chains(message)]
+                return any(edits)
             case "httpFilter":
                 return self._managers(message, lambda manager: self._list(modification, manager.http_filters))
             case "virtualHost" if type_ == LISTENER:
@@ -103,9 +103,9 @@ class Editor:
             self._messages.repack(message.typed_config, config)
             return
         over = self._value(modification)
-        here, given = message.typed_config.type_url, over.typed_config.type_url
-        if given and given != here:
-            raise unpatchable(f"is {given}, and the filter that is there is {here}", "value.typedConfig")
+        current, patched = message.typed_config.type_url, over.typed_config.type_url
+        if patched and patched != current:
+            raise unpatchable(f"is {patched}, and the filter that is there is {current}", "value.typedConfig")
         self._messages.merge(message, over)
 
     def _value(self, modification: ParsedModification) -> Any:

@@ -64,10 +64,10 @@ class Messages:
 
     def plain(self, message: Any, *, as_in_proto: bool = True) -> dict[str, Any]:
         """A message as plain data, with proto names or with JSON names."""
-        made = json_format.MessageToDict(
+        data = json_format.MessageToDict(
             message, preserving_proto_field_name=as_in_proto, descriptor_pool=self._schema.pool
         )
-        return dict(made)
+        return dict(data)
 
     def unpacked(self, packed: Any) -> Any:
         """The message in an Any."""

@@ -35,7 +35,7 @@ _FOUND_IN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Modification(msgspec.Struct, frozen=True):
+class PolicyModification(msgspec.Struct, frozen=True):
     """A modification as users write it, the KRI of its policy, and its path in the policy."""
 
     conf: Json
@@ -115,7 +115,7 @@ class ModificationParser:
         self._encoder = encoder
         self._messages = messages
 
-    def program(self, modifications: Iterable[Modification]) -> PatchProgram:
+    def program(self, modifications: Iterable[PolicyModification]) -> PatchProgram:
         """All modifications that can be parsed, and failures for the others."""
         parsed: list[ParsedModification] = []
         failures: list[Failure] = []
@@ -130,7 +130,7 @@ class ModificationParser:
                 failures.append(_failure(id_, each.policy, path, error.violations))
         return PatchProgram(tuple(parsed), tuple(failures))
 
-    def parsed(self, modification: Modification) -> ParsedModification:
+    def parsed(self, modification: PolicyModification) -> ParsedModification:
         """A parsed modification; raises Unpatchable, with paths relative to its kind."""
         kind, conf = _only(modification.conf)
         if not kind:

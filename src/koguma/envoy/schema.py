@@ -66,25 +66,25 @@ class Schema:
     def descriptor(self, full_name: str) -> Descriptor:
         """The descriptor of a message; raises `UnknownType` where there is none of that name."""
         try:
-            found: Descriptor = self.pool.FindMessageTypeByName(full_name)
+            descriptor: Descriptor = self.pool.FindMessageTypeByName(full_name)
         except KeyError:
             near = self._nearest(full_name)
             hint = f'; did you mean "{near}"?' if near else ""
             raise UnknownType(f'this Envoy has no message "{full_name}"{hint}') from None
-        return found
+        return descriptor
 
     def _nearest(self, full_name: str) -> str:
         """The message with the most similar name, for an unknown one; empty where none is similar."""
         files = map(self.pool.FindFileByName, self.files)
         names = [each.full_name for file in files for each in file.message_types_by_name.values()]
         # Most names share a long prefix, so that all would be similar: the last part decides.
-        wanted = full_name.rpartition(".")[2]
+        last_part = full_name.rpartition(".")[2]
         by_last: dict[str, list[str]] = {}
         for name in names:
             by_last.setdefault(name.rpartition(".")[2], []).append(name)
-        lasts = difflib.get_close_matches(wanted, by_last, _NEAREST, _SIMILARITY)
-        found = difflib.get_close_matches(full_name, [name for last in lasts for name in by_last[last]], 1)
-        return found[0] if found else ""
+        lasts = difflib.get_close_matches(last_part, by_last, _NEAREST, _SIMILARITY)
+        nearest = difflib.get_close_matches(full_name, [name for last in lasts for name in by_last[last]], 1)
+        return nearest[0] if nearest else ""
 
     def message_class(self, full_name: str) -> type[Message]:
         """The class of a message, by its full name."""
@@ -99,10 +99,11 @@ class Schema:
 
     def extension(self, full_name: str) -> FieldDescriptor:
         """An extension of descriptor options, such as `validate.rules`."""
-        found: FieldDescriptor = self.pool.FindExtensionByName(full_name)
-        if found.message_type is not None:
-            message_factory.GetMessageClass(found.message_type)  # without its class the option cannot be read
-        return found
+        extension: FieldDescriptor = self.pool.FindExtensionByName(full_name)
+        if extension.message_type is not None:
+            # Without the class of its message the option cannot be read.
+            message_factory.GetMessageClass(extension.message_type)
+        return extension
 
 
 def load(binary: Path) -> Schema:
@@ -133,16 +134,16 @@ def _loaded(binary: Path) -> Schema:
 
 def _files(binary: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:
     """The file descriptors by name. Some are there twice, once stripped; the longer one is complete."""
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     try:
         with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for name, body in _described(data):
-                if len(body) > len(found.get(name, b"")):
-                    found[name] = body
+                if len(body) > len(bodies.get(name, b"")):
+                    bodies[name] = body
     except (OSError, ValueError) as error:  # ValueError: it is empty
         raise NoEnvoy(f'cannot read the Envoy at "{binary}": {error}') from error
     files = {}
-    for name, body in found.items():
+    for name, body in bodies.items():
         try:
             files[name] = descriptor_pb2.FileDescriptorProto.FromString(body)
         except DecodeError:
@@ -207,8 +208,8 @@ def find_envoy(explicit: str = "") -> Path:
     packaged = _packaged()
     if packaged is not None:
         return packaged
-    if found := shutil.which("envoy"):
-        return Path(found)
+    if on_path := shutil.which("envoy"):
+        return Path(on_path)
     raise NoEnvoy(
         f"there is no Envoy: no path was given, ${ENVIRONMENT} is not set, the Python package {PACKAGE} is "
         f"not installed, and there is no `envoy` on PATH; do one of these"

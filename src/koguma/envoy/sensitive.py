@@ -41,12 +41,12 @@ class SensitiveFields:
                     self.mask(each)
 
     def _is_sensitive(self, field: FieldDescriptor) -> bool:
-        found = self._known.get(field.full_name)
-        if found is None:
+        is_sensitive = self._known.get(field.full_name)
+        if is_sensitive is None:
             options: Any = self._options.FromString(field.GetOptions().SerializeToString())
             is_inline = field.full_name.startswith(_TLS) and _type_name(field) == _DATA_SOURCE
-            found = self._known[field.full_name] = is_inline or bool(options.Extensions[self._mark])
-        return found
+            is_sensitive = self._known[field.full_name] = is_inline or bool(options.Extensions[self._mark])
+        return is_sensitive
 
     def _hide(self, message: Any, field: FieldDescriptor, value: Any) -> None:
         """Hide a field's value; of a data source only inline data: a path is no secret."""

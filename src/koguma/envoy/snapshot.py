@@ -126,8 +126,8 @@ class Bundle:
     def counts(self) -> tuple[int, ...]:
         """How many resources there are, in the order of the types; counted once."""
         if not self._counts:
-            found = Counter([type_ for type_, _ in self.resources])
-            counts = tuple([found[each] for each in TYPES])
+            by_type = Counter([type_ for type_, _ in self.resources])
+            counts = tuple([by_type[each] for each in TYPES])
             self._counts = _COUNTS.setdefault(counts, counts)
         return self._counts
 
@@ -171,9 +171,9 @@ class Bundle:
         differing = self._differing_parts(other)
         if differing is None:
             return self.resources == other.resources
-        mine, others = self.resources.get, other.resources.get
+        ours, theirs = self.resources.get, other.resources.get
         for id_ in chain.from_iterable(each.resources for each in differing):
-            one, another = mine(id_), others(id_)
+            one, another = ours(id_), theirs(id_)
             if one is not another and one != another:  # most are the same object, and comparing is expensive
                 return False
         return True
@@ -189,15 +189,15 @@ class Bundle:
 
     def _differing_parts(self, other: "Bundle") -> "list[Bundle] | None":
         """The smallest parts that only one of both has; None where the parts do not tell."""
-        mine, others = self._parts, other._parts  # noqa: SLF001 - of the same class
-        if not mine or len(mine) != len(others):
+        ours, theirs = self._parts, other._parts  # noqa: SLF001 - of the same class
+        if not ours or len(ours) != len(theirs):
             return None
-        found: list[Bundle] = []
-        for one, another in zip(mine, others, strict=True):
+        differing: list[Bundle] = []
+        for one, another in zip(ours, theirs, strict=True):
             if one is not another:
                 inner = one._differing_parts(another)  # noqa: SLF001 - as above
-                found += [one, another] if inner is None else inner
-        return found
+                differing += [one, another] if inner is None else inner
+        return differing
 
     def __hash__(self) -> int:
         return hash(tuple(self.resources))
@@ -205,14 +205,14 @@ class Bundle:
 
 def _version_sums(resources: Iterable[XdsResource]) -> tuple[VersionSum, ...]:
     """The sums of each type, in the order of the types."""
-    found = dict.fromkeys(TYPES, _NO_SUM)
+    sums = dict.fromkeys(TYPES, _NO_SUM)
     for resource in resources:
-        names, entries = found[resource.type]
-        found[resource.type] = (
+        names, entries = sums[resource.type]
+        sums[resource.type] = (
             names + hash(resource.name),
             entries + hash(version_entry(resource.name, resource.version)),
         )
-    return tuple(found.values())
+    return tuple(sums.values())
 
 
 def _total(version_sums: Iterable[tuple[VersionSum, ...]]) -> tuple[VersionSum, ...]:
@@ -234,19 +234,19 @@ class Snapshot(msgspec.Struct, frozen=True):
     def get(self, id_: Id) -> XdsResource | None:
         """The resource of that type and name."""
         for each in self.bundles:
-            if (found := each.resources.get(id_)) is not None:
-                return found
+            if (resource := each.resources.get(id_)) is not None:
+                return resource
         return None
 
     def of_type(self, type_: str) -> dict[str, XdsResource]:
         """The resources of one type by name."""
-        found: dict[str, XdsResource] = {}
+        by_name: dict[str, XdsResource] = {}
         for each in self.bundles:
             if each.count(type_):
-                found |= {
-                    p.name: p for p in each.resources.values() if p.type == type_ and p.name not in found
+                by_name |= {
+                    p.name: p for p in each.resources.values() if p.type == type_ and p.name not in by_name
                 }
-        return found
+        return by_name
 
     def n_of_type(self, type_: str) -> int:
         """How many resources of one type the bundles have."""

@@ -30,7 +30,7 @@ from koguma.envoy.conversion import (
     wrapped,
 )
 from koguma.envoy.schema import Schema, UnknownType
-from koguma.envoy.validate_rules import Check
+from koguma.envoy.validate_rules import RuleCheck
 from koguma.model import violation
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -126,7 +126,7 @@ class Tables:
         convert = with_checks(parse, (*(DURATION if name == "Duration" else ()), *rules.checks))
         return convert if build is None else cached(lambda value: build(convert(value)))
 
-    def _any(self, checks: tuple[Check, ...], *, checked: bool) -> Convert:
+    def _any(self, checks: tuple[RuleCheck, ...], *, checked: bool) -> Convert:
         """The conversion of an Any, whose message is encoded by itself."""
         known: dict[str, Pack] = {}
         url_of = with_checks(text, checks)
@@ -151,8 +151,8 @@ class Tables:
             full_name = self._schema.resolve(url_of(url)).DESCRIPTOR.full_name
         except UnknownType as error:
             raise conversion_error(str(error), "any", TYPE) from None
-        except ConversionError as found:
-            raise ConversionError(violation.under(TYPE, found.violations)) from None
+        except ConversionError as error:
+            raise ConversionError(violation.under(TYPE, error.violations)) from None
         pack = self.pack(full_name, checked=checked)
         return _of_value(pack) if _is_well_known(self._schema.descriptor(full_name)) else pack
 
@@ -192,8 +192,8 @@ def _of_value(pack: Pack) -> Pack:
             )
         try:
             return pack(value)
-        except ConversionError as found:
-            raise ConversionError(violation.under("value", found.violations)) from None
+        except ConversionError as error:
+            raise ConversionError(violation.under("value", error.violations)) from None
 
     return pack_value
 
@@ -245,12 +245,12 @@ class _Table:
         self, data: Mapping[str, Any], out: dict[str, Any], first_key: Any, first_error: Exception
     ) -> dict[str, Any]:
         """The conversion from the first null, unknown or invalid field on. No field is converted twice."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
         keys = list(data)
         for key in keys[keys.index(first_key) :]:
             entry, value = self._fields.get(key), data[key]
             if entry is None:
-                found.append(self._unknown(key))
+                violations.append(self._unknown(key))
             elif value is not None or entry[0] in self._null_takers:
                 try:
                     if key is first_key:
@@ -258,21 +258,21 @@ class _Table:
                     out[entry[0]] = entry[2](value)
                 except ConversionError as error:
                     out[entry[0]] = None  # it counts as set for other rules
-                    found.extend(violation.under(key, error.violations))
-        return self._validated(data, out, found)
+                    violations.extend(violation.under(key, error.violations))
+        return self._validated(data, out, violations)
 
     def _validated(
-        self, data: Mapping[str, Any], out: dict[str, Any], found: list[Violation]
+        self, data: Mapping[str, Any], out: dict[str, Any], violations: list[Violation]
     ) -> dict[str, Any]:
         """The arguments, unless a field is missing, set twice, or excluded by another one."""
-        found.extend(self._set_twice(data))
-        found.extend(missing for name, missing in self._absent.items() if name not in out)
+        violations.extend(self._set_twice(data))
+        violations.extend(missing for name, missing in self._absent.items() if name not in out)
         for members, required, oneof in self._oneofs:
             n_set = len(members.intersection(out))
             if n_set != 1 and (n_set or required):
-                found.append(_oneof_violation(oneof, members, out))
-        if found:
-            raise ConversionError(found)
+                violations.append(_oneof_violation(oneof, members, out))
+        if violations:
+            raise ConversionError(violations)
         return out
 
     def _fill(self) -> None:
@@ -310,11 +310,11 @@ class _Table:
 
     def _set_twice(self, data: Mapping[str, Any]) -> Iterator[Violation]:
         """Fields that are set by both of their names."""
-        seen: dict[str, str] = {}
+        names: dict[str, str] = {}
         for key, value in data.items():
             entry = self._fields.get(key)
             if entry is not None and value is not None:
-                before = seen.setdefault(entry[0], key)
+                before = names.setdefault(entry[0], key)
                 if before != key:
                     yield Violation(key, f'is also written as "{before}"; keep one of them', "twice")
 

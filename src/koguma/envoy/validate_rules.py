@@ -26,7 +26,7 @@ Fits = Callable[[Any], bool]
 _CACHED_MAX: Final = 4096
 
 
-class Check(msgspec.Struct, frozen=True):
+class RuleCheck(msgspec.Struct, frozen=True):
     """One rule: whether a value fits, and the error message where it does not."""
 
     fits: Fits
@@ -35,25 +35,25 @@ class Check(msgspec.Struct, frozen=True):
     is_about_size: bool = False
 
 
-def checks(kind: str, rules: Any, field: FieldDescriptor) -> tuple[Check, ...]:
+def checks(kind: str, rules: Any, field: FieldDescriptor) -> tuple[RuleCheck, ...]:
     """The checks of the rules for values of one kind, such as `string` or `uint32`."""
-    made = tuple(_KINDS.get(kind, _number)(rules, field))
+    rule_checks = tuple(_KINDS.get(kind, _number)(rules, field))
     if getattr(rules, "ignore_empty", False):
-        return tuple(_unless_empty(check) for check in made)
-    return made
+        return tuple(_unless_empty(check) for check in rule_checks)
+    return rule_checks
 
 
-def _unless_empty(check: Check) -> Check:
+def _unless_empty(check: RuleCheck) -> RuleCheck:
     fits = check.fits
     return msgspec.structs.replace(check, fits=lambda value: not value or fits(value))
 
 
-def _number(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _number(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     """Numbers of every size, and booleans, which have only `const`."""
     return _compared(rules, lambda value: value, _shown)
 
 
-def _duration(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _duration(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     """Durations and timestamps. Rules relative to the present need a clock; no message of Envoy has one."""
     return _compared(rules, _nanoseconds, _shown_ns)
 
@@ -67,28 +67,28 @@ def _nanoseconds(value: Any) -> int:
     return int(value.seconds) * 1_000_000_000 + int(value.nanos)
 
 
-def _compared(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+def _compared(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[RuleCheck]:
     if rules.HasField("const"):
         const = read(rules.const)
-        yield Check(lambda value: value == const, f"value must equal {shown(const)}", "const")
+        yield RuleCheck(lambda value: value == const, f"value must equal {shown(const)}", "const")
     yield from _range(rules, read, shown)
     yield from _lists(rules, read, shown)
 
 
-def _lists(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+def _lists(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[RuleCheck]:
     for name, words in (("in", "must be in list"), ("not_in", "must not be in list")):
         listed = [read(value) for value in getattr(rules, name, ())]
         if listed:
             known, text = frozenset(listed), " ".join(map(shown, listed))
             fits = known.__contains__ if name == "in" else _outside(known)
-            yield Check(fits, f"value {words} [{text}]", name)
+            yield RuleCheck(fits, f"value {words} [{text}]", name)
 
 
 def _outside(known: frozenset[Any]) -> Fits:
     return lambda value: value not in known
 
 
-def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[Check]:
+def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) -> Iterator[RuleCheck]:
     """`gt` or `gte` with `lt` or `lte`; with the lower bound above the upper, values between are invalid."""
     lower, upper = _bound(rules, "gt", "gte", read), _bound(rules, "lt", "lte", read)
     if lower is None and upper is None:
@@ -98,15 +98,15 @@ def _range(rules: Any, read: Callable[[Any], Any], shown: Callable[[Any], str]) 
     if lower and upper and above and below:
         text = f"{'[' if lower[1] else '('}{shown(lower[0])}, {shown(upper[0])}{']' if upper[1] else ')'}"
         if lower[0] <= upper[0]:
-            yield Check(_inside(lower, upper), f"value must be inside range {text}", "range")
+            yield RuleCheck(_inside(lower, upper), f"value must be inside range {text}", "range")
         else:
-            yield Check(lambda v: above(v) or below(v), f"value must be outside range {text}", "range")
+            yield RuleCheck(lambda v: above(v) or below(v), f"value must be outside range {text}", "range")
     elif lower and above:
         words = "greater than or equal to" if lower[1] else "greater than"
-        yield Check(above, f"value must be {words} {shown(lower[0])}", "gte" if lower[1] else "gt")
+        yield RuleCheck(above, f"value must be {words} {shown(lower[0])}", "gte" if lower[1] else "gt")
     elif upper and below:
         words = "less than or equal to" if upper[1] else "less than"
-        yield Check(below, f"value must be {words} {shown(upper[0])}", "lte" if upper[1] else "lt")
+        yield RuleCheck(below, f"value must be {words} {shown(upper[0])}", "lte" if upper[1] else "lt")
 
 
 Bound = tuple[Any, bool]  # and whether it is inclusive
@@ -142,15 +142,15 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _enum(rules: Any, field: FieldDescriptor) -> Iterator[Check]:
+def _enum(rules: Any, field: FieldDescriptor) -> Iterator[RuleCheck]:
     if rules.defined_only and field.enum_type is not None:
         known = frozenset(field.enum_type.values_by_number)
-        yield Check(known.__contains__, "value must be one of the defined enum values", "defined_only")
+        yield RuleCheck(known.__contains__, "value must be one of the defined enum values", "defined_only")
     names = field.enum_type.values_by_number if field.enum_type is not None else {}
     yield from _compared(rules, lambda value: value, lambda v: names[v].name if v in names else str(v))
 
 
-def _bytes(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _bytes(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     yield from _compared(rules, lambda value: value, repr)
     yield from _lengths(rules, len, "bytes", ("len", "min_len", "max_len"))
     yield from _parts(rules, lambda value: value)
@@ -158,14 +158,14 @@ def _bytes(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
         yield _pattern(rules.pattern)
     for name, sizes in (("ip", (4, 16)), ("ipv4", (4,)), ("ipv6", (16,))):
         if rules.WhichOneof("well_known") == name and getattr(rules, name):
-            yield Check(_sized(sizes), "value must be a valid IP address", name)
+            yield RuleCheck(_sized(sizes), "value must be a valid IP address", name)
 
 
 def _sized(sizes: tuple[int, ...]) -> Fits:
     return lambda value: len(value) in sizes
 
 
-def _string(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _string(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     yield from _compared(rules, lambda value: value, lambda value: value)
     yield from _lengths(rules, len, "characters", ("len", "min_len", "max_len"))
     yield from _lengths(rules, _n_bytes, "bytes", ("len_bytes", "min_bytes", "max_bytes"))
@@ -175,96 +175,100 @@ def _string(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
     known = rules.WhichOneof("well_known")
     if known == "well_known_regex":
         if expression := _HEADERS.get((rules.well_known_regex, rules.strict)):
-            yield Check(
+            yield RuleCheck(
                 lambda value: expression.fullmatch(value) is not None,
                 f'value does not match regex pattern "^{expression.pattern}$"',
                 "header",
             )
     elif known and getattr(rules, known):
-        yield Check(_WELL_KNOWN[known], f"value must be a valid {known.replace('_', ' ')}", known)
+        yield RuleCheck(_WELL_KNOWN[known], f"value must be a valid {known.replace('_', ' ')}", known)
 
 
 def _n_bytes(value: str) -> int:
     return len(value.encode())
 
 
-def _lengths(rules: Any, measured: Callable[[Any], int], unit: str, names: Sequence[str]) -> Iterator[Check]:
+def _lengths(
+    rules: Any, measured: Callable[[Any], int], unit: str, names: Sequence[str]
+) -> Iterator[RuleCheck]:
     """Exact, minimal and maximal length."""
     exact, least, most = ((getattr(rules, name) if rules.HasField(name) else None) for name in names)
     if exact is not None:
-        yield Check(lambda value: measured(value) == exact, f"value length must be {exact} {unit}", names[0])
+        yield RuleCheck(
+            lambda value: measured(value) == exact, f"value length must be {exact} {unit}", names[0]
+        )
     if least and most is not None:
         words = f"value length must be between {least} and {most} {unit}, inclusive"
-        yield Check(lambda value: least <= measured(value) <= most, words, names[1])
+        yield RuleCheck(lambda value: least <= measured(value) <= most, words, names[1])
     elif least == 1:
-        yield Check(bool, f"value length must be at least 1 {unit}", names[1])
+        yield RuleCheck(bool, f"value length must be at least 1 {unit}", names[1])
     elif least:
         words = f"value length must be at least {least} {unit}"
-        yield Check(lambda value: measured(value) >= least, words, names[1])
+        yield RuleCheck(lambda value: measured(value) >= least, words, names[1])
     elif most is not None:
         words = f"value length must be at most {most} {unit}"
-        yield Check(lambda value: measured(value) <= most, words, names[2])
+        yield RuleCheck(lambda value: measured(value) <= most, words, names[2])
 
 
-def _parts(rules: Any, read: Callable[[Any], Any]) -> Iterator[Check]:
+def _parts(rules: Any, read: Callable[[Any], Any]) -> Iterator[RuleCheck]:
     if rules.HasField("prefix"):
         prefix = read(rules.prefix)
-        yield Check(lambda v: v.startswith(prefix), f'value does not have prefix "{prefix}"', "prefix")
+        yield RuleCheck(lambda v: v.startswith(prefix), f'value does not have prefix "{prefix}"', "prefix")
     if rules.HasField("suffix"):
         suffix = read(rules.suffix)
-        yield Check(lambda v: v.endswith(suffix), f'value does not have suffix "{suffix}"', "suffix")
+        yield RuleCheck(lambda v: v.endswith(suffix), f'value does not have suffix "{suffix}"', "suffix")
     if rules.HasField("contains"):
         part = read(rules.contains)
-        yield Check(lambda v: part in v, f'value does not contain substring "{part}"', "contains")
+        yield RuleCheck(lambda v: part in v, f'value does not contain substring "{part}"', "contains")
     if "not_contains" in rules.DESCRIPTOR.fields_by_name and rules.HasField("not_contains"):
         never = read(rules.not_contains)
-        yield Check(lambda v: never not in v, f'value contains substring "{never}"', "not_contains")
+        yield RuleCheck(lambda v: never not in v, f'value contains substring "{never}"', "not_contains")
 
 
-def _pattern(pattern: str) -> Check:
+def _pattern(pattern: str) -> RuleCheck:
     """A regular expression. RE2 takes microseconds per match, so answers for repeated texts are cached."""
     expression = re2.compile(pattern)
     words = f'value does not match regex pattern "{pattern}"'
-    found = functools.lru_cache(_CACHED_MAX)(lambda value: expression.search(value) is not None)
-    return Check(found, words, "pattern")
+    matches = functools.lru_cache(_CACHED_MAX)(lambda value: expression.search(value) is not None)
+    return RuleCheck(matches, words, "pattern")
 
 
-def _counted(rules: Any, unit: str, least_name: str, most_name: str) -> Iterator[Check]:
+def _counted(rules: Any, unit: str, least_name: str, most_name: str) -> Iterator[RuleCheck]:
     least, most = ((getattr(rules, n) if rules.HasField(n) else None) for n in (least_name, most_name))
     if least and least == most:
         words = f"value must contain exactly {least} {unit}(s)"
-        yield Check(lambda value: len(value) == least, words, least_name, is_about_size=True)
+        yield RuleCheck(lambda value: len(value) == least, words, least_name, is_about_size=True)
     elif least and most is not None:
         words = f"value must contain between {least} and {most} {unit}s, inclusive"
-        yield Check(lambda value: least <= len(value) <= most, words, least_name, is_about_size=True)
+        yield RuleCheck(lambda value: least <= len(value) <= most, words, least_name, is_about_size=True)
     elif least:
         words = f"value must contain at least {least} {unit}(s)"
-        yield Check(lambda value: len(value) >= least, words, least_name, is_about_size=True)
+        yield RuleCheck(lambda value: len(value) >= least, words, least_name, is_about_size=True)
     elif most is not None:
         words = f"value must contain no more than {most} {unit}(s)"
-        yield Check(lambda value: len(value) <= most, words, most_name, is_about_size=True)
+        yield RuleCheck(lambda value: len(value) <= most, words, most_name, is_about_size=True)
 
 
-def _repeated(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _repeated(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     yield from _counted(rules, "item", "min_items", "max_items")
     if rules.unique:
-        yield Check(_unique, "repeated value must contain unique items", "unique")
+        yield RuleCheck(_unique, "repeated value must contain unique items", "unique")
 
 
 def _unique(values: Sequence[Any]) -> bool:
     return len(set(values)) == len(values)
 
 
-def _map(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _map(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     """Sizes of a map; an entry always has a value here, so `no_sparse` always holds."""
     yield from _counted(rules, "pair", "min_pairs", "max_pairs")
 
 
-def _any(rules: Any, _field: FieldDescriptor) -> Iterator[Check]:
+def _any(rules: Any, _field: FieldDescriptor) -> Iterator[RuleCheck]:
     return _lists(rules, lambda value: value, str)
 
 
-_KINDS: Final[dict[str, Callable[[Any, FieldDescriptor], Iterator[Check]]]] = {
+_KINDS: Final[dict[str, Callable[[Any, FieldDescriptor], Iterator[RuleCheck]]]] = {
     "string": _string,
     "bytes": _bytes,
     "enum": _enum,

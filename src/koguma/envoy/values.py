@@ -158,7 +158,7 @@ def timestamp(ns: int) -> dict[str, int]:
 def field_mask(value: Any) -> dict[str, list[str]]:
     """A FieldMask: paths separated by commas."""
     paths = [path for path in text(value).split(",") if path]
-    return {"paths": [_CAPITAL.sub(lambda found: f"_{found[0].lower()}", path) for path in paths]}
+    return {"paths": [_CAPITAL.sub(lambda match: f"_{match[0].lower()}", path) for path in paths]}
 
 
 def json(value: Any) -> Any:

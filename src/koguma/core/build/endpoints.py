@@ -60,12 +60,12 @@ def _selector(db: Db, service: Key) -> _ServiceSelector:
 def _target_ports(db: Db, service: Key) -> Mapping[str, tuple[int | str, int]]:
     """The target port of each port of a MeshService, and the port's own number, by section."""
     resource = world.RESOURCES.get(db, service)
-    found = {}
+    target_ports = {}
     for port in (resource.spec.get("ports") or ()) if resource else ():
         number, name = port.get("port") or 0, port.get("name") or ""
         target = port.get("targetPort")
-        found[name or str(number)] = (number if target is None else target, number)
-    return found
+        target_ports[name or str(number)] = (number if target is None else target, number)
+    return target_ports
 
 
 @question
@@ -86,8 +86,10 @@ def _candidates(db: Db, mesh: str, selector: _ServiceSelector) -> tuple[Key, ...
     if selector.name:
         there = world.BY_KIND.keys(db, ("Dataplane", mesh))
         return tuple(key for key in there if (key.namespace, key.name) == (selector.namespace, selector.name))
-    wanted = (*selector.tags, *selector.labels)
-    first = next((pair for pair in wanted if pair[0] in (tags.SERVICE, "kuma.io/workload")), wanted[0])
+    conditions = (*selector.tags, *selector.labels)
+    first = next(
+        (pair for pair in conditions if pair[0] in (tags.SERVICE, "kuma.io/workload")), conditions[0]
+    )
     return network.BY_TAG.keys(db, (mesh, *first))
 
 
@@ -96,9 +98,11 @@ def _sections(db: Db, key: Key, selector: _ServiceSelector) -> tuple[str, ...]:
     if proxy is None or not set(selector.labels) <= set(proxy.labels):
         return ()
     own = dict(proxy.labels)
-    wanted = set(selector.tags)
+    required_tags = set(selector.tags)
     return tuple(
-        inbound.section for inbound in proxy.inbounds if wanted <= set({**own, **dict(inbound.tags)}.items())
+        inbound.section
+        for inbound in proxy.inbounds
+        if required_tags <= set({**own, **dict(inbound.tags)}.items())
     )
 
 
@@ -106,13 +110,13 @@ def _sections(db: Db, key: Key, selector: _ServiceSelector) -> tuple[str, ...]:
 def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     """The endpoints of one port of a MeshService, sorted."""
     target, number = _target_ports(db, service).get(section, (None, 0))
-    found = (
+    addresses = (
         _endpoint(key, inbound)
         for key, sections in selected(db, service)
         for inbound in _target_inbounds(_inbounds(db, key), sections, target, number)
         if inbound.is_ready
     )
-    return tuple(sorted(each for each in found if each is not None))
+    return tuple(sorted(each for each in addresses if each is not None))
 
 
 def _target_inbounds(
@@ -161,8 +165,8 @@ def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
     """The MeshServices behind a MeshMultiZoneService."""
     resource = world.RESOURCES.get(db, service)
     selector = ((resource.spec.get("selector") or {}).get("meshService") or {}) if resource else {}
-    wanted = pairs(selector.get("matchLabels"))
-    return world.labelled(db, service.mesh, "MeshService", wanted) if wanted else ()
+    match_labels = pairs(selector.get("matchLabels"))
+    return world.labelled(db, service.mesh, "MeshService", match_labels) if match_labels else ()
 
 
 @question
@@ -172,13 +176,13 @@ def of_multi_zone(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     port = own.port(section) if own else None
     if port is None:
         return ()
-    found: dict[Endpoint, None] = {}
+    addresses: dict[Endpoint, None] = {}
     for key in multi_zone_services(db, service):
         target = world.destination(db, key)
         theirs = target.port(port.name or str(port.number)) if target else None
         if theirs is not None:
-            found |= dict.fromkeys(of_service(db, key, theirs.section))
-    return tuple(sorted(found))
+            addresses |= dict.fromkeys(of_service(db, key, theirs.section))
+    return tuple(sorted(addresses))
 
 
 def of(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:

@@ -124,7 +124,7 @@ class OutboundNetworking(msgspec.Struct, frozen=True):
 
     address: str
     port: int
-    wanted: DestinationRef
+    destination: DestinationRef
     tags: Pairs = ()
 
 
@@ -250,12 +250,12 @@ def _inbounds(networking: Json, *, is_starting: bool) -> Iterator[InboundNetwork
 
 def _outbounds(networking: Json) -> Iterator[OutboundNetworking]:
     for outbound in networking.get("outbound") or ():
-        wanted = world.outbound_ref(outbound)
-        if wanted is not None:
+        destination = world.outbound_ref(outbound)
+        if destination is not None:
             own = {} if outbound.get("backendRef") else outbound.get("tags") or {}
             subset = pairs({name: value for name, value in own.items() if name != tags.SERVICE})
             yield OutboundNetworking(
-                outbound.get("address") or LOOPBACK, outbound.get("port") or 0, wanted, subset
+                outbound.get("address") or LOOPBACK, outbound.get("port") or 0, destination, subset
             )
 
 
@@ -263,12 +263,12 @@ def _tags(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:
     """Everything by which a service may select this proxy: its labels and its inbounds' tags."""
     if key.kind != "Dataplane":
         return
-    found = dict.fromkeys(resource.labels.items())
+    own_tags = dict.fromkeys(resource.labels.items())
     networking = resource.spec.get("networking") if isinstance(resource.spec, dict) else None
     if isinstance(networking, dict):
         for inbound in networking.get("inbound") or ():
-            found |= dict.fromkeys((inbound.get("tags") or {}).items())
-    for name, value in found:
+            own_tags |= dict.fromkeys((inbound.get("tags") or {}).items())
+    for name, value in own_tags:
         yield key.mesh, name, value
 
 

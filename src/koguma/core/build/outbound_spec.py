@@ -118,7 +118,7 @@ def _explicit_ports(db: Db, proxy: Key, networking: Networking) -> Iterator[Outb
     """The ports that a Dataplane names as its outbounds."""
     addresses: dict[tuple[Key, str, Pairs], list[tuple[str, int]]] = {}
     for listed in networking.outbounds:
-        ref = listed.wanted
+        ref = listed.destination
         namespace = ref.namespace or proxy.namespace
         keys = world.referenced(db, proxy.mesh, ref.kind, ref.name, namespace, proxy.zone, ref.labels)
         for key in keys[:1]:

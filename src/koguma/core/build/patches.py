@@ -17,7 +17,7 @@ from koguma.core.items import Entries, ItemId
 from koguma.core.rules import ProxyClass
 from koguma.envoy import names, patch
 from koguma.envoy.patch import Outcome, Patched, Patcher
-from koguma.envoy.patch_modifications import Modification, PatchProgram
+from koguma.envoy.patch_modifications import PatchProgram, PolicyModification
 from koguma.envoy.snapshot import Bundle, Id, XdsResource
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
@@ -71,19 +71,19 @@ def _patcher(db: Db) -> Patcher:
 
 
 @question
-def modifications(db: Db, patch_entries: Entries) -> tuple[Modification, ...]:
+def modifications(db: Db, patch_entries: Entries) -> tuple[PolicyModification, ...]:
     """The modifications of all entries, in order, each with its policy and path."""
     return tuple(each for entry in patch_entries for each in _modifications(db, entry))
 
 
-def _modifications(db: Db, entry: ItemId) -> Iterator[Modification]:
+def _modifications(db: Db, entry: ItemId) -> Iterator[PolicyModification]:
     one = items.item(db, entry)
     policy = encoding.kri(db, entry.policy, "") or str(entry.policy)
     field = hooks.modifications(db)[entry.policy.kind]
     for number, conf in enumerate(one.conf.get(field) or ()):
         # A stored modification that cannot be read becomes an empty one: a failure that stops no other.
         readable = conf if _is_readable(world.kind_of(db, entry.policy.kind), field, conf) else {}
-        yield Modification(readable, policy, item(child(one.path, field), number))
+        yield PolicyModification(readable, policy, item(child(one.path, field), number))
 
 
 def _is_readable(kind: Kind, field: str, conf: Json) -> bool:
