@@ -16,11 +16,11 @@ class Authority:
     def __init__(self) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name.from_rfc4514_string("CN=own CA")
-        self.certificate = self._made(
+        self.certificate = self._sign(
             self.key,
             self.name,
-            lambda made: (
-                made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            lambda builder: (
+                builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
                 .add_extension(_usage(signs=True), critical=True)
                 .add_extension(
                     x509.SubjectAlternativeName([x509.UniformResourceIdentifier("spiffe://default")]),
@@ -29,14 +29,14 @@ class Authority:
             ),
         )
 
-    def _made(
+    def _sign(
         self,
         key: ec.EllipticCurvePrivateKey,
         name: x509.Name,
         finish: Callable[[x509.CertificateBuilder], x509.CertificateBuilder],
     ) -> x509.Certificate:
         now = datetime.now(UTC)
-        made = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(self.name)
@@ -49,7 +49,7 @@ class Authority:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
             )
         )
-        return finish(made).sign(self.key, hashes.SHA256())
+        return finish(builder).sign(self.key, hashes.SHA256())
 
     @property
     def pem(self) -> tuple[str, str]:
@@ -59,8 +59,10 @@ class Authority:
     def client(self, uri: str, folder: Path, *more: str) -> ssl.SSLContext:
         """TLS of a client with these identities that trusts only this CA."""
         key = ec.generate_private_key(ec.SECP256R1())
-        uris = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(each) for each in (uri, *more)])
-        leaf = self._made(key, x509.Name([]), lambda made: made.add_extension(uris, critical=True))
+        uris = x509.SubjectAlternativeName(
+            [x509.UniformResourceIdentifier(identity) for identity in (uri, *more)]
+        )
+        leaf = self._sign(key, x509.Name([]), lambda builder: builder.add_extension(uris, critical=True))
         file = folder / f"{len(list(folder.iterdir()))}.pem"
         file.write_text(pem_of(leaf) + pem_of(key))
         context = ssl.create_default_context(cadata=self.pem[0])
@@ -74,9 +76,9 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **never)
 
 
-def pem_of(made: x509.Certificate | ec.EllipticCurvePrivateKey) -> str:
+def pem_of(certificate_or_key: x509.Certificate | ec.EllipticCurvePrivateKey) -> str:
     encoding = serialization.Encoding.PEM
-    if isinstance(made, x509.Certificate):
-        return made.public_bytes(encoding).decode()
+    if isinstance(certificate_or_key, x509.Certificate):
+        return certificate_or_key.public_bytes(encoding).decode()
     form = serialization.PrivateFormat.PKCS8
-    return made.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+    return certificate_or_key.private_bytes(encoding, form, serialization.NoEncryption()).decode()

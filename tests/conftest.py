@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("soak" if os.environ.get("KOGUMA_SOAK") else "t
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ERRORS.listen()
+ERRORS.capture()
 
 
 def _no_errors(request: pytest.FixtureRequest) -> Iterator[None]:

@@ -27,10 +27,10 @@ class WatchStream:
 
     def until(self, word: str) -> list[Any]:
         """All events up to the first of a type, without it."""
-        found = []
+        events = []
         while (event := self.next())["type"] != word:
-            found.append(event)
-        return found
+            events.append(event)
+        return events
 
     def __enter__(self) -> Self:
         return self

@@ -72,18 +72,18 @@ class Demo:
     @property
     def made(self) -> list[str]:
         """What it keeps in its folder."""
-        return sorted(each.name for each in Path(self._folder.name).iterdir())
+        return sorted(path.name for path in Path(self._folder.name).iterdir())
 
     @property
     def alive(self) -> list[str]:
         """What it started that still runs, and itself: whoever has inherited the name of its folder."""
         mark = f"TMPDIR={self._folder.name}\0".encode()
-        found = []
+        names = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
                 if mark in (process / "environ").read_bytes():
-                    found.append((process / "comm").read_text().strip())
-        return sorted(found)
+                    names.append((process / "comm").read_text().strip())
+        return sorted(names)
 
     def kill(self) -> None:
         """End it without giving it any time."""
@@ -103,4 +103,4 @@ class Demo:
         self._reader.join(5)
         self._process.stdout.close()
         self._folder.cleanup()
-        ERRORS.hear("demo", self.text)
+        ERRORS.read("demo", self.text)

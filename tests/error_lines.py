@@ -39,7 +39,7 @@ def _is_error(line: str) -> bool:
 
 
 class ErrorLines:
-    """The error lines that nobody has looked at yet."""
+    """The error lines that no test has been charged with yet."""
 
     def __init__(self) -> None:
         self._records: list[str] = []
@@ -49,8 +49,8 @@ class ErrorLines:
         """Read from now on what is written to a file."""
         self._files.setdefault(file, 0)
 
-    def hear(self, name: str, text: str) -> None:
-        """Look at what a process has said."""
+    def read(self, name: str, text: str) -> None:
+        """Collect the errors in the output of a process."""
         self._records += [f"{name}: {line}" for line in errors_in(text)]
 
     def take(self) -> list[str]:
@@ -67,16 +67,16 @@ class ErrorLines:
             taken += [f"{file.name}: {line}" for line in errors_in(text)]
         return taken
 
-    def listen(self) -> None:
-        """Hear what is logged in this process, however logging is configured later."""
-        made = logging.getLogRecordFactory()
+    def capture(self) -> None:
+        """Collect what is logged in this process, however logging is configured later."""
+        default_factory = logging.getLogRecordFactory()
 
         def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
-            found = made(*args, **kwargs)
-            is_error = (found.levelno or 0) >= logging.ERROR
-            if is_error and found.name.partition(".")[0] in ("koguma", "asyncio"):
-                self._records.append(f"{found.name}: {_words(found)}")
-            return found
+            log_record = default_factory(*args, **kwargs)
+            is_error = (log_record.levelno or 0) >= logging.ERROR
+            if is_error and log_record.name.partition(".")[0] in ("koguma", "asyncio"):
+                self._records.append(f"{log_record.name}: {_words(log_record)}")
+            return log_record
 
         logging.setLogRecordFactory(record)
 

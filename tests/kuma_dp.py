@@ -80,7 +80,7 @@ class KumaDp:
         self.workdir.mkdir(mode=0o700)
         self.lines: list[dict[str, Any]] = []
         self.is_terminating = False
-        self.answer = self._asked(dataplane, features, request)
+        self.answer = self._request_bootstrap(dataplane, features, request)
         self.bootstrap = json.loads(base64.b64decode(self.answer["bootstrap"]))
         self._refuse_unknown_fields()
         admin = self.bootstrap["admin"]["address"].get("socket_address") or {}
@@ -92,9 +92,9 @@ class KumaDp:
         self._pipe = self._socket(f"kuma-al-{self.name}-{mesh.name}")
         os.mkfifo(self._pipe, 0o600)
         threading.Thread(target=self._read_lines, daemon=True).start()
-        self.envoy = self._started()
+        self.envoy = self._start_envoy()
 
-    def _asked(
+    def _request_bootstrap(
         self, dataplane: Mapping[str, Any], features: Sequence[str], request: Mapping[str, Any]
     ) -> Any:
         """The control plane's answer to a request for a bootstrap."""
@@ -142,7 +142,7 @@ class KumaDp:
     def _socket(self, name: str) -> str:
         return f"{self.workdir}/{name}"[:CUT] + ".sock"
 
-    def _started(self) -> Process:
+    def _start_envoy(self) -> Process:
         path = self.workdir / "bootstrap.yaml"
         path.write_text(json.dumps(self.bootstrap))
         command = (
@@ -157,10 +157,10 @@ class KumaDp:
         until(lambda: self.admin("/ready").status == 200, f"{self.name} is ready")
 
     def admin(self, path: str, method: str = "GET") -> Response:
-        """What Envoy's admin says, on the port that the agent knows."""
+        """A page of Envoy's admin API, on the port that the agent knows."""
         return call(self.admin_port, method, path)
 
-    def told(self, path: str) -> Response:
+    def mesh_metric_config(self, path: str) -> Response:
         """What the agent fetches every second from the control plane, through Envoy."""
         connection = http.client.HTTPConnection("localhost", timeout=5)
         with contextlib.closing(connection):
@@ -185,7 +185,7 @@ class KumaDp:
             self.lines += [json.loads(line) for line in lines]
 
     def drain(self) -> None:
-        """What the agent does first when it is told to end."""
+        """What the agent does first when it is stopped."""
         assert self.admin("/healthcheck/fail", "POST").status == 200
         self.is_terminating = True
 

@@ -111,17 +111,17 @@ class Server:
 
     def fetch(self, query: str, url: str) -> list[asyncpg.Record]:
         """The rows of one query."""
-        found: list[asyncpg.Record] = []
+        rows: list[asyncpg.Record] = []
 
         async def run() -> None:
             db = await asyncpg.connect(url)
             try:
-                found.extend(await db.fetch(query))
+                rows.extend(await db.fetch(query))
             finally:
                 await db.close()
 
         _outside_any_loop(run())
-        return found
+        return rows
 
     def _url(self, name: str) -> str:
         return f"postgresql://tester@127.0.0.1:{self._port}/{name}"

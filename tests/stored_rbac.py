@@ -52,8 +52,8 @@ class StoredAccess:
         self.put(*objects)
 
     def put(self, *objects, op=Op.CREATE):
-        for each in objects:
-            self.state.apply(Change(self.state.revision + 1, op, each, "", "", "", ""))
+        for resource in objects:
+            self.state.apply(Change(self.state.revision + 1, op, resource, "", "", "", ""))
 
     def may(self, user, verb="get", resource="meshtimeouts", name="", **more):
         return self.access.allows(user, Attempt(verb, resource, name, **more))

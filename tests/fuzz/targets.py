@@ -1,4 +1,4 @@
-"""What strangers can send us, as functions of bytes; each says what may come out, and nothing else may.
+"""Fuzz targets: functions of untrusted bytes; each says which results are allowed.
 
 A target raises `AssertionError` where an answer is wrong, and lets through whatever the code under test
 raises that is no refusal. Inputs are at most `SIZE_MAX` long, so that time is spent on shapes, not on size.
@@ -41,12 +41,12 @@ class Target(NamedTuple):
 def yaml(data: bytes) -> None:
     """A YAML stream: documents whose every field has a place, or a refusal with one."""
     try:
-        found = documents.load(data)
+        loaded = documents.load(data)
     except documents.BadDocument as error:
         if not error.violations:
             raise AssertionError("a refusal names the place") from error
         return
-    for document in found:
+    for document in loaded:
         line, column = document.place("spec.to[0].default")
         assert line >= 1 <= column
         with_refusals(lambda value=document.value: forms.read(value, KINDS))
@@ -62,15 +62,15 @@ def json(data: bytes) -> None:
     assert documents.load_json(msgspec.json.encode(value)) == value
 
 
-def kris(data: bytes) -> None:
+def kri_texts(data: bytes) -> None:
     """A KRI: parse(format(x)) == x for whatever is accepted."""
     text = data.decode("utf-8", "replace")
     try:
-        found = kri.parse(text, KINDS.by_short)
+        parsed = kri.parse(text, KINDS.by_short)
     except KogumaError:
         return
-    assert str(found) == text
-    assert kri.parse(str(found), KINDS.by_short) == found
+    assert str(parsed) == text
+    assert kri.parse(str(parsed), KINDS.by_short) == parsed
 
 
 def durations(data: bytes) -> None:
@@ -87,7 +87,7 @@ def decoders() -> tuple[DeltaRequestDecoder, SotwRequestDecoder]:
     return DeltaRequestDecoder(loaded), SotwRequestDecoder(loaded)
 
 
-def hello(data: bytes) -> None:
+def first_xds_message(data: bytes) -> None:
     """The first message of an xDS stream, in both forms."""
     for decoder in decoders():
         try:
@@ -97,7 +97,7 @@ def hello(data: bytes) -> None:
             continue
 
 
-OFFERED: Final = (
+OFFERED_SNAPSHOTS: Final = (
     snapshot("cluster:a@1[endpoints:a] endpoints:a@1 listener:l@1[routes:r] routes:r@1[cluster:a]"),
     snapshot("cluster:b@1[endpoints:b] endpoints:b@1 listener:l@2[routes:r] routes:r@2[cluster:b]"),
     snapshot("cluster:a@2[endpoints:a] endpoints:a@2 !cluster:b"),
@@ -116,7 +116,7 @@ def xds_session(data: bytes) -> None:
             request = decoder.decode(data[at + 1 : at + 1 + size]).request
             if request is not None:
                 session.receive(request, float(number))
-            offer = Offer(number + 1, OFFERED[number % len(OFFERED)])
+            offer = Offer(number + 1, OFFERED_SNAPSHOTS[number % len(OFFERED_SNAPSHOTS)])
             if not session.accept_if_held(offer):
                 session.offer(offer, float(number))
             session.tick(float(number))
@@ -133,12 +133,12 @@ def kubernetes_protobuf(data: bytes) -> None:
 def dns(data: bytes) -> None:
     """A DNS query over UDP: an answer to it is no longer than the asker takes."""
     try:
-        asked = dns_message.query(data)
+        query = dns_message.query(data)
     except dns_message.BadMessage:
         return
     addresses = dns_message.records({"a.mesh": ["127.0.0.1", "::1"]})[b"a", b"mesh"]
-    reply = dns_message.response(asked, addresses, 30, asked.udp_bytes)
-    assert len(reply) <= max(asked.udp_bytes, len(data))
+    reply = dns_message.response(query, addresses, 30, query.udp_bytes)
+    assert len(reply) <= max(query.udp_bytes, len(data))
     assert dns_message.is_response(reply, data)
 
 
@@ -193,16 +193,16 @@ def _conversations() -> tuple[bytes, ...]:
         message(type_url=TYPE_URLS["routes"], resource_names_unsubscribe=["r"]),
         message(type_url=TYPE_URLS["cluster"], initial_resource_versions={"a": "1"}),
     ]
-    said = [bytes((len(each), *each)) for each in (request.SerializeToString() for request in requests)]
-    return b"".join(said[:4]), b"".join(said[5:0:-1])
+    frames = [bytes((len(frame), *frame)) for frame in (request.SerializeToString() for request in requests)]
+    return b"".join(frames[:4]), b"".join(frames[5:0:-1])
 
 
 TARGETS: Final[Mapping[str, Target]] = {
     "yaml": Target(yaml, (_TIMEOUT, b"a: &b [1]\n---\nc: |\n  d\n", b'{"a": "\\u0041"}')),
     "json": Target(json, (b'{"a": [1, 2.5, null, true, "\\u00e9"], "b": {"c": -1e3}}',)),
-    "kri": Target(kris, (b"kri_mt_default_east_team-a_slow_", b"kri_msvc_default___backend_8080")),
+    "kri": Target(kri_texts, (b"kri_mt_default_east_team-a_slow_", b"kri_msvc_default___backend_8080")),
     "duration": Target(durations, (b"1h2m3.5s", b"100ms", b"0s")),
-    "xds": Target(hello, (_NODE, b"\n" + _NODE)),
+    "xds": Target(first_xds_message, (_NODE, b"\n" + _NODE)),
     "xds_session": Target(xds_session, _conversations()),
     "protobuf": Target(kubernetes_protobuf, (b"\n\x0b\n\x02v1\x12\x05Event\x12\x08\n\x06\n\x04name",)),
     "dns": Target(dns, (b"\0\1\1\0\0\1\0\0\0\0\0\0\1a\4mesh\0\0\1\0\1",)),

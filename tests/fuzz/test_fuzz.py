@@ -1,4 +1,4 @@
-"""What strangers can send: every kept case, and a look for new ones with coverage as the guide.
+"""Untrusted input: every kept case, and a short coverage-guided search for new ones.
 
 `make test` looks for a few seconds, `make soak` for a minute each; `python -m tests.fuzz NAME` for as long as
 you like.
@@ -32,6 +32,6 @@ def test_nothing_new_is_found(name):
     command = [sys.executable, "-m", "tests.fuzz", name, "--seconds", str(SECONDS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-    assert found, done.stderr[-3000:]
-    assert int(found[1]) > 100
+    executed = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    assert executed, done.stderr[-3000:]
+    assert int(executed[1]) > 100

@@ -74,8 +74,8 @@ def test_the_agent_finds_envoys_admin_on_a_port_of_the_loopback_address(mesh):
 def test_metrics_come_from_the_agent_by_the_socket_that_it_has(mesh):
     page = until(lambda: (found := call(mesh.metrics_port, path="/all")).status == 200 and found)
     assert "envoy_cluster_upstream_cx_total" in page.text
-    told = mesh.backend.told("/meshmetric").json["observability"]["metrics"]
-    assert told["backends"] == [{"type": "Prometheus", "name": "default"}]
+    metrics = mesh.backend.mesh_metric_config("/meshmetric").json["observability"]["metrics"]
+    assert metrics["backends"] == [{"type": "Prometheus", "name": "default"}]
 
 
 def test_envoy_listens_where_the_agent_was_told_that_the_kernel_redirects_to(mesh):
