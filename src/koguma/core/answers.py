@@ -44,10 +44,10 @@ class Raised:
         raise self.error.with_traceback(self.traceback)
 
 
-def same(one: object, other: object) -> bool:
+def same(answer: object, other: object) -> bool:
     """Whether two answers are equal."""
     try:
-        return one is other or bool(one == other)
+        return answer is other or bool(answer == other)
     except Exception:  # noqa: BLE001 - what cannot be compared counts as changed
         return False
 

@@ -188,8 +188,8 @@ def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False)
     """The merged confs for calls to one port through a route; a route inherits the port's confs."""
     viewer = Viewer(db, fields=fields)
     acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
-    found = next((by_kind for each, by_kind in port.routes if each.key == route), ())
-    return _with_inactive(db, "to", found if route in acting else (), partial(_merged, viewer, listed=True))
+    by_kind = next((entries_by_kind for each, entries_by_kind in port.routes if each.key == route), ())
+    return _with_inactive(db, "to", by_kind if route in acting else (), partial(_merged, viewer, listed=True))
 
 
 def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:

@@ -155,7 +155,7 @@ def _through_route(db: Db, base: Selector, kind: str, name: str, ref: Json) -> S
 def selectors(db: Db, kind: str, mesh: str) -> tuple[Selector, ...]:
     """The selectors of all policies of a kind in a mesh, in key order."""
     keys = world.BY_KIND.keys(db, (kind, mesh))
-    return tuple(found for key in keys if (found := selector(db, key)) is not None)
+    return tuple(policy_selector for key in keys if (policy_selector := selector(db, key)) is not None)
 
 
 class Mentioned(msgspec.Struct, frozen=True):

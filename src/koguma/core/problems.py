@@ -9,8 +9,8 @@ and the Inspect API those of the inspected one.
     of_mesh(db, mesh)       all problems of a mesh, sorted
     of_proxies(db)          those of Dataplanes alone, of all meshes
 
-Every problem has a code with a section in docs/lint.md. These are no questions themselves: what they read is
-remembered, but nobody reads them, so that a change does not find out again what was odd for somebody once.
+Every problem has a code with a section in docs/lint.md. These functions are no questions: what they ask is
+memoised, but a change does not run them again for whoever asked once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -61,16 +61,16 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
 
 
 def keep(db: Db, policies: Iterable[Key]) -> None:
-    """Keep up to date what is compared between policies of these kinds, so that the next one costs little.
+    """Keep the ties of these policies' kinds up to date, so that the next written policy is checked quickly.
 
-    Answers grow with the number of policies of a kind and are the dearest part; they change with policies and
-    destinations only, never with proxies. These policies are looked at first: then what has changed is known
-    before anybody asks what could have.
+    Comparing policies of a kind is the most expensive check: it grows with their number. Its answers change
+    with policies and destinations only, never with proxies. The given policies are refreshed first, so that
+    few others have to be verified.
     """
-    known = list(policies)
-    for policy in known:
+    written = list(policies)
+    for policy in written:
         ties.refresh(db, policy)
-    for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in known):
+    for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in written):
         db.keep(ties.tied, kind, mesh)
 
 
@@ -78,7 +78,7 @@ def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     """What is odd about a policy, sorted."""
     if world.RESOURCES.get(db, policy) is None:
         return _unreadable(db, policy)
-    return _sorted(found for ask in _OF_POLICIES for found in ask(db, policy))
+    return _sorted(problem for ask in _OF_POLICIES for problem in ask(db, policy))
 
 
 def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
@@ -122,12 +122,14 @@ def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     keys = [key for name in kinds for key in world.BY_KIND.keys(db, (name, mesh))]
     keys.append(Key("Mesh", "", "", "", mesh))
     keys += [key for key in world.UNREADABLE.keys(db) if key.mesh == mesh]
-    return _sorted((*(found for key in keys for found in of_object(db, key)), *ports.disagreements(db, mesh)))
+    return _sorted(
+        (*(problem for key in keys for problem in of_object(db, key)), *ports.disagreements(db, mesh))
+    )
 
 
-def _sorted(found: Iterable[Problem]) -> tuple[Problem, ...]:
-    return tuple(sorted(set(found), key=_place))
+def _sorted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted(set(problems), key=_sort_key))
 
 
-def _place(problem: Problem) -> tuple[str, tuple[Key, ...], str, str]:
+def _sort_key(problem: Problem) -> tuple[str, tuple[Key, ...], str, str]:
     return problem.code, problem.objects, problem.path, problem.message

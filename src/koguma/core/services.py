@@ -164,8 +164,9 @@ def stored(db: Db, mesh: str) -> tuple[Resource, ...]:
 def are_alike(some: tuple[Resource, ...], others: tuple[Resource, ...]) -> bool:
     """Whether specs, labels and keys are identical, which is all that a plan reads; statuses may differ."""
     return len(some) == len(others) and all(
-        one is other or (one.spec is other.spec and one.labels is other.labels and one.key == other.key)
-        for one, other in zip(some, others, strict=True)
+        resource is other
+        or (resource.spec is other.spec and resource.labels is other.labels and resource.key == other.key)
+        for resource, other in zip(some, others, strict=True)
     )
 
 

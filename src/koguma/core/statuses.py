@@ -90,8 +90,8 @@ class Facts(msgspec.Struct, frozen=True):
 def facts(db: Db, destination: Key) -> Facts:
     """What there is to report on a destination or workload, except addresses and connections of proxies."""
     is_called = destination.kind in world.DESTINATION_KINDS
-    found = _facts(db, destination, hostnames.of(db, destination) if is_called else ())
-    return msgspec.structs.replace(found, problems=tuple(_hostname_problems(destination, found.names)))
+    known = _facts(db, destination, hostnames.of(db, destination) if is_called else ())
+    return msgspec.structs.replace(known, problems=tuple(_hostname_problems(destination, known.names)))
 
 
 def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:

@@ -1,12 +1,12 @@
 """Subset rules: outbound rules by tags of the called service, as Kuma 2.13 shows them in `toRules`.
 
-Kuma reads each entry of `to` also as a set of tags: `Mesh` is no tag, a MeshService of a name is its tag
-`kuma.io/service`. A policy that refers to a MeshHTTPRoute at the top is about the route's service with one
-tag more, which holds the hash of a rule's matches. One rule is made for each set, merged from all entries
-whose sets cover it; where sets differ in more than one key, Kuma also makes rules of combinations with
-negated tags.
+Kuma reads each entry of `to` also as a set of tags: `Mesh` is the empty set, a MeshService by name is its tag
+`kuma.io/service`. A policy with a MeshHTTPRoute in the top-level targetRef is about the route's service with
+one more tag, which holds the hash of a rule's matches. There is one rule for each set, merged from all
+entries whose sets cover it; where sets differ in more than one key, Kuma also has rules for combinations
+with negated tags.
 
-This is a view for Kuma's programs. What proxies get follows from real resources (`rules`), which
+This is a view for Kuma's tools. Proxies get what follows from real resources (`rules`), which
 `toResourceRules` shows.
 """
 

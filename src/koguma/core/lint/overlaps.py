@@ -36,7 +36,7 @@ class _Contribution(NamedTuple):
     rules: Rules
     overlay: Callable[[Rules], Overlay]
 
-    def made(self, of: Rules) -> Overlay:
+    def built(self, of: Rules) -> Overlay:
         """The overlay; nothing where the hook fails, which the build shows."""
         try:
             return overlays.checked(self.overlay(of))
@@ -93,7 +93,7 @@ def in_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
 
 def _overlaps(db: Db, scope: _Scope, extensions: frozenset[str]) -> Iterator[_Overlap]:
     for winner, loser in _pairs(db, scope, extensions):
-        for field, winning, losing in _differences(winner.made(winner.rules), loser.made(loser.rules)):
+        for field, winning, losing in _differences(winner.built(winner.rules), loser.built(loser.rules)):
             yield _Overlap(
                 field, _setters(winner, field), _setters(loser, field), _shown(winning), _shown(losing)
             )
@@ -131,9 +131,9 @@ def _fields(at: Field, winning: Json, losing: Json) -> Iterator[tuple[Field, Jso
 def _setters(contribution: _Contribution, field: Field) -> tuple[ItemId, ...]:
     """The entries without which the field would have another value; all, where no single one decides."""
     there = contribution.rules
-    value = _value(contribution.made(there), field)
+    value = _value(contribution.built(there), field)
     others = ((there[number], there[:number] + there[number + 1 :]) for number in range(len(there)))
-    deciding = [rule for rule, rest in others if _value(contribution.made(rest), field) != value]
+    deciding = [rule for rule, rest in others if _value(contribution.built(rest), field) != value]
     return tuple(dict.fromkeys(_entry(rule) for rule in deciding or there))
 
 
@@ -204,12 +204,12 @@ def _scope(db: Db, words: str, hook: str, entries: ByKind, where: Where) -> _Sco
 
 
 def _inbounds(db: Db, proxy: Key) -> Iterator[_Scope]:
-    known, seen = world.proxy(db, proxy), match.traits(db, proxy)
-    if known is None or seen is None:
+    known, traits = world.proxy(db, proxy), match.traits(db, proxy)
+    if known is None or traits is None:
         return
     for each in known.inbounds:
         where = Where(each.protocol, proxy.mesh, proxy.zone, encoding.kri(db, proxy, each.section), each.tags)
-        listed = (*inbound.of(db, seen, each.section), *overlays.on_inbounds(db, seen))
+        listed = (*inbound.of(db, traits, each.section), *overlays.on_inbounds(db, traits))
         acting = [of for of in hooks.in_order(db, listed) if hooks.of(db, of[0]).inbound]
         contributions = tuple(_arriving(db, kind, of, where) for kind, of in acting)
         yield _Scope(f"calls that arrive at {proxy}", "inbound", where.protocol, contributions)

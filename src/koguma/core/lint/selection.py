@@ -34,27 +34,31 @@ def selected(db: Db, policy: Key) -> frozenset[int]:
     return frozenset(number for number, traits in numbered if match.selected(selector, traits) is not None)
 
 
-def are_disjoint(db: Db, one: Key, other: Key) -> bool:
+def are_disjoint(db: Db, policy: Key, other: Key) -> bool:
     """Whether no proxy is selected by both policies.
 
     A policy that selects no proxy yet is compared by its selector; that it selects none is another problem.
     """
-    mine, theirs = selected(db, one), selected(db, other)
-    if mine and theirs:
-        return mine.isdisjoint(theirs)
-    first, second = match.selector(db, one), match.selector(db, other)
-    return first is not None and second is not None and _exclude(requirements(first), requirements(second))
+    first_traits, second_traits = selected(db, policy), selected(db, other)
+    if first_traits and second_traits:
+        return first_traits.isdisjoint(second_traits)
+    selector, other_selector = match.selector(db, policy), match.selector(db, other)
+    return (
+        selector is not None
+        and other_selector is not None
+        and _exclude(requirements(selector), requirements(other_selector))
+    )
 
 
-def overlap(db: Db, one: Key, other: Key) -> bool:
+def overlap(db: Db, policy: Key, other: Key) -> bool:
     """Whether a proxy is selected by both policies; in an empty mesh, whether one certainly would be."""
-    if distinct_traits(db, one.mesh):
-        return not selected(db, one).isdisjoint(selected(db, other))
-    first, second = match.selector(db, one), match.selector(db, other)
-    if first is None or second is None or first.problem or second.problem:
+    if distinct_traits(db, policy.mesh):
+        return not selected(db, policy).isdisjoint(selected(db, other))
+    selector, other_selector = match.selector(db, policy), match.selector(db, other)
+    if selector is None or other_selector is None or selector.problem or other_selector.problem:
         return False
-    mine, theirs = requirements(first).items(), requirements(second).items()
-    return mine <= theirs or theirs <= mine
+    required, other_required = requirements(selector).items(), requirements(other_selector).items()
+    return required <= other_required or other_required <= required
 
 
 def requirements(selector: Selector) -> Mapping[str, str]:
@@ -86,8 +90,8 @@ def _property(word: str) -> str:
     return known.get(name, word)
 
 
-def _exclude(mine: Mapping[str, str], theirs: Mapping[str, str]) -> bool:
-    return any(mine[name] != theirs[name] for name in mine.keys() & theirs.keys())
+def _exclude(required: Mapping[str, str], other_required: Mapping[str, str]) -> bool:
+    return any(required[name] != other_required[name] for name in required.keys() & other_required.keys())
 
 
 def described(selector: Selector) -> str:
