@@ -231,8 +231,8 @@ def _refusing(kind: Kind, where: str) -> Kind:
 
     v1 = msgspec.structs.replace(
         kind.v1,
-        shown=_guarded(kind.v1.shown, lambda error: failure("v1.shown", error)),
-        written=_guarded(kind.v1.written, lambda error: failure("v1.written", error)),
+        to_v1=_guarded(kind.v1.to_v1, lambda error: failure("v1.to_v1", error)),
+        from_v1=_guarded(kind.v1.from_v1, lambda error: failure("v1.from_v1", error)),
     )
     return msgspec.structs.replace(kind, clean=clean, validate=validate, warn=warn, v1=v1)
 

@@ -5,12 +5,14 @@ import hashlib
 import pytest
 
 from koguma.kinds import KINDS
-from koguma.kube import clean, endpoints
+from koguma.kube import endpoints, v1_conversion
 from koguma.kube.registry import ALL_VERBS, READ_VERBS, Registry
 from koguma.model.kind import Kinds
 from koguma.policies import POLICIES
 
-REGISTRY = Registry((*endpoints.native(), *endpoints.ours(Kinds((*KINDS, *POLICIES)), clean.converter)))
+REGISTRY = Registry(
+    (*endpoints.native(), *endpoints.ours(Kinds((*KINDS, *POLICIES)), v1_conversion.converter))
+)
 RBAC = "rbac.authorization.k8s.io"
 REVIEWS = {
     "authentication.k8s.io": ("selfsubjectreviews", "tokenreviews"),
@@ -70,8 +72,8 @@ def test_both_groups_of_events_are_over_the_same_objects():
     core, newer = at("", "v1", "events"), at("events.k8s.io", "v1", "events")
     assert core.set == newer.set
     assert REGISTRY.over(core.set) == (core, newer)
-    assert newer.conversion.shown({"message": "m"}) == {"note": "m"}
-    assert core.conversion.shown({"message": "m"}) == {"message": "m"}
+    assert newer.conversion.from_storage({"message": "m"}) == {"note": "m"}
+    assert core.conversion.from_storage({"message": "m"}) == {"message": "m"}
 
 
 @pytest.mark.parametrize("group", REVIEWS)

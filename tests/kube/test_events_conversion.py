@@ -43,8 +43,8 @@ NEWER_WORDS = {
 
 
 def test_every_field_has_its_other_name():
-    assert CONVERTER.shown(OLDER_WORDS) == NEWER_WORDS
-    assert CONVERTER.written(NEWER_WORDS) == OLDER_WORDS
+    assert CONVERTER.from_storage(OLDER_WORDS) == NEWER_WORDS
+    assert CONVERTER.to_storage(NEWER_WORDS) == OLDER_WORDS
     assert set(OLDER_WORDS) == set(EVENT.spec.__struct_encode_fields__)
     assert set(NEWER_WORDS) == set(NEWER.spec.__struct_encode_fields__)
 
@@ -57,17 +57,17 @@ def some_of(words: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 @given(some_of(OLDER_WORDS))
 def test_the_core_groups_events_survive_the_way_there_and_back(spec: dict[str, Any]):
     before = dict(spec)
-    assert CONVERTER.written(CONVERTER.shown(spec)) == before == spec
+    assert CONVERTER.to_storage(CONVERTER.from_storage(spec)) == before == spec
 
 
 @given(some_of(NEWER_WORDS))
 def test_newer_events_survive_the_way_there_and_back(spec: dict[str, Any]):
-    assert CONVERTER.shown(CONVERTER.written(spec)) == spec
+    assert CONVERTER.from_storage(CONVERTER.to_storage(spec)) == spec
 
 
 def test_both_shapes_read_what_the_other_writes():
-    assert list(EVENT.checker(CONVERTER.written(NEWER_WORDS))) == []
-    assert list(NEWER.checker(CONVERTER.shown(OLDER_WORDS))) == []
+    assert list(EVENT.checker(CONVERTER.to_storage(NEWER_WORDS))) == []
+    assert list(NEWER.checker(CONVERTER.from_storage(OLDER_WORDS))) == []
 
 
 NEW = {"eventTime": "2026-11-15T09:22:00.000000Z", "type": "Warning"}

@@ -8,12 +8,14 @@ import pytest
 import yaml
 
 from koguma.kinds import KINDS
-from koguma.kube import clean, endpoints, tables, times
+from koguma.kube import endpoints, tables, times, v1_conversion
 from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.model.kind import Kinds
 from koguma.policies import POLICIES
 
-REGISTRY = Registry((*endpoints.native(), *endpoints.ours(Kinds((*KINDS, *POLICIES)), clean.converter)))
+REGISTRY = Registry(
+    (*endpoints.native(), *endpoints.ours(Kinds((*KINDS, *POLICIES)), v1_conversion.converter))
+)
 NOW = datetime(2026, 11, 15, 9, 22, tzinfo=UTC)
 MADE = "2026-11-15T09:21:32Z"
 RBAC = "rbac.authorization.k8s.io"
@@ -135,7 +137,7 @@ EVENT = {
 @pytest.mark.parametrize("group", ["", "events.k8s.io"])
 def test_events_tell_what_happened_in_both_groups(group: str):
     endpoint = at(group, "events")
-    cells = shown(endpoint, document(**endpoint.conversion.shown(EVENT)), wide=True)
+    cells = shown(endpoint, document(**endpoint.conversion.from_storage(EVENT)), wide=True)
     assert cells == {
         "Last Seen": "4m30s",
         "Type": "Warning",
@@ -275,7 +277,7 @@ def test_what_is_in_no_mesh_has_no_column_for_it(plural: str, spec: dict[str, An
 @pytest.mark.parametrize(("plural", "case"), CASES, ids=[plural for plural, _ in CASES])
 def test_the_clean_shape_shows_the_same_cells(plural: str, case: dict[str, Any]):
     endpoint = at("koguma.io", plural)
-    given = document(spec=endpoint.conversion.shown(case["spec"]), status=case.get("status"))
+    given = document(spec=endpoint.conversion.from_storage(case["spec"]), status=case.get("status"))
     assert shown(endpoint, given) == {"Name": "it", "Mesh": "shop", **case["cells"], "Age": "28s"}
 
 

@@ -111,7 +111,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
         return PlannedWrite(done.resource, put.expect, tuple(first), (*warnings, *said))
 
     def _seen(self, violations: Iterable[Violation]) -> list[Violation]:
-        return list(self.endpoint.conversion.seen(violations))
+        return list(self.endpoint.conversion.relocated(violations))
 
     def _native(self, written: DecodedObject) -> PlannedWrite:
         draft, kind, before = written.draft, self.endpoint.kind, self.before

@@ -22,5 +22,5 @@ def moved(context: Context, before: Resource, after: Resource, manager: str, now
     live = codec.document(before, endpoint, context.control_plane)
     new = codec.document(after, endpoint, context.control_plane)
     writer = FieldManager(manager, endpoint.api_version, rfc3339(now))
-    fields = tuple(server_side_apply.updated(live, new, writer, known.shape(endpoint)))
+    fields = tuple(server_side_apply.updated(live, new, writer, known.merge_schema(endpoint)))
     return msgspec.structs.replace(after, meta=msgspec.structs.replace(after.meta, managed_fields=fields))

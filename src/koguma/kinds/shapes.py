@@ -54,7 +54,7 @@ def _state(inbound: Json) -> Json:
 
 _BY_TAGS: Final = "selectors see the tag, and not the field"
 DATAPLANE: Final = V1Conversion(
-    shown=at("networking.inbound[]", _state),
+    to_v1=at("networking.inbound[]", _state),
     lacks=(Deprecation("spec.networking.inbound[].health", "write state: Ready or state: NotReady"),),
     keeps=(
         Deprecation(
@@ -120,7 +120,7 @@ def _older_tls(tls: str) -> tuple[Deprecation, ...]:
 
 _RELEASED: Final = "its host name comes from a HostnameGenerator, which the list cannot say"
 EXTERNAL_SERVICE: Final = V1Conversion(
-    shown=_external,
+    to_v1=_external,
     lacks=(*_older_tls("spec.destination.tls"), *_older_tls("spec.tls")),
     keeps=(
         Deprecation("spec.match", "write a list of matches with a value", value="an object", kept=_RELEASED),

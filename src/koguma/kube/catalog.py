@@ -1,13 +1,13 @@
 """Catalog: all endpoints of a control plane with certain kinds, what their objects look like, how they merge.
 
-Made once for a set of kinds; schemas and shapes when somebody asks for them.
+Made once for a set of kinds; OpenAPI and merge schemas are made on first use.
 """
 
 from functools import cached_property, lru_cache
 
 import msgspec
 
-from koguma.kube import clean, endpoints, merge_schema, schemas
+from koguma.kube import endpoints, merge_schema, schemas, v1_conversion
 from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS
 from koguma.kube.merge_schema import MergeSchema
 from koguma.kube.registry import Converter, KubeEndpoint, Registry
@@ -27,7 +27,7 @@ class Catalog:
             for each in self.registry
             if each.set.kind is not None and each.api_version == each.set.version
         }
-        self._shapes: dict[tuple[str, str], MergeSchema] = {}
+        self._merge_schemas: dict[tuple[str, str], MergeSchema] = {}
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -35,26 +35,26 @@ class Catalog:
         return schemas_of(self.registry, self._kinds)
 
     def kind(self, stored_as: str) -> Kind | None:
-        """The kind of objects that are stored under this word."""
+        """The kind of objects whose keys have this word."""
         return self._by_set.get(stored_as)
 
     def stored(self, stored_as: str) -> KubeEndpoint:
         """The endpoint that serves objects in the version in which they are stored."""
         return self._stored[stored_as]
 
-    def shape(self, endpoint: KubeEndpoint) -> MergeSchema:
+    def merge_schema(self, endpoint: KubeEndpoint) -> MergeSchema:
         """How the documents of an endpoint merge."""
         key = (endpoint.api_version, endpoint.kind_name)
-        found = self._shapes.get(key)
-        if found is None:
+        known = self._merge_schemas.get(key)
+        if known is None:
             schema = self.schemas.of(endpoint)
-            found = self._shapes[key] = merge_schema.merge_schema_of(schema, self.schemas.resolve)
-        return found
+            known = self._merge_schemas[key] = merge_schema.merge_schema_of(schema, self.schemas.resolve)
+        return known
 
 
 @lru_cache(maxsize=4)
 def of(kinds: Kinds) -> Catalog:
-    """The catalog of these kinds, the same for all who ask."""
+    """The catalog of these kinds, made once."""
     return Catalog(kinds)
 
 
@@ -64,19 +64,19 @@ def registry_of(kinds: Kinds) -> Registry:
 
 
 def _converter(kind: Kind) -> Converter:
-    made = clean.converter(kind)
+    converter = v1_conversion.converter(kind)
     return msgspec.structs.replace(
-        made,
-        refused=lambda spec: clean.refusals(kind, spec),
-        seen=lambda violations: clean.seen(kind, violations),
+        converter,
+        refusals=lambda spec: v1_conversion.refusals(kind, spec),
+        relocated=lambda violations: v1_conversion.relocated(kind, violations),
     )
 
 
 def schemas_of(registry: Registry, kinds: Kinds) -> Schemas:
     """The schemas of everything that is served."""
-    without = {(clean.VERSION, kind.name): clean.deprecated(kind) for kind in kinds}
-    shapes = {
-        (f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in REVIEW_KINDS.values()
+    without = {(v1_conversion.VERSION, kind.name): v1_conversion.deprecated(kind) for kind in kinds}
+    parts = {(f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in REVIEW_KINDS.values()}
+    parts |= {
+        version_and_kind: schemas.object_parts_of(kind) for version_and_kind, kind in ALIAS_KINDS.items()
     }
-    shapes |= {place: schemas.object_parts_of(kind) for place, kind in ALIAS_KINDS.items()}
-    return Schemas(registry, without, shapes)
+    return Schemas(registry, without, parts)

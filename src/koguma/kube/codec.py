@@ -64,7 +64,7 @@ def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlP
 def _converted(resource: Resource, endpoint: KubeEndpoint) -> Json:
     """The spec in the endpoint's version; one that a converter cannot read is shown as it is stored."""
     try:
-        return endpoint.conversion.shown(resource.spec)
+        return endpoint.conversion.from_storage(resource.spec)
     except Invalid:  # of a plugin; one object never keeps others from being listed
         return resource.spec
 
@@ -118,7 +118,7 @@ def read(given: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> Deco
         raise Invalid(violations)
     _check_path(metadata, endpoint, namespace, name)
     spec = _spec(given, endpoint)
-    refused = list(endpoint.conversion.refused(spec))
+    refused = list(endpoint.conversion.refusals(spec))
     if refused:
         raise Invalid(refused)
     given_labels = metadata.get("labels") or {}
@@ -131,7 +131,7 @@ def read(given: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> Deco
         namespace=namespace or None,
         labels=given_labels,
         annotations=metadata.get("annotations") or {},
-        spec=endpoint.conversion.written(spec),
+        spec=endpoint.conversion.to_storage(spec),
         revision=_revision(metadata.get("resourceVersion")),
         unknown=tuple(_unknown(given, metadata, endpoint)),
     )

@@ -1,8 +1,8 @@
-"""Places: under which namespace and name the Kubernetes form shows an object, and where to look for one.
+"""Namespaced names: under which namespace and name the Kubernetes form shows an object, and how to find one.
 
-Objects of a namespace stand there. Those without one appear in the reserved namespace of their mesh, those
-that another control plane wrote in the system namespace, under the core name by which the plain form knows
-them. A namespace and a name lead to one object of a kind, whatever its mesh.
+An object with a namespace is shown there. One without appears in the reserved namespace of its mesh, one that
+another control plane wrote in the system namespace, under the core name by which the plain form knows it. A
+namespace and a name identify one object of a kind, whatever its mesh.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from koguma.model.resource import Key, Resource
 
 
 class NamespacedName(NamedTuple):
-    """A namespace (empty for what lives in none at all) and a name."""
+    """A namespace (empty for cluster-scoped objects) and a name, as Kubernetes' `types.NamespacedName`."""
 
     namespace: str
     name: str
@@ -32,7 +32,7 @@ def is_namespaced(kind: Kind) -> bool:
 
 
 def namespaced_name(resource: Resource, kind: Kind, control_plane: ControlPlaneInfo) -> NamespacedName:
-    """Where an object appears."""
+    """Under which namespace and name an object is shown."""
     if is_native(kind):
         return NamespacedName(resource.namespace, resource.name)
     if not is_namespaced(kind):
@@ -59,37 +59,40 @@ def mesh_of(namespace: str) -> str | None:
 
 
 class LookupKeys(NamedTuple):
-    """Where an object of a spot may be: under one of these keys, or by a core name in one of these meshes."""
+    """Where an object may be stored: under one of these keys, or by a core name in one of these meshes."""
 
     keys: tuple[Key, ...]
     names: tuple[tuple[str, str], ...]  # mesh, core name
 
 
 def lookup_keys(
-    kind: Kind, wanted: NamespacedName, zone: str, meshes: Iterable[str], control_plane: ControlPlaneInfo
+    kind: Kind, name: NamespacedName, zone: str, meshes: Iterable[str], control_plane: ControlPlaneInfo
 ) -> LookupKeys:
-    """Where to look; what is found has to be shown at this very spot. `zone`: of what is written here."""
+    """Where an object of that name may be stored; `zone` is that of objects written here.
+
+    The caller compares the namespaced name of what it finds, since several names may lead to a key.
+    """
     if is_native(kind):
-        return LookupKeys((Key(kind.stored_as, "", "", wanted.namespace, wanted.name),), ())
+        return LookupKeys((Key(kind.stored_as, "", "", name.namespace, name.name),), ())
     if not is_namespaced(kind):
-        return LookupKeys((), (("", wanted.name),))
-    reserved = mesh_of(wanted.namespace)
+        return LookupKeys((), (("", name.name),))
+    reserved = mesh_of(name.namespace)
     if reserved is not None:
-        return LookupKeys((), ((reserved if kind.is_mesh_scoped else "", wanted.name),))
-    there = tuple(meshes) if kind.is_mesh_scoped else ("",)
-    keys = tuple(Key(kind.stored_as, mesh, zone, wanted.namespace, wanted.name) for mesh in there)
-    is_system = wanted.namespace == control_plane.system_namespace
-    return LookupKeys(keys, tuple((mesh, wanted.name) for mesh in there) if is_system else ())
+        return LookupKeys((), ((reserved if kind.is_mesh_scoped else "", name.name),))
+    scopes = tuple(meshes) if kind.is_mesh_scoped else ("",)
+    keys = tuple(Key(kind.stored_as, mesh, zone, name.namespace, name.name) for mesh in scopes)
+    is_system = name.namespace == control_plane.system_namespace
+    return LookupKeys(keys, tuple((mesh, name.name) for mesh in scopes) if is_system else ())
 
 
-def sorted_by_spot(
+def sorted_by_namespaced_name(
     resources: Iterable[Resource], kind: Kind, control_plane: ControlPlaneInfo
 ) -> Iterator[tuple[NamespacedName, Resource]]:
     """Objects in the order of their namespaces and names."""
     placed = [(namespaced_name(resource, kind, control_plane), resource) for resource in resources]
-    placed.sort(key=_spot)
+    placed.sort(key=_name_of)
     return iter(placed)
 
 
-def _spot(pair: tuple[NamespacedName, Resource]) -> NamespacedName:
+def _name_of(pair: tuple[NamespacedName, Resource]) -> NamespacedName:
     return pair[0]

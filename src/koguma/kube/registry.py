@@ -1,9 +1,9 @@
 """Registry: which endpoints there are, and which of them serve the same stored objects.
 
-A storage set is where objects are kept: a prefix, an id made of it, the version in which they are written. An
-endpoint is a way to reach them: a group, a version and a plural, with a converter to and from the version
-that is stored. What belongs to objects (discovery's `resourceID`, watches, garbage collection) asks the set;
-what belongs to paths (URLs, access rules) asks the endpoint.
+A storage set is where objects are kept: a prefix, an id made of it, and the storage version. An endpoint is a
+way to reach them: a group, a version and a plural, with a converter to and from the storage version. What
+belongs to objects (discovery's `resourceID`, watches, garbage collection) asks the set; what belongs to paths
+(URLs, access rules) asks the endpoint.
 """
 
 import base64
@@ -62,14 +62,13 @@ def _nothing(_spec: Json) -> Iterator[Violation]:
 
 
 class Converter(msgspec.Struct, frozen=True):
-    """Between the version that is stored and the one of an endpoint, spec by spec."""
+    """Converts specs between the storage version and the version of an endpoint."""
 
-    shown: Convert  # stored to endpoint
-    written: Convert  # endpoint to stored
-    refused: Callable[[Json], Iterator[Violation]] = _nothing  # what this version does not take, of a spec
-    seen: Callable[[Iterable[Violation]], Iterator[Violation]] = (
-        iter  # where a writer of this version finds them
-    )
+    from_storage: Convert
+    to_storage: Convert
+    refusals: Callable[[Json], Iterator[Violation]] = _nothing  # what this version does not accept in a spec
+    # Violations of a stored spec, with the fields at which they stand in this version.
+    relocated: Callable[[Iterable[Violation]], Iterator[Violation]] = iter
 
 
 def _same(spec: Json) -> Json:
@@ -80,7 +79,7 @@ IDENTITY: Final = Converter(_same, _same)
 
 
 class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """One group, version and plural. `converter` is None only where the set's own version is served."""
+    """One group, version and plural (an APIResource); `converter` is None only for the storage version."""
 
     group: str  # empty: the core group
     version: str
@@ -137,7 +136,7 @@ class Registry:
             self.add(endpoint)
 
     def add(self, endpoint: KubeEndpoint) -> None:
-        """Serve one more; an alias that cannot be converted is refused, since it could not be read."""
+        """Serve one more endpoint; one in another version than the stored one needs a converter."""
         path = (endpoint.group, endpoint.version, endpoint.plural)
         what = f"{endpoint.plural} in {endpoint.api_version}"
         if path in self._by_path:
@@ -179,10 +178,10 @@ class Registry:
 
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Each group's versions, the preferred one first. Our own comes last: bare names mean Kuma's."""
-        found: dict[str, set[str]] = {}
+        versions: dict[str, set[str]] = {}
         for endpoint in self:
-            found.setdefault(endpoint.group, set()).add(endpoint.version)
-        return {group: tuple(sorted(found[group], key=maturity)) for group in sorted(found, key=_rank)}
+            versions.setdefault(endpoint.group, set()).add(endpoint.version)
+        return {group: tuple(sorted(versions[group], key=maturity)) for group in sorted(versions, key=_rank)}
 
 
 def _rank(group: str) -> tuple[bool, str]:
@@ -191,8 +190,8 @@ def _rank(group: str) -> tuple[bool, str]:
 
 def maturity(version: str) -> tuple[int, int, int, str]:
     """A sort key: released versions first, then beta, then alpha; higher ones first."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         return 3, 0, 0, version
-    major, stage, minor = found.groups()
+    major, stage, minor = match.groups()
     return {None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), version

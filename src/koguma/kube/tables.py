@@ -110,9 +110,9 @@ def _spec(document: Json, endpoint: KubeEndpoint) -> Json:
     """What columns read: the stored version, of our own kinds in one spelling."""
     kind = endpoint.kind
     if kind.at_root:
-        return endpoint.conversion.written({n: value for n, value in document.items() if n not in _OUTER})
+        return endpoint.conversion.to_storage({n: value for n, value in document.items() if n not in _OUTER})
     try:
-        spec = endpoint.conversion.written(document.get("spec") or {})
+        spec = endpoint.conversion.to_storage(document.get("spec") or {})
         return spec if namespaced_names.is_native(kind) else kind.clean(spec)
     except _UNREADABLE:
         return {}

@@ -1,4 +1,4 @@
-"""Kind: everything the house knows about one kind of resource, in one record.
+"""Kind: everything that is known about one kind of resource, in one record.
 
 REST paths, both API forms, OpenAPI, KRI short name, CLI nouns, sync direction and the reference
 page are derived from it. Records are plain values in a tuple; nothing registers itself on import.
@@ -159,24 +159,24 @@ def _no_warnings(_spec: Any, _context: ValidationContext) -> Iterator[str]:
 
 
 class Deprecation(msgspec.Struct, frozen=True):
-    """A deprecated way to say something, and what to write instead."""
+    """A deprecated field or value, and what to write instead."""
 
     field: str  # from `spec`, elements of lists as `[]`
     instead: str  # a clause that a sentence can end with
-    value: str = ""  # where only this value of the field is meant
+    value: str = ""  # where only this value of the field is deprecated
     becomes: str = ""  # the field whose entries it becomes, one by one
-    kept: str = ""  # why `koguma.io/v1` has it all the same: nothing else says exactly this
+    kept: str = ""  # why `koguma.io/v1` has it all the same: it has no exact replacement
 
 
 class V1Conversion(msgspec.Struct, frozen=True):
-    """How `koguma.io/v1` says what `kuma.io/v1alpha1` says, where reading it with `clean` is not all.
+    """The conversion between `kuma.io/v1alpha1` and `koguma.io/v1`, where `Kind.clean` is not all of it.
 
-    `shown` takes a spec that was read with `clean`; `written` makes of it what is stored. Both pass over what
-    they do not know, and `shown(written(spec))` is the spec itself.
+    `to_v1` takes a spec that was read with `clean`; `from_v1` gives what is stored. Both ignore what they do
+    not know, and `to_v1(from_v1(spec))` is the spec itself.
     """
 
-    shown: Callable[[Json], Json] = _as_written
-    written: Callable[[Json], Json] = _as_written
+    to_v1: Callable[[Json], Json] = _as_written
+    from_v1: Callable[[Json], Json] = _as_written
     lacks: tuple[Deprecation, ...] = ()
     keeps: tuple[Deprecation, ...] = ()
 
@@ -231,15 +231,15 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Checker(self.spec)
 
     def violations(self, written: Json, context: ValidationContext) -> Iterator[Violation]:
-        """All that is wrong with a spec: its shape first; its meaning only if the shape is right."""
+        """All that is wrong with a spec: its schema first; the kind's own rules only if that holds."""
         root = "" if self.inline else "spec"
         spec = self.clean(written)
-        found = tuple(self.checker(spec, root))
-        broken = tuple(violation for violation in found if violation.rule != UNKNOWN)
+        structural = tuple(self.checker(spec, root))
+        broken = tuple(violation for violation in structural if violation.rule != UNKNOWN)
         if broken and self.policy is not None and all(map(ref_kinds.is_unknown, broken)):
-            yield from (self._with_kinds(violation, spec, root, context) for violation in found)
+            yield from (self._with_kinds(violation, spec, root, context) for violation in structural)
             return
-        yield from found
+        yield from structural
         if not broken:
             yield from self.validate(self.read(spec), context)
 
@@ -332,11 +332,11 @@ class Kinds:
         return self.by_name.get(name)
 
     def word(self, word: str) -> Kind:
-        """The kind that a person means: `MeshTimeout`, `meshtimeouts`, `mt`, in any case."""
-        found = self._words.get(word.lower())
-        if found is None:
+        """The kind that a word names: `MeshTimeout`, `meshtimeouts`, `mt`, in any case."""
+        kind = self._words.get(word.lower())
+        if kind is None:
             raise NotFound(unknown_kind(word, self))
-        return found
+        return kind
 
 
 def unknown_kind(word: str, kinds: Kinds) -> str:

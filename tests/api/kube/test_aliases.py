@@ -267,7 +267,9 @@ class ApiForms:
         """One write; refusals are answers too, and change nothing."""
         if through == "plain":
             return self._plainly(what, name, spec, word)
-        timeouts, shape = (self.alpha, spec) if through == "v1alpha1" else (self.clean, CONVERTER.shown(spec))
+        timeouts, shape = (
+            (self.alpha, spec) if through == "v1alpha1" else (self.clean, CONVERTER.from_storage(spec))
+        )
         match what:
             case "apply":
                 return timeouts.apply(name, word, force=True, spec=shape)
@@ -322,7 +324,7 @@ def test_all_forms_show_the_same_whatever_is_written_through_which(plane, writte
         # An apply lets fields of others stand, which may not go together with what it says.
         assert answer.status in (200, 201, 404, *([422] if step[1] == "apply" else [])), answer.body
         for alpha, clean in forms.shown().values():
-            assert clean["spec"] == CONVERTER.shown(alpha["spec"])
+            assert clean["spec"] == CONVERTER.from_storage(alpha["spec"])
             assert revision(alpha) == revision(clean)
         now = revision(forms.alpha.send("GET", "").json)
         assert now >= newest

@@ -102,7 +102,7 @@ class Finder:
         known = self._sorted.get(stored_as)
         if known is None or known[0] is not listed:
             placed = tuple(
-                namespaced_names.sorted_by_spot(listed, endpoint.kind, self._context.control_plane)
+                namespaced_names.sorted_by_namespaced_name(listed, endpoint.kind, self._context.control_plane)
             )
             known = self._sorted[stored_as] = (listed, placed)
         return ListSnapshot(state.revision, known[1])

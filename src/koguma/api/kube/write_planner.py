@@ -81,7 +81,7 @@ class WritePlanner:
         if before is not None:
             spec = inline_secrets.restored_spec(self._context, endpoint.kind, config.get("spec"), before)
             config = {**config, **({"spec": spec} if "spec" in config else {})}
-        shape = self._catalog.shape(endpoint)
+        shape = self._catalog.merge_schema(endpoint)
         merged = server_side_apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
         if target.subresource == STATUS and before is not None:
@@ -99,7 +99,7 @@ class WritePlanner:
         new = self._shown.document(msgspec.structs.replace(made.resource, meta=without), request.endpoint)
         if said is not None:
             new["metadata"]["managedFields"] = said
-        shape = self._catalog.shape(request.endpoint)
+        shape = self._catalog.merge_schema(request.endpoint)
         fields = server_side_apply.updated(live, new, self._writer(request), shape)
         meta = msgspec.structs.replace(written.meta, managed_fields=tuple(fields))
         return self._with_meta(made, meta, before)
@@ -138,7 +138,7 @@ class WritePlanner:
     def _status(self, request: WriteRequest, before: Resource, live: Json, given: Json) -> PlannedWrite:
         status = _checked_status(request, given.get("status"))
         new = {**live, "status": status}
-        shape = self._catalog.shape(request.endpoint)
+        shape = self._catalog.merge_schema(request.endpoint)
         return _with_status(
             before, status, server_side_apply.updated(live, new, self._writer(request), shape)
         )
@@ -177,7 +177,7 @@ def _is_same(request: WriteRequest, before: Resource, spec: Json) -> bool:
     if between is None:
         return False
     try:
-        return _encode(between.written(between.shown(before.spec))) == _encode(spec)
+        return _encode(between.to_storage(between.from_storage(before.spec))) == _encode(spec)
     except Invalid:  # of a plugin that cannot read it any more
         return False
 

@@ -92,12 +92,12 @@ _OLDER: Final[Mapping[str, str]] = {newer: older for older, newer in _NEWER.item
 _DEPRECATED: Final = tuple(name for name in _OLDER if name.startswith("deprecated"))
 
 
-def shown(spec: Json) -> Json:
+def from_storage(spec: Json) -> Json:
     """An event of the core group in the words of events.k8s.io."""
     return _renamed(spec, _NEWER)
 
 
-def written(spec: Json) -> Json:
+def to_storage(spec: Json) -> Json:
     """An event of events.k8s.io in the words of the core group."""
     return _renamed(spec, _OLDER)
 
@@ -108,7 +108,7 @@ def _renamed(spec: Json, words: Mapping[str, str]) -> Json:
     return {words.get(name, name): value for name, value in spec.items()}
 
 
-def refused(spec: Json) -> Iterator[Violation]:
+def refusals(spec: Json) -> Iterator[Violation]:
     """What events.k8s.io does not take, though the core group does; older events may be updated there."""
     if not isinstance(spec, dict) or any(spec.get(name) for name in _DEPRECATED):
         return
@@ -125,7 +125,7 @@ def refused(spec: Json) -> Iterator[Violation]:
             yield field_errors.required("series.lastObservedTime")
 
 
-CONVERTER: Final = Converter(shown, written, refused)
+CONVERTER: Final = Converter(from_storage, to_storage, refusals)
 
 
 def clean(spec: Json) -> Json:

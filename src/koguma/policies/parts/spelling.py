@@ -146,6 +146,6 @@ _FROM: Final = Deprecation(
 )
 
 # The clean shape of policies in which `from` may name everybody only.
-RULES: Final = V1Conversion(shown=from_as_rules, lacks=(_FROM,))
+RULES: Final = V1Conversion(to_v1=from_as_rules, lacks=(_FROM,))
 # The same where Kuma refuses `rules` beside `to`.
-RULES_BESIDE_TO: Final = V1Conversion(shown=from_as_rules, written=rules_as_from, lacks=(_FROM,))
+RULES_BESIDE_TO: Final = V1Conversion(to_v1=from_as_rules, from_v1=rules_as_from, lacks=(_FROM,))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect as shape
 
-from koguma.kube import clean
+from koguma.kube import v1_conversion
 from koguma.model.kind import Kind
 from koguma.model.violation import Violation
 from tests.kube.valid_specs import ABOUT, KINDS, example, examples, is_valid, specs
@@ -20,11 +20,11 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
 def shown(kind: Kind, spec: Any) -> Any:
-    return clean.converter(kind).shown(spec)
+    return v1_conversion.converter(kind).from_storage(spec)
 
 
 def written(kind: Kind, spec: Any) -> Any:
-    return clean.converter(kind).written(spec)
+    return v1_conversion.converter(kind).to_storage(spec)
 
 
 def nulls(value: Any, info: Any) -> bool:
@@ -55,7 +55,7 @@ def _is_optional(info: Any) -> bool:
 def test_what_is_written_in_the_clean_shape_is_shown_again_as_it_was(kind: Kind, data: st.DataObject):
     clean_spec = shown(kind, data.draw(specs(kind)))
     before = copy.deepcopy(clean_spec)
-    assert list(clean.refusals(kind, clean_spec)) == []
+    assert list(v1_conversion.refusals(kind, clean_spec)) == []
     assert shown(kind, written(kind, clean_spec)) == clean_spec == before
 
 
@@ -80,31 +80,31 @@ def test_what_is_stored_through_it_is_legal_and_says_the_same(kind: Kind, data: 
 @settings(max_examples=30)
 def test_it_refuses_only_what_its_tables_and_nulls_say(kind: Kind, data: st.DataObject):
     spec = data.draw(specs(kind))
-    known = [older.field for older in clean.lacks(kind)]
-    for violation in clean.refusals(kind, spec):
+    known = [older.field for older in v1_conversion.lacks(kind)]
+    for violation in v1_conversion.refusals(kind, spec):
         field = re.sub(r"\[\d+\]", "[]", violation.field)
         assert violation.rule == "null" or any(field.startswith(each) for each in known), violation
-    if not list(clean.refusals(kind, spec)):
+    if not list(v1_conversion.refusals(kind, spec)):
         assert shown(kind, spec) == spec or written(kind, spec) != spec
 
 
 @every_kind
 def test_the_examples_of_the_manual_are_clean(kind: Kind):
     for spec in examples(kind):
-        refused = list(clean.refusals(kind, spec))
-        assert all(each.rule == clean.OLDER for each in refused)
+        refused = list(v1_conversion.refusals(kind, spec))
+        assert all(each.rule == v1_conversion.OLDER for each in refused)
         assert refused == [] or kind.name == "MeshExternalService", refused
 
 
 @every_kind
 def test_a_field_that_it_lacks_leads_to_one_that_it_has(kind: Kind):
-    for older in clean.lacks(kind):
+    for older in v1_conversion.lacks(kind):
         assert not older.kept
         assert older.instead
-        assert older.becomes == "" or older.becomes not in clean.deprecated(kind)
-    for older in clean.kept(kind):
+        assert older.becomes == "" or older.becomes not in v1_conversion.deprecated(kind)
+    for older in v1_conversion.kept(kind):
         assert older.kept
-        assert older.field not in clean.deprecated(kind)
+        assert older.field not in v1_conversion.deprecated(kind)
 
 
 REFUSED = [
@@ -180,25 +180,25 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "field", "spec"), REFUSED, ids=[f"{k}-{f}" for k, f, _ in REFUSED])
 def test_an_older_spelling_is_refused_at_its_place(kind: str, field: str, spec: Any):
-    [violation] = clean.refusals(BY_NAME[kind], spec)
+    [violation] = v1_conversion.refusals(BY_NAME[kind], spec)
     assert violation.field == field
     assert violation.rule == (
-        "null" if spec == {"targetRef": {"kind": "Mesh", "name": None}} else clean.OLDER
+        "null" if spec == {"targetRef": {"kind": "Mesh", "name": None}} else v1_conversion.OLDER
     )
 
 
 def test_a_refusal_names_the_replacement():
-    [violation] = clean.refusals(BY_NAME["MeshTimeout"], REFUSED[0][2])
+    [violation] = v1_conversion.refusals(BY_NAME["MeshTimeout"], REFUSED[0][2])
     assert violation.message == (
         "does not exist in koguma.io/v1; write its entries in spec.rules, without targetRef"
     )
-    [violation] = clean.refusals(BY_NAME["MeshHTTPRoute"], REFUSED[4][2])
+    [violation] = v1_conversion.refusals(BY_NAME["MeshHTTPRoute"], REFUSED[4][2])
     assert violation.message == 'is written "PathPrefix" in koguma.io/v1'
 
 
 def test_a_refusal_shows_no_secret():
     spec = {"tls": {"verification": {"clientKey": {"inlineString": "hidden"}}}}
-    assert "hidden" not in repr(list(clean.refusals(BY_NAME["MeshExternalService"], spec)))
+    assert "hidden" not in repr(list(v1_conversion.refusals(BY_NAME["MeshExternalService"], spec)))
 
 
 def test_rules_beside_to_are_stored_as_from_since_kuma_takes_no_others_there():
@@ -207,15 +207,15 @@ def test_rules_beside_to_are_stored_as_from_since_kuma_takes_no_others_there():
     assert not is_valid(kind, spec)
     assert written(kind, spec)["from"] == [{"targetRef": {"kind": "Mesh"}, **conf}]
     assert is_valid(kind, written(kind, spec))
-    assert list(clean.refusals(kind, spec)) == []
+    assert list(v1_conversion.refusals(kind, spec)) == []
 
 
 def test_a_violation_of_what_is_stored_is_seen_where_it_was_written():
     kind, bad = BY_NAME["MeshTimeout"], {"default": {"connectionTimeout": "0s"}}
     spec = {"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "1s"}}], "rules": [bad]}
-    [found] = clean.seen(kind, kind.violations(written(kind, spec), ABOUT))
+    [found] = v1_conversion.relocated(kind, kind.violations(written(kind, spec), ABOUT))
     assert found.field == "spec.rules[0].default.connectionTimeout"
-    [other] = clean.seen(kind, [Violation("spec.to[0].targetRef", "x", "y")])
+    [other] = v1_conversion.relocated(kind, [Violation("spec.to[0].targetRef", "x", "y")])
     assert other == Violation("spec.to[0].targetRef", "x", "y")
 
 
@@ -225,7 +225,7 @@ def test_from_that_names_some_callers_stays():
     }
     kind = BY_NAME["MeshTrafficPermission"]
     assert shown(kind, spec) == spec
-    assert list(clean.refusals(kind, spec)) == []
+    assert list(v1_conversion.refusals(kind, spec)) == []
 
 
 @pytest.mark.parametrize(

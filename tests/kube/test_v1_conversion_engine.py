@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from koguma.core import world
 from koguma.core.build import snapshot
 from koguma.core.incremental import Db
-from koguma.kube import clean
+from koguma.kube import v1_conversion
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
 from tests.core import building, port_confs
@@ -50,8 +50,8 @@ spec:
 def converted(resource: Resource) -> Resource:
     """The same object, as if somebody had read it through v1 and written it back."""
     kind = BY_NAME[resource.kind]
-    both = clean.converter(kind)
-    return msgspec.structs.replace(resource, spec=both.written(both.shown(resource.spec)))
+    both = v1_conversion.converter(kind)
+    return msgspec.structs.replace(resource, spec=both.to_storage(both.from_storage(resource.spec)))
 
 
 def seen(db: Db) -> Any:

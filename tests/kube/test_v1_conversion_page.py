@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from koguma.kube import clean
+from koguma.kube import v1_conversion
 from koguma.model import documents
 from koguma.model.kind import Deprecation
 from tests.kube.valid_specs import KINDS, is_valid
@@ -19,13 +19,13 @@ def rows() -> Iterator[str]:
     """The table of the page."""
     yield "| Kind | v1 does not have | Instead |"
     yield "|---|---|---|"
-    yield from (_row("every policy", each, each.instead) for each in clean.POLICY_LACKS)
+    yield from (_row("every policy", each, each.instead) for each in v1_conversion.POLICY_LACKS)
     for kind in KINDS:
         yield from (_row(f"`{kind.name}`", each, each.instead) for each in kind.v1.lacks)
     yield ""
     yield "| Kind | v1 still has | Newer | It stays, since |"
     yield "|---|---|---|---|"
-    yield from (_row("every policy", each, each.instead, each.kept) for each in clean.POLICY_KEEPS)
+    yield from (_row("every policy", each, each.instead, each.kept) for each in v1_conversion.POLICY_KEEPS)
     for kind in KINDS:
         yield from (_row(f"`{kind.name}`", each, each.instead, each.kept) for each in kind.v1.keeps)
 
@@ -54,8 +54,8 @@ def pairs() -> list[tuple[Any, Any]]:
 def test_the_examples_of_the_page_are_true():
     assert len(pairs()) >= 4
     for old, new in pairs():
-        assert (old["apiVersion"], new["apiVersion"]) == ("kuma.io/v1alpha1", clean.VERSION)
+        assert (old["apiVersion"], new["apiVersion"]) == ("kuma.io/v1alpha1", v1_conversion.VERSION)
         kind = BY_NAME[old["kind"]]
         assert is_valid(kind, old["spec"])
-        assert clean.converter(kind).shown(old["spec"]) == new["spec"] != old["spec"]
-        assert list(clean.refusals(kind, new["spec"])) == []
+        assert v1_conversion.converter(kind).from_storage(old["spec"]) == new["spec"] != old["spec"]
+        assert list(v1_conversion.refusals(kind, new["spec"])) == []

@@ -1,12 +1,12 @@
-"""Clean: how `koguma.io/v1` shows what is stored as `kuma.io/v1alpha1`, and what it does not take.
+"""Conversion between `koguma.io/v1` and `kuma.io/v1alpha1`, the storage version, and what v1 does not accept.
 
-Objects are stored as users of Kuma write them. The clean shape is that language without its second
+Objects are stored as users of Kuma write them. `koguma.io/v1` is the same API without its alternative
 spellings: what a kind reads as one (`Kind.clean`), what has an exact replacement (`Kind.v1`), and nulls,
-which say nothing. Where a deprecated field has no exact replacement it stays, since a shape that cannot say
-everything would lose it; `kept` has the reasons. Values stay as they are: `60s` and `1m` are both clean.
+which mean nothing. A deprecated field without an exact replacement stays, since a conversion must not lose
+it; `kept` has the reasons. Values stay as they are: `60s` and `1m` are both accepted.
 
-For a spec `c` that v1 takes, `shown(written(c)) == c`. For a spec `s` that v1alpha1 takes, the engine reads
-`s` and `written(shown(s))` as the same, and v1 takes `shown(s)`.
+For a spec `c` that v1 accepts, `from_storage(to_storage(c)) == c`. For a spec `s` that v1alpha1 accepts, the
+engine reads `s` and `to_storage(from_storage(s))` as the same, and v1 accepts `from_storage(s)`.
 """
 
 import json
@@ -23,12 +23,12 @@ from koguma.model.schema import Json, Spec
 from koguma.model.violation import Violation, child, item
 
 VERSION: Final = "koguma.io/v1"
-OLDER: Final = "older"  # rule id of what v1 says in another way
+OLDER: Final = "older"  # rule id of what v1 writes in another way
 
 _RANK: Final = "it ranks above Dataplane, and selects single inbounds by their tags"
 _TIER: Final = "it ranks below a route in spec.to"
 _DATAPLANE: Final = "write Dataplane with labels"
-# What holds for every policy of ours, beside what its own record says.
+# For every policy of ours, beside what its own Kind says.
 POLICY_LACKS: Final = (Deprecation("spec.targetRef.tag", "write tags; so in every other reference"),)
 POLICY_KEEPS: Final = (
     Deprecation("spec.targetRef.kind", _DATAPLANE, value="MeshSubset", kept=_RANK),
@@ -38,17 +38,17 @@ POLICY_KEEPS: Final = (
     Deprecation("spec.targetRef.kind", "write the route in spec.to", value="MeshTCPRoute", kept=_TIER),
 )
 
-_Reading = Callable[[Json], Json]
+_SpecReader = Callable[[Json], Json]
 
 
 def converter(kind: Kind) -> Converter:
-    """Between a kind's stored specs and those of v1; neither way changes what it is given."""
-    without_nulls = _reading_of(kind.spec)
+    """The converter between a kind's stored specs and those of v1; its arguments are not changed."""
+    without_nulls = _null_remover_of(kind.spec)
 
-    def shown(spec: Json) -> Json:
-        return without_nulls(kind.v1.shown(kind.clean(spec)))
+    def from_storage(spec: Json) -> Json:
+        return without_nulls(kind.v1.to_v1(kind.clean(spec)))
 
-    return Converter(shown, kind.v1.written)
+    return Converter(from_storage, kind.v1.from_v1)
 
 
 def lacks(kind: Kind) -> tuple[Deprecation, ...]:
@@ -67,32 +67,38 @@ def deprecated(kind: Kind) -> frozenset[str]:
 
 
 def refusals(kind: Kind, spec: Json) -> Iterator[Violation]:
-    """What v1 does not take of a spec that was written through it: whatever it would not show again as it is.
+    """What v1 does not accept in a spec: whatever would read back differently.
 
-    What remains is for `kind.violations(written(spec), ...)` to judge, whose places `seen` translates.
+    The rest is checked by `kind.violations(to_storage(spec), ...)`, whose fields `relocated` translates.
     """
-    to_and_fro = converter(kind)
-    back = to_and_fro.shown(to_and_fro.written(spec))
+    conversion = converter(kind)
+    back = conversion.from_storage(conversion.to_storage(spec))
     instead = {older.field: older.instead for older in lacks(kind) if not older.value}
-    found = list(_differences(spec, back, _FieldPath("spec", "spec"), instead))
-    gone = {violation.field for violation in found}
-    mixed = tuple(older.becomes for older in kind.v1.lacks if older.becomes and older.field in gone)
-    found = [each for each in found if not each.field.startswith(mixed)] if mixed else found
-    if not found and spec != back:
-        found = [Violation("spec", f"is written in another way in {VERSION}; see docs/clean-shape.md", OLDER)]
-    yield from found
+    differences = list(_differences(spec, back, _FieldPath("spec", "spec"), instead))
+    removed = {violation.field for violation in differences}
+    replacements = tuple(older.becomes for older in kind.v1.lacks if older.becomes and older.field in removed)
+    differences = (
+        [difference for difference in differences if not difference.field.startswith(replacements)]
+        if replacements
+        else differences
+    )
+    if not differences and spec != back:
+        differences = [
+            Violation("spec", f"is written in another way in {VERSION}; see docs/clean-shape.md", OLDER)
+        ]
+    yield from differences
 
 
-def seen(kind: Kind, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """Violations of what is stored, at the places where the writer of v1 finds them."""
-    moved = {older.field: older.becomes for older in kind.v1.lacks if older.becomes}
-    for each in violations:
-        field, bracket, rest = each.field.partition("[")
-        yield Violation(f"{moved.get(field, field)}{bracket}{rest}", each.message, each.rule)
+def relocated(kind: Kind, violations: Iterable[Violation]) -> Iterator[Violation]:
+    """Violations of a stored spec, with the fields at which they stand in v1."""
+    replaced_by = {older.field: older.becomes for older in kind.v1.lacks if older.becomes}
+    for violation in violations:
+        field, bracket, rest = violation.field.partition("[")
+        yield Violation(f"{replaced_by.get(field, field)}{bracket}{rest}", violation.message, violation.rule)
 
 
 class _FieldPath(msgspec.Struct, frozen=True):
-    """Where something stands: with the numbers of elements, and without them."""
+    """A field: its path with the indices of list elements, and without them."""
 
     path: str
     field: str
@@ -104,36 +110,40 @@ class _FieldPath(msgspec.Struct, frozen=True):
         return _FieldPath(item(self.path, index), f"{self.field}[]")
 
 
-def _differences(was: Json, now: Json, at: _FieldPath, instead: Mapping[str, str]) -> Iterator[Violation]:
-    """Each place at which two specs differ, in the order of the first one."""
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        yield from _of_object(was, now, at, instead)
-    elif isinstance(was, list) and isinstance(now, list):
-        for index, (before, after) in enumerate(zip(was, now, strict=False)):
-            yield from _differences(before, after, at.item(index), instead)
-    elif was != now:
-        yield Violation(at.path, f"is written {_text(now)} in {VERSION}", OLDER)
-
-
-def _of_object(
-    was: Mapping[str, Json], now: Mapping[str, Json], at: _FieldPath, instead: Mapping[str, str]
+def _differences(
+    before: Json, after: Json, at: _FieldPath, instead: Mapping[str, str]
 ) -> Iterator[Violation]:
-    new = [name for name in now if name not in was]
-    found: list[Violation] = []
-    for name, value in was.items():
-        if name in now:
-            found += _differences(value, now[name], at.child(name), instead)
+    """Each field in which two specs differ, in the order of the first one."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        yield from _object_differences(before, after, at, instead)
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, (old_item, new_item) in enumerate(zip(before, after, strict=False)):
+            yield from _differences(old_item, new_item, at.item(index), instead)
+    elif before != after:
+        yield Violation(at.path, f"is written {_text(after)} in {VERSION}", OLDER)
+
+
+def _object_differences(
+    before: Mapping[str, Json], after: Mapping[str, Json], at: _FieldPath, instead: Mapping[str, str]
+) -> Iterator[Violation]:
+    added = [name for name in after if name not in before]
+    violations: list[Violation] = []
+    for name, value in before.items():
+        if name in after:
+            violations += _differences(value, after[name], at.child(name), instead)
         else:
-            found.append(_gone(value, new, at.child(name), instead))
-    if not found:  # else what is new comes from what was found
-        found = [Violation(child(at.path, name), f"must be set to {_text(now[name])}", OLDER) for name in new]
-    yield from found
+            violations.append(_removed_field(value, added, at.child(name), instead))
+    if not violations:  # else the new fields replace the ones that were reported
+        violations = [
+            Violation(child(at.path, name), f"must be set to {_text(after[name])}", OLDER) for name in added
+        ]
+    yield from violations
 
 
-def _gone(value: Json, new: list[str], at: _FieldPath, instead: Mapping[str, str]) -> Violation:
+def _removed_field(value: Json, added: list[str], at: _FieldPath, instead: Mapping[str, str]) -> Violation:
     if value is None:
         return Violation(at.path, "must not be null; leave the field out", "null")
-    hint = instead.get(at.field) or (f"write {new[0]}" if len(new) == 1 else "")
+    hint = instead.get(at.field) or (f"write {added[0]}" if len(added) == 1 else "")
     return Violation(at.path, f"does not exist in {VERSION}{'; ' if hint else ''}{hint}", OLDER)
 
 
@@ -145,8 +155,8 @@ def _text(value: Json) -> str:
 
 
 @cache
-def _reading_of(spec: type[Spec]) -> _Reading:
-    """How specs of a type lose their nulls; worked out once, since every write through v1 asks."""
+def _null_remover_of(spec: type[Spec]) -> _SpecReader:
+    """Removes nulls from specs of a type; made once, since every write through v1 needs it."""
     return _without_nulls(shape.type_info(spec)) or _same
 
 
@@ -154,8 +164,8 @@ def _same(spec: Json) -> Json:
     return spec
 
 
-def _without_nulls(info: shape.Type) -> _Reading | None:
-    """Leaves out fields that are null where the type says that null is nothing; None if there are none."""
+def _without_nulls(info: shape.Type) -> _SpecReader | None:
+    """Removes fields that are null where the type allows null; None where there are no such fields."""
     match info:
         case shape.Metadata(type=inner):
             return _without_nulls(inner)
@@ -172,7 +182,7 @@ def _without_nulls(info: shape.Type) -> _Reading | None:
             return None
 
 
-def _of_struct(fields: Iterable[shape.Field]) -> _Reading:
+def _of_struct(fields: Iterable[shape.Field]) -> _SpecReader:
     inner = {field.encode_name: _without_nulls(field.type) or _same for field in fields}
     nullable = frozenset(field.encode_name for field in fields if _may_be_null(field.type))
 
@@ -188,13 +198,13 @@ def _of_struct(fields: Iterable[shape.Field]) -> _Reading:
     return read
 
 
-def _of_list(inner: _Reading | None) -> _Reading | None:
+def _of_list(inner: _SpecReader | None) -> _SpecReader | None:
     if inner is None:
         return None
     return lambda value: [inner(each) for each in value] if isinstance(value, list) else value
 
 
-def _of_map(inner: _Reading | None) -> _Reading | None:
+def _of_map(inner: _SpecReader | None) -> _SpecReader | None:
     if inner is None:
         return None
 
@@ -204,8 +214,8 @@ def _of_map(inner: _Reading | None) -> _Reading | None:
     return read
 
 
-def _of_any(readings: list[_Reading]) -> _Reading:
-    """A list, an object or a word: at most one of the readings finds what it is for."""
+def _of_any(readings: list[_SpecReader]) -> _SpecReader:
+    """For a union: at most one of the readers applies to a value."""
 
     def read(value: Json) -> Json:
         for reading in readings:
