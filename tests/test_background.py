@@ -8,10 +8,10 @@ import pytest
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.runtime import background, logs
 from koguma.runtime.background import Background
-from tests.build import timeout
+from tests.build import dataplane, timeout
 from tests.control_plane import LocalControlPlane
 from tests.error_lines import errors_in, unexpected
-from tests.test_fleet import connect, dataplane, next_offer
+from tests.proxy_connections import connect, next_offer
 from tests.waiting import until
 
 FAILS = "a background task failed"
@@ -116,8 +116,8 @@ ROUND = "proxies could not be served; all are looked at again"
 @pytest.mark.expected_errors(ROUND)
 def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_path, monkeypatch):
     with LocalControlPlane(tmp_path) as plane:
-        line = connect(plane, dataplane("web-1", service="web"), name="web-1")
-        plane.run(next_offer(line))
+        connection = connect(plane, dataplane("web-1", service="web"), name="web-1")
+        plane.run(next_offer(connection))
         assert "koguma_push_rounds_failed_total 0.0" in plane("GET", "/metrics").body.decode()
         works = SnapshotWatcher.changed
         failures = iter([ValueError("too many values to unpack")])
@@ -129,7 +129,7 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
 
         monkeypatch.setattr(SnapshotWatcher, "changed", fails)
         assert plane("PUT", "/meshes/default/meshtimeouts/t", timeout("t")).status == 201
-        plane.run(next_offer(line))
+        plane.run(next_offer(connection))
         metrics = plane("GET", "/metrics").body.decode()
         assert "koguma_push_rounds_failed_total 1.0" in metrics
         assert "koguma_background_failures_total 1.0" in metrics
@@ -143,8 +143,8 @@ def test_policies_that_tie_fail_no_round(tmp_path):
     """What the advice to writers keeps up to date is none of the fleet's business."""
     with LocalControlPlane(tmp_path) as plane:
         fleet = plane.plane._proxies.fleet
-        line = connect(plane, dataplane("web-1", service="web"), name="web-1")
-        plane.run(next_offer(line))
+        connection = connect(plane, dataplane("web-1", service="web"), name="web-1")
+        plane.run(next_offer(connection))
         for name, idle in (("one", "5s"), ("two", "6s")):
             made = plane("PUT", f"/meshes/default/meshtimeouts/{name}", timeout(name, idle=idle))
             until(lambda: fleet.rounds.revision >= int(made.headers["Koguma-Revision"]), "it was looked at")  # noqa: B023 - asked at once
@@ -166,8 +166,8 @@ def test_a_task_of_the_control_plane_that_dies_lives_again(tmp_path, monkeypatch
             await works()
 
         monkeypatch.setattr(fleet.rounds, "_wait", fails)
-        line = connect(plane, dataplane("web-1", service="web"), name="web-1")
-        plane.run(next_offer(line))
+        connection = connect(plane, dataplane("web-1", service="web"), name="web-1")
+        plane.run(next_offer(connection))
         assert [(each.task, each.count) for each in plane.plane.background.failures] == [("proxies", 1)]
 
 

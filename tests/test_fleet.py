@@ -17,12 +17,11 @@ from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unaut
 from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Put, Transaction
-from koguma.xds.contract import ConnectRequest, ProxyStatus, Rejection
+from koguma.xds.contract import ProxyStatus, Rejection
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
+from tests.proxy_connections import connect, next_offer, web_token
 from tests.waiting import until
-
-TOLD = {}  # by line, the offers that it told
 
 
 @pytest.fixture
@@ -31,41 +30,18 @@ def plane(tmp_path):
         yield running
 
 
-def token(plane, **claims):
-    """A token for tags, or whatever else is asked for; without a word, for the service web."""
-    return plane.dataplane_token(**(claims or {"tags": {"kuma.io/service": ["web"]}}))
-
-
-def hello(plane, brings=None, name="web-1", mesh="default", shown=None, **metadata):
-    if brings is not None:
-        metadata["dataplane.resource"] = json.dumps(brings)
-    return ConnectRequest(mesh, name, token(plane) if shown is None else shown, metadata, "1.40.0")
-
-
-def connect(plane, *args, **kwargs):
-    return plane.run(plane.plane._proxies.fleet.connect(hello(plane, *args, **kwargs)))
-
-
 def stored(plane, name="web-1"):
     return plane.plane.store.state.named("Dataplane", "default", name)
 
 
-async def next_offer(line):
-    """The next offer that was not told yet; waits until there is one."""
-    if line not in TOLD:
-        TOLD[line] = asyncio.Queue()
-        line.watch_offers(TOLD[line].put_nowait)
-    return await TOLD[line].get()
-
-
-def offered(line, type_):
-    return sorted(line.offered.of_type(type_))
+def offered(connection, type_):
+    return sorted(connection.offered.of_type(type_))
 
 
 def test_a_proxy_brings_its_dataplane_and_is_offered_what_it_needs(plane):
-    line = connect(plane, dataplane())
+    connection = connect(plane, dataplane())
     assert stored(plane).labels[REGISTERED_BY] == "proxy"
-    offer = plane.run(next_offer(line))
+    offer = plane.run(next_offer(connection))
     assert "kri_dp_default_default__web-1_10080" in offer.snapshot.of_type(LISTENER)
     assert offer.snapshot.failures == ()
 
@@ -101,7 +77,7 @@ def test_a_known_proxy_needs_its_token_all_the_same(plane):
     with pytest.raises(Unauthenticated):
         connect(plane, dataplane(), shown="rubbish")
     with pytest.raises(Forbidden):
-        connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["backend"]}))
+        connect(plane, dataplane(), shown=web_token(plane, tags={"kuma.io/service": ["backend"]}))
 
 
 @pytest.mark.parametrize(
@@ -127,12 +103,12 @@ def test_nobody_is_let_in_without_a_token_that_is_for_it(plane):
     with pytest.raises(Unauthenticated):
         connect(plane, dataplane(), shown="rubbish")
     with pytest.raises(Forbidden) as refused:
-        connect(plane, dataplane(), shown=token(plane, name="web-2"))
+        connect(plane, dataplane(), shown=web_token(plane, name="web-2"))
     assert "web-2" in str(refused.value)
     with pytest.raises(Forbidden):
-        connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["backend"]}))
+        connect(plane, dataplane(), shown=web_token(plane, tags={"kuma.io/service": ["backend"]}))
     assert stored(plane) is None
-    connect(plane, dataplane(), shown=token(plane, tags={"kuma.io/service": ["web"]}))
+    connect(plane, dataplane(), shown=web_token(plane, tags={"kuma.io/service": ["web"]}))
     assert stored(plane) is not None
 
 
@@ -144,25 +120,25 @@ def test_a_proxy_that_brings_nothing_must_be_known(plane):
         connect(plane, mesh="nowhere")
     assert 'there is no mesh "nowhere"' in refused.value.detail
     assert plane("PUT", "/meshes/default/dataplanes/web-1", dataplane()).status == 201
-    line = connect(plane)
-    assert offered(line, LISTENER) or plane.run(next_offer(line))
-    plane.run(line.close())
+    connection = connect(plane)
+    assert offered(connection, LISTENER) or plane.run(next_offer(connection))
+    plane.run(connection.close())
     assert REGISTERED_BY not in stored(plane).labels, "what a user wrote stays as it was"
 
 
 def test_what_a_proxy_registered_goes_some_time_after_it(plane, monkeypatch):
     monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.2)
-    line = connect(plane, dataplane())
-    plane.run(line.close())
+    connection = connect(plane, dataplane())
+    plane.run(connection.close())
     until(lambda: stored(plane) is None, "the Dataplane is removed")
 
 
 def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
     monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.3)
-    line = connect(plane, dataplane())
-    plane.run(line.close())
+    connection = connect(plane, dataplane())
+    plane.run(connection.close())
     again = connect(plane, dataplane())
-    plane.run(line.close())  # a late word about the old stream changes nothing
+    plane.run(connection.close())  # a late word about the old stream changes nothing
     assert plane.plane._proxies.fleet.roster.get(again.key) is again
     with pytest.raises(AssertionError):
         until(lambda: stored(plane) is None, "", 0.6)
@@ -171,12 +147,12 @@ def test_a_proxy_that_comes_back_in_time_stays(plane, monkeypatch):
 def test_a_proxy_that_moved_to_another_control_plane_is_not_removed_by_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.2)
     with LocalControlPlane(tmp_path) as plane:
-        line = connect(plane, dataplane())
+        connection = connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
         assert here == plane.plane._proxies.fleet.context.about.instance_id
         owned_by(plane, "another")
 
-        plane.run(line.close())
+        plane.run(connection.close())
         with pytest.raises(AssertionError):
             until(lambda: stored(plane) is None, "", 0.5)
 
@@ -198,8 +174,8 @@ def test_a_known_proxy_that_comes_to_us_is_let_in_at_once_and_claimed_soon(tmp_p
         connect(plane, dataplane())
         here = stored(plane).annotations[CONNECTED_TO]
         owned_by(plane, "another")
-        line = connect(plane, dataplane())
-        assert line.proxy.annotations[CONNECTED_TO] == here
+        connection = connect(plane, dataplane())
+        assert connection.proxy.annotations[CONNECTED_TO] == here
         assert stored(plane).annotations[CONNECTED_TO] == "another"
         until(lambda: stored(plane).annotations[CONNECTED_TO] == here, "it is ours")
 
@@ -210,8 +186,8 @@ def test_a_proxy_that_leaves_before_it_is_claimed_is_deregistered_all_the_same(t
     with LocalControlPlane(tmp_path) as plane:
         connect(plane, dataplane())
         owned_by(plane, "another")
-        line = connect(plane, dataplane())
-        plane.run(line.close())
+        connection = connect(plane, dataplane())
+        plane.run(connection.close())
         until(lambda: stored(plane) is None, "it is gone")
 
 
@@ -265,9 +241,9 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
     said = {"features": features, **({"accessLogDirectories": ["/var/log/koguma"]} if features else {})}
 
     def come(plane):
-        lines = [connect(plane, brought[name], name=name, **said) for name in brought]
-        until(lambda: all(line.snapshot is not None for line in lines))
-        return [line.snapshot for line in lines]
+        connections = [connect(plane, brought[name], name=name, **said) for name in brought]
+        until(lambda: all(connection.snapshot is not None for connection in connections))
+        return [connection.snapshot for connection in connections]
 
     with LocalControlPlane(tmp_path / "a", store=store) as first:
         come(first)
@@ -283,8 +259,8 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
 
 
 def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
-    line = connect(plane, dataplane())
-    first = plane.run(next_offer(line))
+    connection = connect(plane, dataplane())
+    first = plane.run(next_offer(connection))
     policy = {
         "type": "MeshTimeout",
         "mesh": "default",
@@ -295,7 +271,7 @@ def test_the_newest_offer_wins_and_equal_ones_are_not_told(plane):
         },
     }
     assert plane("PUT", "/meshes/default/meshtimeouts/slow", policy).status == 201
-    second = plane.run(next_offer(line))
+    second = plane.run(next_offer(connection))
     assert second.revision > first.revision
     changed = {piece.id for piece in second.snapshot} - {
         p.id for p in first.snapshot if p in set(second.snapshot)
@@ -307,13 +283,13 @@ def test_a_mesh_with_mtls_gives_certificates_of_the_proxy_itself(plane):
     backend = {"name": "ca-1", "type": "builtin"}
     mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
     assert plane("PUT", "/meshes/default", mesh).status == 200
-    line = connect(plane, dataplane())
-    until(lambda: offered(line, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"])
+    connection = connect(plane, dataplane())
+    until(lambda: offered(connection, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"])
 
 
-def report(plane, line, status):
+def report(plane, connection, status):
     async def tell():
-        line.report(status)
+        connection.report(status)
 
     plane.run(tell())
 
@@ -324,26 +300,26 @@ def test_certificates_from_before_count_again_only_when_inbounds_use_them(plane)
 
     def switch(**spec):
         assert plane("PUT", "/meshes/default", {"type": "Mesh", "name": "default", **spec}).status == 200
-        until(lambda: bool(offered(line, SECRET)) == bool(spec))
+        until(lambda: bool(offered(connection, SECRET)) == bool(spec))
 
     def take():
-        new = {name: piece.version for name, piece in line.offered.of_type(SECRET).items()}
-        secrets = new or line.secrets_acked  # Envoy drops them only when what used them is drained
-        revision = line._offer.revision
-        report(plane, line, ProxyStatus("synced", revision, revision, acked_versions={SECRET: secrets}))
+        new = {name: piece.version for name, piece in connection.offered.of_type(SECRET).items()}
+        secrets = new or connection.secrets_acked  # Envoy drops them only when what used them is drained
+        revision = connection._offer.revision
+        report(plane, connection, ProxyStatus("synced", revision, revision, acked_versions={SECRET: secrets}))
 
     certified = plane.plane._proxies._certificates.certified
-    line = connect(plane, dataplane())
+    connection = connect(plane, dataplane())
     switch(mtls=mtls)
     take()
-    assert certified() == {line.key}
+    assert certified() == {connection.key}
     switch()
     take()
     assert not certified()
     switch(mtls=mtls)
     assert not certified(), "callers would come with TLS to an inbound that does not have it yet"
     take()
-    assert certified() == {line.key}
+    assert certified() == {connection.key}
 
 
 def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
@@ -351,17 +327,17 @@ def test_a_proxy_is_called_once_it_has_taken_its_configuration(plane):
         plane,
         dataplane("job-1", "job", outbound=[{"port": 9000, "tags": {"kuma.io/service": "web"}}]),
         name="job-1",
-        shown=token(plane, tags={"kuma.io/service": ["job"]}),
+        shown=web_token(plane, tags={"kuma.io/service": ["job"]}),
     )
-    line = connect(plane, dataplane())
-    offer = plane.run(next_offer(line))
+    connection = connect(plane, dataplane())
+    offer = plane.run(next_offer(connection))
     name = "kri_msvc_default_default__web_10080"
     until(lambda: name in offered(caller, ENDPOINTS))
     endpoints = lambda: caller.offered.get((ENDPOINTS, name)).body  # noqa: E731
     assert b"127.0.0.1" not in endpoints()
-    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
+    report(plane, connection, ProxyStatus("synced", offer.revision, offer.revision))
     until(lambda: b"127.0.0.1" in endpoints())
-    plane.run(line.close())
+    plane.run(connection.close())
     connect(plane, dataplane())
     assert b"127.0.0.1" in endpoints(), "the same run that comes back has been called all the time"
 
@@ -371,17 +347,17 @@ def proxies(plane, query=""):
 
 
 def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
-    line = connect(plane, dataplane())
-    offer = plane.run(next_offer(line))
+    connection = connect(plane, dataplane())
+    offer = plane.run(next_offer(connection))
     (shown,) = proxies(plane)["items"]
     assert (shown["name"], shown["state"], shown["envoy"]) == ("web-1", "connecting", "1.40.0")
     assert shown["kri"] == "kri_dp_default_default__web-1_"
-    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
+    report(plane, connection, ProxyStatus("synced", offer.revision, offer.revision))
     until(lambda: proxies(plane)["items"][0]["revision"] >= offer.revision)
     assert proxies(plane)["items"][0]["behindSeconds"] == 0
     name = "kri_dp_default_default__web-1_10080"
     refused = Rejection(CLUSTER, (name, "_kuma_x"), "Error adding/updating cluster(s)", offer.revision)
-    report(plane, line, ProxyStatus("nack", offer.revision, 0, (refused,)))
+    report(plane, connection, ProxyStatus("nack", offer.revision, 0, (refused,)))
     (shown,) = proxies(plane, "?state=nack")["items"]
     assert shown["rejections"] == [
         {
@@ -401,33 +377,35 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
 
 def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(plane, monkeypatch):
     monkeypatch.setattr(retries, "FIRST_SECONDS", 0.1)
-    line = connect(plane, dataplane())
+    connection = connect(plane, dataplane())
     name = "kri_dp_default_default__web-1_10080"
-    offer = plane.run(next_offer(line))
-    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision))
-    version = lambda: line.offered.get((LISTENER, name)).version  # noqa: E731
+    offer = plane.run(next_offer(connection))
+    report(plane, connection, ProxyStatus("synced", offer.revision, offer.revision))
+    version = lambda: connection.offered.get((LISTENER, name)).version  # noqa: E731
     old = version()
     rules = [{"default": {"connectionTimeout": "7s", "http": {"requestHeadersTimeout": "3s"}}}]
     policy = {"type": "MeshTimeout", "mesh": "default", "name": "t", "spec": {"rules": rules}}
     plane("PUT", "/meshes/default/meshtimeouts/t", policy)
     until(lambda: version() != old)
-    new, revision = version(), line._offer.revision
+    new, revision = version(), connection._offer.revision
     words = "cannot bind '127.0.0.1:10080': Address already in use"
     refusal = ProxyStatus("nack", revision, 0, (Rejection(LISTENER, (name,), words, revision),))
     for _ in range(2):
-        report(plane, line, refusal)
+        report(plane, connection, refusal)
         until(lambda: version() == old)
-        report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
+        report(
+            plane, connection, ProxyStatus("synced", connection._offer.revision, connection._offer.revision)
+        )
         assert proxies(plane)["items"][0]["state"] == "nack"
-        until(lambda: line.is_retrying and version() == new)
-    report(plane, line, ProxyStatus("synced", line._offer.revision, line._offer.revision))
+        until(lambda: connection.is_retrying and version() == new)
+    report(plane, connection, ProxyStatus("synced", connection._offer.revision, connection._offer.revision))
     assert proxies(plane)["items"][0]["state"] == "synced"
     assert version() == new
 
 
 def test_the_configuration_of_a_proxy_can_be_read(plane):
-    line = connect(plane, dataplane())
-    plane.run(next_offer(line))
+    connection = connect(plane, dataplane())
+    plane.run(next_offer(connection))
     answer = plane("GET", "/meshes/default/dataplanes/web-1/_config")
     assert answer.status == 200
     listeners = answer.json["xds"]["type.googleapis.com/envoy.config.listener.v3.Listener"]
@@ -437,8 +415,8 @@ def test_the_configuration_of_a_proxy_can_be_read(plane):
 
 def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
     fleet, told = plane.plane._proxies.fleet, []
-    lines = [connect(plane, dataplane(name), name=name) for name in ("a", "b", "c")]
-    until(lambda: all(line.offered.bundles for line in lines))
+    connections = [connect(plane, dataplane(name), name=name) for name in ("a", "b", "c")]
+    until(lambda: all(connection.offered.bundles for connection in connections))
 
     def noted(offer):
         waiting = [
@@ -447,9 +425,9 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
         told.append((offer.revision, [view.revision for view in waiting]))
 
     async def settle():
-        for line in lines:
-            line.report(ProxyStatus("synced", line._offer.revision, line._offer.revision))
-            line.watch_offers(noted)
+        for connection in connections:
+            connection.report(ProxyStatus("synced", connection._offer.revision, connection._offer.revision))
+            connection.watch_offers(noted)
 
     plane.run(settle())
     spec = {"targetRef": {"kind": "Mesh"}, "rules": [{"default": {"http": {"requestTimeout": "7s"}}}]}
@@ -467,8 +445,8 @@ def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
     mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
     plane("PUT", "/meshes/default", mesh)
     fleet = plane.plane._proxies.fleet
-    line = connect(plane, dataplane())
-    until(lambda: offered(line, SECRET))  # from now on certificates are due some time
+    connection = connect(plane, dataplane())
+    until(lambda: offered(connection, SECRET))  # from now on certificates are due some time
 
     async def ends(n_steps):
         loop = asyncio.create_task(fleet.rounds.run())
@@ -515,11 +493,11 @@ def of_proxies(plane):
 def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, instead, told):
     outbound = [{"port": 9000, "backendRef": {"kind": "MeshExternalService", "name": "bad", "port": 80}}]
     unbuilt_service(plane)
-    line = connect(plane, dataplane(outbound=outbound))
-    offer = plane.run(next_offer(line))
+    connection = connect(plane, dataplane(outbound=outbound))
+    offer = plane.run(next_offer(connection))
     name = "kri_extsvc_default_default__bad_80"
     before = {CLUSTER: {name: "1"}} if has != "none" else {}
-    report(plane, line, ProxyStatus("synced", offer.revision, offer.revision, acked_versions=before))
+    report(plane, connection, ProxyStatus("synced", offer.revision, offer.revision, acked_versions=before))
     proxy, (check,) = of_proxies(plane)
     (failure,) = proxy["failures"]
     assert (failure["type"], failure["name"], failure["has"]) == (CLUSTER, name, has)
@@ -532,8 +510,8 @@ def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, in
 
 
 def test_a_proxy_that_can_get_nothing_says_why(plane):
-    line = connect(plane, dataplane())
-    plane.run(next_offer(line))
+    connection = connect(plane, dataplane())
+    plane.run(next_offer(connection))
 
     async def spoil():
         now = stored(plane)
@@ -563,7 +541,7 @@ def refused_through_each_door(plane):
     knocks = {
         "rubbish": {"shown": "rubbish"},
         "foreign": {"shown": foreign},
-        "stranger": {"shown": token(plane, name="web-9")},
+        "stranger": {"shown": web_token(plane, name="web-9")},
         "unknown": {"brings": None},
         "homeless": {"mesh": "nowhere"},
         "replaced": {"brings": dataplane("replaced") | {"labels": {"koguma.io/instance": "old"}}},
@@ -642,8 +620,10 @@ def with_spoilt_objects(tmp_path):
 
 def test_objects_that_cannot_be_read_keep_no_proxy_waiting(with_spoilt_objects):
     plane = with_spoilt_objects
-    line = connect(plane, dataplane())
-    assert "kri_dp_default_default__web-1_10080" in plane.run(next_offer(line)).snapshot.of_type(LISTENER)
+    connection = connect(plane, dataplane())
+    assert "kri_dp_default_default__web-1_10080" in plane.run(next_offer(connection)).snapshot.of_type(
+        LISTENER
+    )
     told = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
     assert {each["status"] for each in told} == {"error"}
     named = {each["message"].split()[0] for each in told}
@@ -658,9 +638,9 @@ def test_a_mesh_that_cannot_be_read_takes_nothing_from_its_proxies(plane):
     backend = {"name": "ca-1", "type": "builtin"}
     mesh = {"type": "Mesh", "name": "default", "mtls": {"enabledBackend": "ca-1", "backends": [backend]}}
     assert plane("PUT", "/meshes/default", mesh).status == 200
-    line = connect(plane, dataplane())
-    until(lambda: len(offered(line, SECRET)) == 2)
-    before = line.offered
+    connection = connect(plane, dataplane())
+    until(lambda: len(offered(connection, SECRET)) == 2)
+    before = connection.offered
 
     async def spoil():
         now = plane.plane.store.state.get(Key("Mesh", "", "", "", "default"))
@@ -670,7 +650,7 @@ def test_a_mesh_that_cannot_be_read_takes_nothing_from_its_proxies(plane):
     plane.run(spoil())
     until(lambda: of_proxies(plane)[0]["failures"], "there is a reason")
     assert "its Mesh is gone, or cannot be read" in of_proxies(plane)[0]["failures"][0]["text"]
-    assert line.offered is before
+    assert connection.offered is before
     assert plane("PUT", "/meshes/default", mesh).status == 200
     until(lambda: of_proxies(plane)[0]["failures"] == [], "it is mended")
-    assert offered(line, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"]
+    assert offered(connection, SECRET) == ["identity_cert:secret:default", "mesh_ca:secret:default"]

@@ -8,8 +8,9 @@ from koguma.core.build import snapshot as compiled
 from koguma.model.resource import Key
 from koguma.proof import prover as prover_module
 from koguma.proof.prover import Prover
+from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
-from tests.test_fleet import connect, dataplane, next_offer, token
+from tests.proxy_connections import connect, next_offer, web_token
 from tests.waiting import until
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
@@ -20,9 +21,9 @@ API = Key("Dataplane", "default", "default", "", "api-1")
 def plane(tmp_path):
     with LocalControlPlane(tmp_path) as running:
         for name in ("web-1", "api-1"):
-            shown = token(running, tags={"kuma.io/service": [name[:3]]})
-            line = connect(running, dataplane(name, service=name[:3]), name=name, shown=shown)
-            running.run(next_offer(line))
+            shown = web_token(running, tags={"kuma.io/service": [name[:3]]})
+            connection = connect(running, dataplane(name, service=name[:3]), name=name, shown=shown)
+            running.run(next_offer(connection))
         yield running
 
 

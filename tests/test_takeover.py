@@ -124,11 +124,11 @@ def test_a_proxy_that_brings_what_an_operator_wrote_comes_in_and_leaves_it_there
     before, shown = stored(plane), token(plane, "payments")
     brought = payments(labels={"koguma.io/instance": "run-1"})
     assert bootstrap(plane, shown, brought)[0] == 200
-    line = connect(plane, shown, brought)
-    assert not line.registered
+    connection = connect(plane, shown, brought)
+    assert not connection.registered
     assert stored(plane) == before
     assert REGISTERED_BY not in stored(plane).labels
-    plane.run(line.close())
+    plane.run(connection.close())
     settled(plane)
     assert stored(plane) == before
 

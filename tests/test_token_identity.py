@@ -99,18 +99,18 @@ def connect(plane, name, shown, brings=None):
     return plane.run(plane.plane._proxies.fleet.connect(hello))
 
 
-def uris(line):
-    return until(lambda: line.spiffe_ids, "it is known who it is")
+def uris(connection):
+    return until(lambda: connection.spiffe_ids, "it is known who it is")
 
 
 def test_a_certificate_names_the_tags_that_the_token_names(plane):
     web = {SERVICE: ["web"]}
-    line = connect(plane, "a-1", plane.dataplane_token(tags=web), document("a-1", version="v1"))
-    assert uris(line) == ("spiffe://default/web", "kuma://kuma.io/service/web", ZONE)
-    line = connect(
+    connection = connect(plane, "a-1", plane.dataplane_token(tags=web), document("a-1", version="v1"))
+    assert uris(connection) == ("spiffe://default/web", "kuma://kuma.io/service/web", ZONE)
+    connection = connect(
         plane, "a-2", plane.dataplane_token(tags={**web, "version": ["v1"]}), document("a-2", version="v1")
     )
-    assert uris(line) == (
+    assert uris(connection) == (
         "spiffe://default/web",
         "kuma://kuma.io/service/web",
         ZONE,
@@ -141,12 +141,12 @@ def test_nobody_registers_with_a_token_for_a_name_alone(plane):
 
 
 def test_a_token_for_a_name_alone_does_not_take_what_was_registered(plane):
-    line = connect(plane, "d-1", plane.dataplane_token(tags={SERVICE: ["web"]}), document("d-1"))
+    connection = connect(plane, "d-1", plane.dataplane_token(tags={SERVICE: ["web"]}), document("d-1"))
     shown = plane.dataplane_token(name="d-1")
     for brings in (None, document("d-1")):
         with pytest.raises(IdentityNotInToken):
             connect(plane, "d-1", shown, brings)
-    assert plane.plane._proxies.fleet.roster.get(line.key) is line
+    assert plane.plane._proxies.fleet.roster.get(connection.key) is connection
 
 
 def test_operators_may_leave_it_to_proxies_who_they_are(tmp_path):

@@ -1,0 +1,39 @@
+"""Proxies that connect to a control plane inside the test process, without Envoys and without gRPC."""
+
+import asyncio
+import json
+from typing import Any
+
+from koguma.xds.contract import ConnectRequest, Offer
+from tests.control_plane import LocalControlPlane
+
+_OFFERS: dict[Any, asyncio.Queue[Offer]] = {}  # by connection, the offers that no test has taken yet
+
+
+def web_token(plane: LocalControlPlane, **claims: Any) -> str:
+    """A token with these claims; without any, for proxies of the service web."""
+    return plane.dataplane_token(**(claims or {"tags": {"kuma.io/service": ["web"]}}))
+
+
+def connect(
+    plane: LocalControlPlane,
+    brings: Any = None,
+    name: str = "web-1",
+    mesh: str = "default",
+    shown: str | None = None,
+    **metadata: Any,
+) -> Any:
+    """Connect a proxy that brings a Dataplane, if any, and shows a token."""
+    if brings is not None:
+        metadata["dataplane.resource"] = json.dumps(brings)
+    token = web_token(plane) if shown is None else shown
+    request = ConnectRequest(mesh, name, token, metadata, "1.40.0")
+    return plane.run(plane.plane._proxies.fleet.connect(request))
+
+
+async def next_offer(connection: Any) -> Offer:
+    """The next offer that no test has taken yet; waits until there is one."""
+    if connection not in _OFFERS:
+        _OFFERS[connection] = asyncio.Queue()
+        connection.watch_offers(_OFFERS[connection].put_nowait)
+    return await _OFFERS[connection].get()
