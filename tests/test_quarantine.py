@@ -143,7 +143,7 @@ def test_what_is_held_outlives_the_control_plane_and_goes_with_its_release(plane
 def test_what_cannot_be_read_is_passed_over(plane):
     context = plane.plane._proxies.fleet.context
     config = {"type": "Config", "name": f"{quarantine.PREFIX}x", "config": "rubbish"}
-    put = Put(transactions.made_here(context, config), 0)
+    put = Put(transactions.control_plane_object(context, config), 0)
     plane.run(context.store.write(Transaction((put,), "test", "rubbish")))
     held = made(plane)
     held.load()

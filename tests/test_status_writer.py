@@ -221,7 +221,7 @@ async def test_no_service_is_ready_in_the_moment_when_mtls_comes_on(plane, befor
     )
     await plane.write(stored_mesh(**before), web, stored_service("new"))
     changed = stored_mesh(**after)
-    puts = await transactions.new_meshes(plane.context, [changed])
+    puts = await transactions.mesh_side_effects(plane.context, [changed])
     await plane.store.write(Transaction((Put(changed), *puts), "somebody"))
     assert plane.status(web) == {"tls": {"status": told}, "x": 1}
     assert plane.store.state.get(web.key).spec == web.spec

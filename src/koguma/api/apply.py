@@ -67,12 +67,12 @@ class Apply:
         async def attempt() -> web.StreamResponse:
             nonlocal admitted, pruned
             admitted, operations, pruned = await self._plan(call, drafts, request, unknown_fields)
-            before_deletion = await advice.departure(self._context, pruned)
+            before_deletion = await advice.before_deletion(self._context, pruned)
             changes = await self._objects.commit(call, operations)
             is_dry = plain.dry_run(call)
             dry_run_changes = changes if is_dry else None
-            warnings = await advice.told(self._context, admitted, dry_run_changes)
-            warnings += await advice.told_of(self._context, before_deletion, dry_run_changes)
+            warnings = await advice.write_warnings(self._context, admitted, dry_run_changes)
+            warnings += await advice.deletion_warnings(self._context, before_deletion, dry_run_changes)
             results = self._results([*(write.resource for write in admitted), *pruned], warnings, changes)
             return self._answer(results, changes, is_dry=is_dry)
 
@@ -86,7 +86,7 @@ class Apply:
 
     def _have_changed(self, drafts: Sequence[Draft], admitted: Sequence[Admitted]) -> bool:
         """Whether one of the objects was written since the plan: then another try may succeed."""
-        stored = [transactions.stored(self._context, draft) for draft in drafts]
+        stored = [transactions.replaced_object(self._context, draft) for draft in drafts]
         return [before.revision for before in stored if before] != [
             write.replaces for write in admitted if write.replaces
         ]
@@ -147,7 +147,7 @@ class Apply:
         if violations:
             raise Invalid(violations)
         written = [operation for _, operation in sorted(puts, key=lambda pair: pair[0])]
-        written += await transactions.new_meshes(
+        written += await transactions.mesh_side_effects(
             self._context, [admitted.resource for admitted in admitted_objects]
         )
         pruned = self._pruned(call, request, index_by_key) if request.prune else []
@@ -166,7 +166,7 @@ class Apply:
         context = self._context
         if draft.kind.read_only_at(context.control_plane):
             raise NotAllowed(plain.read_only_reason(draft.kind, context))
-        before = transactions.stored(context, draft)
+        before = transactions.replaced_object(context, draft)
         access = WriteAccess(call.user)
         return transactions.put(context, access, draft, before, unknown_fields, mesh_field, secrets)
 

@@ -1,4 +1,4 @@
-"""Call: one request on its way through the API, and the answer that it gets."""
+"""Call: one request of the API with its user, and helpers to read its body and to answer it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from koguma.model.errors import BadRequest, TooLarge, TooSlow, UnsupportedMedia
 from koguma.model.schema import Json
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-BODY_SECONDS_MAX: Final = 30.0  # for the whole body, however it comes
-# What is larger is read beside the event loop, where nobody else waits for it: about 10 ms of work each.
+BODY_SECONDS_MAX: Final = 30.0  # for the whole body
+# Larger bodies are parsed in a thread, so that the event loop does not wait; these take about 10 ms.
 JSON_BYTES_ON_LOOP: Final = 256 * 1024
 YAML_BYTES_ON_LOOP: Final = 16 * 1024
 JSON: Final = "application/json"
@@ -26,27 +26,27 @@ _YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "te
 
 T = TypeVar("T")
 
-# One at a time, so that many large bodies share what one would take.
+# One thread: many large bodies at once take no more CPU than one.
 _reader = ThreadPoolExecutor(1, thread_name_prefix="koguma-bodies")
 
 
 async def read_beside(read: Callable[[bytes], T], data: bytes, bytes_on_loop: int) -> T:
-    """What a body says; a large one is read on a thread of its own."""
+    """Parse a body; a large one in a thread."""
     if len(data) <= bytes_on_loop:
         return read(data)
     return await asyncio.get_running_loop().run_in_executor(_reader, read, data)
 
 
 class Call:
-    """A request whose user is known; its body is read only when a handler asks for it."""
+    """A request and its user; the body is read only when a handler asks for it."""
 
-    __slots__ = ("__dict__", "acting", "id", "identify", "request", "user")
+    __slots__ = ("__dict__", "id", "identify", "impersonator", "request", "user")
 
     def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
         self.request = request
         self.user = user
-        self.acting: User | None = None  # who acts as that user, where it is somebody else
-        self.identify: Callable[[], User] = lambda: user  # who makes it by what holds now; may raise
+        self.impersonator: User | None = None  # who impersonates that user, if anybody
+        self.identify: Callable[[], User] = lambda: user  # authenticates again, by current keys; may raise
         self.id = request_id
 
     @cached_property
@@ -108,8 +108,8 @@ class Call:
         data = await self.body()
         media = self.media_type
         if media in _YAML_TYPES:
-            found = await read_beside(documents.load, data, YAML_BYTES_ON_LOOP)
-            return [document.value for document in found]
+            loaded = await read_beside(documents.load, data, YAML_BYTES_ON_LOOP)
+            return [document.value for document in loaded]
         if media in (JSON, "") or media.endswith("+json") or self._is_curls_default(media):
             return [await read_beside(documents.load_json, data, JSON_BYTES_ON_LOOP)]
         raise UnsupportedMedia(f'content type "{media}" is not read here; send {JSON} or {_YAML_TYPES[0]}')
@@ -120,10 +120,10 @@ class Call:
 
     async def document(self) -> Json:
         """The one value in the body."""
-        found = await self.documents()
-        if len(found) != 1:
-            raise BadRequest(f"one document is needed, the body has {len(found)}")
-        return found[0]
+        documents = await self.documents()
+        if len(documents) != 1:
+            raise BadRequest(f"one document is needed, the body has {len(documents)}")
+        return documents[0]
 
 
 def answer(

@@ -151,7 +151,7 @@ class Dispatch:
             user = authenticate()
             call.user = impersonated(user, request.headers, self._access)
             if call.user is not user:
-                call.acting = user
+                call.impersonator = user
             call.identify = lambda: impersonated(authenticate(), request.headers, self._access)
         method = "GET" if request.method == "HEAD" else request.method
         handler = endpoint.handlers.get(method)
@@ -202,7 +202,7 @@ class Dispatch:
                 method=request.method,
                 path=request.path[:500],
                 user=call.user.name,
-                **({"acting": call.acting.name} if call.acting else {}),
+                **({"acting": call.impersonator.name} if call.impersonator else {}),
                 status=response.status,
                 ms=round(seconds * 1000, 2),
             )

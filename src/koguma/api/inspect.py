@@ -139,7 +139,7 @@ class Inspect:
 
     def _part(self, kri: str) -> tuple[Key, str]:
         """The object and the section of a KRI in a path."""
-        _, key, section = self._context.named_by(kri)
+        _, key, section = self._context.parse_kri(kri)
         return key, section
 
 

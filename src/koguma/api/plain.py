@@ -99,12 +99,12 @@ class PlainObjects:
 
         async def attempt() -> web.StreamResponse:
             nonlocal before
-            before = transactions.stored(context, draft)
+            before = transactions.replaced_object(context, draft)
             return await self._write(call, draft, before)
 
         def may_retry() -> bool:
             # Without a precondition the last writer wins.
-            return draft.revision is None and transactions.stored(context, draft) != before
+            return draft.revision is None and transactions.replaced_object(context, draft) != before
 
         return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
 
@@ -134,16 +134,18 @@ class PlainObjects:
         context.check(call.user, "delete", kind, mesh, name)
         if kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
-        unreadable = context.broken(kind, mesh, name)
+        unreadable = context.unreadable(kind, mesh, name)
         if unreadable is not None:
             await self.commit(call, [Delete(unreadable.key)])
             return answer(b"{}")
         resource = context.find(call.user, kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
-        before_deletion = await advice.departure(context, [resource])
+        before_deletion = await advice.before_deletion(context, [resource])
         changes = await self.commit(call, transactions.delete(context, resource, expected))
-        (warnings,) = await advice.told_of(context, before_deletion, changes if dry_run(call) else None)
+        (warnings,) = await advice.deletion_warnings(
+            context, before_deletion, changes if dry_run(call) else None
+        )
         return answer_json({"warnings": list(warnings)} if warnings else {})
 
     def _check_writable(self, kind: Kind) -> None:
@@ -170,10 +172,10 @@ class PlainObjects:
         context, access = self._context, WriteAccess(call.user, verb=verb)
         admitted, operations = transactions.put(context, access, draft, before, field_validation(call))
         _check_preconditions(call, before)
-        operations += await transactions.new_meshes(context, [admitted.resource])
+        operations += await transactions.mesh_side_effects(context, [admitted.resource])
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)
-        (warnings,) = await advice.told(context, [admitted], changes if is_dry else None)
+        (warnings,) = await advice.write_warnings(context, [admitted], changes if is_dry else None)
         return _write_response(admitted, warnings, changes, before, is_dry=is_dry)
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:

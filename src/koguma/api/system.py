@@ -64,7 +64,7 @@ class System:
 
     async def by_kri(self, call: Call, kri: str) -> web.StreamResponse:
         """The object of a KRI, whatever its origin; the section is ignored."""
-        kind, key, _ = self._context.named_by(kri)
+        kind, key, _ = self._context.parse_kri(kri)
         resource = self._context.state.get(key)
         self._context.check(call.user, "get", kind, key.mesh, resource.core_name if resource else key.name)
         if resource is None:

@@ -1,6 +1,7 @@
-"""Advice: what a writer hears beside success: what admission warns about, and what is odd in the mesh then.
+"""Advice: the warnings in the response to a write: those of admission, and problems of the mesh after it.
 
-A dry run hears the same, in the same order: it asks an engine that holds the objects as they would be.
+A dry run gets the same warnings in the same order: they are computed by a second engine, which holds the
+objects as they would be.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,55 +20,59 @@ from koguma.core.lint.referrers import Referrer
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change
 
-_NAMED_MAX: Final = 5  # objects that a warning names
+_LISTED_OBJECTS_MAX: Final = 5  # how many objects a warning lists by name
 
 T = TypeVar("T")
-Tried = Sequence[Change] | None  # what a write would have changed; None where it was written
+DryRunChanges = Sequence[Change] | None  # what a dry run would change; None after a real write
 
 
-async def told(context: Context, made: Sequence[Admitted], tried: Tried = None) -> list[tuple[str, ...]]:
-    """The warnings for each object that was written; what is odd about several of them is told once."""
-    made = [_with_lapsed(context, one) for one in made]
-    written = [one.resource.key for one in made]
-    if not any(_is_asked(context, key) for key in written):
-        return [one.warnings for one in made]
+async def write_warnings(
+    context: Context, admitted: Sequence[Admitted], dry_run: DryRunChanges = None
+) -> list[tuple[str, ...]]:
+    """The warnings for each written object; a problem of several of them is reported once."""
+    admitted = [_with_lapsed_references(context, write) for write in admitted]
+    written = [write.resource.key for write in admitted]
+    if not any(_can_have_problems(context, key) for key in written):
+        return [write.warnings for write in admitted]
     policies = [key for key in written if context.kinds[key.kind].policy is not None]
 
-    def all_odd(db: Db) -> list[tuple[str, ...]]:
+    def all_warnings(db: Db) -> list[tuple[str, ...]]:
         problems.keep(db, policies)
-        return [(*one.warnings, *_odd(db, one.resource.key, set(written))) for one in made]
+        return [
+            (*write.warnings, *_problem_texts(db, write.resource.key, set(written))) for write in admitted
+        ]
 
-    return await _answered(context, tried, all_odd)
+    return await _asked(context, dry_run, all_warnings)
 
 
-def _with_lapsed(context: Context, one: Admitted) -> Admitted:
-    """The same with the references to Secrets that nobody answers for any more."""
-    kind = context.kinds[one.resource.kind]
-    found = [
-        f"{each}; {secret_access.LAPSED_HINT}"
-        for each in secret_access.lapsed_of(context, kind, one.resource)
+def _with_lapsed_references(context: Context, write: Admitted) -> Admitted:
+    """The same with warnings of references to Secrets whose writer may not read them any more."""
+    kind = context.kinds[write.resource.kind]
+    warnings = [
+        f"{reference}; {secret_access.LAPSED_HINT}"
+        for reference in secret_access.lapsed_of(context, kind, write.resource)
     ]
-    return msgspec.structs.replace(one, warnings=(*one.warnings, *found)) if found else one
+    return msgspec.structs.replace(write, warnings=(*write.warnings, *warnings)) if warnings else write
 
 
-async def _answered(context: Context, tried: Tried, ask: Callable[[Db], T]) -> T:
-    """What the engine says after a write, or one of its own where the write was only tried."""
+async def _asked(context: Context, dry_run: DryRunChanges, ask: Callable[[Db], T]) -> T:
+    """Ask the engine after a write, or the trial engine for a dry run."""
     live = await context.database()
-    if tried is None:
+    if dry_run is None:
         return ask(live)
-    return await context.trials.ask(live, list(context.state.all()), tried, ask)
+    return await context.trials.ask(live, list(context.state.all()), dry_run, ask)
 
 
-def _odd(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
+def _problem_texts(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
     for problem in problems.of_object(db, key):
         if problem.code in (ADVICE, DEPRECATED_ROUTE):
-            continue  # admission has said so
-        if key == next((each for each in problem.objects if each in written), key):
+            continue  # admission warns of it already
+        if key == next((other for other in problem.objects if other in written), key):
             yield problem.text if key == problem.objects[0] else f"{problem.message} ({problem.code})"
 
 
-def _is_asked(context: Context, key: Key) -> bool:
-    """Whether anything about it can be odd; Dataplanes that proxies bring do not come this way."""
+def _can_have_problems(context: Context, key: Key) -> bool:
+    """Whether an object of this kind can have problems; proxies write their Dataplanes elsewhere."""
     return context.kinds[key.kind].policy is not None or key.kind in (
         *world.DESTINATION_KINDS,
         "Dataplane",
@@ -75,28 +80,34 @@ def _is_asked(context: Context, key: Key) -> bool:
     )
 
 
-class DeletionContext(msgspec.Struct, frozen=True):
-    """Objects that somebody is about to delete, and what leads to them as long as they are there."""
+class BeforeDeletion(msgspec.Struct, frozen=True):
+    """Objects that are about to be deleted, and which others refer to them."""
 
     resources: tuple[Resource, ...]
-    mentioned: dict[Key, tuple[Referrer, ...]]
-    allowed: frozenset[Key]  # permissions that let somebody in
+    referrers_by_key: dict[Key, tuple[Referrer, ...]]
+    allowed: frozenset[Key]  # permissions that allow at least one caller
 
 
-async def departure(context: Context, resources: Sequence[Resource]) -> DeletionContext:
-    """What has to be known before objects are deleted, to tell afterwards what their absence does."""
-    asked = [each for each in resources if each.kind in referrers.KINDS or _is_permission(context, each.key)]
-    if not asked:
-        return DeletionContext(tuple(resources), {}, frozenset())
+async def before_deletion(context: Context, resources: Sequence[Resource]) -> BeforeDeletion:
+    """What must be read before objects are deleted, to warn afterwards about what their absence breaks."""
+    relevant = [
+        resource
+        for resource in resources
+        if resource.kind in referrers.KINDS or _is_permission(context, resource.key)
+    ]
+    if not relevant:
+        return BeforeDeletion(tuple(resources), {}, frozenset())
     db = await context.database()
-    keys = {each.key for each in asked}
-    found: dict[Key, list[Referrer]] = {}
+    keys = {resource.key for resource in relevant}
+    referrers_by_key: dict[Key, list[Referrer]] = {}
     for kind, mesh in sorted({(key.kind, key.mesh) for key in keys if key.kind in referrers.KINDS}):
         for key, referrer in referrers.of(db, mesh, kind, keys):
-            found.setdefault(key, []).append(referrer)
+            referrers_by_key.setdefault(key, []).append(referrer)
     meshes = {key.mesh for key in keys if _is_permission(context, key)}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
-    return DeletionContext(tuple(resources), {key: tuple(each) for key, each in found.items()}, allowed)
+    return BeforeDeletion(
+        tuple(resources), {key: tuple(by) for key, by in referrers_by_key.items()}, allowed
+    )
 
 
 def _is_permission(context: Context, key: Key) -> bool:
@@ -105,28 +116,30 @@ def _is_permission(context: Context, key: Key) -> bool:
     return policy is not None and policy.lets_in is not None
 
 
-async def told_of(context: Context, left: DeletionContext, tried: Tried = None) -> list[tuple[str, ...]]:
-    """The warnings for each deleted object: what then refers to nothing, and a mesh that then is closed."""
-    keys = [each.key for each in left.resources]
-    if not left.mentioned and left.allowed.isdisjoint(keys):
+async def deletion_warnings(
+    context: Context, before: BeforeDeletion, dry_run: DryRunChanges = None
+) -> list[tuple[str, ...]]:
+    """The warnings for each deleted object: dangling references, and a mesh that then allows no traffic."""
+    keys = [resource.key for resource in before.resources]
+    if not before.referrers_by_key and before.allowed.isdisjoint(keys):
         return [() for _ in keys]
 
-    def all_missed(db: Db) -> list[tuple[str, ...]]:
-        return [tuple(_missed(db, key, left)) for key in keys]
+    def all_warnings(db: Db) -> list[tuple[str, ...]]:
+        return [tuple(_dangling_texts(db, key, before)) for key in keys]
 
-    return await _answered(context, tried, all_missed)
+    return await _asked(context, dry_run, all_warnings)
 
 
-def _missed(db: Db, key: Key, left: DeletionContext) -> Iterator[str]:
-    there = left.mentioned.get(key, ())
-    found = [each for each in there if referrers.is_dangling(db, each, key.kind)]
-    if found:
-        by = {referrer.by: referrer.path for referrer in sorted(found, reverse=True)}
-        named = [f"{who} at {path}" for who, path in sorted(by.items())][:_NAMED_MAX]
+def _dangling_texts(db: Db, key: Key, before: BeforeDeletion) -> Iterator[str]:
+    referrers_before = before.referrers_by_key.get(key, ())
+    dangling = [referrer for referrer in referrers_before if referrers.is_dangling(db, referrer, key.kind)]
+    if dangling:
+        by = {referrer.by: referrer.path for referrer in sorted(dangling, reverse=True)}
+        named = [f"{who} at {path}" for who, path in sorted(by.items())][:_LISTED_OBJECTS_MAX]
         more = f" and {len(by) - len(named)} more" if len(by) > len(named) else ""
         many = "1 object then refers" if len(by) == 1 else f"{len(by)} objects then refer"
-        # The names come last: kubectl is sent some hundred letters of a warning, and they may be long.
+        # The names come last: a Warning header is cut after 500 characters, and names may be long.
         yield f"{many} to nothing ({NO_OBJECT}): {', '.join(named)}{more}"
-    if key in left.allowed:
+    if key in before.allowed:
         for problem in permissions.none_allows(db, key.mesh):
             yield f"{problem.message} ({problem.code})"

@@ -1,4 +1,4 @@
-"""Context: what every handler of the API works with. Built once by main, handed in."""
+"""Context: the store, access rules and engine that handlers and writers work with; built once at start."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
@@ -24,7 +24,7 @@ from koguma.store.store import Store
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):
-    """What this control plane says about itself."""
+    """The running instance of the control plane, as `GET /` and `GET /config` show it."""
 
     hostname: str
     instance_id: str
@@ -34,7 +34,7 @@ class InstanceInfo(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The parts that handlers share."""
+    """What handlers and writers share."""
 
     kinds: Kinds
     control_plane: ControlPlaneInfo
@@ -42,10 +42,12 @@ class Context(msgspec.Struct, frozen=True):
     access: Authorizer
     about: InstanceInfo
     signing_key: Callable[[], str]  # a new private key, as a secret's data
-    database: Callable[[], Awaitable[Db]]  # the engine, as new as the store
+    database: Callable[[], Awaitable[Db]]  # the engine, up to date with the store
     background: Background = msgspec.field(default_factory=Background)
-    patch_checks: Callable[[], PatchChecks | None] = lambda: None  # of the Envoy that is here, if one is
-    trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for what is only tried
+    patch_checks: Callable[[], PatchChecks | None] = lambda: (
+        None
+    )  # of the local Envoy binary, if there is one
+    trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
 
     @property
     def state(self) -> State:
@@ -55,10 +57,10 @@ class Context(msgspec.Struct, frozen=True):
     def check_mesh(self, user: User, mesh: str) -> None:
         """Raise NotFound where a mesh does not exist."""
         if self.state.get(mesh_key(mesh)) is None:
-            raise self.no_mesh(user, mesh)
+            raise self.mesh_not_found(user, mesh)
 
-    def no_mesh(self, user: User, mesh: str, field: str = "mesh") -> NotFound:
-        """The refusal for a mesh that does not exist, with the nearest one that does."""
+    def mesh_not_found(self, user: User, mesh: str, field: str = "mesh") -> NotFound:
+        """The error for a mesh that does not exist, with the nearest name that does."""
         text = f'there is no mesh "{mesh}"{self._nearest(user, self.kinds["Mesh"], "", mesh)}'
         return NotFound(title="Failed to retrieve Mesh", violations=[Violation(field, text, "missing")])
 
@@ -72,15 +74,15 @@ class Context(msgspec.Struct, frozen=True):
     ) -> None:
         """Raise Forbidden unless the user may do this to objects of a kind.
 
-        Rules of a namespace see the one where the object is; of one that does not exist, the one that its
-        name would have it in, so that whoever may look there hears that it is not there.
+        Rules of a namespace apply to the namespace where the object is. For an object that does not exist it
+        is the one in its name, so that whoever may read there gets a 404 and not a 403.
         """
-        found = self.state.named(kind.name, mesh, name) if name else None
-        namespace = namespace_of(kind, self.control_plane, mesh, found) if name else ""
+        stored = self.state.named(kind.name, mesh, name) if name else None
+        namespace = namespace_of(kind, self.control_plane, mesh, stored) if name else ""
         if self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
             return
         _, dot, suffix = name.rpartition(".")
-        may_be_there = bool(dot) and found is None and kind.namespaced
+        may_be_there = bool(dot) and stored is None and kind.namespaced
         if may_be_there and self.access.allows_on(user, verb, kind.plural, name, mesh, suffix):
             return
         self.refuse(user, kind, Attempt(verb, kind.plural, name, mesh, namespace=namespace))
@@ -91,44 +93,44 @@ class Context(msgspec.Struct, frozen=True):
             self.check(user, "create", kind, mesh, name)
 
     def refuse(self, user: User, kind: Kind, attempt: Attempt) -> NoReturn:
-        """Raise Forbidden for an attempt of the plain form, saying what is missing."""
+        """Raise Forbidden for an attempt through the plain form, naming the missing right."""
         words = f'user "{user}" cannot access the resource of type "{kind.name}"' if kind.admin_only else ""
         raise self.access.refusal(user, attempt, words)
 
-    def named_by(self, text: str) -> tuple[Kind, Key, str]:
-        """The kind, the key and the section that a KRI in a path means."""
+    def parse_kri(self, kri_text: str) -> tuple[Kind, Key, str]:
+        """The kind, the key and the section of a KRI in a path."""
         try:
-            wanted = kri.parse(text, self.kinds.by_short)
+            parsed = kri.parse(kri_text, self.kinds.by_short)
         except kri.InvalidKri as error:
             raise kri.InvalidKri(f"bad request: {error.detail}", violations=error.violations) from None
-        kind = self.kinds.by_short[wanted.short]
-        key = Key(kind.name, wanted.mesh, wanted.zone, wanted.namespace, wanted.name)
-        return kind, key, wanted.section
+        kind = self.kinds.by_short[parsed.short]
+        key = Key(kind.name, parsed.mesh, parsed.zone, parsed.namespace, parsed.name)
+        return kind, key, parsed.section
 
     def find(self, user: User, kind: Kind, mesh: str, core_name: str) -> Resource:
         """The object of that core name."""
-        found = self.state.named(kind.name, mesh, core_name)
-        if found is None:
-            broken = self.broken(kind, mesh, core_name)
-            if broken is not None:
-                what = f"{broken.key} is stored and cannot be read ({broken.error})"
+        resource = self.state.named(kind.name, mesh, core_name)
+        if resource is None:
+            unreadable = self.unreadable(kind, mesh, core_name)
+            if unreadable is not None:
+                what = f"{unreadable.key} is stored and cannot be read ({unreadable.error})"
                 raise KogumaError(f"{what}; delete it, or write it again")
             where = f' in mesh "{mesh}"' if mesh else ""
-            meant = self._nearest(user, kind, mesh, core_name)
-            text = f'there is no {kind.name} "{core_name}"{where}{meant}'
+            hint = self._nearest(user, kind, mesh, core_name)
+            text = f'there is no {kind.name} "{core_name}"{where}{hint}'
             raise NotFound(violations=[Violation("name", text, "missing")])
-        return found
+        return resource
 
     def _nearest(self, user: User, kind: Kind, mesh: str, name: str) -> str:
-        """A question about what was probably meant, for who may see the names anyway."""
+        """A "did you mean" hint, where the user may list the names anyway."""
         if not self.access.allows_on(user, "list", kind.plural, "", mesh):
             return ""
-        there = [found.core_name for found in self.state.listed(kind.name, mesh)]
-        near = nearest(name, there)
-        return f'; did you mean "{near}"?' if near else ""
+        names = [resource.core_name for resource in self.state.listed(kind.name, mesh)]
+        name_meant = nearest(name, names)
+        return f'; did you mean "{name_meant}"?' if name_meant else ""
 
-    def broken(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
-        """What is stored under that core name and cannot be read, if anything."""
+    def unreadable(self, kind: Kind, mesh: str, core_name: str) -> Unreadable | None:
+        """The stored row of that core name that cannot be decoded, if there is one."""
         key = self.state.key_named(kind.name, mesh, core_name)
         return self.state.unreadable.get(key) if key is not None else None
 

@@ -1,7 +1,7 @@
-"""Admitting: from what a document asks for to what is stored, with the same rules as the plain form.
+"""Admission of the Kubernetes form: from a decoded document to a planned write, by the same rules.
 
-Objects of a mesh go through the house's admission. Kubernetes' own kinds have no mesh, no origin and none of
-our labels; their rules are those of their kind alone.
+Kuma's and our kinds go through `core.admission`. Kubernetes' own kinds have no mesh, no origin and none of
+our labels; only the rules of their kind apply to them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from koguma.store.contract import Delete, Operation, Put
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
-    """An object that may be stored over a revision, what must hold or be done first, and what to tell."""
+    """An object to store over a revision, the operations that come before it, and warnings for the writer."""
 
     resource: Resource
     expect: int | None
@@ -35,31 +35,34 @@ class PlannedWrite(msgspec.Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has lost its last finalizer on its way out; namespaces have finalizers of their own."""
+        """Whether this write removes the last finalizer of an object that is being deleted.
+
+        Not for namespaces: they have finalizers of their own.
+        """
         meta = self.resource.meta
         is_free = bool(meta.deletion_timestamp) and not meta.finalizers
         return is_free and self.resource.kind != namespaces.NAMESPACE
 
     def operations(self, context: Context) -> Sequence[Operation]:
-        """What stores it, or removes it where it is gone by what was written."""
+        """The operations that store the object, or delete it where its last finalizer is gone."""
         if self.is_gone:
-            return removal(context, self.resource, self.expect)
+            return deletion(context, self.resource, self.expect)
         return (*self.first, Put(self.resource, self.expect))
 
 
-def removal(context: Context, resource: Resource, expect: int | None) -> Sequence[Operation]:
-    """What deletes an object: at once, or as soon as nothing holds it any more."""
+def deletion(context: Context, resource: Resource, expect: int | None) -> Sequence[Operation]:
+    """The operations that delete an object: at once, or marked for deletion while it has finalizers."""
     if resource.kind in context.kinds.by_name:
         return transactions.delete(context, resource, expect)
     if resource.kind == namespaces.NAMESPACE:
-        return (Put(namespaces.ended(transactions.ending(resource)), expect),)
+        return (Put(namespaces.terminating(transactions.marked_for_deletion(resource)), expect),)
     if resource.meta.finalizers:
-        return (Put(transactions.ending(resource), expect),)
+        return (Put(transactions.marked_for_deletion(resource), expect),)
     return (Delete(resource.key, expect),)
 
 
 class KubeAdmission(msgspec.Struct, frozen=True):
-    """What a document is admitted to: an endpoint, over what is stored there, by somebody."""
+    """Admits documents at one endpoint, over one stored object, for one writer."""
 
     context: Context
     access: WriteAccess
@@ -67,70 +70,74 @@ class KubeAdmission(msgspec.Struct, frozen=True):
     before: Resource | None
     validation: FieldValidation
 
-    def made(self, written: DecodedObject) -> PlannedWrite:
-        """What a document stores."""
-        first: tuple[Operation, ...] = ()
+    def planned(self, written: DecodedObject) -> PlannedWrite:
+        """The write that a document asks for."""
+        preconditions: tuple[Operation, ...] = ()
         if self.before is None:
-            first = self._room(written)
+            preconditions = self._namespace_operations(written)
         else:
             _check_finalizers(self.before, written)
-        made = (
+        planned = (
             self._native(written) if namespaced_names.is_native(self.endpoint.kind) else self._ours(written)
         )
-        warnings = (*made.warnings, *_finalizer_warnings(self.before, written))
-        return msgspec.structs.replace(made, first=(*first, *made.first), warnings=warnings)
+        warnings = (*planned.warnings, *_finalizer_warnings(self.before, written))
+        return msgspec.structs.replace(planned, first=(*preconditions, *planned.first), warnings=warnings)
 
-    def _room(self, written: DecodedObject) -> tuple[Operation, ...]:
-        """The namespace that a new object needs: the first write into one makes it."""
+    def _namespace_operations(self, written: DecodedObject) -> tuple[Operation, ...]:
+        """The namespace of a new object: the first write into one creates it."""
         draft, endpoint = written.draft, self.endpoint
         if endpoint.kind.stored_as == namespaces.NAMESPACE:
             namespaces.check_new(self.context, draft.name)
         if not endpoint.namespaced:
             return ()
         what = f'{endpoint.qualified} "{draft.name}"'
-        return tuple(namespaces.needed(self.context, draft.namespace or "", what))
+        return tuple(namespaces.required_namespace(self.context, draft.namespace or "", what))
 
     def _ours(self, written: DecodedObject) -> PlannedWrite:
         before, validation = self.before, self.validation
-        if before is not None:  # who owns what is for the writer of this form to say
+        if before is not None:  # managed fields are computed by the caller in this form
             before = msgspec.structs.replace(before, meta=NO_META)
         if validation is FieldValidation.WARN:
-            validation = FieldValidation.IGNORE  # told below, in Kubernetes' words
+            validation = FieldValidation.IGNORE  # warned about below, with Kubernetes' message
         draft = _in_its_mesh(written, before)
         try:
-            done, operations = transactions.put(
+            admitted, operations = transactions.put(
                 self.context, self.access, draft, before, validation, key("metadata.labels", labels.MESH)
             )
         except Invalid as error:
-            raise Invalid(list(self._seen(error.violations)), error.detail) from None
-        warnings = self._told(self._seen(done.ignored))
-        # What is stored may be spelled in ways that its writer did not use.
-        said = (each for each in done.warnings if not self.endpoint.converter or "is deprecated" not in each)
-        *first, put = operations
+            raise Invalid(list(self._in_endpoint_fields(error.violations)), error.detail) from None
+        warnings = self._unknown_field_warnings(self._in_endpoint_fields(admitted.ignored))
+        # The stored version may use deprecated fields that the writer's version does not have.
+        own_warnings = (
+            warning
+            for warning in admitted.warnings
+            if not self.endpoint.converter or "is deprecated" not in warning
+        )
+        *preconditions, put = operations
         assert isinstance(put, Put), "the object itself comes last"
-        return PlannedWrite(done.resource, put.expect, tuple(first), (*warnings, *said))
+        return PlannedWrite(admitted.resource, put.expect, tuple(preconditions), (*warnings, *own_warnings))
 
-    def _seen(self, violations: Iterable[Violation]) -> list[Violation]:
+    def _in_endpoint_fields(self, violations: Iterable[Violation]) -> list[Violation]:
         return list(self.endpoint.conversion.relocated(violations))
 
     def _native(self, written: DecodedObject) -> PlannedWrite:
         draft, kind, before = written.draft, self.endpoint.kind, self.before
         namespace = (draft.namespace or "") if self.endpoint.namespaced else ""
-        about = ValidationContext(
+        validation = ValidationContext(
             control_plane=self.context.control_plane,
             name=draft.name,
             namespace=namespace,
             labels=draft.labels,
             stored=before.spec if before else None,
         )
-        spec = native.prepared(kind, draft.spec, about.stored)
-        found = [
+        spec = native.prepared(kind, draft.spec, validation.stored)
+        violations = [
             *native.name_violations(kind, draft.name),
             *labels.syntax(draft.labels, "metadata.labels"),
             *draft.unknown,
-            *kind.violations(spec, about),
+            *kind.violations(spec, validation),
         ]
-        ignored = self._sifted(found)
+        ignored = self._ignorable(violations)
         resource = Resource(
             kind=kind.stored_as,
             namespace=namespace,
@@ -141,44 +148,44 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             spec=spec,
             status=before.status if before else native.first_status(kind),
         )
-        seen = before.revision if before else _broken(self.context, resource.key)
-        return PlannedWrite(resource, seen, (), self._told(ignored))
+        revision = before.revision if before else _unreadable_revision(self.context, resource.key)
+        return PlannedWrite(resource, revision, (), self._unknown_field_warnings(ignored))
 
-    def _sifted(self, found: Sequence[Violation]) -> list[Violation]:
-        """Raise Invalid for what may not be; give what is only to be told."""
+    def _ignorable(self, all_violations: Sequence[Violation]) -> list[Violation]:
+        """Raise Invalid for violations; give those that the field validation lets pass."""
         is_strict = self.validation is FieldValidation.STRICT
-        ignorable = [v for v in found if v.rule == UNKNOWN and not is_strict]
-        violations = [v for v in found if v.rule != UNKNOWN or is_strict]
+        ignorable = [v for v in all_violations if v.rule == UNKNOWN and not is_strict]
+        violations = [v for v in all_violations if v.rule != UNKNOWN or is_strict]
         if violations:
             raise Invalid(violations)
         return ignorable
 
-    def _told(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
-        is_told = self.validation is FieldValidation.WARN
-        return truncated_texts(unknown_text(violation) for violation in ignored) if is_told else ()
+    def _unknown_field_warnings(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
+        warns = self.validation is FieldValidation.WARN
+        return truncated_texts(unknown_text(violation) for violation in ignored) if warns else ()
 
 
 def unknown_text(violation: Violation) -> str:
-    """What is told of a field that does not exist, in Kubernetes' words, with what was probably meant."""
+    """The warning for an unknown field, in Kubernetes' words, with a "did you mean" hint."""
     _, mark, meant = violation.message.partition("; did you mean ")
     return f'unknown field "{violation.field}"{mark}{meant}'
 
 
 def _in_its_mesh(written: DecodedObject, before: Resource | None) -> Draft:
-    """What is asked for, in the mesh of what is stored where there is something."""
+    """The draft in the mesh of the stored object, which cannot change."""
     draft = written.draft
     if before is None or not draft.kind.is_mesh_scoped:
         return draft
-    said = draft.mesh or before.mesh
-    if said != before.mesh:
-        text = f'is stored in mesh "{before.mesh}"; delete it there to write it in mesh "{said}"'
+    mesh = draft.mesh or before.mesh
+    if mesh != before.mesh:
+        text = f'is stored in mesh "{before.mesh}"; delete it there to write it in mesh "{mesh}"'
         raise Invalid([Violation(key("metadata.labels", labels.MESH), text, "immutable")])
     return msgspec.structs.replace(draft, mesh=before.mesh)
 
 
-def _broken(context: Context, at: Key) -> int:
-    broken = context.state.unreadable.get(at)  # may be overwritten, as it is
-    return broken.revision if broken else 0
+def _unreadable_revision(context: Context, stored_key: Key) -> int:
+    unreadable = context.state.unreadable.get(stored_key)  # may be overwritten, as it is
+    return unreadable.revision if unreadable else 0
 
 
 def _check_finalizers(before: Resource, written: DecodedObject) -> None:
@@ -190,10 +197,10 @@ def _check_finalizers(before: Resource, written: DecodedObject) -> None:
 
 
 def _finalizer_warnings(before: Resource | None, written: DecodedObject) -> list[str]:
-    known = before.meta.finalizers if before else ()
+    existing = before.meta.finalizers if before else ()
     return [
         f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name including a path (/)'
         " to avoid accidental conflicts with other finalizer writers"
         for name in written.meta.finalizers
-        if "/" not in name and name not in known and name not in native.STANDARD_FINALIZERS
+        if "/" not in name and name not in existing and name not in native.STANDARD_FINALIZERS
     ]

@@ -1,7 +1,7 @@
-"""Live engine: keeps the engine's inputs in step with the store.
+"""Live engine: keeps the engine's inputs up to date with the store.
 
-The engine gets changes in revision order, in batches, before it is asked. It answers for the state of the
-revision that the store had when it was asked, never for an older one.
+Before each question the engine gets all changes of the store, in revision order and in batches. So it answers
+for the revision that the store had when it was asked, never for an older one.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ R = TypeVar("R")
 
 
 class LiveEngine:
-    """The engine of a control plane, always as new as the store."""
+    """The engine of a control plane, always up to date with the store."""
 
     def __init__(self, store: Store, kinds: Kinds, control_plane: ControlPlaneInfo) -> None:
         self._store = store
         self._kinds = kinds
         self._control_plane = control_plane
         self._lock = asyncio.Lock()
-        # One thread, always the same: each has its own memory, of which some is left over.
+        # Always the same thread: malloc keeps an arena per thread, and each one holds on to free memory.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._load()
 
     async def database(self) -> Db:
-        """The engine's database, with every change that the store has; to be asked before the next await."""
+        """The engine's database, with every change of the store; valid until the caller's next await."""
         async with self._lock:
             await self._catch_up()
         return self._db
 
     async def beside(self, work: Callable[[Db], R]) -> tuple[R, int]:
-        """Let something work on the database beside the event loop; also the revision that it saw.
+        """Run `work` on the database in the engine's thread; gives its result and the revision that it saw.
 
-        Whoever asks for the database meanwhile waits, so `work` should take milliseconds, not seconds.
+        Other callers wait for the lock meanwhile, so `work` should take milliseconds, not seconds.
         """
         async with self._lock:
             await self._catch_up()
@@ -57,7 +57,7 @@ class LiveEngine:
                 raise
 
     async def renew(self) -> None:
-        """Begin anew with an empty memory."""
+        """Load the engine again, without any memoised answers."""
         async with self._lock:
             self._load()
 
@@ -79,11 +79,11 @@ class LiveEngine:
         gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
         pipeline.take(self._db, written, gone)
         if self._db.n_memos > MEMOS_MAX:
-            self._db.collect()  # answers that somebody asked for once; they are made again when asked again
+            self._db.collect()  # drops answers that are no longer in use; they are computed again on demand
 
 
 async def _ended(running: asyncio.Future[R]) -> None:
-    """Wait for the thread, which cannot be cancelled: until then nobody else may have the database."""
+    """Wait for the thread, which cannot be cancelled: until then nobody else may use the database."""
     while not running.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({running})

@@ -1,7 +1,7 @@
-"""Namespaces: which there are, which nobody may make or remove, and what a new object needs of its own.
+"""Namespaces: how they come into being, and which ones users may not create or delete.
 
-The first write into a namespace makes it, whichever form it comes in. Those called `mesh-<mesh>` come and go
-with their mesh.
+The first write into a namespace creates it, in either form. Those called `mesh-<mesh>` are created and
+deleted with their mesh.
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ NAMESPACE: Final = core.NAMESPACE.stored_as
 TERMINATING: Final = "Terminating"
 
 
-def key_of(name: str) -> Key:
-    """Where a Namespace is stored."""
+def namespace_key(name: str) -> Key:
+    """The key of a Namespace in the store."""
     return Key(NAMESPACE, "", "", "", name)
 
 
-def resource_of(name: str) -> Resource:
-    """A Namespace as the first write into it makes it."""
+def new_namespace(name: str) -> Resource:
+    """A Namespace as the first write into it creates it."""
     kind = core.NAMESPACE
     return Resource(
         kind=NAMESPACE,
@@ -41,44 +41,47 @@ def resource_of(name: str) -> Resource:
     )
 
 
-def ended(namespace: Resource) -> Resource:
-    """A Namespace that is to go as soon as nothing is left in it."""
+def terminating(namespace: Resource) -> Resource:
+    """A Namespace that is deleted as soon as it is empty."""
     status = {**(namespace.status or {}), "phase": TERMINATING}
     return msgspec.structs.replace(namespace, status=status)
 
 
-def needed(context: Context, name: str, what: str) -> Iterator[Operation]:
-    """The namespace of a new object, unless that is on its way out; `what` names the object for people."""
+def required_namespace(context: Context, name: str, what: str) -> Iterator[Operation]:
+    """Create the namespace of a new object where it is missing; `what` names the object in errors.
+
+    Raises Forbidden where the namespace is being deleted.
+    """
     if not name:
         return
-    stored = context.state.get(key_of(name))
+    stored = context.state.get(namespace_key(name))
     if stored is not None and stored.meta.deletion_timestamp:
         text = f"unable to create new content in namespace {name} because it is being terminated"
         cause = Violation("metadata.namespace", f"namespace {name} is being terminated", "terminating")
         raise Forbidden(f"{what} is forbidden: {text}", violations=[cause])
     mesh = namespaced_names.mesh_of(name)
-    if mesh is not None and mesh not in reserved(context):
+    if mesh is not None and mesh not in mesh_suffixes(context):
         text = f'namespaces "{name}" not found: there is no mesh "{mesh}"'
         raise NotFound(text, violations=[Violation("metadata.namespace", text, "missing")])
-    yield Ensure(resource_of(name))  # also where it is there: it may be gone a moment later
+    yield Ensure(new_namespace(name))  # also where it exists: it may be deleted before this is committed
 
 
-def reserved(context: Context) -> set[str]:
-    """What may stand behind `mesh-`: every mesh, and the word for objects of none."""
+def mesh_suffixes(context: Context) -> set[str]:
+    """What may follow `mesh-` in a namespace's name: every mesh, and the word for objects of no mesh."""
     everywhere = namespaced_names.mesh_of(forms.reserved_namespace("")) or ""
     return {everywhere, *(mesh.name for mesh in context.state.listed("Mesh"))}
 
 
 def check_new(context: Context, name: str) -> None:
-    """Raise Forbidden where a namespace is not for people to make."""
+    """Raise Forbidden where users may not create a namespace of this name."""
     mesh = namespaced_names.mesh_of(name)
-    if mesh is not None and mesh not in reserved(context):
+    if mesh is not None and mesh not in mesh_suffixes(context):
         text = f'names that begin with "{forms.NO_NAMESPACE_PREFIX}" are for meshes'
         hint = f'it comes with the mesh "{mesh}"; make that, or choose another name'
         raise Forbidden(f'namespaces "{name}" is forbidden: {text}; {hint}')
 
 
-def check_removal(context: Context, name: str) -> None:
+def check_deletable(context: Context, name: str) -> None:
     """Raise Forbidden where a namespace may not be deleted."""
     if name in (DEFAULT_NAMESPACE, context.control_plane.system_namespace):
         raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')

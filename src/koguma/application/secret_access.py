@@ -1,12 +1,12 @@
-"""Secret access: whoever makes an object refer to a Secret must be allowed to read that Secret.
+"""Secret access: the writer of a reference to a Secret must be allowed to read that Secret.
 
-A reference hands a Secret to proxies, and shows parts of it to people who look at them. So it needs the right
-`get` on the Secret, in any group that serves it. As Kubernetes does it for roles, a reference that is there
-already may stay when somebody else writes the object; a new one is checked.
+A reference delivers a Secret to proxies, and parts of it to people who inspect them. So it needs the right
+`get` on the Secret, in any API group that serves it. As in Kubernetes' escalation check for roles, one that
+is already stored may stay when another user writes the object; only new ones are checked.
 
-Who was checked stands in an annotation that the control plane alone writes. It is asked again whenever
-somebody looks (`lapsed`): a right that was taken away since is shown, and no traffic is cut, so that nobody
-who leaves takes a service down. Decision 0004 says more.
+The checked user is kept in an annotation that only the control plane writes, and checked again later
+(`lapsed`): a right that was revoked since is reported, but no traffic is cut, so that revoking the rights of
+somebody who leaves takes no service down (decision 0012).
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,13 +33,13 @@ _SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 
 
 class SecretReader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who made an object refer to a Secret, with the groups of that moment: only tokens say more."""
+    """The user who wrote a reference, with the groups of the token then, which are stored nowhere else."""
 
     user: str
     groups: tuple[str, ...] = ()
 
     def as_user(self) -> User:
-        """As whom the access rules are asked."""
+        """The user for whom the access rules are evaluated."""
         return User(self.user, self.groups)
 
 
@@ -49,38 +49,40 @@ _decoder: Final = msgspec.json.Decoder(dict[str, SecretReader])
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-def checked(context: Context, user: User | None, made: Resource, before: Resource | None) -> Resource:
-    """The object with who may read what it refers to; raises where the writer may not.
+def checked(context: Context, user: User | None, written: Resource, before: Resource | None) -> Resource:
+    """The object, its references' readers annotated; raises where the writer may not read one of them.
 
     `user` is None where the control plane itself writes.
     """
-    kind = context.kinds[made.kind]
-    references = secret_references.of(kind, made.spec)
+    kind = context.kinds[written.kind]
+    references = secret_references.of(kind, written.spec)
     _refuse_reserved(kind, references)
     readers = readers_of(before)
-    kept = {each.purpose for each in secret_references.of(kind, before.spec)} if before else set()
-    found: dict[str, SecretReader] = {}
-    for each in references:
-        reader = readers.get(each.name)
-        if user is not None and _may_read(context, user, _mesh(made), each.name):
-            if reader is None or not _may_read(context, reader.as_user(), _mesh(made), each.name):
+    kept_purposes = (
+        {reference.purpose for reference in secret_references.of(kind, before.spec)} if before else set()
+    )
+    readers_by_name: dict[str, SecretReader] = {}
+    for reference in references:
+        reader = readers.get(reference.name)
+        if user is not None and _may_read(context, user, _mesh(written), reference.name):
+            if reader is None or not _may_read(context, reader.as_user(), _mesh(written), reference.name):
                 reader = SecretReader(user.name, user.groups)
-        elif user is not None and each.purpose not in kept:
-            raise _forbidden(context, user, made, each)
+        elif user is not None and reference.purpose not in kept_purposes:
+            raise _forbidden(context, user, written, reference)
         if reader is not None:
-            found[each.name] = reader
-    return _annotated(made, found)
+            readers_by_name[reference.name] = reader
+    return _annotated(written, readers_by_name)
 
 
 def _refuse_reserved(kind: Kind, references: tuple[SecretReference, ...]) -> None:
-    wrong = [
-        Violation(each.path, f'"{each.name}" {reserved_secrets.MESSAGE}', "reserved")
-        for each in references
-        if reserved_secrets.is_reserved(each.name)
-        and not (kind.name == _MESH and reserved_secrets.is_authority(each.name))
+    violations = [
+        Violation(reference.path, f'"{reference.name}" {reserved_secrets.MESSAGE}', "reserved")
+        for reference in references
+        if reserved_secrets.is_reserved(reference.name)
+        and not (kind.name == _MESH and reserved_secrets.is_authority(reference.name))
     ]
-    if wrong:
-        raise Invalid(wrong)
+    if violations:
+        raise Invalid(violations)
 
 
 def _mesh(of: Resource) -> str:
@@ -96,64 +98,71 @@ def _may_read(context: Context, user: User, mesh: str, name: str) -> bool:
 
 
 def _attempts(context: Context, mesh: str, name: str) -> Iterator[tuple[Attempt, ...]]:
-    """For each Secret that is meant, the attempts of which one must be allowed.
+    """For each Secret that the name stands for, the attempts of which one must be allowed.
 
-    A name means the Secrets of all zones that have it; where there is none yet, the one that will have it.
+    A name stands for the Secrets of all zones that have it; where none exists yet, for the one to come.
     """
     kind = context.kinds[_SECRET]
-    there = [each for each in context.state.listed(_SECRET, mesh) if name in (each.name, each.core_name)]
-    unwritten = Resource(kind=_SECRET, mesh=mesh, name=name, core_name=name)
-    for each in there or (unwritten,):
-        spot = namespaced_names.namespaced_name(each, kind, context.control_plane)
+    secrets = [
+        secret for secret in context.state.listed(_SECRET, mesh) if name in (secret.name, secret.core_name)
+    ]
+    not_yet_written = Resource(kind=_SECRET, mesh=mesh, name=name, core_name=name)
+    for secret in secrets or (not_yet_written,):
+        namespaced = namespaced_names.namespaced_name(secret, kind, context.control_plane)
         yield tuple(
             Attempt(
                 "get",
                 kind.plural,
-                each.core_name if group == REST_GROUP else spot.name,
+                secret.core_name if group == REST_GROUP else namespaced.name,
                 mesh,
                 group,
-                namespace=spot.namespace,
+                namespace=namespaced.namespace,
             )
             for group in _GROUPS
         )
 
 
-def _forbidden(context: Context, user: User, made: Resource, reference: SecretReference) -> Forbidden:
-    attempt = next(_attempts(context, _mesh(made), reference.name))[0]
+def _forbidden(context: Context, user: User, written: Resource, reference: SecretReference) -> Forbidden:
+    attempt = next(_attempts(context, _mesh(written), reference.name))[0]
     words = (
-        f'user "{user}" cannot make {made.key} refer to Secret "{reference.name}" in {reference.path}:'
+        f'user "{user}" cannot make {written.key} refer to Secret "{reference.name}" in {reference.path}:'
         f" that needs the right to {attempt}"
     )
     return context.access.refusal(user, attempt, words)
 
 
 def readers_of(resource: Resource | None) -> SecretReaders:
-    """Who may read what an object refers to, as it was when they wrote it."""
+    """The readers in the annotation of a stored object."""
     text = resource.annotations.get(labels.SECRET_READERS) if resource is not None else None
     if not text:
         return {}
     try:
         return _decoder.decode(text)
-    except msgspec.DecodeError:  # stored by somebody who passed us by
+    except msgspec.DecodeError:  # written past the API
         return {}
 
 
-def _annotated(made: Resource, readers: SecretReaders) -> Resource:
-    """The object with this annotation and no other: what a writer says about it does not count."""
+def _annotated(resource: Resource, readers: SecretReaders) -> Resource:
+    """The object with exactly this annotation: what the writer sent for it is ignored."""
     text = _encoder.encode(readers).decode() if readers else ""
-    if made.annotations.get(labels.SECRET_READERS, "") == text:
-        return made
-    kept = {name: value for name, value in made.annotations.items() if name != labels.SECRET_READERS}
-    return msgspec.structs.replace(made, annotations={**kept, labels.SECRET_READERS: text} if text else kept)
+    if resource.annotations.get(labels.SECRET_READERS, "") == text:
+        return resource
+    other_annotations = {
+        name: value for name, value in resource.annotations.items() if name != labels.SECRET_READERS
+    }
+    return msgspec.structs.replace(
+        resource,
+        annotations={**other_annotations, labels.SECRET_READERS: text} if text else other_annotations,
+    )
 
 
 class LapsedReference(NamedTuple):
-    """A reference that nobody answers for any more: who made it may not read the Secret now."""
+    """A reference whose writer may not read the Secret any more."""
 
     by: Key
     path: str
     name: str
-    user: str  # empty where it was written before anybody was asked
+    user: str  # empty where it was stored before such checks existed
 
     def __str__(self) -> str:
         who = (
@@ -171,7 +180,7 @@ LAPSED_HINT: Final = (
 
 
 def lapsed(context: Context) -> Iterator[LapsedReference]:
-    """All references that nobody answers for, by the rights of the moment."""
+    """All references whose writer may not read the Secret, by the current access rules."""
     for kind in context.kinds:
         if secret_references.is_referring(kind):
             for resource in context.state.listed(kind.name, None):
@@ -181,7 +190,7 @@ def lapsed(context: Context) -> Iterator[LapsedReference]:
 def lapsed_of(context: Context, kind: Kind, resource: Resource) -> Iterator[LapsedReference]:
     """Those of one object."""
     readers = readers_of(resource)
-    for each in secret_references.of(kind, resource.spec):
-        reader = readers.get(each.name)
-        if reader is None or not _may_read(context, reader.as_user(), _mesh(resource), each.name):
-            yield LapsedReference(resource.key, each.path, each.name, reader.user if reader else "")
+    for reference in secret_references.of(kind, resource.spec):
+        reader = readers.get(reference.name)
+        if reader is None or not _may_read(context, reader.as_user(), _mesh(resource), reference.name):
+            yield LapsedReference(resource.key, reference.path, reference.name, reader.user if reader else "")

@@ -1,4 +1,4 @@
-"""Transactions: what a request does to the store, as operations that happen together or not at all."""
+"""Transactions: the store operations of a write request, which are committed together or not at all."""
 
 import asyncio
 import base64
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.application import inline_secrets, machine_access, namespaces, ownership, secret_access
+from koguma.application import field_ownership, inline_secrets, machine_access, namespaces, secret_access
 from koguma.application.context import Context, mesh_key
 from koguma.application.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
@@ -41,14 +41,16 @@ class MeshSecretName(NamedTuple):
     name: str
 
 
-PLAIN_MANAGER: Final = "koguma-rest"  # who owns what the plain form has changed
+PLAIN_MANAGER: Final = "koguma-rest"  # the field manager of writes through the plain form
 
 
-def stored(context: Context, draft: Draft) -> Resource | None:
-    """What a draft would replace: the object of its key, or else of its core name."""
-    wanted = identity.of(draft, context.control_plane)
+def replaced_object(context: Context, draft: Draft) -> Resource | None:
+    """The stored object that a draft replaces: that of its key, or else of its core name."""
+    identified = identity.of(draft, context.control_plane)
     state = context.state
-    return state.get(wanted.key) or state.named(wanted.key.kind, wanted.key.mesh, wanted.core_name)
+    return state.get(identified.key) or state.named(
+        identified.key.kind, identified.key.mesh, identified.core_name
+    )
 
 
 def put(
@@ -58,53 +60,58 @@ def put(
     before: Resource | None,
     unknown_fields: FieldValidation,
     mesh_field: str = "mesh",
-    secrets_beside: Collection[MeshSecretName] = (),
+    secrets_in_request: Collection[MeshSecretName] = (),
 ) -> tuple[Admitted, list[Operation]]:
-    """Write one object that the writer may write: over what it saw, in a mesh and a namespace that exist.
+    """The operations that write one object, after all checks of rights and content.
 
-    Where fields of it have owners, the plain form owns now what this changes. `secrets_beside` are the
-    Secrets that the same request writes.
+    They compare and swap with the revision that the writer saw, and require its mesh and namespace. Where
+    the object has managed fields, the plain form becomes the manager of those that change.
+    `secrets_in_request` are the Secrets that the same request writes.
     """
     access.check(context, draft.kind, admission.identity_of(draft, before, context.control_plane), before)
     draft = inline_secrets.restored(context, draft, before)
-    meaningless = list(inline_secrets.violations(draft.kind, draft.spec))
-    if meaningless:
-        raise Invalid(list(_at_root(draft, meaningless)))
-    made = admission.admitted(draft, before, context.control_plane, unknown_fields, context.patch_checks())
-    machine_access.check(context, access.writer, made.resource, before)
+    placeholders = list(inline_secrets.violations(draft.kind, draft.spec))
+    if placeholders:
+        raise Invalid(list(_at_root(draft, placeholders)))
+    admitted = admission.admitted(
+        draft, before, context.control_plane, unknown_fields, context.patch_checks()
+    )
+    machine_access.check(context, access.writer, admitted.resource, before)
     try:
-        resource = secret_access.checked(context, access.writer, made.resource, before)
+        resource = secret_access.checked(context, access.writer, admitted.resource, before)
     except Invalid as error:
         raise Invalid(list(_at_root(draft, error.violations))) from None
-    made = msgspec.structs.replace(made, resource=resource)
+    admitted = msgspec.structs.replace(admitted, resource=resource)
     if draft.kind.name == "Mesh":
-        missing_secrets = list(_missing_secrets(context, made.resource, secrets_beside))
+        missing_secrets = list(_missing_secrets(context, admitted.resource, secrets_in_request))
         if missing_secrets:
             raise Invalid(list(_at_root(draft, missing_secrets)))
     if before is not None and before.meta.managed_fields:
-        owned = ownership.moved(context, before, made.resource, PLAIN_MANAGER, now())
-        made = msgspec.structs.replace(made, resource=owned)
+        resource = field_ownership.with_changed_fields_owned(
+            context, before, admitted.resource, PLAIN_MANAGER, now()
+        )
+        admitted = msgspec.structs.replace(admitted, resource=resource)
     operations: list[Operation] = []
     if before is None:
-        operations += _room(context, made.resource)
+        operations += _namespace_requirements(context, admitted.resource)
     if draft.kind.is_mesh_scoped:
-        missing = context.no_mesh(access.user, made.resource.mesh, mesh_field)
-        operations.append(Require(mesh_key(made.resource.mesh), missing))
-    broken = context.state.unreadable.get(made.resource.key)  # may be overwritten, as it is
-    seen = before.revision if before else broken.revision if broken else 0
-    expected = draft.revision if draft.revision is not None else seen
-    operations.append(Put(made.resource, expected))
-    return made, operations
+        missing = context.mesh_not_found(access.user, admitted.resource.mesh, mesh_field)
+        operations.append(Require(mesh_key(admitted.resource.mesh), missing))
+    unreadable = context.state.unreadable.get(admitted.resource.key)  # may be overwritten, as it is
+    revision = before.revision if before else unreadable.revision if unreadable else 0
+    expected = draft.revision if draft.revision is not None else revision
+    operations.append(Put(admitted.resource, expected))
+    return admitted, operations
 
 
 def _at_root(draft: Draft, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """Violations of a kind whose fields stand at the root of the plain form, where the writer has them."""
+    """Violations at the fields as the writer has them: the Kubernetes form has a `spec` around them."""
     return under("spec" if draft.kind.inline and draft.form is Form.KUBERNETES else "", violations)
 
 
-def _room(context: Context, resource: Resource) -> Iterator[Operation]:
-    """What a new object needs: its namespace, and that no other mesh has an object of the name in it."""
-    yield from namespaces.needed(context, resource.namespace, str(resource.key))
+def _namespace_requirements(context: Context, resource: Resource) -> Iterator[Operation]:
+    """A new object needs its namespace, and in it no object of the same name from another mesh."""
+    yield from namespaces.required_namespace(context, resource.namespace, str(resource.key))
     if not resource.namespace or not resource.mesh:
         return
     for mesh in context.state.listed("Mesh"):
@@ -115,17 +122,17 @@ def _room(context: Context, resource: Resource) -> Iterator[Operation]:
 
 
 async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
-    """What comes with a new mesh: its token signing key and the first policies."""
+    """The objects that are created with a new mesh: its token signing key and the default policies."""
     if context.control_plane.federated:
         return []
-    data = await asyncio.to_thread(context.signing_key)  # tens of milliseconds of arithmetic
+    data = await asyncio.to_thread(context.signing_key)  # RSA takes tens of milliseconds
     secret = {"type": "Secret", "mesh": mesh.name, "name": DATAPLANE.key_name(1, mesh.name), "data": data}
     documents = (secret, *defaults.mesh_policies(context.kinds, mesh.name, mesh.spec))
-    return [Put(made_here(context, document), None) for document in documents]
+    return [Put(control_plane_object(context, document), None) for document in documents]
 
 
-def made_here(context: Context, document: Json) -> Resource:
-    """An object that the control plane itself writes, from its plain document."""
+def control_plane_object(context: Context, document: Json) -> Resource:
+    """An object that the control plane itself writes, from a document of the plain form."""
     kind = context.kinds[document["type"]]
     origin = {labels.ORIGIN: context.control_plane.origin}
     draft = forms.read_plain({**document, "labels": {**origin, **document.get("labels", {})}}, kind)
@@ -133,16 +140,16 @@ def made_here(context: Context, document: Json) -> Resource:
 
 
 def delete(context: Context, resource: Resource, expected: int | None) -> Sequence[Operation]:
-    """Remove one object, if nothing needs it; a mesh takes what is in it along.
+    """Delete one object, if nothing needs it; a mesh with everything in it.
 
-    One with finalizers is only marked, and goes with the last of them.
+    One with finalizers is only marked, and deleted when its last finalizer is removed.
     """
     _check_origin(context, resource)
     if resource.kind == "Secret":
         _check_secret_unused(context, resource)
     guard = (_no_dataplanes(resource.name),) if resource.kind == "Mesh" else ()
     if resource.meta.finalizers:
-        return (*guard, Put(ending(resource), resource.revision))
+        return (*guard, Put(marked_for_deletion(resource), resource.revision))
     inside = (DeleteMesh(resource.name),) if resource.kind == "Mesh" else ()
     return (*guard, *inside, Delete(resource.key, expected))
 
@@ -152,8 +159,8 @@ def _no_dataplanes(mesh: str) -> RequireNone:
     return RequireNone("Dataplane", mesh, Invalid([Violation("mesh", text, "in-use")]))
 
 
-def ending(resource: Resource) -> Resource:
-    """An object that is to go as soon as those who have a finalizer on it are done."""
+def marked_for_deletion(resource: Resource) -> Resource:
+    """The object with a deletion timestamp: it is deleted when its last finalizer is removed."""
     if resource.meta.deletion_timestamp:
         return resource
     meta = msgspec.structs.replace(resource.meta, deletion_timestamp=rfc3339(now()))
@@ -193,9 +200,9 @@ def _secret_names(backend: Json, mesh: str) -> set[str]:
 
 
 def _missing_secrets(
-    context: Context, mesh: Resource, secrets_beside: Collection[MeshSecretName]
+    context: Context, mesh: Resource, secrets_in_request: Collection[MeshSecretName]
 ) -> Iterator[Violation]:
-    """Secrets that a provided CA of a mesh names and that are not there."""
+    """Secrets that a provided CA of a mesh names and that do not exist."""
     mtls = mesh_kind.mtls_of(mesh.spec)
     if mtls.skip_validation:
         return
@@ -205,7 +212,7 @@ def _missing_secrets(
         conf = mesh_kind.provided_conf(backend)
         for part, source in (("cert", conf.cert), ("key", conf.key)):
             name = source.secret if source else None
-            if not name or MeshSecretName(mesh.name, name) in secrets_beside:
+            if not name or MeshSecretName(mesh.name, name) in secrets_in_request:
                 continue
             if context.state.named("Secret", mesh.name, name) is None:
                 place = f'type="Secret" name="{name}" mesh="{mesh.name}"'
@@ -215,11 +222,11 @@ def _missing_secrets(
                 yield Violation(f"{item('mtls.backends', index)}.conf.{part}", message, "reference")
 
 
-async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Put]:
-    """What the meshes among these resources bring, less what the same change writes itself.
+async def mesh_side_effects(context: Context, resources: Sequence[Resource]) -> list[Put]:
+    """What else must be written with the meshes among these resources, unless the request writes it itself.
 
-    A new mesh brings its companions; a new or changed one brings the CAs of its builtin backends that are not
-    there yet. One that switches mTLS on brings that no service has it yet.
+    For a new mesh, its companions. For every mesh, the missing CAs of its builtin backends. Where a mesh
+    switches mTLS on, statuses which say that its services are not ready for it yet.
     """
     written = {resource.key for resource in resources}
     companions: list[Put] = []
@@ -227,23 +234,25 @@ async def new_meshes(context: Context, resources: Sequence[Resource]) -> list[Pu
         if resource.kind != "Mesh":
             continue
         if context.state.get(resource.key) is None:
-            made = await mesh_companions(context, resource)
-            companions += [put for put in made if put.resource.key not in written]
-        secrets = (each for each in resources if (each.kind, each.mesh) == ("Secret", resource.name))
-        brought = frozenset(each.core_name for each in secrets)
-        companions += await mesh_authorities(context, resource, brought)
-        companions += [put for put in _unready(context, resource) if put.resource.key not in written]
+            companion_puts = await mesh_companions(context, resource)
+            companions += [put for put in companion_puts if put.resource.key not in written]
+        secrets = (other for other in resources if (other.kind, other.mesh) == ("Secret", resource.name))
+        names_in_request = frozenset(other.core_name for other in secrets)
+        companions += await mesh_authorities(context, resource, names_in_request)
+        companions += [
+            put for put in _services_to_reset(context, resource) if put.resource.key not in written
+        ]
     return companions
 
 
-def _unready(context: Context, mesh: Resource) -> Iterator[Put]:
-    """Services that were ready for mTLS when it was last on, where a mesh switches it on again.
+def _services_to_reset(context: Context, mesh: Resource) -> Iterator[Put]:
+    """Services whose status still says that they are ready for mTLS, where a mesh switches it on again.
 
-    Statuses follow a mesh a moment later. Callers would take an old one for a new one, and come with TLS to
-    proxies that do not have it yet.
+    The status writer follows the mesh a moment later. Until then callers would believe the old status, and
+    use TLS with proxies that have no certificate yet.
     """
     before = context.state.get(mesh.key)
-    if not _enabled(mesh) or (before is not None and _enabled(before)):
+    if not _enabled_backend(mesh) or (before is not None and _enabled_backend(before)):
         return
     for service in context.state.listed("MeshService", mesh.name):
         unready = statuses.unready(service)
@@ -251,29 +260,29 @@ def _unready(context: Context, mesh: Resource) -> Iterator[Put]:
             yield Put(unready, service.revision)
 
 
-def _enabled(mesh: Resource) -> str:
+def _enabled_backend(mesh: Resource) -> str:
     try:
         return mesh_kind.mtls_of(mesh.spec).enabled_backend or ""
-    except msgspec.ValidationError:  # stored, and cannot be read: so it is written again
+    except msgspec.ValidationError:  # stored, and cannot be decoded: this write replaces it
         return ""
 
 
-async def mesh_authorities(context: Context, mesh: Resource, brought: frozenset[str]) -> list[Put]:
-    """The CAs that the builtin backends of a mesh lack, as Secrets; not those that a change brings itself.
+async def mesh_authorities(context: Context, mesh: Resource, names_in_request: frozenset[str]) -> list[Put]:
+    """The missing CAs of the builtin backends of a mesh, as Secrets, unless the request has them itself.
 
-    Whoever is first has made them: a Secret that came between is not overwritten.
+    Control planes may race here: the first one wins, and its Secret is not overwritten.
     """
     if context.control_plane.federated:
         return []
     puts: list[Put] = []
     for backend in mesh_kind.mtls_of(mesh.spec).backends or ():
         names = authority.secret_names(mesh.name, backend.name or "")
-        there = [context.state.named("Secret", mesh.name, name) for name in names]
-        if backend.type == "builtin" and None in there and brought.isdisjoint(names):
-            wanted = mesh_kind.builtin_cert(backend)
-            made = await asyncio.to_thread(authority.make, mesh.name, wanted, now())  # RSA takes its time
-            for name, text in zip(names, (made.certificate, made.key.reveal()), strict=True):
-                puts.append(_put_where_seen(context, _secret(mesh.name, name, text)))
+        stored_secrets = [context.state.named("Secret", mesh.name, name) for name in names]
+        if backend.type == "builtin" and None in stored_secrets and names_in_request.isdisjoint(names):
+            certificate = mesh_kind.builtin_cert(backend)
+            ca = await asyncio.to_thread(authority.make, mesh.name, certificate, now())  # RSA takes its time
+            for name, text in zip(names, (ca.certificate, ca.key.reveal()), strict=True):
+                puts.append(_put_over_current(context, _secret(mesh.name, name, text)))
     return puts
 
 
@@ -281,8 +290,8 @@ def _secret(mesh: str, name: str, text: str) -> Json:
     return {"type": "Secret", "mesh": mesh, "name": name, "data": base64.b64encode(text.encode()).decode()}
 
 
-def _put_where_seen(context: Context, document: Json) -> Put:
-    """Write an object over what is there now, and over nothing else."""
-    resource = made_here(context, document)
+def _put_over_current(context: Context, document: Json) -> Put:
+    """Write an object over the current revision, and over no other."""
+    resource = control_plane_object(context, document)
     seen = context.state.entry(resource.key)
     return Put(resource, seen.revision if seen else 0)

@@ -100,7 +100,7 @@ class ProxyGate:
 
     def stored(self, draft: Draft) -> Resource | None:
         """The Dataplane that is stored under the name of one that a proxy brings."""
-        return transactions.stored(self._context, draft)
+        return transactions.replaced_object(self._context, draft)
 
     def check_restated(self, draft: Draft, stored: Resource) -> None:
         """Raise Invalid unless a proxy brings what an operator wrote, and nothing else."""

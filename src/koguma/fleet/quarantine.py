@@ -244,7 +244,9 @@ class Quarantine:
                 "name": _config_name(proxy),
                 "config": msgspec.json.encode(record).decode(),
             }
-            operation = Put(transactions.made_here(self._context, document), before.revision if before else 0)
+            operation = Put(
+                transactions.control_plane_object(self._context, document), before.revision if before else 0
+            )
         elif before is not None:
             operation = Delete(before.key, before.revision)
         else:
@@ -256,7 +258,7 @@ class Quarantine:
         blamed = self._blamed()
         for policy in sorted(self._reported | blamed.keys()):
             conditions = [_condition(blamed[policy])] if policy in blamed else []
-            stored = self._context.state.get(self._context.named_by(policy)[1])
+            stored = self._context.state.get(self._context.parse_kri(policy)[1])
             if stored is not None and (stored.status or {}).get("conditions", []) != conditions:
                 status = {"conditions": conditions} if conditions else None
                 put = Put(msgspec.structs.replace(stored, status=status), stored.revision)

@@ -98,7 +98,7 @@ class Housekeeper:
         required |= {key.namespace for key in state.stored_keys() if key.namespace}
         missing = sorted(required - {each.name for each in self._namespaces()})
         if missing:
-            await self._write([Ensure(namespaces.resource_of(name)) for name in missing])
+            await self._write([Ensure(namespaces.new_namespace(name)) for name in missing])
         for namespace in self._namespaces():
             if self._is_orphaned(namespace):
                 await self._end(namespace)
@@ -132,14 +132,14 @@ class Housekeeper:
             await self._follow_mesh(resource.name)
 
     async def _follow_mesh(self, mesh: str) -> None:
-        namespace = self._context.state.get(namespaces.key_of(forms.reserved_namespace(mesh)))
+        namespace = self._context.state.get(namespaces.namespace_key(forms.reserved_namespace(mesh)))
         if namespace is not None and self._is_orphaned(namespace):
             await self._end(namespace)
         elif namespace is None and self._context.state.named("Mesh", "", mesh) is not None:
-            await self._write([Ensure(namespaces.resource_of(forms.reserved_namespace(mesh)))])
+            await self._write([Ensure(namespaces.new_namespace(forms.reserved_namespace(mesh)))])
 
     async def _end(self, namespace: Resource) -> None:
-        await self._write(kube_admission.removal(self._context, namespace, namespace.revision))
+        await self._write(kube_admission.deletion(self._context, namespace, namespace.revision))
 
     async def _settle(self) -> None:
         """Do what is due; what could not be done is tried again after a moment."""
@@ -149,7 +149,7 @@ class Housekeeper:
                 self._owners.suspect(step.resource)
                 self._retries = True
         for name in sorted(self._ending):
-            namespace = self._context.state.get(namespaces.key_of(name))
+            namespace = self._context.state.get(namespaces.namespace_key(name))
             if namespace is not None:
                 self._retries |= not await self._empty(namespace)
 
@@ -184,8 +184,8 @@ class Housekeeper:
 
     def _removal(self, resource: Resource) -> Sequence[Operation]:
         if resource.kind == NAMESPACE:
-            namespaces.check_removal(self._context, resource.name)
-        return kube_admission.removal(self._context, resource, resource.revision)
+            namespaces.check_deletable(self._context, resource.name)
+        return kube_admission.deletion(self._context, resource, resource.revision)
 
     async def _empty(self, namespace: Resource) -> bool:
         """Delete what is in a namespace, then the namespace; whether all of that is done."""

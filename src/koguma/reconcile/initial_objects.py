@@ -36,9 +36,9 @@ async def fill(context: Context, settings: Settings) -> None:
     if cluster_id(context):
         return
     documents = list(_documents(context, settings))
-    objects = [transactions.made_here(context, document) for document in documents]
+    objects = [transactions.control_plane_object(context, document) for document in documents]
     if not settings.skip_default_mesh:
-        mesh = transactions.made_here(context, {"type": "Mesh", "name": identity.DEFAULT_MESH})
+        mesh = transactions.control_plane_object(context, {"type": "Mesh", "name": identity.DEFAULT_MESH})
         objects += [mesh, *(put.resource for put in await transactions.mesh_companions(context, mesh))]
     await _write_once(context, objects, "first start")
 
@@ -49,7 +49,7 @@ async def fill_zone(context: Context) -> str:
         return ""
     others = [zone.name for zone in context.state.listed("Zone") if zone.name != context.control_plane.zone]
     document = {"type": "Zone", "name": context.control_plane.zone, "enabled": True}
-    zone = transactions.made_here(context, document)
+    zone = transactions.control_plane_object(context, document)
     if context.state.get(zone.key) is None:
         await _write_once(context, [zone], "start of the zone")
     if not others:
@@ -63,7 +63,7 @@ async def fill_zone(context: Context) -> str:
 async def fill_kubernetes(context: Context) -> None:
     """Every start makes sure of the roles and namespaces that users of the Kubernetes form expect."""
     places = (identity.DEFAULT_NAMESPACE, context.control_plane.system_namespace)
-    wanted = [namespaces.resource_of(name) for name in places]
+    wanted = [namespaces.new_namespace(name) for name in places]
     documents = (*rbac_defaults.default_roles(context.kinds), *rbac_defaults.default_bindings())
     wanted += [_native(document) for document in documents]
     operations = [operation for resource in wanted for operation in _brought(context, resource)]
@@ -122,7 +122,7 @@ async def admin_token(context: Context, keys: TokenKeys, data_dir: Path, now: da
     """Keep the admin's token in a file that only we can read, and as a secret; answers a warning, if any."""
     token = files.admin_token(data_dir, keys.ring(USER), now)
     document = {"type": "GlobalSecret", "name": _ADMIN_TOKEN, "data": _encoded(token.text)}
-    secret = transactions.made_here(context, document)
+    secret = transactions.control_plane_object(context, document)
     stored = context.state.get(secret.key)
     if stored is None:
         await _write_once(context, [secret], "first start")

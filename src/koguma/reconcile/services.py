@@ -111,7 +111,7 @@ class ServiceGenerator:
     def _operations(self, change: services.ServiceChange) -> tuple[Operation, ...]:
         match change:
             case services.CreateObject(key=key, document=document):
-                made = transactions.made_here(self.context, document)
+                made = transactions.control_plane_object(self.context, document)
                 return Require(mesh_key(key.mesh), NotFound()), Put(made, 0)
             case services.ReplaceObject(resource=resource):
                 return (Put(resource, resource.revision),)

@@ -97,11 +97,11 @@ class KubeDeletes:
         operations: Sequence[Operation] = (Delete(found.key, found.revision),)
         if isinstance(found, Resource):
             if found.kind == namespaces.NAMESPACE:
-                namespaces.check_removal(self._context, found.name)
-            operations = kube_admission.removal(self._context, _held(found, asked.policy), found.revision)
-        left = await advice.departure(self._context, [found] if isinstance(found, Resource) else [])
+                namespaces.check_deletable(self._context, found.name)
+            operations = kube_admission.deletion(self._context, _held(found, asked.policy), found.revision)
+        left = await advice.before_deletion(self._context, [found] if isinstance(found, Resource) else [])
         changes = await self._commit(call, operations, asked)
-        told = await advice.told_of(self._context, left, changes if asked.is_dry else None)
+        told = await advice.deletion_warnings(self._context, left, changes if asked.is_dry else None)
         change = next(change for change in changes if change.resource.key == found.key)
         return change, tuple(text for each in told for text in each)
 

@@ -122,7 +122,7 @@ class WritePlanner:
         endpoint, validation = request.endpoint, request.options.validation
         access = WriteAccess.through(endpoint, request.call.user, request.verb if before else "create")
         try:
-            return KubeAdmission(self._context, access, endpoint, before, validation).made(written)
+            return KubeAdmission(self._context, access, endpoint, before, validation).planned(written)
         except Invalid as error:
             raise request.refusal(error) from None
 

@@ -163,7 +163,7 @@ class KubeWrites:
         context, call, is_dry = self._context, request.call, request.options.is_dry
         operations = list(made.operations(context))
         if not made.is_gone:
-            operations += await transactions.new_meshes(context, [made.resource])
+            operations += await transactions.mesh_side_effects(context, [made.resource])
         transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
         changes = (
             context.store.preview(transaction)
@@ -188,11 +188,11 @@ class KubeWrites:
         return document
 
     async def _warnings(
-        self, request: WriteRequest, made: PlannedWrite, change: Change, tried: advice.Tried
+        self, request: WriteRequest, made: PlannedWrite, change: Change, tried: advice.DryRunChanges
     ) -> tuple[str, ...]:
         if change.op is Op.DELETE or namespaced_names.is_native(request.endpoint.kind):
             return made.warnings
-        told = await advice.told(self._context, [Admitted(made.resource, made.warnings)], tried)
+        told = await advice.write_warnings(self._context, [Admitted(made.resource, made.warnings)], tried)
         return tuple(told[0])
 
 
