@@ -105,9 +105,7 @@ async def before_deletion(context: Context, resources: Sequence[Resource]) -> Be
             referrers_by_key.setdefault(key, []).append(referrer)
     meshes = {key.mesh for key in keys if _is_permission(context, key)}
     allowed = frozenset(key for mesh in meshes for key in permissions.allowing(db, mesh))
-    return BeforeDeletion(
-        tuple(resources), {key: tuple(by) for key, by in referrers_by_key.items()}, allowed
-    )
+    return BeforeDeletion(tuple(resources), {key: tuple(by) for key, by in referrers_by_key.items()}, allowed)
 
 
 def _is_permission(context: Context, key: Key) -> bool:
