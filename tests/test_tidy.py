@@ -90,7 +90,7 @@ REPEATED_CLASSES = {
 }
 VAGUE_NAMES = {
     *("About", "Asked", "Found", "Given", "Kept", "Made"),
-    *("ProxiesDoor", "Ruled", "Shown", "Wanted", "Written", "Wrong"),
+    *("ProxiesDoor", "Shown", "Wanted", "Written", "Wrong"),
     *("_Asked", "_Going", "_Wanted", "_Written", "_Wrong", "shown"),
 }
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 
 PAGE = Path(__file__).parent.parent / "docs" / "writing-a-policy.md"
@@ -46,13 +46,13 @@ def section(title: str) -> str:
 
 def test_every_hook_and_phase_that_a_package_may_use_is_on_the_page():
     rows = re.findall(r"^\| `(\w+)", section("Hooks"), re.MULTILINE)
-    assert sorted(rows) == sorted(field.name for field in msgspec.structs.fields(Overlays))
+    assert sorted(rows) == sorted(field.name for field in msgspec.structs.fields(PolicyHooks))
     rows = re.findall(r"^\| `(\w+)", section("Phases"), re.MULTILINE)
     assert rows == [phase.name for phase in Phase if phase >= Phase.EXTENSIONS]
 
 
 def test_every_part_of_an_overlay_is_on_the_page():
-    module = sys.modules[Overlays.__module__].__doc__ or ""
+    module = sys.modules[PolicyHooks.__module__].__doc__ or ""
     described = re.findall(r"^    (\w+)  ", module, re.MULTILINE)
     rows = re.findall(r"^\| (`[^|]*`) \|", section("Parts of an overlay"), re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(described)

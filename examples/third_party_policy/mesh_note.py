@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 from koguma.envoy import proto_json
 from koguma.model import duration, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.overlay import Overlay, OverlayContext, PolicyHooks
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
@@ -113,12 +113,12 @@ def warn(spec: MeshNoteSpec, _context: ValidationContext) -> Iterator[str]:
 _MUTATION = "envoy.filters.http.header_mutation"
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """What a note changes for calls to a destination's port, or through one of its routes."""
     overlay: dict[str, Json] = {}
-    if where.is_http and conf.get("owner"):
+    if context.is_http and conf.get("owner"):
         overlay["http_filters"] = {_MUTATION: _owner_header(conf["owner"])}
-    if where.is_http and conf.get("patience"):
+    if context.is_http and conf.get("patience"):
         overlay["route_action"] = {"timeout": proto_json.seconds(conf["patience"])}
     return overlay
 
@@ -140,7 +140,7 @@ KIND = Kind(
     doc=__doc__,
     spec=MeshNoteSpec,
     sync=POLICY,
-    policy=Policy(has_to=True, overlays=Overlays(outbound=outbound)),
+    policy=Policy(has_to=True, hooks=PolicyHooks(outbound=outbound)),
     validate=validate,
     warn=warn,
 )

@@ -6,7 +6,7 @@ import pytest
 from building import KINDS, bodies, database, decoded, objects, of, stored
 
 from koguma.model.kind import POLICY, Kind, Kinds, Policy
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.schema import Spec, doc
 from koguma.model.target_ref import TargetRef
 
@@ -82,7 +82,7 @@ class ToySpec(Spec):
 
 
 def kinds_with(**hooks: Any) -> Kinds:
-    policy = Policy(has_to=True, has_rules=True, overlays=Overlays(**hooks))
+    policy = Policy(has_to=True, has_rules=True, hooks=PolicyHooks(**hooks))
     toy = Kind(
         name="MeshToy", plural="meshtoys", short="toy", doc="A toy.", spec=ToySpec, sync=POLICY, policy=policy
     )

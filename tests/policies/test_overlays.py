@@ -11,7 +11,7 @@ import pytest
 
 from koguma.core.build import lay, logs
 from koguma.envoy import by_caller, filters
-from koguma.model.overlay import KumaDp, Ruled, Where
+from koguma.model.overlay import InboundEntry, KumaDp, OverlayContext
 from koguma.model.resource import Key
 from tests.envoy import real_envoy
 from tests.envoy.some_certificates import call_as, certificate, certificates, mutual, socket_of
@@ -26,17 +26,19 @@ TCP_PROXY = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.T
 CASES = policy_cases.cases("overlay")
 
 
-def ruled(entry: dict[str, Any]) -> Ruled:
+def ruled(entry: dict[str, Any]) -> InboundEntry:
     pairs = {name: tuple(entry[name]) for name in ("spiffe_id", "sni") if name in entry}
     tags = tuple((name, value) for name, value in entry.get("tags", ()))
     origin = Key("Kind", "default", "", "", "it")
-    return Ruled(conf=entry["conf"], origin=origin, kri=entry.get("kri", ""), path="spec", tags=tags, **pairs)
+    return InboundEntry(
+        conf=entry["conf"], origin=origin, kri=entry.get("kri", ""), path="spec", tags=tags, **pairs
+    )
 
 
 def overlay(policy: str, document: dict[str, Any]) -> Any:
-    hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
+    hooks = import_module(f"koguma.policies.{policy}").KIND.policy.hooks
     given = {"mesh": "default", "zone": "east", "name": "kri_it", **document.get("where", {})}
-    where = Where(document.get("protocol", "http"), **given)
+    where = OverlayContext(document.get("protocol", "http"), **given)
     conf = document.get("conf", {})
     if document.get("side") == "whole":
         return hooks.whole(conf, where)
@@ -256,13 +258,15 @@ def test_some_callers_have_limits_of_their_own(tmp_path) -> None:
 
 def test_every_policy_here_has_a_hook() -> None:
     for policy in {case.values[0] for case in CASES}:
-        hooks = import_module(f"koguma.policies.{policy}").KIND.policy.overlays
+        hooks = import_module(f"koguma.policies.{policy}").KIND.policy.hooks
         assert hooks.inbound or hooks.outbound or hooks.whole
 
 
 def metrics_of_kumas_agent(backend: dict[str, Any], agent: KumaDp) -> Any:
-    where = Where("", "default", "east", "kri_it", address="127.0.0.1", workdir="/run", kuma_dp=agent)
-    hooks = import_module("koguma.policies.mesh_metric").KIND.policy.overlays
+    where = OverlayContext(
+        "", "default", "east", "kri_it", address="127.0.0.1", workdir="/run", kuma_dp=agent
+    )
+    hooks = import_module("koguma.policies.mesh_metric").KIND.policy.hooks
     return hooks.whole({"backends": [backend]}, where)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from koguma.core.build import skeletons
 from koguma.envoy import by_caller, filters
-from koguma.model.overlay import Ruled, Where
+from koguma.model.overlay import InboundEntry, OverlayContext
 from koguma.model.resource import Key
 from koguma.policies import mesh_fault_injection, mesh_rate_limit
 from tests.envoy import real_envoy
@@ -19,7 +19,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
-WHERE = Where("http", "default", "east", "kri_it")
+WHERE = OverlayContext("http", "default", "east", "kri_it")
 FORGED = {"x-forwarded-client-cert": "URI=spiffe://default/web"}
 
 # The certificates of callers; a caller without any calls in plain text.
@@ -31,9 +31,9 @@ CALLERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ruled(conf: Any, number: int = 0, *, of: str = "rules", **callers: Any) -> Ruled:
+def ruled(conf: Any, number: int = 0, *, of: str = "rules", **callers: Any) -> InboundEntry:
     origin = Key("Kind", "default", "", "", "it")
-    return Ruled(conf, origin, f"kri_{number}", path=f"spec.{of}[{number}]", **callers)
+    return InboundEntry(conf, origin, f"kri_{number}", path=f"spec.{of}[{number}]", **callers)
 
 
 def abort(status: int, percentage: int = 100) -> Any:
@@ -54,7 +54,7 @@ MESH = {"spiffe_id": ("Prefix", "spiffe://default/")}
 NAMED = {"sni": ("Exact", "inner.example")}
 
 # Entries, the least important first, and which status each caller gets.
-FAULTS: Mapping[str, tuple[tuple[Ruled, ...], Mapping[str, int]]] = {
+FAULTS: Mapping[str, tuple[tuple[InboundEntry, ...], Mapping[str, int]]] = {
     "the closest entry comes first": (
         (ruled(abort(411), **exact("web")), ruled(abort(412), **MESH), ruled(abort(413))),
         {"web": 411, "both": 411, "api": 412, "stranger": 413, "plain": 413, "forged": 413},
@@ -145,7 +145,7 @@ def test_every_caller_meets_the_faults_that_are_for_it(tmp_path: Path):
     certificates = {name: certificate(uris, ca) for name, uris in CALLERS.items()}
     ports = (free_port() for _ in range(2 * len(FAULTS)))
     calls = {case: Called(next(ports), next(ports), tmp_path, certificates) for case in FAULTS}
-    hook = mesh_fault_injection.KIND.policy.overlays.inbound
+    hook = mesh_fault_injection.KIND.policy.hooks.inbound
     made = [
         each
         for case, (entries, _) in FAULTS.items()
@@ -169,7 +169,7 @@ def test_callers_with_a_rate_of_their_own_share_it_with_nobody_and_the_others_sh
     called = Called(free_port(), free_port(), tmp_path, certificates)
     # What comes with routes of its own is counted on its own, so those in plain text have another three.
     entries = (ruled(rate(2), 1, **MESH), ruled(rate(1), 2, **exact("web")), ruled(rate(3), 3))
-    overlay = mesh_rate_limit.KIND.policy.overlays.inbound(rate(3), entries, WHERE)
+    overlay = mesh_rate_limit.KIND.policy.hooks.inbound(rate(3), entries, WHERE)
     asked = ("web", "both", "web", *["api"] * 3, *["stranger"] * 4, "plain", *["forged"] * 3, "plain")
     with real_envoy.envoy(list(listeners("it", overlay, called, ca)), [], tmp_path) as envoy:
         got = [(caller, called.status(caller)) for caller in asked]

@@ -59,7 +59,7 @@ def unreadable(kind: Kind, resource: Resource) -> str:
 
 def _without_checked(kind: Kind, spec: Json) -> Json:
     """A spec without the list whose elements the build reads one by one, reporting those it cannot read."""
-    checked = kind.policy.overlays.modifications if kind.policy else ""
+    checked = kind.policy.hooks.modifications if kind.policy else ""
     conf = spec.get("default") if checked else None
     if not isinstance(conf, Mapping):
         return spec

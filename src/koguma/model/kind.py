@@ -18,7 +18,7 @@ from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import NotFound
 from koguma.model.legacy_kinds import successor
 from koguma.model.nearest import nearest
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
 from koguma.model.violation import Violation
@@ -86,7 +86,7 @@ class Policy(msgspec.Struct, frozen=True):
     has_from: bool = False
     has_rules: bool = False
     from_as_rules: bool = False  # `from` with kind Mesh is also read as a rule
-    overlays: Overlays = Overlays()  # what it does to an Envoy
+    hooks: PolicyHooks = PolicyHooks()  # what it does to an Envoy
     read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
     rules_are_routes: bool = False  # its `rules` say where requests go, and nothing about calls that arrive
     mesh_defaults: tuple[DefaultPolicy, ...] = ()
@@ -100,13 +100,13 @@ class Policy(msgspec.Struct, frozen=True):
 
     def acts_by(self, list_: str) -> bool:
         """Whether entries of one of its lists reach an Envoy; without one, what it says of whole proxies."""
-        overlays = self.overlays
-        hooks = {
-            "to": (overlays.outbound, overlays.locality),
-            "from": (overlays.inbound,),
-            "rules": (overlays.inbound,),
-        }.get(list_, (overlays.outbound, overlays.inbound, overlays.whole, overlays.modifications))
-        return self.read_by_build or any(hooks)
+        hooks = self.hooks
+        acting = {
+            "to": (hooks.outbound, hooks.locality),
+            "from": (hooks.inbound,),
+            "rules": (hooks.inbound,),
+        }.get(list_, (hooks.outbound, hooks.inbound, hooks.whole, hooks.modifications))
+        return self.read_by_build or any(acting)
 
 
 class Column(msgspec.Struct, frozen=True):

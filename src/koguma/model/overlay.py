@@ -84,7 +84,7 @@ NO_DATA: Final = (
 )
 
 
-class Where(msgspec.Struct, frozen=True):
+class OverlayContext(msgspec.Struct, frozen=True):
     """What the skeleton is for."""
 
     protocol: str  # tcp, http, http2, grpc
@@ -106,7 +106,7 @@ class Where(msgspec.Struct, frozen=True):
         return self.protocol in ("http", "http2", "grpc")
 
 
-class Ruled(msgspec.Struct, frozen=True):
+class InboundEntry(msgspec.Struct, frozen=True):
     """One entry for calls that arrive: whom it is for, what it says, whose it is."""
 
     conf: Json
@@ -147,7 +147,7 @@ class Locality(msgspec.Struct, frozen=True):
     overprovisioning_factor: int = 200
 
 
-class Overlays(msgspec.Struct, frozen=True):
+class PolicyHooks(msgspec.Struct, frozen=True):
     """The hooks of a policy; each may be absent.
 
     `outbound` gets the configuration for a destination's port; on a MeshHTTPRoute it gets that of the route,
@@ -176,9 +176,9 @@ class Overlays(msgspec.Struct, frozen=True):
     one that cannot be read keeps no other back.
     """
 
-    outbound: Callable[[Json, Where], Overlay] | None = None
-    inbound: Callable[[Json, tuple[Ruled, ...], Where], Overlay] | None = None
-    whole: Callable[[Json, Where], Overlay] | None = None
+    outbound: Callable[[Json, OverlayContext], Overlay] | None = None
+    inbound: Callable[[Json, tuple[InboundEntry, ...], OverlayContext], Overlay] | None = None
+    whole: Callable[[Json, OverlayContext], Overlay] | None = None
     looks_up: tuple[str, ...] = ()
     per_service: Callable[[Json], bool] | None = None
     locality: Callable[[Json], Locality | None] | None = None

@@ -33,7 +33,7 @@ from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, DefaultPolicy, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -275,7 +275,7 @@ _DETECTORS: Final[dict[str, tuple[dict[str, str], tuple[str, ...]]]] = {
 _THOUSAND: Final = 1000  # Envoy counts standard deviations in thousandths
 
 
-def outbound(conf: Json, _where: Where) -> Overlay:
+def outbound(conf: Json, _where: OverlayContext) -> Overlay:
     """The limits of a cluster, and which of its hosts are left out."""
     limits, outliers = conf.get("connectionLimits") or {}, conf.get("outlierDetection") or {}
     # Envoy shows how much is left of each limit only when told so.
@@ -289,9 +289,9 @@ def outbound(conf: Json, _where: Where) -> Overlay:
     return {"cluster": cluster}
 
 
-def inbound(conf: Json, _ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(conf: Json, _ruled: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """The same for the one host that a proxy stands before, whoever calls."""
-    return outbound(conf, where) if conf else {}
+    return outbound(conf, context) if conf else {}
 
 
 def _outlier_detection(conf: Json) -> Data:
@@ -352,7 +352,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(outbound=outbound, inbound=inbound),
+        hooks=PolicyHooks(outbound=outbound, inbound=inbound),
         mesh_defaults=_DEFAULTS,
     ),
     clean=spelling.refs,

@@ -37,7 +37,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -196,13 +196,13 @@ _Faults = tuple[Data, ...]  # each with the name of its policy and what it does
 _Row = tuple[Caller, _Faults]
 
 
-def inbound(_conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(_conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """The faults of calls that arrive at one inbound."""
-    if not where.is_http:
+    if not context.is_http:
         return {}
-    written = [each for each in ruled if each.conf.get("http") is not None]
+    written = [each for each in entries if each.conf.get("http") is not None]
     by_identity = _by_identity([each for each in written if not _is_older(each)])
-    by_tags = _by_tags([each for each in written if _is_older(each)], where.mesh)
+    by_tags = _by_tags([each for each in written if _is_older(each)], context.mesh)
     rows = [(caller, _folded(faults)) for caller, faults in _both(list(by_identity), list(by_tags))]
     n_filters = max((len(faults) for _, faults in rows), default=0)
     made = {
@@ -212,8 +212,8 @@ def inbound(_conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
     return {"on_routes": made} if made else {}
 
 
-def _is_older(ruled: Ruled) -> bool:
-    return ruled.path.startswith("spec.from")
+def _is_older(entry: InboundEntry) -> bool:
+    return entry.path.startswith("spec.from")
 
 
 def _filters(rows: Iterable[_Row], index: int) -> Iterator[tuple[Caller, Data]]:
@@ -222,18 +222,18 @@ def _filters(rows: Iterable[_Row], index: int) -> Iterator[tuple[Caller, Data]]:
         yield caller, faults[index] if index < len(faults) else proto_json.extension(filters.FAULT, _TYPE)
 
 
-def _by_identity(ruled: list[Ruled]) -> Iterator[_Row]:
+def _by_identity(entries: list[InboundEntry]) -> Iterator[_Row]:
     """Most specific callers first, each with the faults of all entries that are for them."""
-    distinct = {(each.spiffe_id, each.sni): each for each in ruled}  # the most important of equals
+    distinct = {(each.spiffe_id, each.sni): each for each in entries}  # the most important of equals
     ordered = sorted(distinct.values(), key=calling.specificity, reverse=True)
     for one in ordered:
         covering = [each for each in ordered if calling.covers(each, one)]
         yield calling.of_entry(one), tuple(fault for each in covering for fault in _faults(each))
 
 
-def _by_tags(ruled: list[Ruled], mesh: str) -> Iterator[_Row]:
+def _by_tags(entries: list[InboundEntry], mesh: str) -> Iterator[_Row]:
     """The most important first: it holds, even where another names the caller more closely."""
-    for each in reversed(ruled):
+    for each in reversed(entries):
         yield calling.of_tags(each.tags, mesh), tuple(_faults(each))
 
 
@@ -247,9 +247,9 @@ def _both(first: list[_Row], second: list[_Row]) -> list[_Row]:
     ]
 
 
-def _faults(ruled: Ruled) -> Iterator[Data]:
-    name = ruled.kri or str(ruled.origin)
-    for fault in ruled.conf["http"]:
+def _faults(entry: InboundEntry) -> Iterator[Data]:
+    name = entry.kri or str(entry.origin)
+    for fault in entry.conf["http"]:
         if config := _config(fault):
             yield proto_json.extension(name, _TYPE, **config)
 
@@ -331,7 +331,7 @@ KIND = Kind(
         has_to=True,
         has_from=True,
         has_rules=True,
-        overlays=Overlays(inbound=inbound),
+        hooks=PolicyHooks(inbound=inbound),
     ),
     clean=spelling.refs,
     v1=_V1,

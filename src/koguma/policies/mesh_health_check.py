@@ -33,7 +33,7 @@ from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Where
+from koguma.model.overlay import Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Base64, Duration, IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -202,15 +202,15 @@ _VALUES: Final = {
 }
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """How the hosts of a cluster are asked, and what happens when few of them are well."""
     cluster: Data = {}
     problems: Data = {}
     path = conf.get("eventLogPath")
-    if path and not where.machine.may_write(path):
-        problems["eventLogPath"] = where.machine.refusal(path)
+    if path and not context.machine.may_write(path):
+        problems["eventLogPath"] = context.machine.refusal(path)
         conf = {name: part for name, part in conf.items() if name != "eventLogPath"}
-    checker = _checker(conf, where)
+    checker = _checker(conf, context)
     if checker:
         cluster["health_checks"] = [{**_common({**_DEFAULTS, **conf}), **checker}]
     balancing: Data = {}
@@ -236,16 +236,16 @@ def _common(conf: Json) -> Data:
     return made
 
 
-def _checker(conf: Json, where: Where) -> Data:
+def _checker(conf: Json, context: OverlayContext) -> Data:
     """The section for a port's protocol; where that one is disabled, connecting is enough."""
-    fitting = "grpc" if where.protocol == "grpc" else "http" if where.is_http else "tcp"
+    fitting = "grpc" if context.protocol == "grpc" else "http" if context.is_http else "tcp"
     section, tcp = conf.get(fitting), conf.get("tcp")
     if section is not None and not section.get("disabled"):
         match fitting:
             case "grpc":
                 return {"grpc_health_check": _grpc(section)}
             case "http":
-                return {"http_health_check": _request(section, where.protocol)}
+                return {"http_health_check": _request(section, context.protocol)}
     if section is not None and tcp is not None and not tcp.get("disabled"):
         return {"tcp_health_check": _tcp(tcp)}
     return {}
@@ -299,7 +299,7 @@ KIND = Kind(
     spec=MeshHealthCheckSpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(phase=Phase.HEALTH_CHECKS, has_to=True, overlays=Overlays(outbound=outbound)),
+    policy=Policy(phase=Phase.HEALTH_CHECKS, has_to=True, hooks=PolicyHooks(outbound=outbound)),
     clean=spelling.refs,
     v1=_V1,
     validate=validate,

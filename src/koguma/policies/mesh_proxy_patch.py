@@ -46,7 +46,7 @@ import yaml
 from koguma.model import columns, target_ref
 from koguma.model.condition import Condition
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -321,7 +321,7 @@ KIND = Kind(
     columns=columns.PATCH,
     status=MeshProxyPatchStatus,
     sync=POLICY,
-    policy=Policy(phase=Phase.PATCHES, overlays=Overlays(modifications="appendModifications")),
+    policy=Policy(phase=Phase.PATCHES, hooks=PolicyHooks(modifications="appendModifications")),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

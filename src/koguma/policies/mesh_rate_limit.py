@@ -37,7 +37,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -265,14 +265,14 @@ _STATUSES: Final = frozenset(
 )
 
 
-def inbound(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """How many requests or connections one inbound takes."""
-    if not where.is_http:
-        return _connections(conf, where)
-    rows = list(_for_some(conf, ruled, where))
+    if not context.is_http:
+        return _connections(conf, context)
+    rows = list(_for_some(conf, entries, context))
     if everybody := _of(conf):
-        own = tuple(each for each in ruled if each.for_everybody)
-        rows.append((Caller(), _requests(_name(own), everybody, where)))
+        own = tuple(each for each in entries if each.for_everybody)
+        rows.append((Caller(), _requests(_name(own), everybody, context)))
     return {"on_routes": {filters.LOCAL_RATELIMIT: by_caller.per_route(rows)}} if rows else {}
 
 
@@ -280,9 +280,11 @@ def _of(conf: Json, section: str = "http") -> Json:
     return (conf.get("local") or {}).get(section) or {}
 
 
-def _for_some(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Iterator[tuple[Caller, Data]]:
+def _for_some(
+    conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext
+) -> Iterator[tuple[Caller, Data]]:
     """What holds for some callers only, most specific first, with what wider entries say to the same."""
-    some = [each for each in ruled if _of(each.conf) and not each.for_everybody]
+    some = [each for each in entries if _of(each.conf) and not each.for_everybody]
     some.sort(key=calling.specificity)
     distinct = {(each.spiffe_id, each.sni): each for each in some}
     for one in reversed(distinct.values()):
@@ -290,12 +292,12 @@ def _for_some(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Iterator[tu
         for each in some:
             if calling.covers(each, one):
                 merged = _over(merged, _of(each.conf))
-        yield calling.of_entry(one), _requests(_name((one,)), merged, where)
+        yield calling.of_entry(one), _requests(_name((one,)), merged, context)
 
 
-def _name(ruled: tuple[Ruled, ...]) -> str:
+def _name(entries: tuple[InboundEntry, ...]) -> str:
     """The name of the most important of those who say it."""
-    return ruled[-1].kri or str(ruled[-1].origin)
+    return entries[-1].kri or str(entries[-1].origin)
 
 
 def _over(base: Json, more: Json) -> Json:
@@ -304,28 +306,28 @@ def _over(base: Json, more: Json) -> Json:
     return {**base, **{name: _over(base.get(name), value) for name, value in more.items()}}
 
 
-def _requests(name: str, limit: Json, where: Where) -> Data:
+def _requests(name: str, limit: Json, context: OverlayContext) -> Data:
     rate, answer = limit.get("requestRate"), limit.get("onRateLimit") or {}
-    config: Data = {"stat_prefix": where.name}
+    config: Data = {"stat_prefix": context.name}
     if rate and not limit.get("disabled"):
         config |= {"token_bucket": _bucket(rate), "filter_enabled": _ALWAYS, "filter_enforced": _ALWAYS}
         if answer.get("status") in _STATUSES:
             config["status"] = {"code": answer["status"]}
         if added := headers.added(answer.get("headers") or {}):
             config["response_headers_to_add"] = added
-        if where.protocol == "grpc":
+        if context.protocol == "grpc":
             config["rate_limited_as_resource_exhausted"] = True
     return proto_json.extension(name, _HTTP, **config)
 
 
-def _connections(conf: Json, where: Where) -> Overlay:
+def _connections(conf: Json, context: OverlayContext) -> Overlay:
     limit = _of(conf, "tcp")
     rate = limit.get("connectionRate")
     if not rate or limit.get("disabled"):
         return {}
     # A permissive port has several chains of filters, which count together.
     config = proto_json.typed(
-        _NETWORK, stat_prefix=where.name, token_bucket=_bucket(rate), share_key=where.name
+        _NETWORK, stat_prefix=context.name, token_bucket=_bucket(rate), share_key=context.name
     )
     return {"extensions": {filters.NETWORK_LOCAL_RATELIMIT: config}}
 
@@ -349,7 +351,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(inbound=inbound),
+        hooks=PolicyHooks(inbound=inbound),
     ),
     clean=spelling.refs,
     v1=spelling.RULES,

@@ -29,7 +29,7 @@ from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, DefaultPolicy, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -215,9 +215,9 @@ _TCP_LIMITS: Final[dict[tuple[str, ...], tuple[_Place, ...]]] = {
 }
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """The limits of calls to others."""
-    if not where.is_http:
+    if not context.is_http:
         return _laid_out(conf, _TCP_LIMITS)
     overlay = _laid_out(conf, _HTTP_LIMITS)
     if conf.get("idleTimeout") is not None:
@@ -227,10 +227,10 @@ def outbound(conf: Json, where: Where) -> Overlay:
     return overlay
 
 
-def inbound(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """The limits of calls that arrive: for everybody, and for some."""
-    overlay = dict(outbound(conf, where))
-    if where.is_http and (found := list(_for_some(ruled))):
+    overlay = dict(outbound(conf, context))
+    if context.is_http and (found := list(_for_some(entries))):
         overlay["callers"] = found
         overlay["http_filters"] = {_CALLER_FILTER: _caller_filter()}
     return overlay
@@ -262,9 +262,9 @@ def _put(overlay: Data, part: str, path: tuple[str, ...], value: Json) -> None:
     place[path[-1]] = value
 
 
-def _for_some(ruled: tuple[Ruled, ...]) -> Iterator[Data]:
+def _for_some(entries: tuple[InboundEntry, ...]) -> Iterator[Data]:
     """What holds for some callers only, most specific first, with what wider entries say to the same."""
-    ordered = sorted((each for each in ruled if not each.for_everybody), key=calling.specificity)
+    ordered = sorted((each for each in entries if not each.for_everybody), key=calling.specificity)
     distinct = {(each.spiffe_id, each.sni): each for each in ordered}
     for one in reversed(distinct.values()):
         action: Data = {}
@@ -349,7 +349,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(outbound=outbound, inbound=inbound),
+        hooks=PolicyHooks(outbound=outbound, inbound=inbound),
         mesh_defaults=_DEFAULTS,
     ),
     clean=spelling.refs,

@@ -23,7 +23,7 @@ import msgspec
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -142,7 +142,7 @@ _OLD_CIPHERS: Final = (
 )
 
 
-def inbound(conf: Json, _ruled: tuple[Ruled, ...], _where: Where) -> Overlay:
+def inbound(conf: Json, _ruled: tuple[InboundEntry, ...], _where: OverlayContext) -> Overlay:
     """The shape of inbounds, and what both ends of a connection between proxies agree on."""
     overlay: Data = {}
     if conf.get("mode"):
@@ -192,7 +192,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(inbound=inbound, both_ends=True),
+        hooks=PolicyHooks(inbound=inbound, both_ends=True),
     ),
     clean=spelling.refs,
     v1=spelling.RULES,

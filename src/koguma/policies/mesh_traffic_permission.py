@@ -30,7 +30,7 @@ from koguma.envoy.rbac import Decision
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
-from koguma.model.overlay import Overlay, Overlays, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -130,19 +130,19 @@ _LISTS: Final[tuple[tuple[rbac.Action, str], ...]] = (
 )
 
 
-def inbound(_conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(_conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """Who may call one inbound: a filter for requests, or for connections where there are no requests."""
-    decisions = tuple(_decisions(ruled, where.mesh))
-    if where.is_http:
+    decisions = tuple(_decisions(entries, context.mesh))
+    if context.is_http:
         return {"extensions": {filters.RBAC: rbac.http(decisions)}}
-    return {"network_filters": {filters.NETWORK_RBAC: rbac.network(where.name, decisions)}}
+    return {"network_filters": {filters.NETWORK_RBAC: rbac.network(context.name, decisions)}}
 
 
-def _decisions(ruled: tuple[Ruled, ...], mesh: str) -> Iterator[Decision]:
+def _decisions(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decision]:
     """Decisions by identity; those by tags count only where there are no others, as in Kuma."""
-    by_identity = [each for each in ruled if "action" not in each.conf]
+    by_identity = [each for each in entries if "action" not in each.conf]
     if not by_identity:
-        yield from _by_tags(ruled, mesh)
+        yield from _by_tags(entries, mesh)
     for action, field in _LISTS:
         for each in by_identity:
             trusting = action == "Deny"
@@ -151,16 +151,16 @@ def _decisions(ruled: tuple[Ruled, ...], mesh: str) -> Iterator[Decision]:
                 yield Decision(action, _name(each), tuple(callers))
 
 
-def _by_tags(ruled: tuple[Ruled, ...], mesh: str) -> Iterator[Decision]:
+def _by_tags(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decision]:
     """The most important policy decides, as in Kuma, even where another names the caller more closely."""
-    for each in ruled[::-1]:
+    for each in entries[::-1]:
         action = each.conf["action"]
         caller = calling.of_tags(each.tags, mesh, trusting=action == "Deny")
         yield Decision(action, _name(each), (caller,))
 
 
-def _name(ruled: Ruled) -> str:
-    return ruled.kri or str(ruled.origin)
+def _name(entry: InboundEntry) -> str:
+    return entry.kri or str(entry.origin)
 
 
 _LETS_IN: Final = ("Allow", "AllowWithShadowDeny")
@@ -196,7 +196,7 @@ KIND = Kind(
         phase=Phase.PERMISSIONS,
         has_from=True,
         has_rules=True,
-        overlays=Overlays(inbound=inbound),
+        hooks=PolicyHooks(inbound=inbound),
         lets_in=lets_in,
     ),
     clean=spelling.refs,

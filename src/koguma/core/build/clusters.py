@@ -18,7 +18,7 @@ from koguma.core.world import Pairs
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, XdsResource
-from koguma.model.overlay import MachineAccess, Where
+from koguma.model.overlay import MachineAccess, OverlayContext
 from koguma.model.resource import Key
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -35,9 +35,9 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     service: str = ""  # empty where no policy of its class reads it, so that proxies of all services share
     machine: MachineAccess = MachineAccess()
 
-    def where(self, protocol: str, name: str) -> Where:
+    def where(self, protocol: str, name: str) -> OverlayContext:
         """What the hooks of policies get to know about a port that is called."""
-        return Where(
+        return OverlayContext(
             protocol,
             self.mesh,
             self.zone,
@@ -163,7 +163,7 @@ def _transport(db: Db, spec: ClusterSpec) -> Data | None:
         return None
     sni = tls.server_name(db, spec.destination, spec.section)
     context = tls.upstream(spec.client.mesh, endpoints.identities(db, spec.destination), sni)
-    where = Where("tcp", spec.client.mesh, spec.client.zone)
+    where = OverlayContext("tcp", spec.client.mesh, spec.client.zone)
     for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
         context = lay.laid(context, part)
     return tls.socket(context)

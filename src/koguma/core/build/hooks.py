@@ -12,21 +12,21 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries, ItemId, Policies
 from koguma.core.rules import ProxyClass
 from koguma.envoy.snapshot import Failure
-from koguma.model.overlay import Locality, Overlays
+from koguma.model.overlay import Locality, PolicyHooks
 from koguma.model.schema import Json
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @question
-def _all_hooks(db: Db) -> Mapping[str, Overlays]:
+def _all_hooks(db: Db) -> Mapping[str, PolicyHooks]:
     """The hooks of all kinds, as one thing to read: kinds change only when a control plane starts."""
-    return {name: kind.policy.overlays for name, kind in world.KINDS.items(db) if kind.policy}
+    return {name: kind.policy.hooks for name, kind in world.KINDS.items(db) if kind.policy}
 
 
-def of(db: Db, kind: str) -> Overlays:
+def of(db: Db, kind: str) -> PolicyHooks:
     """The hooks of a kind."""
-    return _all_hooks(db).get(kind) or Overlays()
+    return _all_hooks(db).get(kind) or PolicyHooks()
 
 
 @question

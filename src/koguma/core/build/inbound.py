@@ -32,7 +32,7 @@ from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, XdsResource
 from koguma.model import tags
-from koguma.model.overlay import Where
+from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -111,7 +111,7 @@ def _built(db: Db, spec: InboundSpec, policy_overlays: PolicyOverlays) -> Iterat
 
 
 def _from_template(
-    db: Db, spec: InboundSpec, where: Where, policy_overlays: PolicyOverlays
+    db: Db, spec: InboundSpec, where: OverlayContext, policy_overlays: PolicyOverlays
 ) -> tuple[XdsResource, ...] | None:
     """The same from a template; None where there is none, or where no other proxy would share it."""
     texts = (
@@ -131,7 +131,7 @@ def _from_template(
     return templates.filled(texts) if templates else None
 
 
-def _names_proxy(where: Where, data: bytes) -> bool:
+def _names_proxy(where: OverlayContext, data: bytes) -> bool:
     """Whether overlays contain texts of this proxy, so that hardly another one has the same overlays."""
     own = where.name, where.service, where.log_pipe
     return any(text and text.encode(errors="replace") in data for text in own)
@@ -163,13 +163,13 @@ def _with_texts(spec: InboundSpec, texts: resource_template.Texts) -> InboundSpe
     return msgspec.structs.replace(spec, proxy=nobody, inbound=inbound, name=name)
 
 
-def _where(db: Db, spec: InboundSpec) -> Where:
+def _where(db: Db, spec: InboundSpec) -> OverlayContext:
     """What the hooks of policies get to know about an inbound."""
     own, key = dict(spec.inbound.tags), spec.proxy
     service = own.get(tags.SERVICE) or network.own_service(db, key)
     node = network.node_metadata(db, key)
     pipe = network.log_pipe(db, key, node)
-    return Where(
+    return OverlayContext(
         spec.inbound.protocol,
         key.mesh,
         key.zone,

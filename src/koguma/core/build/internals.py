@@ -28,7 +28,7 @@ from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.bootstrap import ADMIN_SOCKET
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, XdsResource
-from koguma.model.overlay import KumaDp, Where
+from koguma.model.overlay import KumaDp, OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -102,9 +102,9 @@ def _has_rules(db: Db, proxy_class: ProxyClass) -> bool:
     return bool(rules.whole_proxy(db, proxy_class))
 
 
-def _where(db: Db, proxy: Key, networking: Networking, node: NodeMetadata) -> Where:
+def _where(db: Db, proxy: Key, networking: Networking, node: NodeMetadata) -> OverlayContext:
     """What the hooks of policies get to know about the proxy itself."""
-    return Where(
+    return OverlayContext(
         "",
         proxy.mesh,
         proxy.zone,

@@ -37,7 +37,7 @@ from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource
 from koguma.model import target_ref
-from koguma.model.overlay import Where
+from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 
 Addresses = tuple[tuple[str, int], ...]
@@ -142,7 +142,7 @@ def _listener_spec(
     )
 
 
-def _overlays(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
+def _overlays(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
     return overlays.outbound(db, overlays.merged_confs(db, entries, where.mesh), where).listener
 
 

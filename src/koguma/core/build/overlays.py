@@ -19,7 +19,7 @@ from koguma.core.items import ByKind, Entries
 from koguma.core.rules import ProxyClass
 from koguma.core.world import Pairs, pairs
 from koguma.envoy.snapshot import Failure
-from koguma.model.overlay import Locality, Overlay, Ruled, Where
+from koguma.model.overlay import InboundEntry, Locality, Overlay, OverlayContext
 from koguma.model.schema import Json
 
 
@@ -36,7 +36,7 @@ class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 
 # The kind, its hook, what holds for everybody, and all entries.
-_Arriving = tuple[str, Callable[..., Overlay], Json, tuple[Ruled, ...]]
+_Arriving = tuple[str, Callable[..., Overlay], Json, tuple[InboundEntry, ...]]
 
 
 MergedConfs = Group[tuple[str, bytes]]  # outbound configurations by kind, as JSON
@@ -76,7 +76,7 @@ class OutboundOverlays(NamedTuple):
 
 
 @question
-def outbound(db: Db, of: MergedConfs, where: Where) -> OutboundOverlays:
+def outbound(db: Db, of: MergedConfs, where: OverlayContext) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
     found = _collect(_outbound_calls(db, of, where))
     cluster = _some(found, of_clusters=True)
@@ -106,7 +106,9 @@ def _interned(laid: PolicyOverlays) -> PolicyOverlays:
     return _known.setdefault(text, laid)
 
 
-def _outbound_calls(db: Db, of: MergedConfs, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+def _outbound_calls(
+    db: Db, of: MergedConfs, where: OverlayContext
+) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, words in of:
         hook = hooks.of(db, kind).outbound
         if hook:
@@ -133,24 +135,28 @@ def is_per_service(db: Db, of: ProxyClass) -> bool:
     return False
 
 
-def of_both_ends(db: Db, entries: ByKind, where: Where) -> PolicyOverlays:
+def of_both_ends(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
     """What these entries change at the calling end. What fails is shown at the other end, the inbound."""
     return _collect(_calls_of_both_ends(db, entries, where))
 
 
-def _calls_of_both_ends(db: Db, entries: ByKind, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+def _calls_of_both_ends(
+    db: Db, entries: ByKind, where: OverlayContext
+) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, found in entries:
         hook = hooks.of(db, kind).inbound
         if hook:
             yield kind, partial(hook, conf(db, kind, found, where.mesh), (), where)
 
 
-def whole(db: Db, of: ProxyClass, where: Where) -> PolicyOverlays:
+def whole(db: Db, of: ProxyClass, where: OverlayContext) -> PolicyOverlays:
     """What policies say about the proxy itself."""
     return _collect(_whole_calls(db, of, where))
 
 
-def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Callable[[], Overlay]]]:
+def _whole_calls(
+    db: Db, of: ProxyClass, where: OverlayContext
+) -> Iterator[tuple[str, Callable[[], Overlay]]]:
     for kind, found in rules.whole_proxy(db, of):
         hook = hooks.of(db, kind).whole
         merged = conf(db, kind, found, where.mesh) if hook else None
@@ -158,7 +164,7 @@ def _whole_calls(db: Db, of: ProxyClass, where: Where) -> Iterator[tuple[str, Ca
             yield kind, partial(hook, merged, where)
 
 
-def inbound_of(db: Db, seen: match.Traits, section: str, where: Where) -> PolicyOverlays:
+def inbound_of(db: Db, seen: match.Traits, section: str, where: OverlayContext) -> PolicyOverlays:
     """What policies say about calls that arrive at one inbound."""
     found = _arriving(db, seen, section)
     return _collect((kind, partial(hook, merged, ruled, where)) for kind, hook, merged, ruled in found)
@@ -190,7 +196,7 @@ def on_inbounds(db: Db, seen: match.Traits) -> ByKind:
 
 def inbound_arguments(
     db: Db, kind: str, found: tuple[inbound.InboundRule, ...]
-) -> tuple[Json, tuple[Ruled, ...]]:
+) -> tuple[Json, tuple[InboundEntry, ...]]:
     """What the hook about an inbound gets: the configuration for everybody, and all entries in order."""
     everybody = tuple(rule.entry for rule in found if rule.client == inbound.Client())
     ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
@@ -224,8 +230,8 @@ def _spec(db: Db, mesh: str, kind: str, wanted: Pairs) -> Json:
     return min(found, key=lambda each: (each.creation_time, each.key)).spec if found else None
 
 
-def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> Ruled:
-    return Ruled(
+def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> InboundEntry:
+    return InboundEntry(
         conf=conf(db, kind, (rule.entry,), rule.entry.policy.mesh),
         origin=rule.entry.policy,
         kri=encoding.kri(db, rule.entry.policy, ""),

@@ -15,7 +15,7 @@ from koguma.core.incremental import Db, question
 from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure, XdsResource
-from koguma.model.overlay import Where
+from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 
 _IDLE_TIMEOUT: Final = "3600s"
@@ -68,7 +68,7 @@ def strict_ports(db: Db, proxy: Key) -> tuple[int, ...]:
     ports = set()
     for inbound in networking.inbounds:
         policy_overlays = overlays.inbound_of(
-            db, traits, inbound.section, Where("tcp", proxy.mesh, proxy.zone)
+            db, traits, inbound.section, OverlayContext("tcp", proxy.mesh, proxy.zone)
         )
         modes = [part["mode"] for part in policy_overlays.part("inbound") if part.get("mode")]
         if modes and modes[-1] == "Strict":

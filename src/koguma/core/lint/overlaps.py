@@ -17,7 +17,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, ItemId
 from koguma.core.lint.problem import OVERLAP, Problem
 from koguma.core.rules import ProxyClass
-from koguma.model.overlay import Overlay, Where
+from koguma.model.overlay import Overlay, OverlayContext
 from koguma.model.phase import Phase
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -180,7 +180,7 @@ def _scopes(db: Db, mesh: str) -> Iterator[_Scope]:
             classes[of_proxy] = None
     for each in classes:
         yield from _calls(db, each)
-        where = Where("", each.mesh, each.zone)
+        where = OverlayContext("", each.mesh, each.zone)
         yield _scope(db, "the proxies themselves", "whole", rules.whole_proxy(db, each), where)
 
 
@@ -188,13 +188,13 @@ def _calls(db: Db, of: ProxyClass) -> Iterator[_Scope]:
     whole = overlays.on_outbounds(db, of)
     for port in rules.ports(db, of):
         name = encoding.kri(db, port.destination, port.section)
-        where = Where(rules.protocol(db, port), of.mesh, of.zone, name)
+        where = OverlayContext(rules.protocol(db, port), of.mesh, of.zone, name)
         yield _scope(db, f"calls to {port.destination}", "outbound", (*port.entries, *whole), where)
         for route, entries in port.routes:
             yield _scope(db, f"calls through {route.key}", "outbound", (*entries, *whole), where)
 
 
-def _scope(db: Db, words: str, hook: str, entries: ByKind, where: Where) -> _Scope:
+def _scope(db: Db, words: str, hook: str, entries: ByKind, where: OverlayContext) -> _Scope:
     def contribution(kind: str, of: Rules) -> _Contribution:
         call = getattr(hooks.of(db, kind), hook)
         return _Contribution(kind, of, lambda some: call(overlays.conf(db, kind, some, where.mesh), where))
@@ -208,14 +208,16 @@ def _inbounds(db: Db, proxy: Key) -> Iterator[_Scope]:
     if known is None or traits is None:
         return
     for each in known.inbounds:
-        where = Where(each.protocol, proxy.mesh, proxy.zone, encoding.kri(db, proxy, each.section), each.tags)
+        where = OverlayContext(
+            each.protocol, proxy.mesh, proxy.zone, encoding.kri(db, proxy, each.section), each.tags
+        )
         listed = (*inbound.of(db, traits, each.section), *overlays.on_inbounds(db, traits))
         acting = [of for of in hooks.in_order(db, listed) if hooks.of(db, of[0]).inbound]
         contributions = tuple(_arriving(db, kind, of, where) for kind, of in acting)
         yield _Scope(f"calls that arrive at {proxy}", "inbound", where.protocol, contributions)
 
 
-def _arriving(db: Db, kind: str, of: Rules, where: Where) -> _Contribution:
+def _arriving(db: Db, kind: str, of: Rules, where: OverlayContext) -> _Contribution:
     hook = hooks.of(db, kind).inbound
     assert hook is not None, kind
 

@@ -39,7 +39,7 @@ from koguma.envoy import operators
 from koguma.model import columns, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -301,7 +301,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        overlays=Overlays(
+        hooks=PolicyHooks(
             outbound=overlay.outbound,
             inbound=overlay.inbound,
             looks_up=(collectors.KIND,),

@@ -14,7 +14,7 @@ import msgspec
 from koguma.envoy import access_logs, operators, proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import kri
-from koguma.model.overlay import NO_DATA, Overlay, Ruled, Where
+from koguma.model.overlay import NO_DATA, InboundEntry, Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import calling, collectors
 from koguma.policies.parts.collectors import Unknown
@@ -63,14 +63,14 @@ class BadFormat(ValueError):
 class _Call(msgspec.Struct, frozen=True):
     """What a line is about: where it is written, and what placeholders mean there."""
 
-    where: Where
+    context: OverlayContext
     values: Mapping[str, str]
 
     def text(self, format_: str) -> str:
         """A format with its placeholders filled in."""
         for problem in format_problems(format_):
             raise BadFormat(f"the format {problem}")
-        if operators.reads_environment(format_) and not self.where.machine.reads_data:
+        if operators.reads_environment(format_) and not self.context.machine.reads_data:
             raise BadFormat(f"the format {NO_DATA}")
         return "".join(self._part(part) for part in operators.parts(format_))
 
@@ -82,7 +82,7 @@ class _Call(msgspec.Struct, frozen=True):
     @property
     def default(self) -> str:
         """The line of who wants no other."""
-        return HTTP_FORMAT if self.where.is_http else NETWORK_FORMAT
+        return HTTP_FORMAT if self.context.is_http else NETWORK_FORMAT
 
 
 def format_problems(format_: str) -> Iterator[str]:
@@ -90,24 +90,24 @@ def format_problems(format_: str) -> Iterator[str]:
     return operators.problems(format_, PLACEHOLDERS)
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """Lines about calls to others."""
-    return _overlay(_backends(conf, _call_to_others(where), _DEFAULT))
+    return _overlay(_backends(conf, _call_to_others(context), _DEFAULT))
 
 
-def inbound(conf: Json, ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """Lines about calls that arrive: of everybody, and beside them those of some callers."""
-    call = _call_that_arrives(where)
+    call = _call_that_arrives(context)
     # Of entries for the very same callers the most important one, which comes last, says where lines go.
-    for_some = {(each.spiffe_id, each.sni): each for each in ruled if not each.for_everybody}
+    for_some = {(each.spiffe_id, each.sni): each for each in entries if not each.for_everybody}
     overlay = _overlay((*_backends(conf, call, _DEFAULT), *_of_some(for_some.values(), call)))
     if not for_some:
         return overlay
     return {**overlay, "network_filters": {access_logs.CALLER_FILTER: access_logs.caller_filter()}}
 
 
-def _of_some(ruled: Iterable[Ruled], call: _Call) -> Iterator[_Added]:
-    for index, each in enumerate(ruled):
+def _of_some(entries: Iterable[InboundEntry], call: _Call) -> Iterator[_Added]:
+    for index, each in enumerate(entries):
         caller = calling.of_entry(each)
         for part, name, made in _backends(each.conf, call, f"{_DEFAULT} of callers {index}"):
             yield part, name, access_logs.from_caller(made, caller) if part == "access_logs" else made
@@ -120,33 +120,33 @@ def _overlay(added: Iterable[_Added]) -> Overlay:
     return made
 
 
-def _call_to_others(where: Where) -> _Call:
+def _call_to_others(context: OverlayContext) -> _Call:
     addresses = ("UPSTREAM_LOCAL_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS")
     values = {
-        **_values(where, "OUTBOUND"),
+        **_values(context, "OUTBOUND"),
         "KUMA_SOURCE_SERVICE": _OWN_SERVICE,
         "KUMA_SOURCE_ADDRESS": _first_of(*addresses),
         "KUMA_SOURCE_ADDRESS_WITHOUT_PORT": _first_of(*(f"{each}_WITHOUT_PORT" for each in addresses)),
-        "KUMA_DESTINATION_SERVICE": _named(where.name),
+        "KUMA_DESTINATION_SERVICE": _named(context.name),
     }
-    return _Call(where, values)
+    return _Call(context, values)
 
 
-def _call_that_arrives(where: Where) -> _Call:
+def _call_that_arrives(context: OverlayContext) -> _Call:
     values = {
-        **_values(where, "INBOUND"),
+        **_values(context, "INBOUND"),
         "KUMA_SOURCE_SERVICE": _CALLING_SERVICE,
         "KUMA_SOURCE_ADDRESS": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
         "KUMA_SOURCE_ADDRESS_WITHOUT_PORT": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
-        "KUMA_DESTINATION_SERVICE": operators.escaped(where.service),
+        "KUMA_DESTINATION_SERVICE": operators.escaped(context.service),
     }
-    return _Call(where, values)
+    return _Call(context, values)
 
 
-def _values(where: Where, direction: str) -> dict[str, str]:
+def _values(context: OverlayContext, direction: str) -> dict[str, str]:
     return {
-        "KUMA_MESH": operators.escaped(where.mesh),
-        "KUMA_ZONE": operators.escaped(where.zone),
+        "KUMA_MESH": operators.escaped(context.mesh),
+        "KUMA_ZONE": operators.escaped(context.zone),
         "KUMA_TRAFFIC_DIRECTION": direction,
     }
 
@@ -173,11 +173,11 @@ def _backend(backend: Json, call: _Call, name: str) -> Iterator[_Added]:
     match backend["type"]:
         case "File":
             file = backend["file"]
-            if not call.where.machine.may_write(file["path"]):
-                raise BadFormat(call.where.machine.refusal(file["path"]))
+            if not call.context.machine.may_write(file["path"]):
+                raise BadFormat(call.context.machine.refusal(file["path"]))
             yield "access_logs", name, access_logs.file(file["path"], _format(file.get("format"), call))
         case "Tcp":
-            if call.where.log_pipe:  # else the agent beside Envoy is one that sends no lines on
+            if call.context.log_pipe:  # else the agent beside Envoy is one that sends no lines on
                 yield "access_logs", name, _tcp(backend["tcp"], call)
         case "OpenTelemetry":
             yield from _otel(backend["openTelemetry"], call, name)
@@ -219,7 +219,7 @@ def _tcp(tcp: Json, call: _Call) -> Data:
     # What reads the pipe sends a text as it is, so a line has to end itself.
     message = line if isinstance(line, dict) else f"{line}\n"
     told = {"address": operators.escaped(tcp["address"]), "message": message}
-    return access_logs.file(call.where.log_pipe, {"json_format": told, **_omitting(form)})
+    return access_logs.file(call.context.log_pipe, {"json_format": told, **_omitting(form)})
 
 
 def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Added]:

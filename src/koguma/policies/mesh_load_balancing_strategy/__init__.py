@@ -34,7 +34,7 @@ from typing import Annotated, Final, Literal
 from koguma.envoy.proto_json import Data
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Deprecation, Kind, Policy, V1Conversion, ValidationContext
-from koguma.model.overlay import Locality, Overlay, Overlays, Where
+from koguma.model.overlay import Locality, Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Json, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -252,12 +252,12 @@ def _idle(entry: LoadBalancingTo, path: str) -> Iterator[str]:
             yield f"{at} has no effect on a MeshTCPRoute; only Connection and FilterState can act there"
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """How Envoy chooses an endpoint: the cluster's algorithm, and what is hashed."""
     balancer = conf.get("loadBalancer") or {}
     overlay: Data = {"cluster": _cluster(balancer)} if balancer else {}
-    if hashes := hash_policies.envoy(_hashes(conf, balancer), is_http=where.is_http):
-        overlay["route_action" if where.is_http else "tcp"] = {"hash_policy": hashes}
+    if hashes := hash_policies.envoy(_hashes(conf, balancer), is_http=context.is_http):
+        overlay["route_action" if context.is_http else "tcp"] = {"hash_policy": hashes}
     return overlay
 
 
@@ -344,7 +344,7 @@ KIND = Kind(
     columns=columns.OUTBOUND,
     sync=POLICY,
     policy=Policy(
-        phase=Phase.LOAD_BALANCING, has_to=True, overlays=Overlays(outbound=outbound, locality=locality)
+        phase=Phase.LOAD_BALANCING, has_to=True, hooks=PolicyHooks(outbound=outbound, locality=locality)
     ),
     clean=clean,
     v1=_V1,

@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -193,7 +193,7 @@ KIND = Kind(
     spec=MeshMetricSpec,
     columns=columns.WITH_BACKENDS,
     sync=POLICY,
-    policy=Policy(phase=Phase.METRICS, overlays=Overlays(whole=overlay.whole, looks_up=(collectors.KIND,))),
+    policy=Policy(phase=Phase.METRICS, hooks=PolicyHooks(whole=overlay.whole, looks_up=(collectors.KIND,))),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

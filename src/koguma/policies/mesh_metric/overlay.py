@@ -15,7 +15,7 @@ import msgspec
 from koguma.envoy import filters, names, proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model.kri import SecretName
-from koguma.model.overlay import Overlay, Where
+from koguma.model.overlay import Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import collectors
 from koguma.policies.parts.collectors import Collector, Unknown
@@ -42,44 +42,44 @@ class _Port(msgspec.Struct, frozen=True):
     mode: str
 
 
-def whole(conf: Json, where: Where) -> Overlay:
+def whole(conf: Json, context: OverlayContext) -> Overlay:
     """The ports of a proxy, and what its agent is told."""
     backends = conf.get("backends") or ()
-    if not backends or not where.workdir:
+    if not backends or not context.workdir:
         return {}
     problems: dict[str, str] = {}
-    listeners = dict(_listeners(backends, where, problems))
-    exports = dict(_exports(backends, where))
+    listeners = dict(_listeners(backends, context, problems))
+    exports = dict(_exports(backends, context))
     metrics = {
-        "applications": [_application(each, where) for each in conf.get("applications") or ()],
-        "backends": list(_told(backends, where, problems)),
+        "applications": [_application(each, context) for each in conf.get("applications") or ()],
+        "backends": list(_told(backends, context, problems)),
         "sidecar": conf.get("sidecar") or {},
         "extraLabels": {
-            "mesh": where.mesh,
-            "zone": where.zone,
-            "service": where.service,
-            "dataplane": where.name,
+            "mesh": context.mesh,
+            "zone": context.zone,
+            "service": context.service,
+            "dataplane": context.name,
         },
     }
     overlay: Data = {"settings": {"/meshmetric": {"observability": {"metrics": metrics}}}}
-    clusters = {names.METRICS: _agent(where)} if listeners else {}
+    clusters = {names.METRICS: _agent(context)} if listeners else {}
     clusters |= {name: collectors.cluster(name, collector) for name, collector in exports.items()}
-    listeners |= {name: _export_listener(name, collector, where) for name, collector in exports.items()}
+    listeners |= {name: _export_listener(name, collector, context) for name, collector in exports.items()}
     if listeners:
         overlay |= {"clusters": clusters, "listeners": listeners}
     return {**overlay, "problems": problems} if problems else overlay
 
 
-def _application(application: Json, where: Where) -> Data:
+def _application(application: Json, context: OverlayContext) -> Data:
     return {
         **({"name": application["name"]} if application.get("name") else {}),
         "path": application.get("path") or PATH,
         "port": application["port"],
-        "address": application.get("address") or where.address,
+        "address": application.get("address") or context.address,
     }
 
 
-def _told(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[Data]:
+def _told(backends: Json, context: OverlayContext, problems: dict[str, str]) -> Iterator[Data]:
     for index, backend in enumerate(backends):
         if backend["type"] == "Prometheus":
             client = backend["prometheus"].get("clientId") or "default"
@@ -92,20 +92,20 @@ def _told(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[Da
             problems[f"backends[{index}]"] = str(error)
             continue
         is_grpc = collector.protocol == "grpc"
-        if where.kuma_dp is not None and not is_grpc:
+        if context.kuma_dp is not None and not is_grpc:
             problems[f"backends[{index}]"] = "kuma-dp sends metrics over gRPC only; name a collector for that"
             continue
         endpoint = collector.authority if is_grpc else collector.url("/v1/metrics")
-        if where.kuma_dp is not None:
-            endpoint = _export_socket(collector, where)
+        if context.kuma_dp is not None:
+            endpoint = _export_socket(collector, context)
         interval = otel.get("refreshInterval") or INTERVAL
         told = {"endpoint": endpoint, "refreshInterval": proto_json.seconds(interval)}
         yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": told}
 
 
-def _exports(backends: Json, where: Where) -> Iterator[tuple[str, Collector]]:
+def _exports(backends: Json, context: OverlayContext) -> Iterator[tuple[str, Collector]]:
     """The collectors to which Kuma's agent sends through Envoy, which is all that it can; by name."""
-    if where.kuma_dp is None:
+    if context.kuma_dp is None:
         return
     for backend in backends:
         if backend["type"] != "Prometheus":
@@ -115,25 +115,25 @@ def _exports(backends: Json, where: Where) -> Iterator[tuple[str, Collector]]:
                     yield f"{names.METRICS}_opentelemetry_{collector.slug}", collector
 
 
-def _export_socket(collector: Collector, where: Where) -> str:
+def _export_socket(collector: Collector, context: OverlayContext) -> str:
     """Where Envoy takes what Kuma's agent sends to a collector; named and cut as Kuma does."""
-    return f"{where.workdir}/kuma-otel-{collector.slug}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
+    return f"{context.workdir}/kuma-otel-{collector.slug}"[:_KUMA_PATH_LENGTH_MAX] + ".sock"
 
 
-def _export_listener(name: str, collector: Collector, where: Where) -> Data:
+def _export_listener(name: str, collector: Collector, context: OverlayContext) -> Data:
     to_collector = proto_json.extension(filters.TCP_PROXY, _TCP, stat_prefix=name, cluster=name)
     return {
         "stat_prefix": name,
-        "address": proto_json.pipe(_export_socket(collector, where)),
+        "address": proto_json.pipe(_export_socket(collector, context)),
         "filter_chains": [{"filters": [to_collector]}],
     }
 
 
-def _agent(where: Where) -> Data:
+def _agent(context: OverlayContext) -> Data:
     """The cluster of the agent, which listens in its own directory."""
-    own = f"{where.workdir}/{names.METRICS_SOCKET}"
+    own = f"{context.workdir}/{names.METRICS_SOCKET}"
     endpoint = {
-        "endpoint": {"address": proto_json.pipe(where.kuma_dp.metrics_socket if where.kuma_dp else own)}
+        "endpoint": {"address": proto_json.pipe(context.kuma_dp.metrics_socket if context.kuma_dp else own)}
     }
     return {
         "type": "STATIC",
@@ -142,17 +142,19 @@ def _agent(where: Where) -> Data:
     }
 
 
-def _listeners(backends: Json, where: Where, problems: dict[str, str]) -> Iterator[tuple[str, Data]]:
+def _listeners(
+    backends: Json, context: OverlayContext, problems: dict[str, str]
+) -> Iterator[tuple[str, Data]]:
     used: set[str] = set()
     for port in _ports(backends):
         name = f"{names.METRICS}_prometheus_{_NOT_IN_NAMES.sub('-', port.client)}"
         name = f"{name}_{port.number}" if name in used else name
         used.add(name)
-        problem = _problem(port, where)
+        problem = _problem(port, context)
         if problem:
             problems[f"port {port.number}"] = problem
         else:
-            yield name, _listener(name, port, where)
+            yield name, _listener(name, port, context)
 
 
 def _ports(backends: Json) -> Iterator[_Port]:
@@ -168,14 +170,14 @@ def _ports(backends: Json) -> Iterator[_Port]:
         yield _Port(number, same[0].get("clientId") or "default", tuple(paths), mode)
 
 
-def _problem(port: _Port, where: Where) -> str:
+def _problem(port: _Port, context: OverlayContext) -> str:
     try:
-        ipaddress.ip_address(where.address)
+        ipaddress.ip_address(context.address)
     except ValueError:
-        return f'it is scraped on "{where.address}", which is no IP; write an IP as networking.address'
-    if port.mode == "ActiveMTLSBackend" and not where.has_mtls:
+        return f'it is scraped on "{context.address}", which is no IP; write an IP as networking.address'
+    if port.mode == "ActiveMTLSBackend" and not context.has_mtls:
         return "tls.mode is ActiveMTLSBackend, and the mesh has no mTLS; switch it on, or choose another mode"
-    if port.mode == "ProvidedTLS" and where.kuma_dp and not where.kuma_dp.metrics_certificate:
+    if port.mode == "ProvidedTLS" and context.kuma_dp and not context.kuma_dp.metrics_certificate:
         return (
             "tls.mode is ProvidedTLS, and the proxy was started without a certificate;"
             " give kuma-dp --metrics-cert-path and --metrics-key-path"
@@ -183,8 +185,8 @@ def _problem(port: _Port, where: Where) -> str:
     return ""
 
 
-def _listener(name: str, port: _Port, where: Where) -> Data:
-    asked = _KUMA_PATH if where.kuma_dp else PATH
+def _listener(name: str, port: _Port, context: OverlayContext) -> Data:
+    asked = _KUMA_PATH if context.kuma_dp else PATH
     routes = [
         {"match": {"path": path}, "route": {"cluster": names.METRICS, "prefix_rewrite": asked}}
         for path in port.paths
@@ -200,33 +202,35 @@ def _listener(name: str, port: _Port, where: Where) -> Data:
     )
     return {
         "stat_prefix": name,
-        "address": proto_json.address(where.address, port.number),
+        "address": proto_json.address(context.address, port.number),
         "traffic_direction": "INBOUND",
-        "filter_chains": [{"filters": [manager], **_protected(port.mode, where)}],
+        "filter_chains": [{"filters": [manager], **_protected(port.mode, context)}],
     }
 
 
-def _protected(mode: str, where: Where) -> Data:
+def _protected(mode: str, context: OverlayContext) -> Data:
     if mode == "Disabled":
         return {}
-    context = proto_json.typed(_TLS, **(_own_files(where) if mode == "ProvidedTLS" else _of_mesh(where)))
-    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+    tls_context = proto_json.typed(
+        _TLS, **(_own_files(context) if mode == "ProvidedTLS" else _of_mesh(context))
+    )
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": tls_context}}
 
 
-def _own_files(where: Where) -> Mapping[str, Json]:
+def _own_files(context: OverlayContext) -> Mapping[str, Json]:
     """A certificate that the agent was started with; it keeps the files in its directory."""
-    certificate = f"{where.workdir}/{names.METRICS_CERTIFICATE}"
-    key = f"{where.workdir}/{names.METRICS_KEY}"
-    if where.kuma_dp is not None:
-        certificate, key = where.kuma_dp.metrics_certificate, where.kuma_dp.metrics_key
+    certificate = f"{context.workdir}/{names.METRICS_CERTIFICATE}"
+    key = f"{context.workdir}/{names.METRICS_KEY}"
+    if context.kuma_dp is not None:
+        certificate, key = context.kuma_dp.metrics_certificate, context.kuma_dp.metrics_key
     files = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
     return {"common_tls_context": {"tls_certificates": [files]}}
 
 
-def _of_mesh(where: Where) -> Mapping[str, Json]:
+def _of_mesh(context: OverlayContext) -> Mapping[str, Json]:
     """The proxy's own certificate; who scrapes needs one of the mesh too."""
-    any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{where.mesh}/"}}
-    own, ca = (str(SecretName(kind, "secret", where.mesh)) for kind in ("identity_cert", "mesh_ca"))
+    any_of_mesh = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{context.mesh}/"}}
+    own, ca = (str(SecretName(kind, "secret", context.mesh)) for kind in ("identity_cert", "mesh_ca"))
     return {
         "common_tls_context": {
             "tls_certificate_sds_secret_configs": [proto_json.sds(own)],

@@ -38,7 +38,7 @@ from koguma.model.kind import (
     V1Conversion,
     ValidationContext,
 )
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -322,7 +322,7 @@ KIND = Kind(
     policy=Policy(
         phase=Phase.RETRIES,
         has_to=True,
-        overlays=Overlays(outbound=overlay.outbound),
+        hooks=PolicyHooks(outbound=overlay.outbound),
         mesh_defaults=_DEFAULTS,
     ),
     clean=clean,

@@ -6,7 +6,7 @@ from typing import Final
 from koguma.envoy import proto_json, route_matches
 from koguma.envoy.proto_json import Data
 from koguma.model import duration
-from koguma.model.overlay import Overlay, Where
+from koguma.model.overlay import Overlay, OverlayContext
 from koguma.model.schema import Json
 
 _CONDITIONS: Final = {
@@ -42,17 +42,17 @@ _BASE_INTERVAL: Final = "25ms"
 _PREDICATES: Final = "envoy.extensions.retry.host"
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """The retries of calls to others; the port's protocol says which section counts."""
-    if not where.is_http:
+    if not context.is_http:
         attempts = (conf.get("tcp") or {}).get("maxConnectAttempt")
         return {} if attempts is None else {"tcp": {"max_connect_attempts": attempts}}
-    section = conf.get("grpc" if where.protocol == "grpc" else "http")
+    section = conf.get("grpc" if context.protocol == "grpc" else "http")
     if not section:
         return {}
     if section.get("numRetries") == 0:
         return {"route_action": {"retry_policy": {"num_retries": 0}}}
-    policy = _grpc(section) if where.protocol == "grpc" else _http(section)
+    policy = _grpc(section) if context.protocol == "grpc" else _http(section)
     return {"route_action": {"retry_policy": policy}}
 
 

@@ -30,7 +30,7 @@ import msgspec
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import Overlays
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import IntOrString, Spec, doc
 from koguma.model.target_ref import TargetRef
@@ -257,7 +257,7 @@ KIND = Kind(
     sync=POLICY,
     policy=Policy(
         phase=Phase.TRACING,
-        overlays=Overlays(
+        hooks=PolicyHooks(
             outbound=overlay.outbound,
             inbound=overlay.inbound,
             looks_up=(collectors.KIND,),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model import kri
-from koguma.model.overlay import Overlay, Ruled, Where
+from koguma.model.overlay import InboundEntry, Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import collectors, fields
 from koguma.policies.parts.collectors import Collector, Unknown
@@ -23,15 +23,15 @@ _TRACE: Final = "envoy.config.trace.v3"
 _ZIPKIN_VERSIONS: Final[Mapping[str, str]] = {"httpJson": "HTTP_JSON", "httpProto": "HTTP_PROTO"}
 
 
-def outbound(conf: Json, where: Where) -> Overlay:
+def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """Spans of calls to others."""
-    called = kri.parse(where.name).name if kri.is_kri(where.name) else where.name
-    return _overlay(conf, where, f"{where.service}_OUTBOUND_{called}")
+    called = kri.parse(context.name).name if kri.is_kri(context.name) else context.name
+    return _overlay(conf, context, f"{context.service}_OUTBOUND_{called}")
 
 
-def inbound(conf: Json, _ruled: tuple[Ruled, ...], where: Where) -> Overlay:
+def inbound(conf: Json, _ruled: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """Spans of calls that arrive."""
-    return _overlay(conf, where, f"{where.service}_INBOUND")
+    return _overlay(conf, context, f"{context.service}_INBOUND")
 
 
 def per_service(conf: Json) -> bool:
@@ -39,9 +39,9 @@ def per_service(conf: Json) -> bool:
     return any(backend["type"] == "Datadog" for backend in conf.get("backends") or ())
 
 
-def _overlay(conf: Json, where: Where, directed: str) -> Overlay:
+def _overlay(conf: Json, context: OverlayContext, directed: str) -> Overlay:
     backends = conf.get("backends") or ()
-    if not backends or not where.is_http:
+    if not backends or not context.is_http:
         return {}
     backend = backends[0]
     name = f"_kuma_trace_{backend['type'].lower()}"
@@ -49,7 +49,7 @@ def _overlay(conf: Json, where: Where, directed: str) -> Overlay:
         collector = _collector(backend)
     except Unknown as error:
         return {"problems": {"backends[0]": str(error)}}
-    tracing = {"provider": _provider(backend, name, collector, (where.service, directed)), **_how(conf)}
+    tracing = {"provider": _provider(backend, name, collector, (context.service, directed)), **_how(conf)}
     return {"hcm": {"tracing": tracing}, "clusters": {name: collectors.cluster(name, collector)}}
 
 

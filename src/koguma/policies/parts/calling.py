@@ -10,7 +10,7 @@ from typing import Final
 
 from koguma.envoy.callers import Caller, UriSan
 from koguma.model import tags as tag_words
-from koguma.model.overlay import Ruled
+from koguma.model.overlay import InboundEntry
 from koguma.model.schema import Json
 
 _SCHEME: Final = "spiffe://"
@@ -22,9 +22,9 @@ def of_match(match: Json, *, trusting: bool = False) -> Caller:
     return _caller(spiffe.get("type", ""), spiffe.get("value", ""), sni.get("value", ""), trusting=trusting)
 
 
-def of_entry(ruled: Ruled) -> Caller:
+def of_entry(entry: InboundEntry) -> Caller:
     """The callers that an entry with such a match is for."""
-    return _caller(*ruled.spiffe_id, ruled.sni[1], trusting=False)
+    return _caller(*entry.spiffe_id, entry.sni[1], trusting=False)
 
 
 def _caller(kind: str, identity: str, server_name: str, *, trusting: bool) -> Caller:
@@ -48,13 +48,13 @@ def _tag(name: str, value: str, mesh: str, domain: str) -> UriSan:
     return UriSan(before + value, domain=domain)
 
 
-def specificity(ruled: Ruled) -> tuple[bool, int, bool, int]:
+def specificity(entry: InboundEntry) -> tuple[bool, int, bool, int]:
     """More specific is greater: an exact identity, a longer beginning of one, a server name, more tags."""
-    kind, identity = ruled.spiffe_id
-    return kind == "Exact", len(identity), bool(ruled.sni[1]), len(ruled.tags)
+    kind, identity = entry.spiffe_id
+    return kind == "Exact", len(identity), bool(entry.sni[1]), len(entry.tags)
 
 
-def covers(wider: Ruled, narrower: Ruled) -> bool:
+def covers(wider: InboundEntry, narrower: InboundEntry) -> bool:
     """Whether all callers of one entry are callers of the other."""
     kind, identity = wider.spiffe_id
     same = narrower.spiffe_id == wider.spiffe_id
