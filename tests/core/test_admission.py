@@ -73,7 +73,7 @@ def test_the_kubernetes_form_lives_in_its_namespace():
     assert made.labels[labels.NAMESPACE] == "demo"
 
 
-def test_the_reserved_namespace_means_none():
+def test_the_reserved_namespace_stands_for_none():
     made = admit(in_namespace("mesh-default", {"kind": "Mesh"})).resource
     assert made.key.namespace == ""
     assert made.core_name == "slow"
@@ -147,7 +147,7 @@ def test_labels_that_contradict_the_place_are_refused(control_plane, written, ex
     assert expected[1] in found[1]
 
 
-def test_everything_wrong_is_said_together():
+def test_all_violations_are_reported_at_once():
     document = timeout(
         name="Slow", labels={"kuma.io/origin": "moon"}, spec={"to": [{"default": {}}]}, extra=1
     )

@@ -24,7 +24,7 @@ def test_readers_stand_in_order_of_arrival_while_others_leave(number):
 
 
 @pytest.mark.parametrize("number", [2, FEW, 3 * FEW])
-def test_who_comes_back_stands_last(number):
+def test_a_reader_that_is_added_again_stands_last(number):
     node, (first, *others) = GraphNode({}, "x"), memos(number)
     for reader in (first, *others):
         node.add_reader(reader)

@@ -1,4 +1,4 @@
-"""Host names: who gets which, and what is told to who gets none."""
+"""Host names: who gets which, and what is reported to who gets none."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ from tests.core.destinations import (
 SVC = "{{ .DisplayName }}.svc.mesh.local"
 
 
-def told(db, resource):
+def reported(db, resource):
     """What a status says of names: hostnames, and for each generator its reason and message."""
     reported = hostnames.reported(hostnames.of(db, resource.key))
     generators = {
@@ -32,7 +32,7 @@ def told(db, resource):
 
 
 def names(db, *resources):
-    return [told(db, resource)[0] for resource in resources]
+    return [reported(db, resource)[0] for resource in resources]
 
 
 def test_a_name_is_reported_with_who_gave_it():
@@ -117,7 +117,7 @@ def test_two_generators_may_give_a_service_one_name():
 def test_a_generator_with_an_extension_is_left_to_the_plugin():
     web = stored_service("web")
     db = database(web, stored_generator("g", SVC, spec={"extension": {"type": "Lookup"}}))
-    assert told(db, web) == ([], {})
+    assert reported(db, web) == ([], {})
 
 
 # What gives no name.
@@ -135,10 +135,10 @@ def test_a_generator_with_an_extension_is_left_to_the_plugin():
         (".".join(["a" * 63] * 4), "InvalidHostname", "at most 253"),
     ],
 )
-def test_what_gives_no_name_is_told_on_the_service(template, reason, message):
+def test_a_generator_that_gives_no_name_is_reported_in_the_status(template, reason, message):
     web = stored_service("web")
     db = database(web, stored_generator("g", template), stored_generator("good", SVC))
-    found, generators = told(db, web)
+    found, generators = reported(db, web)
     assert found == ["web.svc.mesh.local"]
     assert generators["g"][0] == reason
     assert message in generators["g"][1]
@@ -152,7 +152,7 @@ def test_of_two_services_of_one_name_the_older_has_it():
     old, young = stored_service("b", created=1), stored_service("a", created=2)
     db = database(old, young, stored_generator("g", "same.x"))
     assert names(db, old, young) == [["same.x"], []]
-    assert told(db, young)[1] == {"g": collision("MeshService", "b")}
+    assert reported(db, young)[1] == {"g": collision("MeshService", "b")}
 
 
 def test_of_two_services_of_one_age_the_first_has_it():
@@ -185,7 +185,7 @@ def test_a_name_goes_to_the_better_generator(first, second, kinds):
     ]
     db = database(one, other, *made)
     assert names(db, one, other) == [["same.x"], []]
-    ((_, told_loser),) = told(db, other)[1].items()
+    ((_, told_loser),) = reported(db, other)[1].items()
     assert told_loser == collision("MeshService", "winner")
 
 
@@ -216,19 +216,19 @@ def test_the_default_templates_of_zone_and_global_collide_and_the_zone_wins():
     assert len(made) == 2
     db = database(own, synced, *made)
     assert names(db, own, synced) == [["db.extsvc.mesh.local"], []]
-    assert told(db, synced)[1] == {"synced-mesh-external-service": collision("MeshExternalService", "db")}
+    assert reported(db, synced)[1] == {"synced-mesh-external-service": collision("MeshExternalService", "db")}
 
 
 # Names that a MeshExternalService says itself.
 
 
-def test_a_name_that_is_written_out_goes_before_generated_ones():
+def test_a_name_in_the_spec_ranks_before_generated_ones():
     web = stored_service("web", "241.0.0.1")
     status = {"vips": [{"ip": "242.0.0.1", "hostname": "Web.svc.mesh.local."}]}
     own = stored_external("own", "Web.svc.mesh.local.", created=9, status=status)
     db = database(web, own, stored_generator("g", SVC), stored_generator("e", SVC, "meshExternalService"))
-    assert told(db, web) == ([], {"g": collision("MeshExternalService", "own")})
-    assert told(db, own) == ([], {})  # its names stand beside its addresses, and no generator adds one
+    assert reported(db, web) == ([], {"g": collision("MeshExternalService", "own")})
+    assert reported(db, own) == ([], {})  # its names stand beside its addresses, and no generator adds one
     assert hostnames.records(db, (own.key, web.key)) == (("web.svc.mesh.local", ("242.0.0.1",)),)
 
 
@@ -251,7 +251,7 @@ def test_what_cannot_be_a_name_has_no_record():
 
 def test_domains_that_exist_are_no_names_of_ours():
     one = stored("MeshExternalService", "db", {"match": [internal_vip("example.com", kind="Domain")]})
-    assert told(database(one, stored_generator("g", SVC, "meshExternalService")), one) == ([], {})
+    assert reported(database(one, stored_generator("g", SVC, "meshExternalService")), one) == ([], {})
 
 
 # Records.
@@ -282,7 +282,7 @@ def test_a_service_of_a_tag_has_the_name_of_the_tag(mode):
     db = database(web, mode=mode)
     assert hostnames.records(db, (web.key,)) == (("web.mesh", ("241.0.0.2",)),)
     assert hostnames.has_legacy_name(db, web.key)
-    assert told(db, web) == ([], {})
+    assert reported(db, web) == ([], {})
 
 
 def test_in_mode_exclusive_tags_have_no_names():
@@ -313,7 +313,7 @@ def test_underscores_in_a_service_tag_are_dots_in_its_name():
     )
 
 
-def test_the_name_of_a_tag_gives_way_to_all_others_and_nobody_is_told():
+def test_the_legacy_name_of_a_tag_ranks_last_and_its_loss_is_not_reported():
     web, other = stored_service("web", "241.0.0.2"), stored_service("other", "241.0.0.3", created=9)
     db = database(
         web, other, stored_generator("g", "web.mesh", matches={"kuma.io/display-name": "other"}), mode=None

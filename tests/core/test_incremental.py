@@ -7,8 +7,8 @@ gets is asked with three questions, each reading as little as it can:
     timeout(name)     how long one of them is: reads the policy
     config(proxy)     what the proxy gets: the shortest of what selects it
 
-The tests that follow the story say, for one edit after the other, what ran again and who has to be told. All
-of it at random is in test_incremental_histories.py.
+The tests that follow the story say, for one edit after the other, what ran again and what is reported.
+The same at random is in test_incremental_histories.py.
 """
 
 import contextlib
@@ -85,8 +85,8 @@ def ran(db: Db) -> dict[str, int]:
     return counts
 
 
-def told(db: Db) -> list[str]:
-    """The proxies that have to be told."""
+def reported(db: Db) -> list[str]:
+    """The proxies that have to be reported."""
     return [name for asked, (name,) in db.changed() if asked is config]
 
 
@@ -96,7 +96,7 @@ def told(db: Db) -> list[str]:
 def test_editing_a_timeout_matches_nothing_again():
     db = mesh()
     db.set(TIMEOUTS, "for-a", Timeout("a", 5))
-    assert told(db) == ["one", "two"]
+    assert reported(db) == ["one", "two"]
     assert ran(db) == {"seconds": 1, "config": 2}
     assert config(db, "one") == 5
 
@@ -104,14 +104,14 @@ def test_editing_a_timeout_matches_nothing_again():
 def test_an_edit_without_effect_stops_where_it_has_none():
     db = mesh()
     db.set(PROXIES, "one", Proxy("a", address="10.0.0.9"))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {"label": 1}
 
 
 def test_a_proxy_that_moves_to_another_label_disturbs_no_other():
     db = mesh()
     db.set(PROXIES, "one", Proxy("b"))
-    assert told(db) == ["one"]
+    assert reported(db) == ["one"]
     assert ran(db) == {"label": 1, "selected": 1, "config": 1}
     assert config(db, "one") == 20
 
@@ -119,21 +119,21 @@ def test_a_proxy_that_moves_to_another_label_disturbs_no_other():
 def test_a_new_timeout_reaches_only_those_whom_it_selects():
     db = mesh()
     db.set(TIMEOUTS, "short-for-b", Timeout("b", 1))
-    assert told(db) == ["three"]
+    assert reported(db) == ["three"]
     assert ran(db) == {"selected": 1, "seconds": 1, "config": 1}
 
 
 def test_a_new_timeout_that_loses_changes_no_answer():
     db = mesh()
     db.set(TIMEOUTS, "long-for-b", Timeout("b", 99))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {"selected": 1, "seconds": 1, "config": 1}
 
 
 def test_a_timeout_that_selects_nobody_runs_nothing():
     db = mesh()
     db.set(TIMEOUTS, "for-c", Timeout("c", 1))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
 
 
@@ -143,7 +143,7 @@ def test_a_policy_may_come_before_its_proxy():
     db.watch(config, "late")
     assert config(db, "late") is None
     db.set(PROXIES, "late", Proxy("a"))
-    assert told(db) == ["late"]
+    assert reported(db) == ["late"]
     assert config(db, "late") == 10
 
 
@@ -152,7 +152,7 @@ def test_a_batch_is_one_change():
     with db.change() as change:
         change.remove(TIMEOUTS, "for-a")
         change.set(TIMEOUTS, "for-a-too", Timeout("a", 10))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {"selected": 2, "seconds": 2, "config": 2}
 
 
@@ -168,7 +168,7 @@ def test_asking_twice_runs_once():
 def test_setting_an_equal_row_is_no_change():
     db = mesh()
     db.set(TIMEOUTS, "for-a", Timeout("a", 10))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
 
 
@@ -177,7 +177,7 @@ def test_of_several_edits_in_a_batch_the_last_counts():
     with db.change() as change:
         change.set(TIMEOUTS, "for-a", Timeout("a", 1))
         change.set(TIMEOUTS, "for-a", Timeout("a", 10))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
 
 
@@ -192,7 +192,7 @@ def test_a_batch_that_raises_applies_nothing():
 def test_removing_what_is_not_there_is_no_change():
     db = mesh()
     db.remove(PROXIES, "nobody")
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
 
 
@@ -203,27 +203,27 @@ def test_a_question_asked_before_changed_runs_only_what_it_needs():
         change.set(TIMEOUTS, "for-b", Timeout("b", 6))
     assert config(db, "three") == 6
     assert ran(db) == {"seconds": 1, "config": 1}
-    assert told(db) == ["one", "two", "three"]
+    assert reported(db) == ["one", "two", "three"]
     assert ran(db) == {"seconds": 1, "config": 2}
 
 
-def test_what_nobody_watches_runs_when_it_is_asked_and_not_before():
+def test_an_unwatched_question_runs_when_it_is_asked_and_not_before():
     db = mesh()
     assert config(db, "new") is None
     db.reset_counts()
     db.set(PROXIES, "new", Proxy("b"))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
     assert config(db, "new") == 20
     assert ran(db) == {"label": 1, "selected": 1, "config": 1}
 
 
-def test_what_nobody_watches_stops_at_equal_answers_too():
+def test_an_unwatched_question_stops_at_equal_answers_too():
     db = mesh()
     assert config(db, "new") is None
     db.reset_counts()
     db.set(PROXIES, "new", Proxy(""))
-    assert told(db) == []
+    assert reported(db) == []
     assert config(db, "new") is None
     assert ran(db) == {"label": 1}
 
@@ -231,13 +231,13 @@ def test_what_nobody_watches_stops_at_equal_answers_too():
 def test_a_watched_question_may_begin_to_read_what_was_only_asked():
     db = mesh()
     db.set(TIMEOUTS, "for-c", Timeout("c", 30))
-    assert (seconds(db, "for-c"), told(db)) == (30, [])
+    assert (seconds(db, "for-c"), reported(db)) == (30, [])
     db.set(TIMEOUTS, "for-c", Timeout("c", 31))
-    assert told(db) == []
+    assert reported(db) == []
     db.set(PROXIES, "one", Proxy("c"))
-    assert (told(db), config(db, "one")) == (["one"], 31)
+    assert (reported(db), config(db, "one")) == (["one"], 31)
     db.set(TIMEOUTS, "for-c", Timeout("c", 32))
-    assert (told(db), config(db, "one")) == (["one"], 32)
+    assert (reported(db), config(db, "one")) == (["one"], 32)
 
 
 def left_by_all_who_watch(db: Db) -> None:
@@ -252,24 +252,24 @@ def no_longer_read_by_any_who_is_watched(db: Db) -> None:
 
 
 @pytest.mark.parametrize("leave", [left_by_all_who_watch, no_longer_read_by_any_who_is_watched])
-def test_what_nobody_watches_any_more_is_not_run_by_a_change(leave):
+def test_a_question_that_is_no_longer_watched_is_not_run_by_a_change(leave):
     db = mesh()
     db.set(PROXIES, "asked once", Proxy("a"))
     assert config(db, "asked once") == 10
     leave(db)
     db.reset_counts()
     db.set(TIMEOUTS, "for-a", Timeout("a", 11))
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
     assert config(db, "asked once") == 11
 
 
-def test_an_answer_that_comes_back_before_it_is_told_is_not_told():
+def test_an_answer_that_changes_back_before_it_is_reported_is_not_reported():
     db = mesh()
     db.set(TIMEOUTS, "for-b", Timeout("b", 6))
     assert config(db, "three") == 6
     db.set(TIMEOUTS, "for-b", Timeout("b", 20))
-    assert told(db) == []
+    assert reported(db) == []
 
 
 def test_names_and_types_of_a_question_stay():
@@ -303,7 +303,7 @@ def test_one_argument_that_is_a_tuple_is_not_two_arguments():
         size(db, "a", "b")
 
 
-def test_an_argument_that_is_a_tuple_is_told_as_it_was_given():
+def test_an_argument_that_is_a_tuple_is_reported_as_a_tuple():
     @question
     def row(db: Db, key: tuple[str, str]) -> int | None:
         return NUMBERS.get(db, "".join(key))
@@ -450,7 +450,7 @@ def test_an_error_is_an_answer_for_all_readers():
     assert ran(db) == {"quotient": 1, "quotient_plus_one": 1, "quotient_or_zero": 1}
 
 
-def test_an_error_goes_when_its_cause_goes():
+def test_an_error_ends_with_its_cause():
     db = Db()
     db.watch(quotient_plus_one, "x")
     db.set(NUMBERS, "x", 3)
@@ -458,7 +458,7 @@ def test_an_error_goes_when_its_cause_goes():
     assert quotient_plus_one(db, "x") == 5
 
 
-def test_an_equal_error_stops_the_wave():
+def test_an_equal_error_stops_the_propagation():
     db = Db()
     db.watch(quotient_plus_one, "x")
     db.reset_counts()
@@ -484,7 +484,7 @@ class Incomparable:
     __hash__ = None
 
 
-def test_answers_that_cannot_be_compared_are_news():
+def test_answers_that_cannot_be_compared_count_as_changed():
     @question
     def incomparable(db: Db) -> tuple:
         return NUMBERS.get(db, "x"), Incomparable()
@@ -523,16 +523,16 @@ def end_caught(db: Db, name: str) -> str:
         return "caught"
 
 
-def circle(db: Db, *names: str) -> None:
+def cycle(db: Db, *names: str) -> None:
     for name, after in zip(names, (*names[1:], names[0]), strict=True):
         db.set(NEXT, name, after)
 
 
 @pytest.mark.parametrize("asked", [end, end_caught])
 @pytest.mark.parametrize("first", ["a", "b", "c"])
-def test_a_circle_is_named_alike_wherever_one_enters(asked, first):
+def test_a_cycle_is_named_the_same_wherever_it_is_entered(asked, first):
     db = Db()
-    circle(db, "a", "b", "c")
+    cycle(db, "a", "b", "c")
     name = asked.name
     for entry in (first, "a", "b", "c"):
         with pytest.raises(CycleError) as caught:
@@ -542,9 +542,9 @@ def test_a_circle_is_named_alike_wherever_one_enters(asked, first):
 
 
 @pytest.mark.parametrize("cut", ["a", "b", "c"])
-def test_a_circle_heals_wherever_it_is_cut_and_comes_back(cut):
+def test_a_cycle_ends_wherever_it_is_cut_and_is_found_again(cut):
     db = Db()
-    circle(db, "a", "b", "c")
+    cycle(db, "a", "b", "c")
     everyone = [Asked(end, (name,)) for name in "abc"]
     for name in "abc":
         db.watch(end, name)
@@ -552,16 +552,16 @@ def test_a_circle_heals_wherever_it_is_cut_and_comes_back(cut):
         db.remove(NEXT, cut)
         assert db.changed() == everyone
         assert [end(db, name) for name in "abc"] == [cut] * 3
-        circle(db, "a", "b", "c")
+        cycle(db, "a", "b", "c")
         assert db.changed() == everyone
     for name in "abc":
         db.unwatch(end, name)
     assert (db.n_memos, db.n_cells) == (0, 0)
 
 
-def test_a_circle_stays_the_same_when_something_else_below_it_changes():
+def test_a_cycle_stays_the_same_when_something_else_below_it_changes():
     db = Db()
-    circle(db, "a", "b", "c")
+    cycle(db, "a", "b", "c")
     db.watch(end, "a")
     assert end(db, "lower") == "lower"
     db.set(NEXT, "lower", "")
@@ -571,9 +571,9 @@ def test_a_circle_stays_the_same_when_something_else_below_it_changes():
     assert db.changed() == []
 
 
-def test_no_question_can_catch_a_circle():
+def test_no_question_can_catch_a_cycle():
     db = Db()
-    circle(db, "a", "b")
+    cycle(db, "a", "b")
     db.set(NEXT, "outside", "a")
     with pytest.raises(CycleError):
         end_caught(db, "outside")
@@ -629,7 +629,7 @@ def test_a_chain_that_becomes_too_deep_stops_nobody_else():
     assert end(db, names[0]) == "00180"
 
 
-def test_a_chain_asked_from_its_inner_end_has_no_limit_and_its_wave_neither():
+def test_a_chain_asked_from_its_inner_end_has_no_limit_nor_has_its_propagation():
     db = Db()
     names = chain(db, 2000)
     for name in reversed(names):
@@ -659,7 +659,7 @@ def above_interrupted(db: Db, name: str) -> int:
     return interrupted(db, name) + 1
 
 
-def test_a_wave_that_is_broken_off_goes_on_where_it_was():
+def test_an_aborted_propagation_continues_where_it_was():
     db = Db()
     for name in ("x", "y"):
         db.watch(above_interrupted, name)
@@ -689,7 +689,7 @@ def test_a_thousand_proxies_come_and_go_and_leave_nothing():
     for name in names:
         db.remove(PROXIES, name)
         db.unwatch(config, name)
-    assert told(db) == []
+    assert reported(db) == []
     assert (db.n_memos, db.n_cells) == before
     assert [config(db, name) for name in ("one", "two", "three")] == [10, 10, 20]
 
@@ -711,7 +711,7 @@ def test_answers_that_are_let_go_are_really_freed():
     assert not any(isinstance(each, Big) for each in gc.get_objects())
 
 
-def test_who_stood_on_a_circle_is_really_freed():
+def test_a_memo_that_was_on_a_cycle_is_really_freed():
     class Place:
         pass
 
@@ -733,7 +733,7 @@ def test_who_left_is_not_run_again():
     db = mesh()
     db.remove(PROXIES, "one")
     db.unwatch(config, "one")
-    assert told(db) == []
+    assert reported(db) == []
     assert ran(db) == {}
 
 
@@ -747,7 +747,7 @@ def test_what_two_proxies_share_stays_until_both_have_left():
     assert (seconds(db, "for-a"), ran(db)) == (10, {"seconds": 1})
 
 
-def test_what_was_only_asked_goes_with_collect():
+def test_collect_drops_what_was_only_asked():
     db = mesh()
     before = db.n_memos
     assert config(db, "unknown") is None
@@ -762,7 +762,7 @@ def test_watching_twice_is_watching_once():
     db.unwatch(config, "one")
     db.unwatch(config, "one")
     db.set(TIMEOUTS, "for-a", Timeout("a", 1))
-    assert told(db) == ["two"]
+    assert reported(db) == ["two"]
 
 
 # How much: what a change costs depends on what it touches.

@@ -90,27 +90,27 @@ def expression(random: Random, places: range) -> tuple:
     )
 
 
-def line(random: Random, place: int, *, with_circles: bool) -> tuple:
-    places = range(0 if with_circles else place + 1, SIZE + 1)
+def line(random: Random, place: int, *, with_cycles: bool) -> tuple:
+    places = range(0 if with_cycles else place + 1, SIZE + 1)
     return PROGRAM, place, expression(random, places)
 
 
-def edit(random: Random, *, with_circles: bool) -> tuple:
+def edit(random: Random, *, with_cycles: bool) -> tuple:
     place, number = random.randrange(SIZE), random.choice([0, 1, 2, None])
-    lines = [line(random, place, with_circles=with_circles)] * 5 + [(PROGRAM, place, None)]
+    lines = [line(random, place, with_cycles=with_cycles)] * 5 + [(PROGRAM, place, None)]
     return random.choice([random.choice(lines), (NUMBERS, random.choice("xyz"), number)])
 
 
-def histories(*, with_circles: bool) -> st.SearchStrategy[list]:
+def histories(*, with_cycles: bool) -> st.SearchStrategy[list]:
     """A whole program, some of its answers watched, then anything."""
 
     def history(seed: int) -> list:
         random = Random(seed)
-        program = [line(random, place, with_circles=with_circles) for place in range(SIZE)]
+        program = [line(random, place, with_cycles=with_cycles) for place in range(SIZE)]
         steps = [("edit", program), *[("watch", place) for place in range(3)]]
         for verb in random.choices(VERBS, [9, 3, 3, 1, 5, 1], k=25):
             operands = {
-                "edit": [[edit(random, with_circles=with_circles) for _ in range(random.randint(1, 3))]],
+                "edit": [[edit(random, with_cycles=with_cycles) for _ in range(random.randint(1, 3))]],
                 "changed": [],
                 "collect": [],
             }
@@ -151,7 +151,7 @@ class Follower:
         self.all.append(self)
         self.other = other
         self.rows: dict[tuple, object] = beside.rows if beside else {}
-        self.told: dict[int, object] = {}
+        self.reported: dict[int, object] = {}
 
     def edit(self, several: Iterable[tuple]) -> None:
         with self.db.change() as change:
@@ -168,29 +168,29 @@ class Follower:
 
     def watch(self, place: int) -> None:
         self.watcher.watch(answer, place)
-        self.told.setdefault(place, self.fresh([place])[place])
+        self.reported.setdefault(place, self.fresh([place])[place])
 
     def unwatch(self, place: int) -> None:
         self.watcher.unwatch(answer, place)
-        self.told.pop(place, None)
+        self.reported.pop(place, None)
 
     def changed(self) -> None:
         made.clear()
         said = [place for _, (place,) in self.watcher.changed()]
-        assert len(made) == len(set(made)), "a question ran twice in one wave"
-        assert not made or any(each.told for each in self.all), "a question ran for nobody"
-        now = self.fresh(self.told)
-        assert sorted(said) == sorted(place for place in now if now[place] != self.told[place])
-        self.told = now
+        assert len(made) == len(set(made)), "a question ran twice in one propagation"
+        assert not made or any(each.reported for each in self.all), "a question ran for nobody"
+        now = self.fresh(self.reported)
+        assert sorted(said) == sorted(place for place in now if now[place] != self.reported[place])
+        self.reported = now
         self.rest()
 
     def rest(self) -> None:
-        """Nothing changed, or nothing that anybody read: nothing runs, and nobody is told."""
+        """Nothing changed, or nothing that anybody read: nothing runs, and nothing is reported."""
         made.clear()
         self.db.set(UNRELATED, "x", 1)
         self.db.remove(UNRELATED, "x")
         assert self.watcher.changed() == []
-        assert {place: outcome(self.db, place) for place in self.told} == self.told
+        assert {place: outcome(self.db, place) for place in self.reported} == self.reported
         assert made == []
 
     def collect(self) -> None:
@@ -211,7 +211,7 @@ def live_through(history: list, other: type[Db]) -> None:
     follower = Follower(other)
     for verb, *args in [*history, ("changed",)]:
         getattr(follower, verb)(*args)
-    for place in list(follower.told):
+    for place in list(follower.reported):
         follower.unwatch(place)
     follower.collect()
     assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
@@ -219,35 +219,35 @@ def live_through(history: list, other: type[Db]) -> None:
 
 @pytest.mark.property
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(histories(with_circles=False))
+@given(histories(with_cycles=False))
 def test_any_history_of_edits_answers_as_if_there_were_no_engine(history):
     live_through(history, Scratch)
 
 
 @pytest.mark.property
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(histories(with_circles=True))
-def test_any_history_with_circles_answers_as_a_fresh_start(history):
+@given(histories(with_cycles=True))
+def test_any_history_with_cycles_answers_as_a_fresh_start(history):
     live_through(history, Db)
 
 
 @pytest.mark.property
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(histories(with_circles=False))
+@given(histories(with_cycles=False))
 def test_without_asking_from_outside_unwatching_is_enough_to_free_all(history):
     follower = Follower(Scratch)
     for verb, *args in history:
         if verb not in ("ask", "collect"):
             getattr(follower, verb)(*args)
-    for place in list(follower.told):
+    for place in list(follower.reported):
         follower.unwatch(place)
     assert (follower.db.n_memos, follower.db.n_cells) == (0, 0)
 
 
 @pytest.mark.property
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(histories(with_circles=False), st.integers(0, 2**32))
-def test_watchers_of_one_database_take_no_news_from_each_other(history, seed):
+@given(histories(with_cycles=False), st.integers(0, 2**32))
+def test_watchers_of_one_database_are_independent(history, seed):
     random = Random(seed)
     first = Follower(Scratch)
     several = [first, Follower(Scratch, first), Follower(Scratch, first)]
@@ -256,7 +256,7 @@ def test_watchers_of_one_database_take_no_news_from_each_other(history, seed):
     for each in several:
         each.changed()
     for each in several:
-        for place in list(each.told):
+        for place in list(each.reported):
             each.unwatch(place)
     first.collect()
     assert (first.db.n_memos, first.db.n_cells) == (0, 0)
@@ -271,7 +271,7 @@ class Fleet:
         self.watching = SnapshotWatcher(self.db)
         self.rows: dict[Key, Resource] = {}
         self.nodes: dict[Key, NodeMetadata] = {}
-        self.told: dict[Key, object] = {}
+        self.reported: dict[Key, object] = {}
 
     def write(self, random: Random) -> None:
         written = [found for _ in range(random.randint(1, 2)) if (found := random_meshes.resource(random))]
@@ -298,12 +298,12 @@ class Fleet:
         self.nodes[key] = node
         self.db.set(network.NODE_METADATA, key, node)
         self.watching.add(key)
-        self.told[key] = self.fresh(key)
+        self.reported[key] = self.fresh(key)
 
     def disconnect(self, random: Random) -> None:
         if self.nodes:
             key = random.choice(sorted(self.nodes))
-            del self.nodes[key], self.told[key]
+            del self.nodes[key], self.reported[key]
             self.watching.remove(key)
             self.db.remove(network.NODE_METADATA, key)
 
@@ -313,11 +313,11 @@ class Fleet:
 
     def changed(self, _random: Random | None = None) -> None:
         said = set(self.watching.changed())
-        now = {key: self.fresh(key) for key in self.told}
-        assert {key: bodies(snapshot.of(self.db, key)) for key in self.told} == now
-        assert {key: bodies(self.watching.of(key)) for key in self.told} == now
-        assert said == {key for key in now if now[key] != self.told[key]}
-        self.told = now
+        now = {key: self.fresh(key) for key in self.reported}
+        assert {key: bodies(snapshot.of(self.db, key)) for key in self.reported} == now
+        assert {key: bodies(self.watching.of(key)) for key in self.reported} == now
+        assert said == {key for key in now if now[key] != self.reported[key]}
+        self.reported = now
 
     def collect(self, _random: Random) -> None:
         self.db.collect()
@@ -346,7 +346,7 @@ DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "cha
 @given(st.integers(0, 2**32))
 def test_any_history_of_a_mesh_gives_the_bytes_of_a_fresh_start(seed):
     fleet = lived_through(Fleet(), Random(seed))
-    for key in list(fleet.told):
+    for key in list(fleet.reported):
         fleet.watching.remove(key)
     fleet.db.collect()
     assert fleet.db.n_memos == 0

@@ -66,9 +66,9 @@ def short(value: Json) -> Json:
 def rules_of(db: Db, name: str, kind: str = "") -> Json:
     shown = {}
     for entry in rules_view.of_proxy(db, proxy(db, name))["rules"]:
-        said = {key: value for key, value in entry.items() if value and key not in ("type", "warnings")}
-        if said and kind in ("", entry["type"]):
-            shown[entry["type"]] = short(said)
+        written = {key: value for key, value in entry.items() if value and key not in ("type", "warnings")}
+        if written and kind in ("", entry["type"]):
+            shown[entry["type"]] = short(written)
     return shown
 
 
@@ -348,8 +348,8 @@ ROUTE = named(
 
 
 @given(st.lists(st.tuples(times, tops, refs), max_size=6))
-def test_asking_for_origins_changes_no_configuration(said):
-    policies = [timeout(f"p{number}", *each) for number, each in enumerate(said)]
+def test_asking_for_origins_changes_no_configuration(written):
+    policies = [timeout(f"p{number}", *each) for number, each in enumerate(written)]
     db = load(MESH, WEB, BACKEND, ROUTE, *policies)
     plain = rules_view.of_proxy(db, proxy(db, "web"))
     full = rules_view.of_proxy(db, proxy(db, "web"), fields=True)
@@ -359,6 +359,6 @@ def test_asking_for_origins_changes_no_configuration(said):
             if entry["type"] == "MeshTimeout":
                 assert {path: origin["value"] for path, origin in origins.items()} == rule["conf"][0]
                 (winner,) = origins.values()
-                assert winner["value"] == said[int(winner["kri"].split("_")[5][1:])][0]
+                assert winner["value"] == written[int(winner["kri"].split("_")[5][1:])][0]
                 assert len(winner["losers"]) + 1 == len(rule["origin"])
     assert full == plain

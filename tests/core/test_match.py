@@ -108,7 +108,7 @@ def test_a_reference_selects(ref, expected):
     assert selected(ref) == expected
 
 
-def test_a_shadow_selects_nobody():
+def test_a_shadow_policy_selects_no_proxy():
     assert selected(None, **{"kuma.io/effect": "shadow"}) == {}
 
 

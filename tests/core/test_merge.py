@@ -258,7 +258,7 @@ def inside(items, origin: Origin) -> int:
 
 @pytest.mark.property
 @given(random_items)
-def test_losers_really_say_what_they_are_said_to_say_most_important_first(items):
+def test_losers_have_the_values_that_are_shown_most_important_first(items):
     items = merge_items.ascending(items)
     found = merge.traced(items)
     for path, lost in found.losers.items():

@@ -161,7 +161,7 @@ def test_a_reason_for_the_wrong_winner_is_a_bug():
 
 @pytest.mark.property
 @given(ranks, ranks)
-def test_two_items_of_different_policies_or_places_never_draw(one, other):
+def test_two_items_of_different_policies_or_indexes_never_rank_equal(one, other):
     assume((one.core_name, one.index) != (other.core_name, other.index))
     weak, strong = sorted((one, other), key=order.key)
     assert order.key(weak) < order.key(strong)

@@ -59,11 +59,13 @@ CONNECT = {"cluster": {"connect_timeout": "9s", "lb_policy": "RANDOM"}}
         ({"outbound": lambda *_: {"problems": {"spec": "no"}}}, None),
     ],
 )
-def test_a_field_that_two_kinds_set_differently_is_told_with_both_values(hooks: Any, expected: str | None):
+def test_a_field_that_two_kinds_set_differently_is_reported_with_both_values(
+    hooks: Any, expected: str | None
+):
     assert overlaps(kinds_with(**hooks)) == ([expected] if expected else [])
 
 
-def test_who_is_there_to_override_is_not_told():
+def test_a_kind_of_the_phase_overrides_is_not_reported():
     kinds = kinds_with(outbound=lambda *_: CONNECT)
     assert overlaps(in_phase(kinds, ["MeshToy"], Phase.OVERRIDES)) == []
 

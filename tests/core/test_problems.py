@@ -47,7 +47,7 @@ def database(text: str) -> Db:
     return pipeline.load(ALL_KINDS, ControlPlaneInfo(), resources(text))
 
 
-def told(problem: Problem) -> str:
+def as_line(problem: Problem) -> str:
     about = " and ".join(f"{key.kind}/{key.name}" for key in problem.objects)
     return f"{problem.code} {problem.severity} of {about}, {problem.path or '-'}\n  {problem.message}\n"
 
@@ -56,7 +56,7 @@ def told(problem: Problem) -> str:
 def test_the_mesh_has_exactly_these_problems(case: Path):
     above, dashes, below = case.read_text().partition(DASHES)
     assert dashes, "resources, a line of 40 dashes, problems"
-    found = "".join(told(problem) for problem in problems.of_mesh(database(above), MESH)) or "nothing\n"
+    found = "".join(as_line(problem) for problem in problems.of_mesh(database(above), MESH)) or "nothing\n"
     if os.environ.get("KOGUMA_GOLDEN") == "rewrite" and found != below:
         case.write_text(above + DASHES + found)
     else:
@@ -64,7 +64,7 @@ def test_the_mesh_has_exactly_these_problems(case: Path):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_each_problem_is_told_of_every_policy_that_it_is_about(case: Path):
+def test_each_problem_is_reported_for_every_policy_that_it_is_about(case: Path):
     db = database(case.read_text().partition(DASHES)[0])
     for problem in problems.of_mesh(db, MESH):
         for key in problem.objects:
@@ -208,7 +208,7 @@ def test_each_zone_has_addresses_of_its_own():
     assert codes(one, msgspec.structs.replace(two, zone="west")) == []
 
 
-def test_a_proxy_that_does_not_listen_yet_is_in_nobodys_way():
+def test_a_proxy_that_is_not_ready_conflicts_with_none():
     one, two = resources(SAME_PLACE)
     marked = {**two.labels, labels.REGISTERED_BY: "proxy", labels.INSTANCE: "run-1"}
     waiting = msgspec.structs.replace(two, labels=marked)
@@ -216,7 +216,7 @@ def test_a_proxy_that_does_not_listen_yet_is_in_nobodys_way():
     assert codes(one, msgspec.structs.replace(waiting, annotations={labels.READY: "run-1"})) == ["KG013"]
 
 
-def test_a_proxy_that_comes_back_is_not_in_its_own_way():
+def test_a_proxy_that_is_written_again_does_not_conflict_with_itself():
     one, two = resources(SAME_PLACE)
     db = pipeline.load(ALL_KINDS, ControlPlaneInfo(), [one])
     again = msgspec.structs.replace(one, labels={**one.labels, labels.INSTANCE: "run-2"})

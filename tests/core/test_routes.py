@@ -361,7 +361,7 @@ def test_a_redirect_wins_over_a_rewrite_beside_it():
     assert [origin.path[-10:] for origin in problem.origins] == ["filters[2]", "filters[0]"]
 
 
-def test_both_conflicts_of_one_rule_are_told():
+def test_both_conflicts_of_one_rule_are_reported():
     filters, backends = [REDIRECT, REWRITE], [backend("v1")]
     (merged,) = routes.merged_rules([route("p", rule(prefix("/"), filters=filters, backendRefs=backends))])
     found, problems = routes.resolved(merged)

@@ -266,7 +266,7 @@ def test_a_new_proxy_of_a_known_class_asks_next_to_nothing():
     assert not db.runs["match.matched"]
 
 
-def test_memory_is_given_back_when_proxies_leave():
+def test_memos_are_dropped_when_proxies_leave():
     db = mesh_of(0)
     db.collect()
     before = db.n_memos

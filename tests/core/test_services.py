@@ -86,7 +86,7 @@ def database(*resources, control_plane=HERE, mode=None):
     return pipeline.load(Kinds(KINDS), control_plane, [stored_mesh(mode), *resources])
 
 
-def step(*resources, now=NOW, mode=None, **grace):
+def plan(*resources, now=NOW, mode=None, **grace):
     db = database(*resources, mode=mode)
     return services.plan(services.desired(db, "shop"), services.stored(db, "shop"), now, **grace)
 
@@ -246,7 +246,7 @@ GENERATED = {
 @pytest.mark.parametrize("case", GENERATED)
 def test_of_dataplanes_is_made(case):
     there, expected, problems = GENERATED[case]
-    made = step(*there)
+    made = plan(*there)
     assert summary(after([], made)) == expected
     assert [problem.rule for problem in made.problems] == problems
 
@@ -264,11 +264,11 @@ def test_of_dataplanes_is_made(case):
     ],
 )
 def test_only_disabled_switches_generation_off(mode, expected):
-    assert bool(step(stored_dataplane("web-1", "web:80"), mode=mode).changes) is expected
+    assert bool(plan(stored_dataplane("web-1", "web:80"), mode=mode).changes) is expected
 
 
 def test_a_generated_service_selects_by_what_named_it_and_says_who_made_it():
-    made = step(
+    made = plan(
         stored_dataplane("web-1", "web:80/http"),
         stored_dataplane("api-1", "81", workload="api", namespace="team"),
     )
@@ -354,7 +354,7 @@ KEPT = {
 @pytest.mark.parametrize("case", KEPT)
 def test_what_is_stored_has_a_say(case):
     stored, dataplanes, expected = KEPT[case]
-    assert summary(after(stored, step(*stored, *dataplanes))) == expected
+    assert summary(after(stored, plan(*stored, *dataplanes))) == expected
 
 
 def test_what_others_keep_in_a_generated_service_stays():
@@ -362,7 +362,7 @@ def test_what_others_keep_in_a_generated_service_stays():
     stored = stored_service(
         "web", "80", labels=own, state="Available", identities=[{"type": "SpiffeID", "value": "x"}]
     )
-    (change,) = step(stored, stored_dataplane("web-1", "web:81")).changes
+    (change,) = plan(stored, stored_dataplane("web-1", "web:81")).changes
     assert change.resource.labels == own
     assert change.resource.spec["state"] == "Available"
     assert change.resource.spec["identities"] == stored.spec["identities"]
@@ -371,16 +371,16 @@ def test_what_others_keep_in_a_generated_service_stays():
 
 def test_a_hand_made_service_wins_and_is_never_touched():
     stored = stored_service("web", "8000", labels={})
-    made = step(stored, stored_dataplane("web-1", "web:80"))
+    made = plan(stored, stored_dataplane("web-1", "web:80"))
     assert made.changes == ()
     assert [(p.about, p.rule) for p in made.problems] == [(stored.key, services.HAND_MADE)]
-    assert step(stored).changes == ()
-    assert step(stored, mode="Disabled").changes == ()
+    assert plan(stored).changes == ()
+    assert plan(stored, mode="Disabled").changes == ()
 
 
 def test_a_core_name_that_is_taken_is_a_problem():
     stored = stored_service("web.a", "80", labels={})
-    made = step(stored, stored_dataplane("web-1", "web:80", namespace="a"))
+    made = plan(stored, stored_dataplane("web-1", "web:80", namespace="a"))
     assert made.changes == ()
     (problem,) = made.problems
     assert problem.rule == "core-name"
@@ -389,28 +389,28 @@ def test_a_core_name_that_is_taken_is_a_problem():
 
 def test_another_zones_services_are_not_ours_to_delete():
     foreign = stored_service("web", "80", core_name="web-xyz", place={"zone": "west"})
-    assert step(foreign).changes == ()
-    assert step(foreign, mode="Disabled").changes == ()
+    assert plan(foreign).changes == ()
+    assert plan(foreign, mode="Disabled").changes == ()
 
 
-def test_a_service_without_dataplanes_goes_after_the_grace_period():
+def test_a_service_without_dataplanes_is_deleted_after_the_grace_period():
     stored = [stored_service("web", "80")]
-    begun = step(*stored)
+    begun = plan(*stored)
     stored = after(stored, begun)
     assert stored[0].labels == {STARTED: "2026-03-01T12:00:00Z", **MANAGED}
     end = NOW + timedelta(hours=1)
-    waiting = step(*stored, now=end - timedelta(seconds=1))
+    waiting = plan(*stored, now=end - timedelta(seconds=1))
     assert (waiting.changes, waiting.due_at) == ((), end)
-    over = step(*stored, now=end)
+    over = plan(*stored, now=end)
     assert over.changes == (DeleteObject(stored[0]),)
     assert over.due_at is None
-    short = step(*stored, now=NOW + timedelta(minutes=2), grace=timedelta(minutes=1))
+    short = plan(*stored, now=NOW + timedelta(minutes=2), grace=timedelta(minutes=1))
     assert short.changes == (DeleteObject(stored[0]),)
 
 
 def test_a_service_whose_dataplane_comes_back_stays():
     stored = [stored_service("web", "80", labels={STARTED: "2026-03-01T11:30:00Z", **MANAGED})]
-    (change,) = step(*stored, stored_dataplane("web-1", "web:80")).changes
+    (change,) = plan(*stored, stored_dataplane("web-1", "web:80")).changes
     assert change.resource.labels == MANAGED
     assert change.resource.spec == stored[0].spec
 
@@ -418,13 +418,13 @@ def test_a_service_whose_dataplane_comes_back_stays():
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-03-01T11:00:00", "9999-12-31T23:59:59Z"])
 def test_a_beginning_that_cannot_be_read_is_no_beginning(text):
     stored = stored_service("web", "80", labels={STARTED: text, **MANAGED})
-    (change,) = step(stored).changes
+    (change,) = plan(stored).changes
     assert change.resource.labels[STARTED] == "2026-03-01T12:00:00Z"
 
 
 def test_switching_off_deletes_the_generated_ones_at_once():
     generated, by_hand = stored_service("web", "80"), stored_service("api", "80", labels={})
-    made = step(generated, by_hand, stored_dataplane("web-1", "web:80"), mode="Disabled")
+    made = plan(generated, by_hand, stored_dataplane("web-1", "web:80"), mode="Disabled")
     assert made.changes == (DeleteObject(generated),)
 
 
@@ -494,10 +494,10 @@ MODES = st.sampled_from([None, "Disabled"])
 @given(DATAPLANES, st.lists(st.booleans(), min_size=6, max_size=6))
 def test_no_port_changes_its_number_while_an_instance_that_it_serves_is_there(dataplanes, stay):
     """Whoever goes and comes back in between: the ports that are served are the same before and after."""
-    there = after([], step(*dataplanes))
+    there = after([], plan(*dataplanes))
     left = [one for one, stays in zip(dataplanes, stay, strict=False) if stays]
-    now = after(there, step(*there, *left))
-    again = after(now, step(*now, *dataplanes))
+    now = after(there, plan(*there, *left))
+    again = after(now, plan(*now, *dataplanes))
     words = {(s.key, p["name"], p["port"]) for s in there for p in s.spec["ports"] if _is_word(p)}
     still = {s.key for s in now if any(_serves(one, s) for one in left)}
     kept = {(s.key, p["name"], p["port"]) for s in again for p in s.spec["ports"]}
@@ -530,7 +530,7 @@ def _fits(port, there, left):
 @pytest.mark.property
 @given(DATAPLANES, STORED, MODES, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(dataplanes, stored, mode, random):
-    expected = step(*stored, *dataplanes, mode=mode)
+    expected = plan(*stored, *dataplanes, mode=mode)
     arriving = [*dataplanes, *stored]
     random.shuffle(arriving)
     db = database(mode=mode)
@@ -543,9 +543,9 @@ def test_the_order_of_arrival_does_not_matter(dataplanes, stored, mode, random):
 @pytest.mark.property
 @given(DATAPLANES, STORED, MODES)
 def test_a_step_that_was_taken_is_not_taken_again(dataplanes, stored, mode):
-    first = step(*stored, *dataplanes, mode=mode)
+    first = plan(*stored, *dataplanes, mode=mode)
     there = after(stored, first)
-    again = step(*there, *dataplanes, mode=mode)
+    again = plan(*there, *dataplanes, mode=mode)
     assert again.changes == ()
     assert again.problems == first.problems
     touched = {r.key for r in stored} - {r.key for r in there if r in stored}

@@ -96,7 +96,7 @@ def test_the_identity_changes_with_the_tags_alone():
     assert spiffe.identity(db, WEB)[:2] == ("spiffe://shop/admin", "spiffe://shop/web")
 
 
-def test_nobody_has_no_identity():
+def test_a_missing_proxy_has_no_identity():
     db = pipeline.load(Kinds(KINDS), ControlPlaneInfo(zone="east"), [])
     assert world.proxy(db, WEB) is None
     assert spiffe.identity(db, WEB) == ()

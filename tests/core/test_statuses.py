@@ -33,14 +33,14 @@ def proxies(connected=(), certified=()):
     )
 
 
-def step(db, seen=NONE):
+def plan(db, seen=NONE):
     return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_cursors(db, vips.DEFAULT))
 
 
 def reported(resource, *others, seen=NONE, control_plane=None):
     """The status that an object gets, which must be one of its kind."""
     db = database(*others, resource, **({"control_plane": control_plane} if control_plane else {}))
-    found = {change.key: change for change in step(db, seen).changes}
+    found = {change.key: change for change in plan(db, seen).changes}
     if resource.key not in found:
         return resource.status
     status = found[resource.key].status
@@ -86,7 +86,7 @@ def test_a_mesh_service_without_anything_has_an_address_and_zeros():
     }
 
 
-def test_of_another_zones_service_only_how_it_is_called_from_here_is_told():
+def test_only_how_it_is_called_from_here_is_reported_on_another_zones_service():
     there = stored_dataplane("web-1", "web", zone="west")
     far = stored_service("web", zone="west", labels={"kuma.io/origin": "global"})
     assert reported(far, MTLS, there, seen=proxies([there], [there])) == {"vips": [{"ip": "241.0.0.1"}]}
@@ -216,10 +216,10 @@ def test_what_is_written_is_not_written_again():
         SVC,
     ]
     db = database(*resources)
-    first = step(db)
+    first = plan(db)
     assert len(first.changes) == 5
     pipeline.take(db, first.changes)
-    assert step(db).changes == ()
+    assert plan(db).changes == ()
 
 
 def test_parts_of_a_status_that_are_not_ours_are_kept():
@@ -232,7 +232,7 @@ def test_parts_of_a_status_that_are_not_ours_are_kept():
 def test_a_spec_is_never_touched():
     web = stored_service("web", revision=7)
     web.spec["state"] = "Unavailable"
-    (change,) = step(database(web, stored_dataplane("web-1", "web"))).changes
+    (change,) = plan(database(web, stored_dataplane("web-1", "web"))).changes
     assert (change.spec, change.revision) == (web.spec, 7)
 
 
@@ -242,7 +242,7 @@ def test_a_name_that_is_taken_or_illegal_is_a_problem_of_who_wrote_it():
         stored_external("b", "x.ext", created=1),
         stored_external("c", "*.ext"),
     )
-    problems = step(database(first, second, third)).problems
+    problems = plan(database(first, second, third)).problems
     assert [(problem.about.name, problem.rule) for problem in problems] == [
         ("b", "hostname"),
         ("c", "hostname"),

@@ -23,7 +23,7 @@ def key(name, namespace=""):
     return Key("Workload", "shop", "east", namespace, name)
 
 
-def step(db):
+def plan(db):
     return workloads.plan(workloads.desired(db, "shop"), workloads.stored(db, "shop"), "east")
 
 
@@ -54,10 +54,10 @@ def test_a_name_that_is_no_label_of_a_host_name_is_a_problem():
     assert [(each.about.name, each.rule) for each in found.problems] == [("a", "workload-name")]
 
 
-def test_what_is_missing_is_made_and_what_nobody_names_goes():
+def test_missing_workloads_are_created_and_unnamed_ones_deleted():
     left, foreign = generated("left"), generated("foreign", zone="west")
     db = database(proxy("a", "new", namespace="team"), left, foreign, stored("Workload", "by-hand", {}))
-    create, remove = step(db)
+    create, remove = plan(db)
     assert isinstance(create, CreateObject)
     assert (create.key, create.document["name"]) == (key("new", "team"), "new.team")
     assert create.document["labels"] == {
@@ -69,7 +69,7 @@ def test_what_is_missing_is_made_and_what_nobody_names_goes():
 
 def test_a_name_that_is_taken_by_another_object_is_left_alone():
     holder = stored("Workload", "other", {}, core_name="backend")
-    assert step(database(proxy("a", "backend"), holder)) == ()
+    assert plan(database(proxy("a", "backend"), holder)) == ()
 
 
 def test_one_more_proxy_of_a_workload_changes_nothing_but_its_members():
@@ -81,4 +81,4 @@ def test_one_more_proxy_of_a_workload_changes_nothing_but_its_members():
     assert workloads.desired(db, "shop") == before
     assert len(workloads.members(db, key("backend"))) == 2
     pipeline.take(db, [], [proxy("a").key, proxy("b").key])
-    assert step(db) == (DeleteObject(generated("backend")),)
+    assert plan(db) == (DeleteObject(generated("backend")),)
