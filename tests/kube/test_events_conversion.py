@@ -91,4 +91,4 @@ NEW = {"eventTime": "2026-11-15T09:22:00.000000Z", "type": "Warning"}
     ],
 )
 def test_the_newer_group_wants_newer_events(spec: Any, texts: list[str]):
-    assert [f"{v.field}: {v.message}" for v in CONVERTER.refused(spec)] == texts
+    assert [f"{v.field}: {v.message}" for v in CONVERTER.refusals(spec)] == texts

@@ -27,7 +27,7 @@ def context(namespace: str = "default", stored: Any = None) -> ValidationContext
 
 def refusals(kind: Kind, spec: Any, stored: Any = None, namespace: str = "default") -> list[str]:
     """What the API would say of a spec, one text each."""
-    ready = native.prepared(kind, spec)
+    ready = native.stored_spec(kind, spec)
     return [f"{v.field}: {v.message}" for v in kind.violations(ready, context(namespace, stored))]
 
 
@@ -49,7 +49,7 @@ def test_what_kubernetes_takes_is_taken(kind: Kind, spec: Any):
     given = copy.deepcopy(spec)
     assert refusals(kind, spec) == []
     assert spec == given, "a spec was changed in place"
-    assert native.prepared(kind, native.prepared(kind, spec)) == native.prepared(kind, spec)
+    assert native.stored_spec(kind, native.stored_spec(kind, spec)) == native.stored_spec(kind, spec)
 
 
 @pytest.mark.parametrize(("kind", "case"), cases("refused"))
@@ -106,17 +106,17 @@ def test_what_cannot_change_is_refused_against_what_is_stored(kind: Kind, case: 
 
 @pytest.mark.parametrize(("kind", "case"), cases("prepared"))
 def test_what_is_stored_is_what_kubernetes_would_show(kind: Kind, case: Any):
-    assert native.prepared(kind, case["spec"]) == case["stored"]
+    assert native.stored_spec(kind, case["spec"]) == case["stored"]
 
 
 def test_our_own_kinds_are_stored_as_they_were_written():
     spec = {"to": None}
-    assert native.prepared(mesh_timeout.KIND, spec) is spec
+    assert native.stored_spec(mesh_timeout.KIND, spec) is spec
 
 
 def test_an_update_of_a_namespace_leaves_its_finalizers_alone():
     stored = {"finalizers": ["kubernetes"]}
-    assert native.prepared(NAMESPACE, {"finalizers": []}, stored) == stored
+    assert native.stored_spec(NAMESPACE, {"finalizers": []}, stored) == stored
 
 
 def test_a_namespace_begins_active_and_can_be_selected_by_its_name():
@@ -165,14 +165,14 @@ def test_the_fields_are_those_of_the_published_api(kind: Kind):
 def test_null_is_the_same_as_absence(kind: Kind):
     nothing = dict.fromkeys(kind.spec.__struct_encode_fields__)
     assert [v for v in kind.checker(nothing) if v.rule == "type"] == []
-    assert None not in (native.prepared(kind, nothing) or {}).values() or kind in ALIAS_KINDS.values()
+    assert None not in (native.stored_spec(kind, nothing) or {}).values() or kind in ALIAS_KINDS.values()
 
 
 @every_kind
 def test_what_is_no_object_is_refused_and_breaks_nothing(kind: Kind):
     for odd in ([], "text", 5, None, {"data": []}, {"subjects": [1], "roleRef": "x", "rules": {}}):
-        list(kind.violations(native.prepared(kind, odd), context()))
-    assert next(iter(kind.violations(native.prepared(kind, "text"), context()))).rule == "type"
+        list(kind.violations(native.stored_spec(kind, odd), context()))
+    assert next(iter(kind.violations(native.stored_spec(kind, "text"), context()))).rule == "type"
 
 
 def test_secrets_leave_the_history_and_only_administrators_see_them():

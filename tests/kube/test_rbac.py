@@ -5,8 +5,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from koguma.kube import rbac
-from koguma.kube.escalation import missing, shown
-from koguma.kube.rbac import Roles, Stored, aggregated, covers, grants, rules_in, selects
+from koguma.kube.escalation import missing, rule_text
+from koguma.kube.rbac import RbacObjects, Roles, aggregated, covers, grants, rules_in, selects
 from koguma.kube.rbac_defaults import default_bindings, default_roles
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.main import all_kinds
@@ -187,7 +187,7 @@ def test_roles_that_gather_each_other_end():
 def given(*objects):
     """Which subject has rules where, and which resources they name."""
     by_kind = {kind: tuple(o for o in objects if o.kind == f"{kind}.{rbac.GROUP}") for kind in rbac.PLURALS}
-    found = Stored(*by_kind.values())
+    found = RbacObjects(*by_kind.values())
     return {
         (grant.kind, grant.subject, grant.namespace): grant.rules[0].resources
         for grant in grants(found, Roles(found))
@@ -237,7 +237,7 @@ def test_a_binding_to_nothing_gives_nothing(broken):
 
 def test_rules_of_one_namespace_hold_there_alone():
     role = cluster_role("all", on("meshtimeouts"), PATHS)
-    found = Stored(cluster_roles=(role,), role_bindings=(binding("b", "all", [ANN], "shop"),))
+    found = RbacObjects(cluster_roles=(role,), role_bindings=(binding("b", "all", [ANN], "shop"),))
     (grant,) = grants(found, Roles(found))
     assert grant.source == 'RoleBinding "b/shop" of ClusterRole "all" to User "ann"'
     assert grant.allows(attempt(namespace="shop"))
@@ -297,7 +297,7 @@ def test_rights_that_are_missing(wanted, held, lacking):
     ],
 )
 def test_a_rule_is_shown_as_kubernetes_does(rule, text):
-    assert [shown(each) for each in rules_in({"rules": [rule]})] == [text]
+    assert [rule_text(each) for each in rules_in({"rules": [rule]})] == [text]
 
 
 def test_a_right_in_one_mesh_is_none_to_give_away():
@@ -366,7 +366,7 @@ def defaults():
         )
         for document in default_roles(all_kinds())
     )
-    return Roles(Stored(cluster_roles=roles))
+    return Roles(RbacObjects(cluster_roles=roles))
 
 
 SECRETS = [

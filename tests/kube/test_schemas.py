@@ -299,7 +299,7 @@ def test_a_request_that_is_not_stored_is_described_where_somebody_says_how():
     unknown = SCHEMAS.of(REVIEW)["properties"]["spec"]
     assert (unknown["type"], unknown[OPEN]) == ("object", True)
     said = {("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ObjectParts("A question.", Asked, Asked)}
-    made = Schemas(Registry([REVIEW]), shapes=said)
+    made = Schemas(Registry([REVIEW]), parts=said)
     assert made.of(REVIEW)["description"] == "A question."
     assert "verb" in made.resolve(made.of(REVIEW)["properties"]["status"]["$ref"])["properties"]
     assert "io.k8s.api.authorization.v1.SelfSubjectAccessReviewList" not in made.definitions
@@ -312,7 +312,7 @@ def test_an_alias_may_have_a_shape_of_its_own():
     shapes = {
         ("other.com/v1", "Every"): schemas.object_parts_of(native("Every", "everies", Asked, at_root=True))
     }
-    made = Schemas(Registry([first, alias]), shapes=shapes)
+    made = Schemas(Registry([first, alias]), parts=shapes)
     assert "verb" in made.of(alias)["properties"]
     assert "spec" in made.of(first)["properties"]
 

@@ -77,7 +77,7 @@ def test_ages_are_said_as_kubectl_says_them(text: str, seconds: int):
 @pytest.mark.parametrize("odd", [None, "", "yesterday", 5, "2026-13-01T00:00:00Z", "2026-11-15T09:22:00"])
 def test_a_time_that_is_none_has_an_unknown_age(odd: Any):
     assert times.age(odd, NOW) == "<unknown>"
-    assert times.whole(odd) == times.micro(odd) == odd
+    assert times.to_seconds(odd) == times.to_microseconds(odd) == odd
 
 
 NATIVE: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (

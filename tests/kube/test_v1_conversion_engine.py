@@ -150,7 +150,10 @@ def test_older_fields_of_services_act_as_the_newer_ones(ready: str, state: str, 
     assert compiled(through) == compiled(there)
 
 
-CASES = tuple(sorted((CORE / "cases").glob("*/*.yaml")))
+# MeshNote is of another package: v1 does not serve it here.
+CASES = tuple(
+    path for path in sorted((CORE / "cases").glob("*/*.yaml")) if "MeshNote" not in path.read_text()
+)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}-{path.stem}")

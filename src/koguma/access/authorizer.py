@@ -14,7 +14,7 @@ import msgspec
 
 from koguma.access.user import ADMIN_GROUP, ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
 from koguma.kube import namespaced_names, rbac
-from koguma.kube.rbac import Grant, Stored
+from koguma.kube.rbac import Grant, RbacObjects
 from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
 from koguma.model import forms
 from koguma.model.access import ANY, REST_GROUP, Attempt, Binding, Role, Rule
@@ -94,13 +94,13 @@ class Authorizer:
         self,
         roles: Iterable[Role],
         bindings: Iterable[Binding],
-        stored: Callable[[], Stored] | None = None,
+        stored: Callable[[], RbacObjects] | None = None,
     ) -> None:
         self._settled = tuple(_settled(roles, bindings))
         self._current = stored
-        self._renew(Stored())
+        self._renew(RbacObjects())
 
-    def _renew(self, stored: Stored) -> None:
+    def _renew(self, stored: RbacObjects) -> None:
         self._stored = stored
         self._roles = rbac.Roles(stored)
         self._decided: dict[Hashable, bool] = {}
@@ -151,7 +151,7 @@ class Authorizer:
     def _grants(self, user: User) -> Iterator[Grant]:
         yield from self._held.get((rbac.USER, user.name), ())
         for group in user.all_groups:
-            yield from self._held.get((rbac.USERS, group), ())
+            yield from self._held.get((rbac.USER_GROUP, group), ())
 
     def reason(self, user: User, attempt: Attempt) -> str:
         """Which binding allows it, for people; empty where none does."""
@@ -230,7 +230,7 @@ def _settled(roles: Iterable[Role], bindings: Iterable[Binding]) -> Iterator[Gra
             raise ValueError(f'access: binding names role "{binding.role}", which does not exist')
         rules = by_name[binding.role].rules
         subjects = [(rbac.USER, user) for user in binding.users]
-        subjects += [(rbac.USERS, group) for group in binding.groups]
+        subjects += [(rbac.USER_GROUP, group) for group in binding.groups]
         for kind, subject in subjects:
             source = f'the settings, which give role "{binding.role}" to {kind} "{subject}"'
             yield Grant(kind, subject, rules, source=source)
@@ -246,16 +246,16 @@ def _is_about(rule: Rule, verbs: Collection[str], resource: str) -> bool:
     )
 
 
-def stored_in(state: Callable[[], State]) -> Callable[[], Stored]:
+def stored_in(state: Callable[[], State]) -> Callable[[], RbacObjects]:
     """Reads the stored roles and bindings; while no revision is new, a look costs next to nothing."""
     before: State | None = None
-    revision, stored = -1, Stored()
+    revision, stored = -1, RbacObjects()
 
-    def read() -> Stored:
+    def read() -> RbacObjects:
         nonlocal before, revision, stored
         now = state()
         if now is not before or now.revision != revision:
-            found = Stored(
+            found = RbacObjects(
                 roles=now.listed(rbac.set_name(rbac.ROLE)),
                 cluster_roles=now.listed(rbac.set_name(rbac.CLUSTER_ROLE)),
                 role_bindings=now.listed(rbac.set_name(rbac.ROLE_BINDING)),

@@ -130,7 +130,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             labels=draft.labels,
             stored=before.spec if before else None,
         )
-        spec = native.prepared(kind, draft.spec, validation.stored)
+        spec = native.stored_spec(kind, draft.spec, validation.stored)
         violations = [
             *native.name_violations(kind, draft.name),
             *labels.syntax(draft.labels, "metadata.labels"),

@@ -36,7 +36,7 @@ def new_namespace(name: str) -> Resource:
         name=name,
         core_name=name,
         labels=native.added_labels(kind, name),
-        spec=native.prepared(kind, {}),
+        spec=native.stored_spec(kind, {}),
         status=native.first_status(kind),
     )
 

@@ -1,4 +1,4 @@
-"""Codec: a stored object as a document of an endpoint's version, and what a document asks to store."""
+"""Codec: encodes stored objects as documents of an endpoint's version, and decodes documents to be stored."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -44,59 +44,59 @@ def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlP
     """An object as its endpoint shows it."""
     kind = endpoint.kind
     metadata = _metadata(resource, endpoint, control_plane)
-    shown: dict[str, Json] = {
+    document: dict[str, Json] = {
         "apiVersion": endpoint.api_version,
         "kind": endpoint.kind_name,
         "metadata": metadata,
     }
     spec = _converted(resource, endpoint)
     if kind.at_root:
-        return {**shown, **spec} if isinstance(spec, dict) else shown  # of no known shape: what is left
+        return {**document, **spec} if isinstance(spec, dict) else document
     kri = resource.kri(kind.short) if kind.short else None
     if kri is not None:
-        shown["kri"] = str(kri)
-    shown["spec"] = spec
+        document["kri"] = str(kri)
+    document["spec"] = spec
     if kind.status is not None:
-        shown["status"] = resource.status or {}
-    return shown
+        document["status"] = resource.status or {}
+    return document
 
 
 def _converted(resource: Resource, endpoint: KubeEndpoint) -> Json:
-    """The spec in the endpoint's version; one that a converter cannot read is shown as it is stored."""
+    """The spec in the endpoint's version; one that the converter cannot read is returned as it is stored."""
     try:
         return endpoint.conversion.from_storage(resource.spec)
-    except Invalid:  # of a plugin; one object never keeps others from being listed
+    except Invalid:  # from a plugin's converter; one broken object must not fail a whole list
         return resource.spec
 
 
 def _metadata(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlPlaneInfo) -> dict[str, Json]:
-    at, meta = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane), resource.meta
-    shown: dict[str, Json] = {"name": at.name}
+    name, meta = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane), resource.meta
+    metadata: dict[str, Json] = {"name": name.name}
     if endpoint.namespaced:
-        shown["namespace"] = at.namespace
-    shown["uid"] = resource.uid
-    shown["resourceVersion"] = str(resource.revision)
+        metadata["namespace"] = name.namespace
+    metadata["uid"] = resource.uid
+    metadata["resourceVersion"] = str(resource.revision)
     if not endpoint.kind.at_root:
-        shown["generation"] = resource.generation
-    shown["creationTimestamp"] = resource.creation_time
+        metadata["generation"] = resource.generation
+    metadata["creationTimestamp"] = resource.creation_time
     if meta.deletion_timestamp:
-        shown["deletionTimestamp"] = meta.deletion_timestamp
-        shown["deletionGracePeriodSeconds"] = 0
+        metadata["deletionTimestamp"] = meta.deletion_timestamp
+        metadata["deletionGracePeriodSeconds"] = 0
     if resource.labels:
-        shown["labels"] = dict(resource.labels)
+        metadata["labels"] = dict(resource.labels)
     if resource.annotations:
-        shown["annotations"] = dict(resource.annotations)
+        metadata["annotations"] = dict(resource.annotations)
     if meta.owner_references:
-        shown["ownerReferences"] = list(meta.owner_references)
+        metadata["ownerReferences"] = list(meta.owner_references)
     if meta.finalizers:
-        shown["finalizers"] = list(meta.finalizers)
+        metadata["finalizers"] = list(meta.finalizers)
     if meta.managed_fields:
-        shown["managedFields"] = list(meta.managed_fields)
-    return shown
+        metadata["managedFields"] = list(meta.managed_fields)
+    return metadata
 
 
 class DecodedObject(msgspec.Struct, frozen=True):
-    """What a document asks for. `spec` is in the stored version already."""
+    """A document, decoded; the spec of `draft` is in the storage version."""
 
     draft: Draft
     meta: Meta
@@ -105,10 +105,10 @@ class DecodedObject(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-def read(given: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> DecodedObject:
-    """What a document asks for, at a path; Invalid with all that is wrong outside the spec."""
-    given = typed(given, endpoint)
-    metadata = given.get("metadata")
+def read(document: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> DecodedObject:
+    """A document that was sent to a path, decoded; Invalid with all that is wrong outside the spec."""
+    document = typed(document, endpoint)
+    metadata = document.get("metadata")
     if metadata is None:
         metadata = {}
     if not isinstance(metadata, dict):
@@ -117,50 +117,50 @@ def read(given: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> Deco
     if violations:
         raise Invalid(violations)
     _check_path(metadata, endpoint, namespace, name)
-    spec = _spec(given, endpoint)
-    refused = list(endpoint.conversion.refusals(spec))
-    if refused:
-        raise Invalid(refused)
-    given_labels = metadata.get("labels") or {}
-    mesh = _mesh(given, given_labels, endpoint, namespace)
-    written = Draft(
+    spec = _spec(document, endpoint)
+    refusals = list(endpoint.conversion.refusals(spec))
+    if refusals:
+        raise Invalid(refusals)
+    labels_of_document = metadata.get("labels") or {}
+    mesh = _mesh(document, labels_of_document, endpoint, namespace)
+    draft = Draft(
         kind=endpoint.kind,
         form=Form.KUBERNETES,
         name=name or metadata.get("name") or "",
         mesh=mesh,
         namespace=namespace or None,
-        labels=given_labels,
+        labels=labels_of_document,
         annotations=metadata.get("annotations") or {},
         spec=endpoint.conversion.to_storage(spec),
         revision=_revision(metadata.get("resourceVersion")),
-        unknown=tuple(_unknown(given, metadata, endpoint)),
+        unknown=tuple(_unknown(document, metadata, endpoint)),
     )
     meta = Meta(
         tuple(metadata.get("finalizers") or ()),
         tuple(metadata.get("ownerReferences") or ()),
         tuple(metadata.get("managedFields") or ()),
     )
-    generate = metadata.get("generateName") or ""
-    return DecodedObject(written, meta, given.get("status"), generate, metadata.get("uid") or "")
+    generate_name = metadata.get("generateName") or ""
+    return DecodedObject(draft, meta, document.get("status"), generate_name, metadata.get("uid") or "")
 
 
-def typed(given: Json, endpoint: KubeEndpoint) -> dict[str, Json]:
-    """A document with its `apiVersion` and `kind`, which documents of Kubernetes' own kinds may leave out."""
-    if not isinstance(given, dict):
-        raise BadRequest(f"an object is needed, not a value of type {json_type(given)}")
-    said = dict(given)
+def typed(document: Json, endpoint: KubeEndpoint) -> dict[str, Json]:
+    """The document with `apiVersion` and `kind`, which may be left out for Kubernetes' own kinds."""
+    if not isinstance(document, dict):
+        raise BadRequest(f"an object is needed, not a value of type {json_type(document)}")
+    with_type = dict(document)
     if endpoint.group not in (KUMA, KOGUMA):
-        said["apiVersion"] = given.get("apiVersion") or endpoint.api_version
-        said["kind"] = given.get("kind") or endpoint.kind_name
-    check_type(said, endpoint)
-    return said
+        with_type["apiVersion"] = document.get("apiVersion") or endpoint.api_version
+        with_type["kind"] = document.get("kind") or endpoint.kind_name
+    check_type(with_type, endpoint)
+    return with_type
 
 
-def check_type(given: Mapping[str, Json], endpoint: KubeEndpoint) -> None:
+def check_type(document: Mapping[str, Json], endpoint: KubeEndpoint) -> None:
     """Raise where a document's own `apiVersion` or `kind` is not the endpoint's."""
-    version, kind = given.get("apiVersion"), given.get("kind")
-    for name, said in (("apiVersion", version), ("kind", kind)):
-        if not isinstance(said, str) or not said:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    for name, value in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
             raise BadRequest(f"{name} must be set: the object does not say what it is")
     if version != endpoint.api_version:
         raise BadRequest(
@@ -172,10 +172,10 @@ def check_type(given: Mapping[str, Json], endpoint: KubeEndpoint) -> None:
 
 
 def _check_path(metadata: Mapping[str, Json], endpoint: KubeEndpoint, namespace: str, name: str) -> None:
-    written = metadata.get("namespace")
-    if written and not endpoint.namespaced:
+    namespace_of_document = metadata.get("namespace")
+    if namespace_of_document and not endpoint.namespaced:
         raise BadRequest(f"{endpoint.plural} live in no namespace; leave metadata.namespace out")
-    if written and written != namespace:
+    if namespace_of_document and namespace_of_document != namespace:
         raise BadRequest(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
@@ -186,27 +186,30 @@ def _check_path(metadata: Mapping[str, Json], endpoint: KubeEndpoint, namespace:
 
 
 def _mesh(
-    given: Mapping[str, Json], given_labels: Mapping[str, str], endpoint: KubeEndpoint, namespace: str
+    document: Mapping[str, Json],
+    labels_of_document: Mapping[str, str],
+    endpoint: KubeEndpoint,
+    namespace: str,
 ) -> str | None:
-    """The mesh: the label's, the older field's, or that of the reserved namespace."""
+    """The mesh: from the label, the deprecated field `mesh`, or the reserved namespace."""
     if not endpoint.kind.is_mesh_scoped or namespaced_names.is_native(endpoint.kind):
         return None
     reserved = namespaced_names.mesh_of(namespace)
-    field = given.get("mesh")
-    said = given_labels.get(labels.MESH) or (field if isinstance(field, str) else None)
-    if reserved is not None and said is not None and said != reserved:
+    field = document.get("mesh")
+    mesh = labels_of_document.get(labels.MESH) or (field if isinstance(field, str) else None)
+    if reserved is not None and mesh is not None and mesh != reserved:
         at = key("metadata.labels", labels.MESH)
         text = f'must be "{reserved}" in namespace {namespace}, which is that mesh\'s own, or be left out'
         raise Invalid([Violation(at, text, "mesh")])
-    return said or reserved
+    return mesh or reserved
 
 
-def _spec(given: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:
+def _spec(document: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:
     if endpoint.kind.at_root:
         return {
-            name: value for name, value in given.items() if name not in ("apiVersion", "kind", "metadata")
+            name: value for name, value in document.items() if name not in ("apiVersion", "kind", "metadata")
         }
-    spec = given.get("spec")
+    spec = document.get("spec")
     return {} if spec is None else spec
 
 
@@ -283,7 +286,7 @@ def _owner_violations(owners: Json) -> Iterator[Violation]:
 
 
 def _unknown(
-    given: Mapping[str, Json], metadata: Mapping[str, Json], endpoint: KubeEndpoint
+    document: Mapping[str, Json], metadata: Mapping[str, Json], endpoint: KubeEndpoint
 ) -> Iterator[Violation]:
     if not endpoint.kind.at_root:
         known = (
@@ -291,9 +294,9 @@ def _unknown(
             if not namespaced_names.is_native(endpoint.kind)
             else ("apiVersion", "kind", "metadata", "spec", "status")
         )
-        yield from unknown_fields(given, known)
+        yield from unknown_fields(document, known)
     yield from unknown_fields(metadata, _META, "metadata.")
 
 
-def _type(path: str, wanted: str, value: Json) -> Violation:
-    return Violation(path, f'in body must be of type {wanted}: "{json_type(value)}"', "type")
+def _type(path: str, expected: str, value: Json) -> Violation:
+    return Violation(path, f'in body must be of type {expected}: "{json_type(value)}"', "type")

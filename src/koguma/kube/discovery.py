@@ -80,16 +80,16 @@ def _entries(endpoint: KubeEndpoint, *, resource_ids: bool) -> Iterator[Json]:
 
 
 def _names(endpoint: KubeEndpoint) -> dict[str, Json]:
-    found = {"shortNames": list(endpoint.short_names), "categories": list(endpoint.categories)}
-    return {key: value for key, value in found.items() if value}
+    entries = {"shortNames": list(endpoint.short_names), "categories": list(endpoint.categories)}
+    return {key: value for key, value in entries.items() if value}
 
 
 def _identity(endpoint: KubeEndpoint, *, resource_ids: bool) -> dict[str, Json]:
-    found = {
+    entries = {
         "storageVersionHash": endpoint.set.version_hash,
         "resourceID": endpoint.set.id if resource_ids else "",
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in entries.items() if value}
 
 
 def aggregated(registry: Registry, form: str, *, core: bool, resource_ids: bool) -> Json:
@@ -113,8 +113,8 @@ def aggregated(registry: Registry, form: str, *, core: bool, resource_ids: bool)
 
 
 def _version(registry: Registry, name: str, version: str, *, resource_ids: bool) -> Json:
-    found = [_resource(endpoint, resource_ids=resource_ids) for endpoint in registry.at(name, version)]
-    return {"version": version, "freshness": "Current", "resources": found}
+    resources = [_resource(endpoint, resource_ids=resource_ids) for endpoint in registry.at(name, version)]
+    return {"version": version, "freshness": "Current", "resources": resources}
 
 
 def _resource(endpoint: KubeEndpoint, *, resource_ids: bool) -> Json:

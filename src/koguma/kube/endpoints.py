@@ -72,7 +72,7 @@ def _review(kind: Kind) -> KubeEndpoint:
 
 
 def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[KubeEndpoint, ...]:
-    """Every kind of a mesh, as Kuma's users write it and in the clean shape."""
+    """Every kind of ours, as `kuma.io/v1alpha1` and as `koguma.io/v1`."""
     return tuple(endpoint for kind in kinds for endpoint in _ours(kind, convert(kind)))
 
 

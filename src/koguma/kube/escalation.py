@@ -1,7 +1,7 @@
-"""Escalation: which rights somebody would give away without having them.
+"""Privilege escalation: which rules somebody would grant without having them (RBAC's escalation check).
 
-Rules are taken apart into the smallest ones, a single verb on a single resource or path, and each has to be
-covered by one rule that is held. What is not is put together again, so that a refusal stays readable.
+Rules are split into single ones, one verb on one resource or path, and each has to be covered by one rule
+that the user has. Those that are not covered are joined again, so that a refusal stays readable.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ import msgspec
 from koguma.kube.rbac import path_covers
 from koguma.model.access import ANY, Rule
 
-_PIECES_MAX: Final = 10_000
+_SINGLE_RULES_MAX: Final = 10_000
 
 
 def missing(rules: Iterable[Rule], held: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -21,14 +21,14 @@ def missing(rules: Iterable[Rule], held: Iterable[Rule]) -> tuple[Rule, ...]:
     # A right that holds in some meshes only covers none that names no mesh.
     owned = tuple(dict.fromkeys(rule for rule in held if not rule.meshes))
     lacking: list[Rule] = []
-    left = _PIECES_MAX
+    budget = _SINGLE_RULES_MAX
     for rule in dict.fromkeys(rules):
-        if any(_takes_in(one, rule) for one in owned):
+        if any(_covers_rule(own, rule) for own in owned):
             continue
-        left -= _size(rule)
-        # So many are not written by hand; then a rule is covered as a whole or not at all.
-        pieces = _pieces(rule) if left >= 0 else (rule,)
-        lacking += (piece for piece in pieces if not any(_takes_in(one, piece) for one in owned))
+        budget -= _size(rule)
+        # Nobody writes so many by hand; beyond the limit a rule is covered as a whole or not at all.
+        single_rules = _single_rules(rule) if budget >= 0 else (rule,)
+        lacking += (single for single in single_rules if not any(_covers_rule(own, single) for own in owned))
     return _joined(lacking)
 
 
@@ -37,7 +37,7 @@ def _size(rule: Rule) -> int:
     return each * len(rule.verbs)
 
 
-def _pieces(rule: Rule) -> Iterator[Rule]:
+def _single_rules(rule: Rule) -> Iterator[Rule]:
     for group, resource, verb in product(rule.groups, rule.resources, rule.verbs):
         for name in rule.names or (None,):
             names = () if name is None else (name,)
@@ -46,39 +46,40 @@ def _pieces(rule: Rule) -> Iterator[Rule]:
         yield Rule(verbs=(verb,), groups=(), paths=(path,))
 
 
-def _takes_in(held: Rule, wanted: Rule) -> bool:
-    """Whether everything that `wanted` allows is allowed by `held` alone."""
+def _covers_rule(held: Rule, requested: Rule) -> bool:
+    """Whether everything that `requested` allows is allowed by `held` alone."""
     return (
-        _all_in(wanted.verbs, held.verbs)
-        and _all_in(wanted.groups, held.groups)
-        and all(_has_resource(held.resources, resource) for resource in wanted.resources)
-        and all(any(path_covers(own, path) for own in held.paths) for path in wanted.paths)
-        and (not held.names or (bool(wanted.names) and set(wanted.names) <= set(held.names)))
+        _all_in(requested.verbs, held.verbs)
+        and _all_in(requested.groups, held.groups)
+        and all(_has_resource(held.resources, resource) for resource in requested.resources)
+        and all(any(path_covers(own, path) for own in held.paths) for path in requested.paths)
+        and (not held.names or (bool(requested.names) and set(requested.names) <= set(held.names)))
     )
 
 
-def _all_in(wanted: Sequence[str], held: Sequence[str]) -> bool:
-    return ANY in held or all(each in held for each in wanted)
+def _all_in(requested: Sequence[str], held: Sequence[str]) -> bool:
+    return ANY in held or all(word in held for word in requested)
 
 
-def _has_resource(held: Sequence[str], wanted: str) -> bool:
-    if ANY in held or wanted in held:
+def _has_resource(held: Sequence[str], requested: str) -> bool:
+    if ANY in held or requested in held:
         return True
-    _, slash, subresource = wanted.partition("/")
+    _, slash, subresource = requested.partition("/")
     return bool(slash) and f"{ANY}/{subresource}" in held
 
 
-def _joined(pieces: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Pieces that differ in their verbs only, as one."""
+def _joined(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Rules that differ in their verbs only, joined."""
     verbs: dict[Rule, list[str]] = {}
-    for piece in pieces:
-        verbs.setdefault(msgspec.structs.replace(piece, verbs=()), []).extend(piece.verbs)
+    for rule in rules:
+        verbs.setdefault(msgspec.structs.replace(rule, verbs=()), []).extend(rule.verbs)
     return tuple(
-        msgspec.structs.replace(rest, verbs=tuple(dict.fromkeys(found))) for rest, found in verbs.items()
+        msgspec.structs.replace(rest, verbs=tuple(dict.fromkeys(verbs_of_rule)))
+        for rest, verbs_of_rule in verbs.items()
     )
 
 
-def shown(rule: Rule) -> str:
+def rule_text(rule: Rule) -> str:
     """A rule as Kubernetes' refusals write it."""
     parts = (
         ("APIGroups", rule.groups),
@@ -91,5 +92,5 @@ def shown(rule: Rule) -> str:
 
 
 def quoted(values: Iterable[str]) -> str:
-    """Texts as Go prints a list of them."""
+    """Strings as Go prints a slice of them."""
     return "[" + " ".join(f'"{value}"' for value in values) + "]"

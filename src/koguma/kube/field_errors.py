@@ -1,6 +1,6 @@
-"""Faults: what Kubernetes says of a field that is wrong, in its words, since clients know them.
+"""Field errors in Kubernetes' words (apimachinery's `field.Error`), since clients know them.
 
-A violation made here carries the whole sentence, beginning with what sort of fault it is.
+A violation made here carries the whole sentence, beginning with the type of the error.
 """
 
 import json
@@ -25,7 +25,7 @@ def invalid(path: str, value: Json, detail: str, rule: str = "invalid") -> Viola
 
 
 def unsupported(path: str, value: Json, supported: Iterable[str]) -> Violation:
-    """A value that is none of those that there are."""
+    """A value that is not among the supported ones."""
     words = ", ".join(_shown(each) for each in supported)
     return Violation(path, f"Unsupported value: {_shown(value)}: supported values: {words}", "enum")
 

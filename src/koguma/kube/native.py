@@ -1,4 +1,4 @@
-"""Native: what the server itself adds to objects of Kubernetes' own kinds, and the rules of their names."""
+"""Kubernetes' own (native) kinds: what the server adds to their objects, and the rules of their names."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -19,11 +19,11 @@ _NAMES: Final[Mapping[str, _Messages]] = {
 _MADE_BY_UPDATE: Final = frozenset(kind.stored_as for kind in (coordination.LEASE, events.EVENT, *_RBAC))
 
 
-def prepared(kind: Kind, spec: Json, stored: Json = None) -> Json:
+def stored_spec(kind: Kind, spec: Json, stored: Json = None) -> Json:
     """The spec to store for the one that was written; `stored` is the one that it replaces.
 
-    Our own kinds are stored as they were written. What a namespace waits for changes through its
-    subresource `finalize` alone, which does not come here.
+    Our own kinds are stored as they were written. The finalizers in a namespace's spec change only through
+    its subresource `finalize`, which does not come here.
     """
     if not namespaced_names.is_native(kind):
         return spec

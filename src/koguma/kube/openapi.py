@@ -1,7 +1,7 @@
 """OpenAPI of the Kubernetes form: version 3 for one group and version at a time, version 2 for all at once.
 
 Both are written from the same operations and definitions. They differ in where a body and its media types
-stand, in how a reference with words is written, and in `nullable`, which version 2 does not know.
+are written, in how a reference with a description is written, and in `nullable`, which version 2 lacks.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def v3_index(digests: Mapping[str, str]) -> Json:
 def v3_document(registry: Registry, schemas: Schemas, group: str, version: str) -> Json:
     """The description of one group and version, with the definitions that it needs and no others."""
     paths = tuple(operations.paths(registry.at(group, version)))
-    definitions = schemas.reachable(*_needed(paths))
+    definitions = schemas.reachable(*_definition_names(paths))
     return {
         "openapi": "3.0.0",
         "info": _INFO,
@@ -67,7 +67,7 @@ def v3_document(registry: Registry, schemas: Schemas, group: str, version: str) 
 def v2_document(registry: Registry, schemas: Schemas) -> Json:
     """The description of everything."""
     paths = tuple(operations.paths(registry))
-    definitions = schemas.reachable(*_needed(paths))
+    definitions = schemas.reachable(*_definition_names(paths))
     return {
         "swagger": "2.0",
         "info": _INFO,
@@ -76,33 +76,33 @@ def v2_document(registry: Registry, schemas: Schemas) -> Json:
     }
 
 
-def _needed(paths: Iterable[Path]) -> set[str]:
-    found = {STATUS}
+def _definition_names(paths: Iterable[Path]) -> set[str]:
+    definitions = {STATUS}
     for path in paths:
         for operation in path.operations:
-            found |= {name for _, name in operation.answers}
+            definitions |= {name for _, name in operation.answers}
             if operation.body is not None:
-                found.add(operation.body.definition)
-    return found
+                definitions.add(operation.body.definition)
+    return definitions
 
 
 def _v3_path(path: Path) -> Json:
-    found: dict[str, Json] = {each.method: _v3_operation(each) for each in path.operations}
+    path_item: dict[str, Json] = {entry.method: _v3_operation(entry) for entry in path.operations}
     if path.parameters:
-        found["parameters"] = [_v3_parameter(each) for each in path.parameters]
-    return found
+        path_item["parameters"] = [_v3_parameter(entry) for entry in path.parameters]
+    return path_item
 
 
 def _v3_operation(operation: Operation) -> Json:
-    found = _operation(operation)
-    found["parameters"] = [_v3_parameter(each) for each in operation.query]
+    described = _operation(operation)
+    described["parameters"] = [_v3_parameter(parameter) for parameter in operation.query]
     if operation.body is not None:
-        found["requestBody"] = _v3_body(operation.body)
-    found["responses"] = {
+        described["requestBody"] = _v3_body(operation.body)
+    described["responses"] = {
         code: {"description": _WORDS[code], "content": _v3_content(name, operation.produces)}
         for code, name in operation.answers
     } | {"401": {"description": _WORDS["401"]}}
-    return found
+    return described
 
 
 def _operation(operation: Operation) -> dict[str, Json]:
@@ -130,54 +130,54 @@ def _v3_body(body: Body) -> Json:
 
 
 def _v3_content(definition: str, media: tuple[str, ...]) -> Json:
-    return {each: {"schema": {"$ref": f"{REF}{definition}"}} for each in media}
+    return {media_type: {"schema": {"$ref": f"{REF}{definition}"}} for media_type in media}
 
 
 def _v3_schema(schema: Json) -> Json:
     """A schema as version 3 writes it: beside a reference nothing counts, so it is wrapped."""
     if isinstance(schema, list):
-        return [_v3_schema(each) for each in schema]
+        return [_v3_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _v3_schema(value) for key, value in schema.items()}
-    if isinstance(found.get("$ref"), str) and len(found) > 1:
-        return {"allOf": [{"$ref": found.pop("$ref")}], **found}
-    return found
+    converted = {key: _v3_schema(value) for key, value in schema.items()}
+    if isinstance(converted.get("$ref"), str) and len(converted) > 1:
+        return {"allOf": [{"$ref": converted.pop("$ref")}], **converted}
+    return converted
 
 
 def _v2_schema(schema: Json) -> Json:
     """A schema as version 2 writes it."""
     if isinstance(schema, list):
-        return [_v2_schema(each) for each in schema]
+        return [_v2_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {
+    converted = {
         key: _v2_schema(value) for key, value in schema.items() if key != "nullable" or value is not True
     }
-    if isinstance(found.get("$ref"), str):
-        found["$ref"] = f"{_REF_V2}{found['$ref'].removeprefix(REF)}"
-    return found
+    if isinstance(converted.get("$ref"), str):
+        converted["$ref"] = f"{_REF_V2}{converted['$ref'].removeprefix(REF)}"
+    return converted
 
 
 def _v2_path(path: Path) -> Json:
-    found: dict[str, Json] = {each.method: _v2_operation(each) for each in path.operations}
+    path_item: dict[str, Json] = {entry.method: _v2_operation(entry) for entry in path.operations}
     if path.parameters:
-        found["parameters"] = [_v2_parameter(each) for each in path.parameters]
-    return found
+        path_item["parameters"] = [_v2_parameter(entry) for entry in path.parameters]
+    return path_item
 
 
 def _v2_operation(operation: Operation) -> Json:
-    found = _operation(operation)
-    found["produces"] = list(operation.produces)
-    found["parameters"] = [_v2_parameter(each) for each in operation.query]
+    described = _operation(operation)
+    described["produces"] = list(operation.produces)
+    described["parameters"] = [_v2_parameter(parameter) for parameter in operation.query]
     if operation.body is not None:
-        found["consumes"] = list(operation.body.media)
-        found["parameters"].insert(0, _v2_body(operation.body))
-    found["responses"] = {
+        described["consumes"] = list(operation.body.media)
+        described["parameters"].insert(0, _v2_body(operation.body))
+    described["responses"] = {
         code: {"description": _WORDS[code], "schema": {"$ref": f"{_REF_V2}{name}"}}
         for code, name in operation.answers
     } | {"401": {"description": _WORDS["401"]}}
-    return found
+    return described
 
 
 def _v2_parameter(parameter: Parameter) -> Json:

@@ -1,7 +1,8 @@
-"""Owners: which objects belong to which, and what follows when one of them goes.
+"""Owner graph: which objects own which by ownerReferences, and what garbage collection has to do.
 
-An object whose owners are all gone goes too. One that is deleted in the foreground waits for those that block
-it; one that is to leave orphans lets go of them first. Pure: it is told of objects, and says what to do.
+An object whose owners are all gone is deleted. One that is deleted in the foreground waits for dependents
+that block it; one whose dependents are to be orphaned is removed from their references first. Pure: it is
+given objects, and returns the steps to take.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,21 +18,21 @@ ORPHAN: Final = "orphan"
 
 
 class DeleteDependent(msgspec.Struct, frozen=True):
-    """Delete this object: nobody who owns it is left, or its owner goes `in_foreground`, and so should it."""
+    """Delete this object: none of its owners is left, or its owner is deleted in the foreground."""
 
     resource: Resource
     in_foreground: bool = False
 
 
 class RemoveFinalizer(msgspec.Struct, frozen=True):
-    """Take a finalizer of the collector's from an object: what it stood for is done."""
+    """Remove one of the garbage collector's finalizers from an object: what it waited for is done."""
 
     resource: Resource
     finalizer: str
 
 
 class RemoveOwnerReference(msgspec.Struct, frozen=True):
-    """Take the references to an owner out of an object, which stays."""
+    """Remove the references to an owner from an object, which stays (an orphan)."""
 
     resource: Resource
     owner: str
@@ -49,10 +50,10 @@ def _nothing(_reference: Json) -> bool:
 
 
 class OwnerGraph:
-    """All objects by uid, and who belongs to whom; `due` says what has to be done for those that changed.
+    """All objects by uid with their dependents; `due` gives the steps for those that changed.
 
-    `namespace_of` says where an object appears. `is_hidden` says of a reference whether an object may be
-    there that cannot be read: that one is not gone.
+    `namespace_of` gives the namespace of an object. `is_hidden` says whether a reference may lead to an
+    object that is stored and cannot be read: such an owner is not gone.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class OwnerGraph:
             self.take(resource)
 
     def take(self, resource: Resource) -> None:
-        """An object is there, or is there in another form."""
+        """Add an object, or replace its last version."""
         before = self._live.get(resource.uid)
         if before is not None:
             self._forget(before)
@@ -82,7 +83,7 @@ class OwnerGraph:
             self._suspects.add(resource.uid)
 
     def drop(self, resource: Resource) -> None:
-        """An object is gone; whoever belongs to it, and whomever it held back, is looked at."""
+        """Remove an object; its dependents and its owners are examined again."""
         before = self._live.pop(resource.uid, None)
         if before is not None:
             self._forget(before)
@@ -91,20 +92,20 @@ class OwnerGraph:
 
     def _forget(self, resource: Resource) -> None:
         for owner in _owners(resource):
-            there = self._owned.get(owner)
-            if there is not None:
-                there.discard(resource.uid)
-                if not there:
+            dependents = self._owned.get(owner)
+            if dependents is not None:
+                dependents.discard(resource.uid)
+                if not dependents:
                     del self._owned[owner]
 
     def due(self) -> list[CollectionStep]:
-        """What is to be done now, in a fixed order; each suspect is looked at once."""
-        looked, self._suspects = sorted(self._suspects), set()
-        found = (self._live.get(uid) for uid in looked)
-        return [step for resource in found if resource is not None for step in self._steps(resource)]
+        """The steps to take now, in a fixed order; each changed object is examined once."""
+        uids, self._suspects = sorted(self._suspects), set()
+        resources = (self._live.get(uid) for uid in uids)
+        return [step for resource in resources if resource is not None for step in self._steps(resource)]
 
     def suspect(self, resource: Resource) -> None:
-        """Look at this object again: what was to be done could not be."""
+        """Examine this object again: its step failed."""
         self._suspects.add(resource.uid)
 
     def _steps(self, resource: Resource) -> Iterator[CollectionStep]:
@@ -115,19 +116,21 @@ class OwnerGraph:
             return
         dependents = [self._live[uid] for uid in sorted(self._owned.get(resource.uid, ()))]
         if ORPHAN in meta.finalizers:
-            yield from (RemoveOwnerReference(each, resource.uid) for each in dependents)
+            yield from (RemoveOwnerReference(dependent, resource.uid) for dependent in dependents)
             if not dependents:
                 yield RemoveFinalizer(resource, ORPHAN)
         elif FOREGROUND in meta.finalizers:
-            living = (each for each in dependents if not each.meta.deletion_timestamp)
-            yield from (DeleteDependent(each, in_foreground=each.uid in self._owned) for each in living)
-            if not any(_blocks(each, resource.uid) for each in dependents):
+            living = (dependent for dependent in dependents if not dependent.meta.deletion_timestamp)
+            yield from (
+                DeleteDependent(dependent, in_foreground=dependent.uid in self._owned) for dependent in living
+            )
+            if not any(_blocks(dependent, resource.uid) for dependent in dependents):
                 yield RemoveFinalizer(resource, FOREGROUND)
 
     def _is_owner(self, reference: Json, resource: Resource) -> bool:
-        """Whether a reference leads to an object that can own: one that is there, not of another namespace.
+        """Whether a reference leads to an existing owner, in the same namespace or in none.
 
-        What lives in no namespace stays where its owner lives in one: that owner was never to be found.
+        A cluster-scoped object with a namespaced owner is kept: such an owner is invalid and never resolves.
         """
         owner = self._live.get(str(reference.get("uid", "")))
         if owner is None:

@@ -1,7 +1,7 @@
 """RBAC: what stored roles and bindings allow, and to whom.
 
 Rules are per group and resource and know nothing of aliases: two endpoints over the same objects are two
-rights. Stored objects are read as they are; a part that has not the right shape gives nobody anything.
+rights. Stored objects are read as they are; a malformed part grants nothing to anybody.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ PLURALS: Final = {
     CLUSTER_ROLE_BINDING: "clusterrolebindings",
 }
 USER: Final = "User"
-USERS: Final = "Group"
+USER_GROUP: Final = "Group"
 SERVICE_ACCOUNT: Final = "ServiceAccount"
 EVERYTHING: Final = (
     Rule(verbs=(ANY,), groups=(ANY,), resources=(ANY,)),
@@ -38,15 +38,15 @@ def set_name(kind: str) -> str:
     return f"{kind}.{GROUP}"
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """The stored objects that decide. The store gives the same tuples until one of their objects changes."""
+class RbacObjects(msgspec.Struct, frozen=True):
+    """The stored roles and bindings. The store gives the same tuples until one of their objects changes."""
 
     roles: tuple[Resource, ...] = ()
     cluster_roles: tuple[Resource, ...] = ()
     role_bindings: tuple[Resource, ...] = ()
     cluster_role_bindings: tuple[Resource, ...] = ()
 
-    def is_same(self, other: "Stored") -> bool:
+    def is_same(self, other: "RbacObjects") -> bool:
         """Whether nothing changed since the other."""
         return (
             self.roles is other.roles
@@ -63,7 +63,7 @@ class Grant(msgspec.Struct, frozen=True):
     subject: str
     rules: tuple[Rule, ...]
     namespace: str = ""
-    source: str = ""  # which binding gives them, for people
+    source: str = ""  # which binding grants them, as messages write it
 
     def allows(self, attempt: Attempt) -> bool:
         """Whether one of its rules covers the attempt."""
@@ -87,24 +87,24 @@ def covers(rule: Rule, attempt: Attempt) -> bool:
 
 
 def _names_resource(rule: Rule, attempt: Attempt) -> bool:
-    """A resource without a subresource says nothing of the subresources; a star says all."""
+    """A rule for a resource does not cover its subresources; `*` covers all of them."""
     if ANY in rule.resources or attempt.whole_resource in rule.resources:
         return True
     return attempt.subresource != "" and f"{ANY}/{attempt.subresource}" in rule.resources
 
 
 def path_covers(pattern: str, path: str) -> bool:
-    """Whether a path of a rule, with a final star or without, takes in another."""
+    """Whether a path of a rule, which may end in a star, covers a path."""
     return pattern == path or (pattern.endswith(ANY) and path.startswith(pattern.rstrip(ANY)))
 
 
 class Roles:
-    """The roles among stored objects, by name; those that gather other roles have gathered them."""
+    """The stored roles by name; aggregated ClusterRoles have the rules that they select."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: RbacObjects) -> None:
         self._cluster = {role.name: role for role in stored.cluster_roles}
         self._local = {(role.namespace, role.name): role for role in stored.roles}
-        self._gathered: dict[str, tuple[Rule, ...]] = {}
+        self._aggregated: dict[str, tuple[Rule, ...]] = {}
 
     def rules(self, kind: str, name: str, namespace: str = "") -> tuple[Rule, ...] | None:
         """What a role allows; None where there is no such role."""
@@ -117,27 +117,29 @@ class Roles:
         role = self._cluster.get(name)
         if role is None:
             return None
-        known = self._gathered.get(name)
+        known = self._aggregated.get(name)
         if known is None:
-            known = self._gathered[name] = aggregated(role, self._cluster.values())
+            known = self._aggregated[name] = aggregated(role, self._cluster.values())
         return known
 
 
 def aggregated(role: Resource, others: Iterable[Resource]) -> tuple[Rule, ...]:
-    """The rules of a ClusterRole; of one that selects others, theirs, however many steps away."""
-    found = {role.name: role}
-    left, others = [role], tuple(others)
-    while left:
-        selectors = _selectors(left.pop().spec)
+    """The rules of a ClusterRole; for an aggregated one those that it selects, also through other ones."""
+    selected = {role.name: role}
+    queue, others = [role], tuple(others)
+    while queue:
+        selectors = _selectors(queue.pop().spec)
         for other in others if selectors else ():
-            if other.name not in found and any(selects(each, other.labels) for each in selectors):
-                found[other.name] = other
-                left.append(other)
-    rules = [rule for each in found.values() if not gathers(each.spec) for rule in rules_in(each.spec)]
+            if other.name not in selected and any(selects(item, other.labels) for item in selectors):
+                selected[other.name] = other
+                queue.append(other)
+    rules = [
+        rule for item in selected.values() if not is_aggregated(item.spec) for rule in rules_in(item.spec)
+    ]
     return tuple(dict.fromkeys(rules))
 
 
-def gathers(spec: Json) -> bool:
+def is_aggregated(spec: Json) -> bool:
     """Whether a ClusterRole takes its rules from others."""
     return bool(_selectors(spec))
 
@@ -150,11 +152,11 @@ def selects(selector: Json, labels: Mapping[str, str]) -> bool:
     """Whether a label selector with `matchLabels` and `matchExpressions` chooses these labels."""
     if not isinstance(selector, dict):
         return False
-    wanted, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
-    if not isinstance(wanted, dict) or not isinstance(expressions, list):
+    match_labels, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
+    if not isinstance(match_labels, dict) or not isinstance(expressions, list):
         return False
-    return all(labels.get(name) == value for name, value in wanted.items()) and all(
-        _expression_holds(each, labels) for each in expressions
+    return all(labels.get(name) == value for name, value in match_labels.items()) and all(
+        _expression_holds(expression, labels) for expression in expressions
     )
 
 
@@ -175,7 +177,7 @@ def _expression_holds(expression: Json, labels: Mapping[str, str]) -> bool:
     return False
 
 
-def grants(stored: Stored, roles: Roles) -> Iterator[Grant]:
+def grants(stored: RbacObjects, roles: Roles) -> Iterator[Grant]:
     """Who has which rules, by the stored bindings; those that name no role that exists give nothing."""
     for binding in stored.cluster_role_bindings:
         yield from _granted(binding, CLUSTER_ROLE_BINDING, "", roles)
@@ -191,18 +193,18 @@ def _granted(binding: Resource, kind: str, namespace: str, roles: Roles) -> Iter
     if not rules:
         return
     name = f"{binding.name}/{namespace}" if namespace else binding.name
-    for subject_kind, subject, shown in _subjects(binding.spec, namespace):
-        source = f'{kind} "{name}" of {role_kind} "{role_name}" to {shown}'
+    for subject_kind, subject, text in _subjects(binding.spec, namespace):
+        source = f'{kind} "{name}" of {role_kind} "{role_name}" to {text}'
         yield Grant(subject_kind, subject, rules, namespace, source)
 
 
 def _subjects(spec: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
-    """Each subject as user or group, its name, and how people are told of it."""
-    for each in map(_mapping, _items(_mapping(spec).get("subjects"))):
-        kind, name, home = each.get("kind"), each.get("name"), each.get("namespace") or namespace
+    """Each subject as user or group, its name, and its text in messages."""
+    for subject in map(_mapping, _items(_mapping(spec).get("subjects"))):
+        kind, name, home = subject.get("kind"), subject.get("name"), subject.get("namespace") or namespace
         if not isinstance(name, str) or not name:
             continue
-        if kind in (USER, USERS):
+        if kind in (USER, USER_GROUP):
             yield str(kind), name, f'{kind} "{name}"'
         elif kind == SERVICE_ACCOUNT and isinstance(home, str) and home:
             yield USER, f"system:serviceaccount:{home}:{name}", f'{kind} "{name}/{home}"'
@@ -213,17 +215,17 @@ def rules_in(spec: Json) -> tuple[Rule, ...]:
     return tuple(_rule(each) for each in _items(_mapping(spec).get("rules")) if isinstance(each, dict))
 
 
-def _rule(written: Mapping[str, Json]) -> Rule:
-    names = written.get("resourceNames") or []
-    kept = _texts(names)
+def _rule(rule: Mapping[str, Json]) -> Rule:
+    names = rule.get("resourceNames") or []
+    names_read = _texts(names)
     # Names that cannot be read must not turn a rule for some objects into one for all.
-    readable = isinstance(names, list) and len(kept) == len(names)
+    readable = isinstance(names, list) and len(names_read) == len(names)
     return Rule(
-        verbs=_texts(written.get("verbs")) if readable else (),
-        groups=_texts(written.get("apiGroups")),
-        resources=_texts(written.get("resources")),
-        names=kept,
-        paths=_texts(written.get("nonResourceURLs")),
+        verbs=_texts(rule.get("verbs")) if readable else (),
+        groups=_texts(rule.get("apiGroups")),
+        resources=_texts(rule.get("resources")),
+        names=names_read,
+        paths=_texts(rule.get("nonResourceURLs")),
     )
 
 

@@ -8,7 +8,7 @@ tokens themselves, are for `cluster-admin` alone.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from koguma.kube.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, GROUP, USERS
+from koguma.kube.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, GROUP, USER_GROUP
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.model.access import ANY, REST_GROUP
 from koguma.model.kind import Kind
@@ -152,5 +152,5 @@ def _binding(role: str, groups: tuple[str, ...]) -> dict[str, Json]:
         "kind": CLUSTER_ROLE_BINDING,
         "metadata": {"name": role, "labels": dict(_DEFAULTS)},
         "roleRef": {"apiGroup": GROUP, "kind": CLUSTER_ROLE, "name": role},
-        "subjects": [{"apiGroup": GROUP, "kind": USERS, "name": group} for group in groups],
+        "subjects": [{"apiGroup": GROUP, "kind": USER_GROUP, "name": group} for group in groups],
     }

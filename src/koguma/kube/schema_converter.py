@@ -1,8 +1,8 @@
-"""Dialect: the JSON schemas of our types in the words that Kubernetes' clients read.
+"""Schema converter: JSON schemas of our types as the OpenAPI schemas that Kubernetes' clients can read.
 
-Old clients read OpenAPI 2, newer ones OpenAPI 3.0, and both stumble over what lies outside a common part: a
-choice between types, `const`, a boolean for `additionalProperties`. What the common part cannot say is left
-open (`x-kubernetes-preserve-unknown-fields`), never narrowed: no client may refuse what the server takes.
+Old clients read OpenAPI 2, newer ones OpenAPI 3.0, and both fail on what is not in both: a choice between
+types, `const`, a boolean for `additionalProperties`. What the common part cannot express is left open
+(`x-kubernetes-preserve-unknown-fields`), never narrowed: no client may refuse what the server accepts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from koguma.kube.meta_schemas import ANYTHING, ref
 from koguma.model.schema import Json
 
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
-ITEM: Final = "[]"  # the step from a list to its items
-VALUE: Final = "*"  # the step from a map to its values
+ITEM: Final = "[]"  # in a path: from a list to its items
+VALUE: Final = "*"  # in a path: from a map to its values
 _KEPT: Final = (
     "description",
     "type",
@@ -33,12 +33,12 @@ _KEPT: Final = (
 _EXCLUSIVE: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
-Paths = frozenset[tuple[str, ...]]  # fields that are not there, each as the steps that lead to it
-NOWHERE: Final[Paths] = frozenset()
+FieldPaths = frozenset[tuple[str, ...]]  # fields that an endpoint does not have, each as a tuple of names
+NO_FIELDS: Final[FieldPaths] = frozenset()
 
 
-def paths(written: Iterable[str]) -> Paths:
-    """Dotted paths (`spec.to[].default`) as steps."""
+def removed_fields(written: Iterable[str]) -> FieldPaths:
+    """Fields from dotted paths (`spec.to[].default`)."""
     return frozenset(_steps(each) for each in written)
 
 
@@ -46,8 +46,8 @@ def _steps(path: str) -> tuple[str, ...]:
     return tuple(step for step in path.replace(ITEM, f".{ITEM}").split(".") if step)
 
 
-def below(without: Paths, step: str) -> Paths:
-    """What is not there, seen from one step further in."""
+def below(without: FieldPaths, step: str) -> FieldPaths:
+    """The removed fields below one field."""
     return frozenset(path[1:] for path in without if path[0] == step and len(path) > 1)
 
 
@@ -58,59 +58,59 @@ class SchemaConverter:
         self.definitions: dict[str, Json] = {}
         self._prefix = prefix
         self._components = components
-        self._names: dict[tuple[str, Paths], str] = {}
+        self._names: dict[tuple[str, FieldPaths], str] = {}
 
-    def schema(self, written: Json, without: Paths = NOWHERE) -> Json:
-        """A schema, less the fields that are not there; what it refers to becomes a definition."""
-        branches, takes_null = _branches(written)
+    def schema(self, schema: Json, without: FieldPaths = NO_FIELDS) -> Json:
+        """A schema without the removed fields; what it refers to becomes a definition."""
+        branches, takes_null = _branches(schema)
         if len(branches) == 1:
-            found = self._plain(branches[0], without)
+            converted = self._plain(branches[0], without)
         elif {branch.get("type") for branch in branches} == {"integer", "string"}:
-            found = {INT_OR_STRING: True}
+            converted = {INT_OR_STRING: True}
         else:
-            found = {ANYTHING: True}
-        return {**found, **_said(written), **({"nullable": True} if takes_null else {})}
+            converted = {ANYTHING: True}
+        return {**converted, **_annotations(schema), **({"nullable": True} if takes_null else {})}
 
-    def component(self, name: str, without: Paths = NOWHERE) -> Json:
+    def component(self, name: str, without: FieldPaths = NO_FIELDS) -> Json:
         """A component, written out."""
         return self._plain(self._components[name], without)
 
-    def _plain(self, written: Json, without: Paths) -> Json:
-        if "$ref" in written:
-            return {**ref(self._defined(_last(written["$ref"], "/"), without)), **_said(written)}
-        found = _limits(written) | _enum(written) | _said(written)
-        match found.get("type"):
+    def _plain(self, schema: Json, without: FieldPaths) -> Json:
+        if "$ref" in schema:
+            return {**ref(self._defined(_after_last(schema["$ref"], "/"), without)), **_annotations(schema)}
+        converted = _limits(schema) | _enum(schema) | _annotations(schema)
+        match converted.get("type"):
             case "object":
-                found |= self._fields(written, without)
+                converted |= self._fields(schema, without)
             case "array":
-                found["items"] = self.schema(written.get("items") or {}, below(without, ITEM))
-            case None if INT_OR_STRING not in found:
-                found[ANYTHING] = True
-        return found
+                converted["items"] = self.schema(schema.get("items") or {}, below(without, ITEM))
+            case None if INT_OR_STRING not in converted:
+                converted[ANYTHING] = True
+        return converted
 
-    def _fields(self, written: Json, without: Paths) -> Json:
-        if "properties" in written:
-            gone = {path[0] for path in without if len(path) == 1}
+    def _fields(self, schema: Json, without: FieldPaths) -> Json:
+        if "properties" in schema:
+            removed = {path[0] for path in without if len(path) == 1}
             fields = {
                 name: self.schema(field, below(without, name))
-                for name, field in written["properties"].items()
-                if name not in gone
+                for name, field in schema["properties"].items()
+                if name not in removed
             }
-            required = [name for name in written.get("required", ()) if name in fields]
+            required = [name for name in schema.get("required", ()) if name in fields]
             return {"properties": fields, **({"required": required} if required else {})}
-        values = written.get("additionalProperties")
+        values = schema.get("additionalProperties")
         if values and values is not True:
             return {"additionalProperties": self.schema(values, below(without, VALUE))}
         return {ANYTHING: True}
 
-    def _defined(self, component: str, without: Paths) -> str:
-        """The name of a definition. One that is being made is known already, so recursion ends."""
-        written = self._components[component]
-        without = frozenset(path for path in without if self._leads(written, path))
+    def _defined(self, component: str, without: FieldPaths) -> str:
+        """The name of a definition. A definition in progress has its name already, so recursion ends."""
+        schema = self._components[component]
+        without = frozenset(path for path in without if self._leads(schema, path))
         known = self._names.get((component, without))
         if known is not None:
             return known
-        plain = f"{self._prefix}.{_last(component, '.')}"
+        plain = f"{self._prefix}.{_after_last(component, '.')}"
         taken = set(self._names.values())
         name, number = plain, 2
         while name in taken:
@@ -119,61 +119,61 @@ class SchemaConverter:
         self.definitions[name] = self.component(component, without)
         return name
 
-    def _leads(self, written: Json, path: tuple[str, ...]) -> bool:
-        """Whether a path leads to a field; where none does, a type need not be written twice."""
+    def _leads(self, schema: Json, path: tuple[str, ...]) -> bool:
+        """Whether a path leads to a field of this schema; else it needs no second definition."""
         if not path:
             return True
-        for branch in _branches(written)[0]:
-            plain = self._components[_last(branch["$ref"], "/")] if "$ref" in branch else branch
+        for branch in _branches(schema)[0]:
+            plain = self._components[_after_last(branch["$ref"], "/")] if "$ref" in branch else branch
             inner = _inner(plain, path[0])
             if inner and self._leads(inner, path[1:]):
                 return True
         return False
 
 
-def _inner(written: Json, step: str) -> Json:
-    """The schema one step further in, or nothing."""
-    keyword = {ITEM: "items", VALUE: "additionalProperties"}.get(step)
-    return written.get(keyword) if keyword else written.get("properties", {}).get(step)
+def _inner(schema: Json, element: str) -> Json:
+    """The schema of a field, of items or of map values; None where there is none."""
+    keyword = {ITEM: "items", VALUE: "additionalProperties"}.get(element)
+    return schema.get(keyword) if keyword else schema.get("properties", {}).get(element)
 
 
-def _last(text: str, separator: str) -> str:
+def _after_last(text: str, separator: str) -> str:
     return text.rpartition(separator)[2]
 
 
-def _limits(written: Json) -> Json:
+def _limits(schema: Json) -> Json:
     """The type and its limits, as both versions of OpenAPI write them."""
-    found = {keyword: written[keyword] for keyword in _KEPT if keyword in written}
-    for keyword, limit in _EXCLUSIVE.items():
-        if keyword in written:
-            found |= {limit: written[keyword], keyword: True}
-    if "pattern" in found:  # only Python has a word of its own for the very end
-        found["pattern"] = found["pattern"].replace(r"\Z", "$")
-    if written.get("contentEncoding") == "base64":
-        found.setdefault("format", "byte")
-    return found
+    limits = {keyword: schema[keyword] for keyword in _KEPT if keyword in schema}
+    for keyword, bound in _EXCLUSIVE.items():
+        if keyword in schema:
+            limits |= {bound: schema[keyword], keyword: True}
+    if "pattern" in limits:  # `\\Z` is Python's own
+        limits["pattern"] = limits["pattern"].replace(r"\Z", "$")
+    if schema.get("contentEncoding") == "base64":
+        limits.setdefault("format", "byte")
+    return limits
 
 
-def _said(written: Json) -> Json:
-    """What the field says beside its type: words, and how Kubernetes merges it."""
-    return {key: value for key, value in written.items() if key == "description" or key.startswith("x-")}
+def _annotations(schema: Json) -> Json:
+    """The description, and vendor extensions such as Kubernetes' merge strategies."""
+    return {key: value for key, value in schema.items() if key == "description" or key.startswith("x-")}
 
 
-def _branches(written: Json) -> tuple[list[Json], bool]:
+def _branches(schema: Json) -> tuple[list[Json], bool]:
     """The schemas of which one holds, without that of null, and whether null is one of them."""
-    choices = written.get("anyOf") or written.get("oneOf")
-    if choices is None and isinstance(written.get("type"), list):
-        choices = [{**written, "type": each} for each in written["type"]]
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices is None and isinstance(schema.get("type"), list):
+        choices = [{**schema, "type": each} for each in schema["type"]]
     if choices is None:
-        nulls = None in written.get("enum", ())
-        return [written], nulls
-    found = [choice for choice in choices if choice.get("type") != "null"]
-    return found, len(found) != len(choices)
+        nulls = None in schema.get("enum", ())
+        return [schema], nulls
+    branches = [choice for choice in choices if choice.get("type") != "null"]
+    return branches, len(branches) != len(choices)
 
 
-def _enum(written: Json) -> Json:
+def _enum(schema: Json) -> Json:
     """The values of a closed choice, and the type that all of them have."""
-    values = [written["const"]] if "const" in written else written.get("enum", ())
+    values = [schema["const"]] if "const" in schema else schema.get("enum", ())
     values = [value for value in values if value is not None]
     if not values:
         return {}

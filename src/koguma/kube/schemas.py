@@ -13,7 +13,7 @@ import msgspec
 from koguma.kube import meta_schemas, namespaced_names, schema_converter
 from koguma.kube.meta_schemas import REF
 from koguma.kube.registry import KubeEndpoint, Registry
-from koguma.kube.schema_converter import Paths, SchemaConverter
+from koguma.kube.schema_converter import FieldPaths, SchemaConverter
 from koguma.model.kind import Kind
 from koguma.model.schema import Json, json_schemas
 
@@ -34,7 +34,7 @@ VersionAndKind = tuple[str, str]  # an `apiVersion` and a `kind`
 
 
 class ObjectParts(msgspec.Struct, frozen=True):
-    """Of what the objects of an endpoint consist, beside `apiVersion`, `kind` and `metadata`."""
+    """The parts of an endpoint's objects beside `apiVersion`, `kind` and `metadata`."""
 
     doc: str
     spec: type[msgspec.Struct]
@@ -47,23 +47,23 @@ class ObjectParts(msgspec.Struct, frozen=True):
 class Schemas:
     """The schemas of one registry, made once.
 
-    `without` names fields that an endpoint does not have though the stored version has them; `shapes` says
-    how endpoints look that have a shape of their own, and requests that are answered and not stored.
+    `without` names fields of the storage version that an endpoint does not have; `parts` gives
+    the parts of endpoints that differ from the stored kind, and of requests that are answered and not stored.
     """
 
     def __init__(
         self,
         registry: Registry,
         without: Mapping[VersionAndKind, frozenset[str]] | None = None,
-        shapes: Mapping[VersionAndKind, ObjectParts] | None = None,
+        parts: Mapping[VersionAndKind, ObjectParts] | None = None,
     ) -> None:
-        made: dict[str, Json] = dict(meta_schemas.DEFINITIONS)
+        definitions: dict[str, Json] = dict(meta_schemas.DEFINITIONS)
         for endpoint in registry:
-            place = (endpoint.api_version, endpoint.kind_name)
-            gone = schema_converter.paths((without or {}).get(place, ()))
-            stored = object_parts_of(endpoint.set.kind) if endpoint.set.kind else None
-            made |= _definitions(endpoint, (shapes or {}).get(place, stored), gone)
-        self.definitions: Mapping[str, Json] = {name: made[name] for name in sorted(made)}
+            version_and_kind = (endpoint.api_version, endpoint.kind_name)
+            removed = schema_converter.removed_fields((without or {}).get(version_and_kind, ()))
+            own_parts = object_parts_of(endpoint.set.kind) if endpoint.set.kind else None
+            definitions |= _definitions(endpoint, (parts or {}).get(version_and_kind, own_parts), removed)
+        self.definitions: Mapping[str, Json] = {name: definitions[name] for name in sorted(definitions)}
 
     def of(self, endpoint: KubeEndpoint) -> Json:
         """The schema of an endpoint's objects."""
@@ -75,12 +75,12 @@ class Schemas:
 
     def reachable(self, *names: str) -> Mapping[str, Json]:
         """Those definitions and all that they refer to, by name."""
-        found: set[str] = set()
-        wanted = set(names)
-        while wanted:
-            found |= wanted
-            wanted = {to for name in wanted for to in references(self.definitions[name])} - found
-        return {name: self.definitions[name] for name in sorted(found)}
+        reached: set[str] = set()
+        names_left = set(names)
+        while names_left:
+            reached |= names_left
+            names_left = {to for name in names_left for to in references(self.definitions[name])} - reached
+        return {name: self.definitions[name] for name in sorted(reached)}
 
 
 def references(schema: Json) -> Iterator[str]:
@@ -114,7 +114,7 @@ def list_name_of(endpoint: KubeEndpoint) -> str:
 
 
 def object_parts_of(kind: Kind) -> ObjectParts:
-    """The shape of a kind's objects."""
+    """The parts of a kind's objects."""
     ours = not namespaced_names.is_native(kind)
     return ObjectParts(
         doc=kind.doc,
@@ -126,34 +126,36 @@ def object_parts_of(kind: Kind) -> ObjectParts:
     )
 
 
-def _definitions(endpoint: KubeEndpoint, shape: ObjectParts | None, without: Paths) -> dict[str, Json]:
+def _definitions(
+    endpoint: KubeEndpoint, object_parts: ObjectParts | None, without: FieldPaths
+) -> dict[str, Json]:
     name = name_of(endpoint)
-    if shape is None:  # a request whose parts nobody has described
-        parts_open = {part: {**_OPEN, "description": words} for part, words in _WORDS.items()}
-        return {name: _object(endpoint, "", {}, _common() | parts_open)}
-    types = {"spec": shape.spec, **({"status": shape.status} if shape.status else {})}
+    if object_parts is None:  # a request without a type of its own
+        open_parts = {part: {**_OPEN, "description": words} for part, words in _WORDS.items()}
+        return {name: _object(endpoint, "", {}, _common() | open_parts)}
+    types = {"spec": object_parts.spec, **({"status": object_parts.status} if object_parts.status else {})}
     refs, components = json_schemas(types, _INNER)
-    parts = SchemaConverter(name, components)
-    body, fields = _body(shape, refs, parts, without)
+    converter = SchemaConverter(name, components)
+    body, fields = _body(object_parts, refs, converter, without)
     if "status" in refs:
-        said = refs["status"] | {"description": _WORDS["status"]}
-        fields["status"] = parts.schema(said, schema_converter.below(without, "status"))
-    made = _object(endpoint, shape.doc, body, _common() | fields)
+        status = refs["status"] | {"description": _WORDS["status"]}
+        fields["status"] = converter.schema(status, schema_converter.below(without, "status"))
+    schema = _object(endpoint, object_parts.doc, body, _common() | fields)
     lists = {list_name_of(endpoint): _list(endpoint)} if "list" in endpoint.verbs else {}
-    return {name: made, **parts.definitions, **lists}
+    return {name: schema, **converter.definitions, **lists}
 
 
 def _body(
-    shape: ObjectParts, refs: Json, parts: SchemaConverter, without: Paths
+    object_parts: ObjectParts, refs: Json, converter: SchemaConverter, without: FieldPaths
 ) -> tuple[Json, dict[str, Json]]:
     """What users write, as keywords of the object's schema and as its properties."""
-    if shape.at_root:
-        body = parts.component(refs["spec"]["$ref"].rpartition("/")[2], without)
+    if object_parts.at_root:
+        body = converter.component(refs["spec"]["$ref"].rpartition("/")[2], without)
         return body, body.pop("properties", {})
-    fields = {**({"mesh": _MESH} if shape.mesh else {}), **({"kri": _KRI} if shape.kri else {})}
-    said = refs["spec"] | {"description": _WORDS["spec"]}
-    fields["spec"] = parts.schema(said, schema_converter.below(without, "spec"))
-    spec = parts.definitions[fields["spec"]["$ref"].removeprefix(REF)]
+    fields = {**({"mesh": _MESH} if object_parts.mesh else {}), **({"kri": _KRI} if object_parts.kri else {})}
+    described = refs["spec"] | {"description": _WORDS["spec"]}
+    fields["spec"] = converter.schema(described, schema_converter.below(without, "spec"))
+    spec = converter.definitions[fields["spec"]["$ref"].removeprefix(REF)]
     body = {"required": ["spec"]} if spec.get("required") else {}
     return body, {name: field for name, field in fields.items() if (name,) not in without}
 

@@ -1,4 +1,4 @@
-"""Selectable: by which fields objects can be selected, beside their name and namespace."""
+"""Selectable fields: what a field selector may name, beside name and namespace."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -54,7 +54,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class LabelRequirements(msgspec.Struct, frozen=True):
-    """Conditions on labels that have to hold together."""
+    """A label selector: requirements that have to hold together."""
 
     requirements: tuple[Requirement, ...] = ()
 

@@ -1,7 +1,7 @@
 """Strategic merge patch: a merge patch for Kubernetes' own kinds that also merges some of their lists.
 
 Objects merge as in a JSON merge patch. A list is replaced, unless the kind says that it is merged: by a key
-that each element has, or, for plain values, as a set. What a merge alone cannot say, directives do: `$patch`
+that each element has, or, for scalars, as a set. What a merge alone cannot express, directives do: `$patch`
 (replace, delete, merge), `$retainKeys`, `$setElementOrder/<list>`, `$deleteFromPrimitiveList/<list>`.
 """
 
@@ -32,12 +32,12 @@ _BY_KIND: Final[Mapping[str, Hints]] = {
 
 
 def hints_of(kind: str) -> Hints:
-    """Which lists of a kind merge, and by what."""
+    """The patch strategies of a kind: which lists merge, and by which key."""
     return _BY_KIND.get(kind, _METADATA)
 
 
 def merged(value: Json, patch: Json, hints: Hints) -> Json:
-    """The value with a strategic merge patch laid over it."""
+    """The value after a strategic merge patch."""
     if not isinstance(patch, dict):
         raise BadRequest("a strategic merge patch is an object with the fields to change")
     return _object(value, patch, hints, ())
@@ -68,11 +68,11 @@ def _fields(patch: dict[str, Json]) -> Iterable[str]:
 def _retained(value: dict[str, Json], patch: dict[str, Json], path: Path) -> dict[str, Json]:
     if _RETAIN not in patch:
         return dict(value)
-    kept = {name for name in _directive(patch, _RETAIN, path) if isinstance(name, str)}
+    retained = {name for name in _directive(patch, _RETAIN, path) if isinstance(name, str)}
     for name, change in patch.items():
-        if change is not None and not name.startswith("$") and name not in kept:
+        if change is not None and not name.startswith("$") and name not in retained:
             raise BadRequest(f"{_RETAIN} at {_at(path)} leaves out {name}, which the patch sets")
-    return {name: part for name, part in value.items() if name in kept}
+    return {name: part for name, part in value.items() if name in retained}
 
 
 def _change(result: dict[str, Json], name: str, patch: dict[str, Json], hints: Hints, path: Path) -> None:
@@ -94,27 +94,27 @@ def _change(result: dict[str, Json], name: str, patch: dict[str, Json], hints: H
 def _removed(elements: list[Json], patch: dict[str, Json], name: str, path: Path) -> list[Json]:
     if _REMOVE + name not in patch:
         return elements
-    gone = {repr(value) for value in _directive(patch, _REMOVE + name, path)}
-    return [element for element in elements if repr(element) not in gone]
+    removed = {repr(value) for value in _directive(patch, _REMOVE + name, path)}
+    return [element for element in elements if repr(element) not in removed]
 
 
 def _list(current: list[Json], change: Json, patch: dict[str, Json], hints: Hints, path: Path) -> list[Json]:
-    """A list after its change (`...`: only directives speak of it)."""
+    """A list after its change (`...`: only directives name it)."""
     key = hints.get(path)
     if key is None and change is ...:
         return current
     changes = [] if change is ... else change
     if key is None or any(_is(element, "replace") for element in changes):
-        taken = (element for element in changes if key is None or not _is(element, "replace", "delete"))
-        return [_element({}, element, hints, path) for element in taken]
-    gone = {_identity(element, key, path) for element in changes if _is(element, "delete")}
-    wanted = [(_identity(element, key, path), element) for element in changes if not _is(element, "delete")]
-    known = {_known(element, key, index): element for index, element in enumerate(current)}
-    items = {identity: element for identity, element in known.items() if identity not in gone}
-    for identity, element in wanted:
+        replacing = (element for element in changes if key is None or not _is(element, "replace", "delete"))
+        return [_element({}, element, hints, path) for element in replacing]
+    deleted = {_identity(element, key, path) for element in changes if _is(element, "delete")}
+    merged = [(_identity(element, key, path), element) for element in changes if not _is(element, "delete")]
+    stored = {_known(element, key, index): element for index, element in enumerate(current)}
+    items = {identity: element for identity, element in stored.items() if identity not in deleted}
+    for identity, element in merged:
         items[identity] = _element(items.get(identity), element, hints, path)
-    order = _order([identity for identity, _ in wanted], patch, key, path)
-    return [items[identity] for identity in _ordered(list(items), order, list(known))]
+    order = _order([identity for identity, _ in merged], patch, key, path)
+    return [items[identity] for identity in _ordered(list(items), order, list(stored))]
 
 
 def _element(current: Json, change: Json, hints: Hints, path: Path) -> Json:
@@ -141,15 +141,15 @@ def _known(element: Json, key: str, index: int) -> str:
     return repr(element)
 
 
-def _order(wanted: list[str], patch: dict[str, Json], key: str, path: Path) -> list[str]:
+def _order(identities: list[str], patch: dict[str, Json], key: str, path: Path) -> list[str]:
     """The order that a patch asks for: its own, unless a directive knows more."""
     name = _ORDER + path[-1]
     if name not in patch:
-        return wanted
+        return identities
     order = [_identity(element, key, path) for element in _directive(patch, name, path)]
-    places = {identity: index for index, identity in enumerate(order)}
-    found = [places.get(identity, -1) for identity in wanted]
-    if -1 in found or found != sorted(found):
+    position_of = {identity: index for index, identity in enumerate(order)}
+    positions = [position_of.get(identity, -1) for identity in identities]
+    if -1 in positions or positions != sorted(positions):
         raise BadRequest(f"{name} has to name all elements of {_at(path)} in the patch, in the same order")
     return order
 
@@ -159,13 +159,17 @@ def _ordered(items: Sequence[str], order: Sequence[str], before: Sequence[str]) 
 
     An ordered element goes before another one only if it stood before it already.
     """
-    places = {identity: index for index, identity in enumerate(before)}
+    position_before = {identity: index for index, identity in enumerate(before)}
     ranks = {identity: index for index, identity in enumerate(dict.fromkeys(order))}
     ordered = sorted((item for item in items if item in ranks), key=ranks.__getitem__)
     result: list[str] = []
     at = 0
     for other in (item for item in items if item not in ranks):
-        while at < len(ordered) and ordered[at] in places and places[ordered[at]] < places[other]:
+        while (
+            at < len(ordered)
+            and ordered[at] in position_before
+            and position_before[ordered[at]] < position_before[other]
+        ):
             result.append(ordered[at])
             at += 1
         result.append(other)

@@ -1,7 +1,7 @@
-"""Tables: objects as rows of cells, for people who look through kubectl; and objects without their contents.
+"""Tables (meta.k8s.io Table) with printer columns for `kubectl get`, and PartialObjectMetadata.
 
-The server writes the cells, ages included, so that clients need not know the kinds. Columns of higher
-priority are for `-o wide`.
+The server writes the cells, ages included, so that clients need not know the kinds. Columns with a priority
+above 0 are for `-o wide`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ _UNREADABLE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErro
 
 
 class TableObject(msgspec.Struct, frozen=True):
-    """An object of which a row is made; `spec` is in the stored version."""
+    """The object of a row; `spec` is in the storage version."""
 
     document: Json
     spec: Json
@@ -75,7 +75,7 @@ def table(
     with_columns: bool = True,
     version: str = META_VERSION,
 ) -> dict[str, Json]:
-    """A Table of documents; later ones in a watch do without columns, which clients then know."""
+    """A Table of documents; in a watch only the first one has column definitions, as in Kubernetes."""
     chosen = columns(endpoint)
     rows = [
         {"cells": _cells(document, endpoint, chosen, now), "object": _included(document, include, version)}
@@ -93,21 +93,21 @@ def table(
 def _cells(
     document: Json, endpoint: KubeEndpoint, chosen: Iterable[TableColumn], now: datetime
 ) -> list[str | int]:
-    subject = TableObject(document, _spec(document, endpoint), now)
-    return [_cell(column, subject) for column in chosen]
+    row = TableObject(document, _spec(document, endpoint), now)
+    return [_cell(column, row) for column in chosen]
 
 
-def _cell(column: TableColumn, subject: TableObject) -> str | int:
-    # What is stored may be of older shapes, or of none that anybody foresaw.
+def _cell(column: TableColumn, row: TableObject) -> str | int:
+    # What is stored may have been written under older schemas, or be malformed.
     try:
-        value = column.cell(subject)
+        value = column.cell(row)
     except _UNREADABLE:
         return ""
     return "" if value is None else value
 
 
 def _spec(document: Json, endpoint: KubeEndpoint) -> Json:
-    """What columns read: the stored version, of our own kinds in one spelling."""
+    """What columns read: the spec in the storage version, of our own kinds normalized by `clean`."""
     kind = endpoint.kind
     if kind.at_root:
         return endpoint.conversion.to_storage({n: value for n, value in document.items() if n not in _OUTER})
@@ -168,15 +168,15 @@ def columns(endpoint: KubeEndpoint) -> tuple[TableColumn, ...]:
 def _of_kind(column: Column) -> TableColumn:
     return TableColumn(
         name=column.title,
-        cell=lambda subject: column.value(subject.spec, subject.status),
+        cell=lambda row: column.value(row.spec, row.status),
         doc=column.doc,
         priority=int(column.is_wide),
     )
 
 
 def _label(title: str, name: str, doc: str, priority: int = 0) -> TableColumn:
-    def cell(subject: TableObject) -> str | None:
-        found: str | None = (subject.metadata.get("labels") or {}).get(name)
+    def cell(row: TableObject) -> str | None:
+        found: str | None = (row.metadata.get("labels") or {}).get(name)
         return found
 
     return TableColumn(name=title, cell=cell, doc=doc, priority=priority)
@@ -184,20 +184,20 @@ def _label(title: str, name: str, doc: str, priority: int = 0) -> TableColumn:
 
 _NAME: Final = TableColumn(
     name="Name",
-    cell=lambda subject: subject.metadata.get("name"),
+    cell=lambda row: row.metadata.get("name"),
     format="name",
     doc="Its name, unique in its namespace.",
 )
 _MESH: Final = _label("Mesh", labels.MESH, "The mesh that it is part of.")
 _AGE: Final = TableColumn(
     name="Age",
-    cell=lambda subject: times.age(subject.metadata.get("creationTimestamp"), subject.now),
+    cell=lambda row: times.age(row.metadata.get("creationTimestamp"), row.now),
     type="date",
     doc="How long ago it was made.",
 )
 _CREATED: Final = TableColumn(
     name="Created At",
-    cell=lambda subject: times.whole(subject.metadata.get("creationTimestamp")),
+    cell=lambda row: times.to_seconds(row.metadata.get("creationTimestamp")),
     type="date",
     doc="When it was made.",
 )
@@ -207,48 +207,48 @@ _WIDE: Final = (
     _label("Origin", labels.ORIGIN, "Whether a zone or the Global control plane wrote it.", 1),
     TableColumn(
         name="KRI",
-        cell=lambda subject: subject.document.get("kri"),
+        cell=lambda row: row.document.get("kri"),
         doc="What identifies it everywhere.",
         priority=1,
     ),
 )
 
 
-def _first_seen(subject: TableObject) -> str:
-    return times.age(subject.spec.get("firstTimestamp") or subject.spec.get("eventTime"), subject.now)
+def _first_seen(row: TableObject) -> str:
+    return times.age(row.spec.get("firstTimestamp") or row.spec.get("eventTime"), row.now)
 
 
-def _last_seen(subject: TableObject) -> str:
-    spec = subject.spec
+def _last_seen(row: TableObject) -> str:
+    spec = row.spec
     if spec.get("series"):
-        return times.age(spec["series"].get("lastObservedTime"), subject.now)
+        return times.age(spec["series"].get("lastObservedTime"), row.now)
     last = spec.get("lastTimestamp")
-    return times.age(last, subject.now) if last else _first_seen(subject)
+    return times.age(last, row.now) if last else _first_seen(row)
 
 
-def _event_count(subject: TableObject) -> int:
-    found = (subject.spec.get("series") or subject.spec).get("count")
-    return found if isinstance(found, int) and found else 1
+def _event_count(row: TableObject) -> int:
+    count = (row.spec.get("series") or row.spec).get("count")
+    return count if isinstance(count, int) and count else 1
 
 
-def _event_object(subject: TableObject) -> str:
-    about = subject.spec.get("involvedObject") or {}
-    kind = (about.get("kind") or "").lower()
-    return f"{kind}/{about['name']}" if about.get("name") else kind
+def _event_object(row: TableObject) -> str:
+    reference = row.spec.get("involvedObject") or {}
+    kind = (reference.get("kind") or "").lower()
+    return f"{kind}/{reference['name']}" if reference.get("name") else kind
 
 
-def _event_source(subject: TableObject) -> str:
-    source = subject.spec.get("source") or {}
-    component = source.get("component") or subject.spec.get("reportingComponent") or ""
-    host = source.get("host") or subject.spec.get("reportingInstance") or ""
+def _event_source(row: TableObject) -> str:
+    source = row.spec.get("source") or {}
+    component = source.get("component") or row.spec.get("reportingComponent") or ""
+    host = source.get("host") or row.spec.get("reportingInstance") or ""
     return ", ".join(word for word in (component, host) if word)
 
 
 def _event_field(title: str, name: str, doc: str) -> TableColumn:
-    return TableColumn(name=title, cell=lambda subject: (subject.spec.get(name) or "").strip(), doc=doc)
+    return TableColumn(name=title, cell=lambda row: (row.spec.get(name) or "").strip(), doc=doc)
 
 
-# Of events people want to know what happened, not what they are called.
+# For events what happened matters, not their names, so they have columns of their own.
 _EVENT: Final = (
     TableColumn(name="Last Seen", cell=_last_seen, doc="How long ago it last happened."),
     _event_field("Type", "type", "Normal or Warning."),
@@ -256,7 +256,7 @@ _EVENT: Final = (
     TableColumn(name="Object", cell=_event_object, doc="What it happened to."),
     TableColumn(
         name="Subobject",
-        cell=lambda subject: (subject.spec.get("involvedObject") or {}).get("fieldPath"),
+        cell=lambda row: (row.spec.get("involvedObject") or {}).get("fieldPath"),
         doc="Which part of it.",
         priority=1,
     ),

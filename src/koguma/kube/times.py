@@ -7,7 +7,7 @@ from typing import Final
 from koguma.model.schema import Json
 
 UNKNOWN: Final = "<unknown>"
-WRONG: Final = "<invalid>"
+INVALID: Final = "<invalid>"
 MESSAGE: Final = "must be a time such as 2026-11-15T09:22:00Z"
 MICRO_MESSAGE: Final = "must be a time such as 2026-11-15T09:22:00.000000Z"
 
@@ -42,13 +42,13 @@ def read(text: Json) -> datetime | None:
         return None
 
 
-def whole(text: Json) -> Json:
+def to_seconds(text: Json) -> Json:
     """A time in whole seconds of UTC; what is no time stays as it is, for the check to find."""
     moment = read(text)
     return text if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
-def micro(text: Json) -> Json:
+def to_microseconds(text: Json) -> Json:
     """A time with six digits after the second, as leases and events have it."""
     moment = read(text)
     return text if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0")
@@ -64,7 +64,7 @@ def span(length: timedelta) -> str:
     """A span of time in its largest unit, with the next one where that says much."""
     seconds = int(length.total_seconds())
     if seconds < -1:  # clocks differ by a second; by more, one of them is wrong
-        return WRONG
+        return INVALID
     seconds = max(0, seconds)
     for below, letter, size, lower, lower_size in _STEPS:
         if seconds < below:

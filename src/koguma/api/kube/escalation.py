@@ -45,7 +45,7 @@ def _check_role(
         return
     held = access.rules(user, namespace)
     _confirm(user, rbac.rules_in(spec), held, kind, name)
-    gathers = kind == rbac.CLUSTER_ROLE and (rbac.gathers(spec) or rbac.gathers(before))
+    gathers = kind == rbac.CLUSTER_ROLE and (rbac.is_aggregated(spec) or rbac.is_aggregated(before))
     if gathers and escalation.missing(rbac.EVERYTHING, held):
         # It gathers whatever will carry its labels, so no set of rights is enough but all of them.
         words = "must have cluster-admin privileges to use the aggregationRule"
@@ -72,7 +72,7 @@ def _confirm(user: User, rules: Iterable[Rule], held: Iterable[Rule], kind: str,
     lacking = escalation.missing(rules, held)
     if lacking:
         who = f'user "{user.name}" (groups={escalation.quoted(user.all_groups)})'
-        listed = "\n".join(sorted({escalation.shown(rule) for rule in lacking}))
+        listed = "\n".join(sorted({escalation.rule_text(rule) for rule in lacking}))
         words = f"{who} is attempting to grant RBAC permissions not currently held:\n{listed}"
         raise Forbidden(f"{_subject(kind, name)} is forbidden: {words}")
 

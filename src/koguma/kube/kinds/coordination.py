@@ -31,7 +31,7 @@ class LeaseSpec(Spec):
 
 def clean(spec: Json) -> Json:
     """Times with six digits, which is what clients can read."""
-    read = parts.changed(spec, {"acquireTime": times.micro, "renewTime": times.micro})
+    read = parts.changed(spec, {"acquireTime": times.to_microseconds, "renewTime": times.to_microseconds})
     return parts.without_nulls(read)
 
 

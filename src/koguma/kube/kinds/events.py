@@ -132,13 +132,13 @@ def clean(spec: Json) -> Json:
     """Times in the two forms in which clients read them, and what Kubernetes always shows."""
     if not isinstance(spec, dict):
         return spec
-    series = {"lastObservedTime": times.micro}
+    series = {"lastObservedTime": times.to_microseconds}
     read = parts.changed(
         spec,
         {
-            "firstTimestamp": times.whole,
-            "lastTimestamp": times.whole,
-            "eventTime": times.micro,
+            "firstTimestamp": times.to_seconds,
+            "lastTimestamp": times.to_seconds,
+            "eventTime": times.to_microseconds,
             "series": lambda value: parts.changed(value, series),
         },
     )
