@@ -140,7 +140,7 @@ def test_what_leads_nowhere_keeps_its_weight():
 
 def test_if_nothing_has_a_weight_nothing_is_reached():
     found, needed = backends.split(database(SERVICES), [ref("one", weight=0)], ROUTE, ORIGINAL)
-    assert (found.backends, found.lost, needed) == ((), 1, ())
+    assert (found.backends, found.unresolved_share, needed) == ((), 1, ())
 
 
 def test_only_calls_to_the_outside_get_the_servers_own_host_name():

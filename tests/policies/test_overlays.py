@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koguma.core.build import lay, logs
+from koguma.core.build import logs, overlay_merge
 from koguma.envoy import by_caller, filters
 from koguma.model.overlay import InboundEntry, KumaDp, OverlayContext
 from koguma.model.resource import Key
@@ -102,7 +102,7 @@ def resources(index: int, policy: str, document: dict[str, Any], tls: Any) -> tu
         "tls": {"common_tls_context": tls},
         "upstream_tls": {},
     }
-    parts = logs.with_logs(lay.over_parts(skeleton, [overlay(policy, document)]))
+    parts = logs.with_logs(overlay_merge.with_overlays(skeleton, [overlay(policy, document)]))
     if document.get("protocol") == "tcp":
         chain = {"name": "proxy", "typed_config": {"@type": TCP_PROXY, **parts["tcp"]}}
     else:
@@ -129,7 +129,7 @@ def manager(parts: Any) -> Any:
     routes = [
         {
             "match": {"prefix": "/", **each["match"]},
-            "route": lay.laid(parts["route_action"], each["route_action"]),
+            "route": overlay_merge.merged(parts["route_action"], each["route_action"]),
         }
         for each in parts.get("callers", ())
     ]
@@ -179,7 +179,7 @@ def test_two_proxies_meet_whatever_versions_and_ciphers_the_mesh_asks_for(tmp_pa
     }
     listeners, clusters = [], []
     for document, front, back in zip(cases, ports[::2], ports[1::2], strict=True):
-        parts = lay.over_parts(skeleton, [overlay("mesh_tls", document)])
+        parts = overlay_merge.with_overlays(skeleton, [overlay("mesh_tls", document)])
         answer = {"match": {"prefix": "/"}, "direct_response": {"status": 200}}
         secured = socket_of("DownstreamTlsContext", **parts["tls"])
         listeners.append(

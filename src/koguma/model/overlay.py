@@ -107,7 +107,7 @@ class OverlayContext(msgspec.Struct, frozen=True):
 
 
 class InboundEntry(msgspec.Struct, frozen=True):
-    """One entry for calls that arrive: whom it is for, what it says, whose it is."""
+    """One entry for inbound traffic: its configuration, its policy, and the callers that it is for."""
 
     conf: Json
     origin: Key

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from koguma.core.build import encoding, skeletons
-from koguma.core.build.lay import Parts
+from koguma.core.build.overlay_merge import Parts
 from koguma.core.incremental import Db
 from koguma.envoy import snapshot
 from koguma.envoy.snapshot import Failure, Id, XdsResource

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from koguma.core import items, world
-from koguma.core.build import encoding, endpoints, external, hooks, lay, locality, overlays, tls
+from koguma.core.build import encoding, endpoints, external, hooks, locality, overlay_merge, overlays, tls
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -68,7 +68,7 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     if spec.destination.kind == "MeshExternalService":
         return _external(db, spec, name)
     skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
-    parts = lay.over_parts(skeleton, spec.overlays.overlays)
+    parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
         parts = _with_localities(parts)
     transport = _transport(db, spec)
@@ -143,12 +143,12 @@ _HTTP2 = {
 }
 
 
-def _with_localities(parts: lay.Parts) -> lay.Parts:
+def _with_localities(parts: overlay_merge.Parts) -> overlay_merge.Parts:
     """The cluster with locality-weighted balancing, without which Envoy ignores weights of localities."""
     weighted: Data = {"common_lb_config": {"locality_weighted_lb_config": {}}}
     if "lb_subset_config" in parts["cluster"]:
         weighted["lb_subset_config"] = {"locality_weight_aware": True}
-    cluster: Data = lay.laid(parts["cluster"], weighted)
+    cluster: Data = overlay_merge.merged(parts["cluster"], weighted)
     balancing = dict(cluster["common_lb_config"])
     # Envoy has either weighted localities or `fail_traffic_on_panic`. A panic threshold of zero is nearly the
     # same as the latter: only healthy hosts are used.
@@ -165,7 +165,7 @@ def _transport(db: Db, spec: ClusterSpec) -> Data | None:
     context = tls.upstream(spec.client.mesh, endpoints.identities(db, spec.destination), sni)
     where = OverlayContext("tcp", spec.client.mesh, spec.client.zone)
     for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
-        context = lay.laid(context, part)
+        context = overlay_merge.merged(context, part)
     return tls.socket(context)
 
 
@@ -176,7 +176,7 @@ def _is_ready(db: Db, destination: Key) -> bool:
     return all(tls.is_ready(db, service) for service in endpoints.multi_zone_services(db, destination))
 
 
-def _cluster_data(parts: lay.Parts, *, is_http: bool, transport: Data | None) -> Data:
+def _cluster_data(parts: overlay_merge.Parts, *, is_http: bool, transport: Data | None) -> Data:
     cluster: Data = dict(parts["cluster"])
     if is_http and "http_options" in parts:
         options = proto_json.typed(HTTP_OPTIONS, **parts["http_options"])
@@ -191,7 +191,7 @@ def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failu
     if outside is None or outside.problem:
         text = outside.problem if outside else "it has no such port"
         return (Failure(CLUSTER, name, text, str(spec.destination)),)
-    parts = lay.over_parts(outside.parts, spec.overlays.overlays)
+    parts = overlay_merge.with_overlays(outside.parts, spec.overlays.overlays)
     data = _cluster_data(parts, is_http="http_options" in outside.parts, transport=None)
     needs = [each.id for each in outside.secrets]
     resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))

@@ -83,10 +83,10 @@ def on_endpoints(db: Db, entries: ByKind) -> ByKind:
 
 
 @question
-def affinity_keys(db: Db, mine: ProxyClass) -> frozenset[str]:
+def affinity_keys(db: Db, proxy_class: ProxyClass) -> frozenset[str]:
     """The tags by which some policy of a class finds near endpoints."""
     found: set[str] = set()
-    for kind, policies in mine.policies:
+    for kind, policies in proxy_class.policies:
         for policy in policies if of(db, kind).locality else ():
             for entry in items.clean_spec(db, policy).get("to") or ():
                 near = locality(db, ((kind, entry.get("default") or {}),)).locality
@@ -95,9 +95,9 @@ def affinity_keys(db: Db, mine: ProxyClass) -> frozenset[str]:
 
 
 @question
-def both_ends(db: Db, mine: ProxyClass) -> ByKind:
+def both_ends(db: Db, proxy_class: ProxyClass) -> ByKind:
     """The entries that both ends of a connection agree on: those of policies that select the whole mesh."""
-    kinds = ((kind, policies) for kind, policies in mine.policies if of(db, kind).both_ends)
+    kinds = ((kind, policies) for kind, policies in proxy_class.policies if of(db, kind).both_ends)
     found = ((kind, _of_whole_mesh(db, policies)) for kind, policies in kinds)
     return tuple((kind, entries) for kind, entries in found if entries)
 

@@ -16,9 +16,9 @@ from koguma.core.build import (
     encoding,
     endpoints,
     inbound_listener,
-    lay,
     logs,
     network,
+    overlay_merge,
     overlays,
     resource_template,
     skeletons,
@@ -96,12 +96,14 @@ def _resources_of_inbound(db: Db, spec: InboundSpec, traits: match.Traits) -> It
     where = _where(db, spec)
     policy_overlays = overlays.inbound_of(db, traits, spec.inbound.section, where)
     yield from policy_overlays.failures
-    yield from added_resources.clusters(db, lay.over_parts({}, policy_overlays.overlays), str(spec.proxy))
+    yield from added_resources.clusters(
+        db, overlay_merge.with_overlays({}, policy_overlays.overlays), str(spec.proxy)
+    )
     yield from _from_template(db, spec, where, policy_overlays) or _built(db, spec, policy_overlays)
 
 
 def _built(db: Db, spec: InboundSpec, policy_overlays: PolicyOverlays) -> Iterator[XdsResource | Failure]:
-    parts = logs.with_logs(lay.over_parts(_skeleton(spec), policy_overlays.overlays))
+    parts = logs.with_logs(overlay_merge.with_overlays(_skeleton(spec), policy_overlays.overlays))
     yield encoding.own(db, snapshot.CLUSTER, spec.name, _cluster(spec, parts), origin=str(spec.proxy))
     if spec.is_http:
         config = _route_configuration(spec, policy_overlays)
@@ -193,7 +195,7 @@ def _problem(spec: InboundSpec) -> Failure | None:
     return None
 
 
-def _skeleton(spec: InboundSpec) -> lay.Parts:
+def _skeleton(spec: InboundSpec) -> overlay_merge.Parts:
     cluster: Data = {
         "name": spec.name,
         "type": "STATIC",
@@ -233,7 +235,7 @@ def _service_address(inbound: InboundNetworking) -> Data:
     return proto_json.address(inbound.service_address, inbound.service_port)
 
 
-def _cluster(spec: InboundSpec, parts: lay.Parts) -> Data:
+def _cluster(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
     cluster: Data = dict(parts["cluster"])
     if spec.is_http:
         options = proto_json.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
@@ -266,15 +268,15 @@ def _route_configuration(spec: InboundSpec, policy_overlays: PolicyOverlays) -> 
 
 
 def _for_caller(route: Data, caller: Json) -> Data:
-    match = lay.laid(route["match"], caller["match"])
-    return {**route, "match": match, "route": lay.laid(route["route"], caller["route_action"])}
+    match = overlay_merge.merged(route["match"], caller["match"])
+    return {**route, "match": match, "route": overlay_merge.merged(route["route"], caller["route_action"])}
 
 
 def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:
     action = route["route"]
     for overlay in policy_overlays.part("route_action"):
-        action = lay.laid(action, overlay)
+        action = overlay_merge.merged(action, overlay)
     route = {**route, "route": action}
     for overlay in policy_overlays.part("route"):
-        route = lay.laid(route, overlay)
+        route = overlay_merge.merged(route, overlay)
     return route

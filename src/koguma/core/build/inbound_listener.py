@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from koguma.core import world
-from koguma.core.build import added_resources, encoding, lay, skeletons, tls
+from koguma.core.build import added_resources, encoding, overlay_merge, skeletons, tls
 from koguma.core.build.network import InboundNetworking
 from koguma.core.incremental import Db
 from koguma.envoy import by_caller, filters, names, proto_json, rbac, snapshot
@@ -45,7 +45,7 @@ class InboundSpec(msgspec.Struct, frozen=True):
         return self.inbound.protocol in world.HTTP_PROTOCOLS
 
 
-def resources(db: Db, spec: InboundSpec, parts: lay.Parts) -> Iterator[XdsResource | Failure]:
+def resources(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> Iterator[XdsResource | Failure]:
     """The listener of an inbound, and the filters that are sent apart from it."""
     inbound = spec.inbound
     tags = dict(inbound.tags) or {"kuma.io/unified-name": spec.name}
@@ -75,16 +75,16 @@ def resources(db: Db, spec: InboundSpec, parts: lay.Parts) -> Iterator[XdsResour
     yield encoding.own(db, snapshot.LISTENER, spec.name, data, needs, str(spec.proxy))
 
 
-def _without_permissions(parts: lay.Parts) -> lay.Parts:
+def _without_permissions(parts: overlay_merge.Parts) -> overlay_merge.Parts:
     """The parts without permissions, which cannot act: without a certificate a caller has no identity."""
     network_filters = dict(parts.get("network_filters") or {})
     network_filters.pop(filters.NETWORK_RBAC, None)
     return {**parts, "network_filters": network_filters}
 
 
-def _filter_chains(spec: InboundSpec, parts: lay.Parts, *, is_permissive: bool) -> Iterator[Data]:
+def _filter_chains(spec: InboundSpec, parts: overlay_merge.Parts, *, is_permissive: bool) -> Iterator[Data]:
     mesh = spec.proxy.mesh
-    context = lay.laid(tls.downstream(mesh), parts.get("tls") or {})
+    context = overlay_merge.merged(tls.downstream(mesh), parts.get("tls") or {})
     secured = {
         "filters": _secured(spec, parts),
         "transport_socket": tls.socket(context),
@@ -107,7 +107,7 @@ def _filter_chains(spec: InboundSpec, parts: lay.Parts, *, is_permissive: bool) 
     yield {"filter_chain_match": of_mesh, **secured}
 
 
-def _secured(spec: InboundSpec, parts: lay.Parts) -> list[Data]:
+def _secured(spec: InboundSpec, parts: overlay_merge.Parts) -> list[Data]:
     if not spec.is_http:
         network_filters = parts.get("network_filters") or {}
         with_rbac = {filters.NETWORK_RBAC: rbac.deny_all_network(spec.name), **network_filters}
@@ -123,7 +123,7 @@ def _secured(spec: InboundSpec, parts: lay.Parts) -> list[Data]:
     return skeletons.chain({**parts, "hcm": hcm}, {filters.RBAC: permission, **_sent_apart(spec, parts)})
 
 
-def _sent_apart(spec: InboundSpec, parts: lay.Parts) -> Data:
+def _sent_apart(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
     """The filters whose configuration is sent apart from the listener; the listener always has them."""
     if spec.is_http:
         keys = {*filters.RESERVED, *(parts.get("on_routes") or {})}
@@ -137,7 +137,7 @@ def _sent_apart(spec: InboundSpec, parts: lay.Parts) -> Data:
     }
 
 
-def _connection_limit(db: Db, spec: InboundSpec, parts: lay.Parts) -> XdsResource | Failure:
+def _connection_limit(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> XdsResource | Failure:
     """The limit of new connections, as a filter of its own; unlimited where no policy sets one."""
     config: Json = (parts.get("extensions") or {}).get(filters.NETWORK_LOCAL_RATELIMIT)
     unlimited = proto_json.typed(
@@ -152,7 +152,7 @@ def _connection_limit(db: Db, spec: InboundSpec, parts: lay.Parts) -> XdsResourc
     )
 
 
-def _permission(db: Db, spec: InboundSpec, parts: lay.Parts) -> XdsResource | Failure:
+def _permission(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> XdsResource | Failure:
     config: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
     name = names.permission(spec.inbound.section)
     data = {"name": name, "typed_config": config}

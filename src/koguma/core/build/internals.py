@@ -12,8 +12,8 @@ from koguma.core.build import (
     added_resources,
     encoding,
     endpoints,
-    lay,
     network,
+    overlay_merge,
     overlays,
     passthrough,
     resource_template,
@@ -84,7 +84,7 @@ def resources(db: Db, proxy: Key, records: Records) -> Bundle:
         if _has_rules(db, proxy_class)
         else overlays.PolicyOverlays()
     )
-    parts, origin = lay.over_parts({}, policy_overlays.overlays), str(proxy)
+    parts, origin = overlay_merge.with_overlays({}, policy_overlays.overlays), str(proxy)
     return encoding.bundled(
         (
             *_agent_resources(db, networking, node, records, parts.get("settings") or {}),

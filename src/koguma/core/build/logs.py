@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from koguma.core.build import lay
-from koguma.core.build.lay import Parts
+from koguma.core.build import overlay_merge
+from koguma.core.build.overlay_merge import Parts
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.envoy import access_logs
 from koguma.envoy.proto_json import Data
@@ -18,7 +18,7 @@ def with_logs(parts: Parts, on_routes: Mapping[str, PolicyOverlays] | None = Non
     Access logs of a route come with the clusters that they need.
     """
     of_routes = {
-        name: lay.over_parts({}, policy_overlays.overlays)
+        name: overlay_merge.with_overlays({}, policy_overlays.overlays)
         for name, policy_overlays in (on_routes or {}).items()
     }
     clusters = _clusters((parts, *of_routes.values()))

@@ -14,10 +14,10 @@ from koguma.core.build import (
     added_resources,
     backends,
     encoding,
-    lay,
     logs,
     outbound_routes,
     outbound_shards,
+    overlay_merge,
     overlays,
     skeletons,
 )
@@ -74,7 +74,7 @@ class ListenerSpec(msgspec.Struct, frozen=True):
 class _FilterChain(msgspec.Struct, frozen=True):
     """The parts of a listener's filter chain, its routes or failures, and the backends that it needs."""
 
-    parts: lay.Parts
+    parts: overlay_merge.Parts
     resources: tuple[XdsResource | Failure, ...]
     backends: tuple[BackendPort, ...]
 
@@ -196,7 +196,7 @@ def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     split, backend_ports = backends.split(db, conf.get("backendRefs"), origin, original)
     policy_overlays = dict(spec.route_overlays).get(origin, spec.overlays)
     skeleton = {"tcp": skeletons.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
-    parts = logs.with_logs(lay.over_parts(skeleton, policy_overlays.overlays))
+    parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
     return _FilterChain(parts, policy_overlays.failures, backend_ports)
 
 
@@ -227,7 +227,7 @@ def _http_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     route_overlays = dict(spec.route_overlays)
     skeleton = {"hcm": skeletons.hcm(name), "http_filters": skeletons.http_filters(spec.protocol)}
     by_route_name = {encoding.kri(db, key, ""): overlays for key, overlays in route_overlays.items()}
-    parts = logs.with_logs(lay.over_parts(skeleton, spec.overlays.overlays), by_route_name)
+    parts = logs.with_logs(overlay_merge.with_overlays(skeleton, spec.overlays.overlays), by_route_name)
     original = OriginalDestination(spec.destination, spec.section, subset=spec.subset)
     routes, backend_ports = outbound_routes.routes(
         db, original, spec.http_entries, spec.overlays, route_overlays

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from koguma.core import items
 from koguma.core import routes as route_rules
-from koguma.core.build import backends, encoding, lay
+from koguma.core.build import backends, encoding, overlay_merge
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db
@@ -79,12 +79,12 @@ def _candidate(
 
 def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:
     if "route" in route:
-        action = lay.laid(route["route"], _DEFAULT_ACTION)
+        action = overlay_merge.merged(route["route"], _DEFAULT_ACTION)
         for overlay in policy_overlays.part("route_action"):
-            action = lay.laid(action, overlay)
+            action = overlay_merge.merged(action, overlay)
         route = {**route, "route": action}
     for overlay in policy_overlays.part("route"):
-        route = lay.laid(route, overlay)
+        route = overlay_merge.merged(route, overlay)
     return route
 
 

@@ -31,12 +31,12 @@ class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
     locality: Locality | None = None  # of a cluster: which of its endpoints are called first
 
     def part(self, name: str) -> list[Json]:
-        """What all of them say about one part."""
+        """What all of them change in one part."""
         return [overlay[name] for overlay in self.overlays if name in overlay]
 
 
-# The kind, its hook, what holds for everybody, and all entries.
-_Arriving = tuple[str, Callable[..., Overlay], Json, tuple[InboundEntry, ...]]
+# The kind, its hook, the configuration for all callers, and all entries.
+_InboundCall = tuple[str, Callable[..., Overlay], Json, tuple[InboundEntry, ...]]
 
 
 MergedConfs = Group[tuple[str, bytes]]  # outbound configurations by kind, as JSON
@@ -50,7 +50,7 @@ def merged_confs(db: Db, entries: ByKind, mesh: str) -> MergedConfs:
     """
     acting = [each for each in entries if _acts_on_calls(db, each[0])]
     confs = ((kind, conf(db, kind, each, mesh)) for kind, each in hooks.in_order(db, acting))
-    return Group((kind, _written.encode(merged)) for kind, merged in confs if merged)
+    return Group((kind, _json.encode(merged)) for kind, merged in confs if merged)
 
 
 def _acts_on_calls(db: Db, kind: str) -> bool:
@@ -58,7 +58,7 @@ def _acts_on_calls(db: Db, kind: str) -> bool:
     return bool(hooks_of_kind.outbound or hooks_of_kind.locality)
 
 
-_written = msgspec.json.Encoder(order="deterministic", enc_hook=str)
+_json = msgspec.json.Encoder(order="deterministic", enc_hook=str)
 
 
 NOTHING: Final = PolicyOverlays()
@@ -76,161 +76,166 @@ class OutboundOverlays(NamedTuple):
 
 
 @question
-def outbound(db: Db, of: MergedConfs, where: OverlayContext) -> OutboundOverlays:
+def outbound(db: Db, confs: MergedConfs, where: OverlayContext) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
-    found = _collect(_outbound_calls(db, of, where))
-    cluster = _some(found, of_clusters=True)
-    near = hooks.locality(db, ((kind, msgspec.json.decode(words)) for kind, words in of))
+    policy_overlays = _collect(_outbound_calls(db, confs, where))
+    cluster = _parts_of(policy_overlays, of_clusters=True)
+    near = hooks.locality(db, ((kind, msgspec.json.decode(text)) for kind, text in confs))
     cluster = PolicyOverlays(cluster.overlays, (*cluster.failures, *near.failures), near.locality)
-    return OutboundOverlays(_interned(_some(found, of_clusters=False)), _interned(cluster))
+    return OutboundOverlays(_interned(_parts_of(policy_overlays, of_clusters=False)), _interned(cluster))
 
 
-def _some(laid: PolicyOverlays, *, of_clusters: bool) -> PolicyOverlays:
+def _parts_of(policy_overlays: PolicyOverlays, *, of_clusters: bool) -> PolicyOverlays:
     parts = (
         {name: part for name, part in overlay.items() if (name in _OF_CLUSTERS) == of_clusters}
-        for overlay in laid.overlays
+        for overlay in policy_overlays.overlays
     )
-    return PolicyOverlays(tuple(each for each in parts if each), laid.failures)
+    return PolicyOverlays(tuple(each for each in parts if each), policy_overlays.failures)
 
 
-_packed = msgspec.msgpack.Encoder()
-_known: WeakValueDictionary[bytes, PolicyOverlays] = WeakValueDictionary()
+_msgpack = msgspec.msgpack.Encoder()
+_interned_overlays: WeakValueDictionary[bytes, PolicyOverlays] = WeakValueDictionary()
 
 
-def _interned(laid: PolicyOverlays) -> PolicyOverlays:
+def _interned(policy_overlays: PolicyOverlays) -> PolicyOverlays:
     """The interned value: most destination ports have no policy of their own and get equal overlays."""
     try:
-        text = _packed.encode((laid.overlays, laid.failures, laid.locality))
+        key = _msgpack.encode((policy_overlays.overlays, policy_overlays.failures, policy_overlays.locality))
     except (TypeError, ValueError, OverflowError):  # the encoder will report what is wrong
-        return laid
-    return _known.setdefault(text, laid)
+        return policy_overlays
+    return _interned_overlays.setdefault(key, policy_overlays)
 
 
 def _outbound_calls(
-    db: Db, of: MergedConfs, where: OverlayContext
+    db: Db, confs: MergedConfs, where: OverlayContext
 ) -> Iterator[tuple[str, Callable[[], Overlay]]]:
-    for kind, words in of:
+    for kind, text in confs:
         hook = hooks.of(db, kind).outbound
         if hook:
-            yield kind, partial(hook, msgspec.json.decode(words), where)
+            yield kind, partial(hook, msgspec.json.decode(text), where)
 
 
 @question
-def on_outbounds(db: Db, of: ProxyClass) -> ByKind:
-    """The entries of policies about whole proxies that act on calls to others."""
-    return tuple((kind, found) for kind, found in rules.whole_proxy(db, of) if hooks.of(db, kind).outbound)
+def on_outbounds(db: Db, proxy_class: ProxyClass) -> ByKind:
+    """The entries of policies about whole proxies that act on outbound traffic."""
+    by_kind = rules.whole_proxy(db, proxy_class)
+    return tuple((kind, entries) for kind, entries in by_kind if hooks.of(db, kind).outbound)
 
 
 @question
-def is_per_service(db: Db, of: ProxyClass) -> bool:
-    """Whether what proxies of a class call differs by the service that calls."""
-    for kind, found in on_outbounds(db, of):
-        asks = hooks.of(db, kind).per_service
-        merged = conf(db, kind, found, of.mesh) if asks else None
-        with contextlib.suppress(
-            Exception
-        ):  # the hook itself will fail on such a configuration, and be shown
-            if asks and merged and asks(merged):
+def is_per_service(db: Db, proxy_class: ProxyClass) -> bool:
+    """Whether the outbound part of proxies of a class depends on the calling service."""
+    for kind, entries in on_outbounds(db, proxy_class):
+        per_service = hooks.of(db, kind).per_service
+        merged = conf(db, kind, entries, proxy_class.mesh) if per_service else None
+        # The hook `outbound` will raise for the same configuration, and that is reported.
+        with contextlib.suppress(Exception):
+            if per_service and merged and per_service(merged):
                 return True
     return False
 
 
 def of_both_ends(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
-    """What these entries change at the calling end. What fails is shown at the other end, the inbound."""
+    """What these entries change at the client. Failures are reported at the other end, the inbound."""
     return _collect(_calls_of_both_ends(db, entries, where))
 
 
 def _calls_of_both_ends(
     db: Db, entries: ByKind, where: OverlayContext
 ) -> Iterator[tuple[str, Callable[[], Overlay]]]:
-    for kind, found in entries:
+    for kind, of_kind in entries:
         hook = hooks.of(db, kind).inbound
         if hook:
-            yield kind, partial(hook, conf(db, kind, found, where.mesh), (), where)
+            yield kind, partial(hook, conf(db, kind, of_kind, where.mesh), (), where)
 
 
-def whole(db: Db, of: ProxyClass, where: OverlayContext) -> PolicyOverlays:
-    """What policies say about the proxy itself."""
-    return _collect(_whole_calls(db, of, where))
+def whole(db: Db, proxy_class: ProxyClass, where: OverlayContext) -> PolicyOverlays:
+    """What policies change for the proxy as a whole."""
+    return _collect(_whole_calls(db, proxy_class, where))
 
 
 def _whole_calls(
-    db: Db, of: ProxyClass, where: OverlayContext
+    db: Db, proxy_class: ProxyClass, where: OverlayContext
 ) -> Iterator[tuple[str, Callable[[], Overlay]]]:
-    for kind, found in rules.whole_proxy(db, of):
+    for kind, entries in rules.whole_proxy(db, proxy_class):
         hook = hooks.of(db, kind).whole
-        merged = conf(db, kind, found, where.mesh) if hook else None
+        merged = conf(db, kind, entries, where.mesh) if hook else None
         if hook and merged:
             yield kind, partial(hook, merged, where)
 
 
-def inbound_of(db: Db, seen: match.Traits, section: str, where: OverlayContext) -> PolicyOverlays:
-    """What policies say about calls that arrive at one inbound."""
-    found = _arriving(db, seen, section)
-    return _collect((kind, partial(hook, merged, ruled, where)) for kind, hook, merged, ruled in found)
+def inbound_of(db: Db, traits: match.Traits, section: str, where: OverlayContext) -> PolicyOverlays:
+    """What policies change for one inbound."""
+    return _collect(
+        (kind, partial(hook, merged, inbound_entries, where))
+        for kind, hook, merged, inbound_entries in _inbound_calls(db, traits, section)
+    )
 
 
 @question
-def _arriving(db: Db, seen: match.Traits, section: str) -> tuple[_Arriving, ...]:
-    """The hooks about calls that arrive at one inbound, with what they are told; one thing to read."""
-    return tuple(hooks.in_order(db, _hooks_of_inbound(db, seen, section)))
+def _inbound_calls(db: Db, traits: match.Traits, section: str) -> tuple[_InboundCall, ...]:
+    """The inbound hooks of policies with their arguments; one answer to read for each inbound."""
+    return tuple(hooks.in_order(db, _hooks_of_inbound(db, traits, section)))
 
 
-def _hooks_of_inbound(db: Db, seen: match.Traits, section: str) -> Iterator[_Arriving]:
-    for kind, found in inbound.of(db, seen, section):
+def _hooks_of_inbound(db: Db, traits: match.Traits, section: str) -> Iterator[_InboundCall]:
+    for kind, inbound_rules in inbound.of(db, traits, section):
         hook = hooks.of(db, kind).inbound
         if hook:
-            yield kind, hook, *inbound_arguments(db, kind, found)
-    for kind, entries in on_inbounds(db, seen):
+            yield kind, hook, *inbound_arguments(db, kind, inbound_rules)
+    for kind, entries in on_inbounds(db, traits):
         hook = hooks.of(db, kind).inbound
         if hook:
-            yield kind, hook, conf(db, kind, entries, seen.mesh), ()
+            yield kind, hook, conf(db, kind, entries, traits.mesh), ()
 
 
-def on_inbounds(db: Db, seen: match.Traits) -> ByKind:
-    """The entries of policies about whole proxies that act on calls that arrive."""
-    acting = [(kind, chosen) for kind, chosen in rules.policies_of(db, seen) if hooks.of(db, kind).inbound]
-    found = ((kind, rules.default_entries(db, chosen)) for kind, chosen in acting)
-    return tuple((kind, entries) for kind, entries in found if entries)
+def on_inbounds(db: Db, traits: match.Traits) -> ByKind:
+    """The entries of policies about whole proxies that act on inbound traffic."""
+    by_kind = (
+        (kind, rules.default_entries(db, policies))
+        for kind, policies in rules.policies_of(db, traits)
+        if hooks.of(db, kind).inbound
+    )
+    return tuple((kind, entries) for kind, entries in by_kind if entries)
 
 
 def inbound_arguments(
-    db: Db, kind: str, found: tuple[inbound.InboundRule, ...]
+    db: Db, kind: str, inbound_rules: tuple[inbound.InboundRule, ...]
 ) -> tuple[Json, tuple[InboundEntry, ...]]:
-    """What the hook about an inbound gets: the configuration for everybody, and all entries in order."""
-    everybody = tuple(rule.entry for rule in found if rule.client == inbound.Client())
-    ascending = sorted(found, key=lambda rule: order.key(items.rank(db, rule.entry)))
+    """The arguments of an inbound hook: the configuration for all callers, and all entries in order."""
+    everybody = tuple(rule.entry for rule in inbound_rules if rule.client == inbound.Client())
+    ascending = sorted(inbound_rules, key=lambda rule: order.key(items.rank(db, rule.entry)))
     merged = conf(db, kind, everybody, everybody[0].policy.mesh) if everybody else {}
-    return merged, tuple(_ruled(db, kind, rule) for rule in ascending)
+    return merged, tuple(_inbound_entry(db, kind, rule) for rule in ascending)
 
 
 def conf(db: Db, kind: str, entries: Entries, mesh: str) -> Json:
-    """What entries say together; an object that the hook wants to see stands beside the reference to it."""
-    said, kinds = items.conf(db, entries), hooks.of(db, kind).looks_up
-    return _with_objects(db, said, kinds, mesh) if kinds else said
+    """The merged configuration of entries, with the objects that a hook asks for beside their references."""
+    merged, kinds = items.conf(db, entries), hooks.of(db, kind).looks_up
+    return _with_objects(db, merged, kinds, mesh) if kinds else merged
 
 
-def _with_objects(db: Db, said: Json, kinds: tuple[str, ...], mesh: str) -> Json:
-    if isinstance(said, list | tuple):
-        return [_with_objects(db, each, kinds, mesh) for each in said]
-    if not isinstance(said, Mapping):
-        return said
-    made = {name: _with_objects(db, value, kinds, mesh) for name, value in said.items()}
-    ref = made.get("backendRef")
+def _with_objects(db: Db, value: Json, kinds: tuple[str, ...], mesh: str) -> Json:
+    if isinstance(value, list | tuple):
+        return [_with_objects(db, each, kinds, mesh) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    resolved = {name: _with_objects(db, each, kinds, mesh) for name, each in value.items()}
+    ref = resolved.get("backendRef")
     if isinstance(ref, Mapping) and ref.get("kind") in kinds:
-        made["backendRef"] = {**ref, "spec": _spec(db, mesh, ref["kind"], pairs(ref.get("labels")))}
-    return made
+        resolved["backendRef"] = {**ref, "spec": _spec(db, mesh, ref["kind"], pairs(ref.get("labels")))}
+    return resolved
 
 
 @question
-def _spec(db: Db, mesh: str, kind: str, wanted: Pairs) -> Json:
-    """What the object of a kind with these labels says; of several, the oldest."""
-    keys = world.labelled(db, mesh, kind, wanted) if wanted else ()
-    found = [resource for key in keys if (resource := world.RESOURCES.get(db, key)) is not None]
-    return min(found, key=lambda each: (each.creation_time, each.key)).spec if found else None
+def _spec(db: Db, mesh: str, kind: str, labels: Pairs) -> Json:
+    """The spec of the object of a kind with these labels; of several, of the oldest."""
+    keys = world.labelled(db, mesh, kind, labels) if labels else ()
+    resources = [resource for key in keys if (resource := world.RESOURCES.get(db, key)) is not None]
+    return min(resources, key=lambda each: (each.creation_time, each.key)).spec if resources else None
 
 
-def _ruled(db: Db, kind: str, rule: inbound.InboundRule) -> InboundEntry:
+def _inbound_entry(db: Db, kind: str, rule: inbound.InboundRule) -> InboundEntry:
     return InboundEntry(
         conf=conf(db, kind, (rule.entry,), rule.entry.policy.mesh),
         origin=rule.entry.policy,
@@ -246,18 +251,18 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverla
     overlays, failures = [], []
     for kind, call in calls:
         try:
-            made = checked(call())
+            overlay = checked(call())
             failures += [
-                hooks.failure(kind, f"{at}: {text}") for at, text in made.get("problems", {}).items()
+                hooks.failure(kind, f"{at}: {text}") for at, text in overlay.get("problems", {}).items()
             ]
-            overlays.append(made)
+            overlays.append(overlay)
         except Exception as error:  # noqa: BLE001 - a policy of another package may raise anything
             failures.append(hooks.raised(kind, error))
     return PolicyOverlays(tuple(overlays), tuple(failures))
 
 
 def checked(overlay: Overlay) -> Overlay:
-    """An overlay, if it has the shape of one; what it says is for the encoder to check."""
+    """An overlay of the right structure; raises TypeError otherwise. The encoder checks its content."""
     for name, part in overlay.items():
         for each in part if name == "callers" else (part,):
             if not isinstance(each, Mapping):

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core.build import lay
+from koguma.core.build import overlay_merge
 from koguma.envoy import filters, proto_json
 from koguma.envoy.proto_json import Data
 from koguma.model.schema import Json
@@ -71,7 +71,7 @@ def tcp_proxy(name: str, target: Json, idle_timeout: str) -> Data:
     return {"stat_prefix": name, "idle_timeout": idle_timeout, **target}
 
 
-def chain(parts: lay.Parts, whole: Data | None = None) -> list[Data]:
+def chain(parts: overlay_merge.Parts, whole: Data | None = None) -> list[Data]:
     """The network filters of a filter chain, from the parts of a skeleton.
 
     `whole` are filters with their own configuration source: HTTP filters where the protocol is HTTP.
