@@ -92,8 +92,8 @@ def test_a_known_proxy_needs_its_token_all_the_same(plane):
 def test_a_dataplane_that_may_not_be_stored_keeps_its_proxy_out(plane, brings, words, refusal):
     with pytest.raises(refusal) as refused:
         connect(plane, brings)
-    told = "; ".join(f"{each.field} {each.message}" for each in refused.value.violations)
-    assert words in told
+    text = "; ".join(f"{found.field} {found.message}" for found in refused.value.violations)
+    assert words in text
     assert stored(plane) is None
 
 
@@ -238,10 +238,10 @@ def test_what_known_proxies_share_is_there_before_they_come_back(
     }
 
     # As `koguma dp run` says it where nobody chose directories; another agent says nothing.
-    said = {"features": features, **({"accessLogDirectories": ["/var/log/koguma"]} if features else {})}
+    metadata = {"features": features, **({"accessLogDirectories": ["/var/log/koguma"]} if features else {})}
 
     def come(plane):
-        connections = [connect(plane, brought[name], name=name, **said) for name in brought]
+        connections = [connect(plane, brought[name], name=name, **metadata) for name in brought]
         until(lambda: all(connection.snapshot is not None for connection in connections))
         return [connection.snapshot for connection in connections]
 
@@ -371,8 +371,8 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
     assert proxies(plane, "?state=synced")["items"] == []
     assert proxies(plane, "?mesh=nowhere")["title"] == "Failed to retrieve Mesh"
     assert "must be one of" in proxies(plane, "?state=sleepy")["detail"]
-    checks = [each for each in plane("GET", "/_check").json["checks"] if each["status"] == "error"]
-    assert any(name in str(each) for each in checks)
+    checks = [check for check in plane("GET", "/_check").json["checks"] if check["status"] == "error"]
+    assert any(name in str(check) for check in checks)
 
 
 def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(plane, monkeypatch):
@@ -414,7 +414,7 @@ def test_the_configuration_of_a_proxy_can_be_read(plane):
 
 
 def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
-    fleet, told = plane.plane._proxies.fleet, []
+    fleet, offers = plane.plane._proxies.fleet, []
     connections = [connect(plane, dataplane(name), name=name) for name in ("a", "b", "c")]
     until(lambda: all(connection.offered.bundles for connection in connections))
 
@@ -422,7 +422,7 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
         waiting = [
             view for view in fleet.views() if fleet.roster.get(view.key)._offer.revision < offer.revision
         ]
-        told.append((offer.revision, [view.revision for view in waiting]))
+        offers.append((offer.revision, [view.revision for view in waiting]))
 
     async def settle():
         for connection in connections:
@@ -434,10 +434,10 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
     policy = {"type": "MeshTimeout", "mesh": "default", "name": "all", "spec": spec}
     before = plane.plane.store.state.revision
     plane("PUT", "/meshes/default/meshtimeouts/all", policy)
-    until(lambda: len([revision for revision, _ in told if revision > before]) >= 3)
-    news = [(revision, waiting) for revision, waiting in told if revision > before]
+    until(lambda: len([revision for revision, _ in offers if revision > before]) >= 3)
+    news = [(revision, waiting) for revision, waiting in offers if revision > before]
     assert any(waiting for _, waiting in news)
-    assert all(seen < revision for revision, waiting in news for seen in waiting)
+    assert all(view < revision for revision, waiting in news for view in waiting)
 
 
 def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
@@ -471,12 +471,12 @@ def unbuilt_service(plane, endpoint=None):
 
 def of_proxies(plane):
     (proxy,) = plane("GET", "/_proxies").json["items"]
-    return proxy, [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "proxies"]
+    return proxy, [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "proxies"]
 
 
 @pytest.mark.expected_errors("a part of the configuration cannot be built")
 @pytest.mark.parametrize(
-    ("has", "instead", "told"),
+    ("has", "instead", "refusal"),
     [
         (
             "none",
@@ -490,7 +490,7 @@ def of_proxies(plane):
         ),
     ],
 )
-def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, instead, told):
+def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, instead, refusal):
     outbound = [{"port": 9000, "backendRef": {"kind": "MeshExternalService", "name": "bad", "port": 80}}]
     unbuilt_service(plane)
     connection = connect(plane, dataplane(outbound=outbound))
@@ -504,7 +504,7 @@ def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, in
     assert failure["origin"] == 'MeshExternalService "bad" (mesh default zone default)'
     assert 'no plugin "Lambda" is installed' in check["message"]
     assert check["hint"] == f'{instead}; look at MeshExternalService "bad" (mesh default zone default)'
-    assert next(refusals([proxy])).strip() == told
+    assert next(refusals([proxy])).strip() == refusal
     unbuilt_service(plane, {"address": "1.1.1.1", "port": 80})
     until(lambda: of_proxies(plane)[0]["failures"] == [], "it is mended")
 
@@ -528,12 +528,12 @@ def test_a_proxy_that_can_get_nothing_says_why(plane):
     assert (failure["type"], failure["name"]) == ("proxy", "web-1")
     assert "cannot be read as it is stored" in failure["text"]
     assert check["hint"].startswith("it gets nothing new; look at Dataplane")
-    (told,) = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
-    assert told["message"].startswith('Dataplane "web-1" (mesh default zone default) cannot be read: ')
+    (check,) = [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "objects"]
+    assert check["message"].startswith('Dataplane "web-1" (mesh default zone default) cannot be read: ')
     assert next(refusals([proxy])).startswith("\nweb-1 gets nothing new")
 
 
-def refused_through_each_door(plane):
+def refusals_of_each_server(plane):
     """Knock in every way in which a proxy may be refused; each under a name that says how."""
     plane("PUT", "/meshes/other", {"type": "Mesh", "name": "other"})
     body = {"mesh": "other", "validFor": "1h"}
@@ -546,42 +546,42 @@ def refused_through_each_door(plane):
         "homeless": {"mesh": "nowhere"},
         "replaced": {"brings": dataplane("replaced") | {"labels": {"koguma.io/instance": "old"}}},
     }
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for run in ("old", "new"):
         connect(plane, dataplane("replaced") | {"labels": {"koguma.io/instance": run}}, name="replaced")
     for name, more in knocks.items():
         with pytest.raises(KogumaError) as raised:
             connect(plane, **{"brings": dataplane(name), "name": name, **more})
-        said[name] = str(raised.value)
+        reasons[name] = str(raised.value)
     context = ssl.create_default_context(cafile=str(plane.data_dir / "ca.pem"))
     for name, shown in (("tokenless", ""), ("bootstrapped", "rubbish")):
-        asked = {"mesh": "default", "name": name, "workdir": "/run/x", "dataplaneToken": shown}
+        request = {"mesh": "default", "name": name, "workdir": "/run/x", "dataplaneToken": shown}
         with closing(
             http.client.HTTPSConnection("127.0.0.1", plane.plane.ports["dp"], context=context)
-        ) as door:
-            door.request("POST", "/bootstrap", json.dumps(asked), {"Content-Type": "application/json"})
-            response = door.getresponse()
+        ) as https:
+            https.request("POST", "/bootstrap", json.dumps(request), {"Content-Type": "application/json"})
+            response = https.getresponse()
             assert response.status in (401, 422)
-            said[name] = response.read().decode()
-    return said
+            reasons[name] = response.read().decode()
+    return reasons
 
 
 def test_a_refusal_through_any_door_is_shown_with_its_reason(plane):
-    said = refused_through_each_door(plane)
-    shown = {each["name"]: each for each in plane("GET", "/_proxies").json["refused"]}
-    assert {name: each["reason"] for name, each in shown.items()} == said
-    assert said["unknown"] == 'there is no Dataplane "unknown" in mesh "default"'
-    assert {name for name in said if shown[name]["door"] == "bootstrap"} == {"tokenless", "bootstrapped"}
+    reasons = refusals_of_each_server(plane)
+    shown = {proxy["name"]: proxy for proxy in plane("GET", "/_proxies").json["refused"]}
+    assert {name: proxy["reason"] for name, proxy in shown.items()} == reasons
+    assert reasons["unknown"] == 'there is no Dataplane "unknown" in mesh "default"'
+    assert {name for name in reasons if shown[name]["door"] == "bootstrap"} == {"tokenless", "bootstrapped"}
     of_mesh = plane("GET", "/_proxies?mesh=other").json
     assert (of_mesh["total"], of_mesh["refused"]) == (0, [])
-    checks = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "refused proxies"]
-    assert {each["status"] for each in checks} == {"error"}
-    assert len(checks) == len(said)
+    checks = [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "refused proxies"]
+    assert {check["status"] for check in checks} == {"error"}
+    assert len(checks) == len(reasons)
     metrics = plane("GET", "/metrics").body.decode()
     assert "koguma_proxies_refused 8.0" in metrics
     assert "koguma_proxy_refusals_total 8.0" in metrics
     connect(plane, dataplane("rubbish"), name="rubbish")
-    assert "rubbish" not in {each["name"] for each in plane("GET", "/_proxies").json["refused"]}
+    assert "rubbish" not in {proxy["name"] for proxy in plane("GET", "/_proxies").json["refused"]}
 
 
 def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
@@ -589,7 +589,7 @@ def test_who_may_not_see_a_mesh_does_not_see_who_was_refused_there(tmp_path):
         admin = {"Authorization": f"Bearer {(tmp_path / 'admin-token').read_text().strip()}"}
         with pytest.raises(Unauthenticated):
             connect(plane, dataplane(), shown="rubbish")
-        assert [each["name"] for each in plane("GET", "/_proxies", **admin).json["refused"]] == ["web-1"]
+        assert [proxy["name"] for proxy in plane("GET", "/_proxies", **admin).json["refused"]] == ["web-1"]
         assert plane("GET", "/_proxies").json.get("refused", []) == []
 
 
@@ -624,14 +624,14 @@ def test_objects_that_cannot_be_read_keep_no_proxy_waiting(with_spoilt_objects):
     assert "kri_dp_default_default__web-1_10080" in plane.run(next_offer(connection)).snapshot.of_type(
         LISTENER
     )
-    told = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
-    assert {each["status"] for each in told} == {"error"}
-    named = {each["message"].split()[0] for each in told}
+    checks = [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "objects"]
+    assert {check["status"] for check in checks} == {"error"}
+    named = {check["message"].split()[0] for check in checks}
     assert {kind.name for kind in plane.plane.kinds if kind.policy} <= named
     for name in sorted(named):
         path = f"/meshes/default/{plane.plane.kinds[name].plural}/spoilt"
         assert plane("DELETE", path).status == 200, name
-    assert not [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "objects"]
+    assert not [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "objects"]
 
 
 def test_a_mesh_that_cannot_be_read_takes_nothing_from_its_proxies(plane):

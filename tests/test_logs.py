@@ -29,13 +29,13 @@ def written(capsys):
     before = root.handlers[:], root.level
     parts = []
 
-    def said():
+    def log_text():
         parts.append(capsys.readouterr().err)
         return "".join(parts)
 
     def configure(level="info", log_format="json"):
         logs.configure(level, log_format)
-        return said
+        return log_text
 
     yield configure
     root.handlers[:], root.level = before
@@ -104,12 +104,12 @@ def test_a_text_that_only_resembles_a_secret_is_shown(text):
 
 
 def test_an_exception_is_masked_too(written):
-    said = written()
+    log_text = written()
     try:
         int(TOKEN)
     except ValueError:
         structlog.get_logger("koguma").exception("request failed", request="a-1")
-    (line,) = said().splitlines()
+    (line,) = log_text().splitlines()
     event = json.loads(line)
     assert TOKEN not in line
     assert MASK in event["exception"]
@@ -117,17 +117,17 @@ def test_an_exception_is_masked_too(written):
 
 
 def test_a_redacted_text_stays_so_in_a_log(written):
-    said = written()
+    log_text = written()
     structlog.get_logger("koguma").info("made", it=Redacted("hunter2"), them=[Redacted("hunter2")])
-    event = json.loads(said())
+    event = json.loads(log_text())
     assert (event["it"], event["them"]) == (MASK, [MASK])
 
 
 def test_every_line_is_json_with_time_level_and_logger(written):
-    said = written()
+    log_text = written()
     structlog.get_logger("koguma.store").info("store is back", revision=14)
     structlog.get_logger("koguma.api").warning("two\nlines", path="/ü")
-    events = [json.loads(line) for line in said().splitlines()]
+    events = [json.loads(line) for line in log_text().splitlines()]
     assert [(e["event"], e["level"], e["logger"]) for e in events] == [
         ("store is back", "info", "koguma.store"),
         ("two\nlines", "warning", "koguma.api"),
@@ -137,9 +137,9 @@ def test_every_line_is_json_with_time_level_and_logger(written):
 
 
 def test_libraries_log_in_the_same_shape_and_masked(written):
-    said = written()
+    log_text = written()
     logging.getLogger("asyncio").error("Error with %s", f"Authorization: Bearer {TOKEN}")
-    (event,) = (json.loads(line) for line in said().splitlines())
+    (event,) = (json.loads(line) for line in log_text().splitlines())
     assert event["event"] == f"Error with Authorization: Bearer {MASK}"
     assert (event["level"], event["logger"]) == ("error", "asyncio")
 
@@ -149,39 +149,39 @@ def test_libraries_log_in_the_same_shape_and_masked(written):
     [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e")],
 )
 def test_the_level_decides_what_is_written(written, level, shown):
-    said = written(level)
+    log_text = written(level)
     for logger in (structlog.get_logger("koguma"), logging.getLogger("library")):
         for name in ("debug", "info", "warning", "error"):
             getattr(logger, name)(name[0])
-    assert "".join(json.loads(line)["event"] for line in said().splitlines()) == 2 * shown
+    assert "".join(json.loads(line)["event"] for line in log_text().splitlines()) == 2 * shown
 
 
 def test_text_is_for_people_and_masked_as_well(written):
-    said = written(log_format="text")
+    log_text = written(log_format="text")
     structlog.get_logger("koguma").info("store opened", store="postgresql://koguma:s3cret@db/k", token="x1")
-    assert "store opened" in said()
-    assert "s3cret" not in said()
-    assert "x1" not in said()
+    assert "store opened" in log_text()
+    assert "s3cret" not in log_text()
+    assert "x1" not in log_text()
     with pytest.raises(json.JSONDecodeError):
-        json.loads(said())
+        json.loads(log_text())
 
 
 def test_auto_is_json_where_nobody_looks(written):
-    said = written(log_format="auto")
+    log_text = written(log_format="auto")
     structlog.get_logger("koguma").info("started")
-    assert json.loads(said())["event"] == "started"
+    assert json.loads(log_text())["event"] == "started"
 
 
 def test_an_answered_request_is_found_in_the_log_by_its_id(written, tmp_path):
     with LocalControlPlane(tmp_path) as plane:
-        said = written()
+        log_text = written()
         refused = plane("PUT", "/meshes/No", {"type": "Mesh", "name": "No"}, Authorization=f"Bearer {TOKEN}")
         missing = plane("GET", "/meshes/nowhere")
         fine = plane("GET", "/meshes/default")
         plane(
             "PUT", "/meshes/default/secrets/s", {"type": "Secret", "mesh": "default", "data": "aHVudGVyMg=="}
         )
-    lines = [json.loads(line) for line in said().splitlines()]
+    lines = [json.loads(line) for line in log_text().splitlines()]
     events = {event["request"]: event for event in lines if event["event"] == "request answered"}
     for answer, method in ((refused, "PUT"), (missing, "GET")):
         event = events[answer.headers["Koguma-Request-Id"]]
@@ -189,4 +189,4 @@ def test_an_answered_request_is_found_in_the_log_by_its_id(written, tmp_path):
         assert (event["method"], event["status"]) == (method, answer.status)
     assert fine.headers["Koguma-Request-Id"] not in events  # a read that went well is only counted
     assert len({answer.headers["Koguma-Request-Id"] for answer in (refused, missing, fine)}) == 3
-    assert not any(text in said() for text in (TOKEN, "aHVudGVyMg==", "hunter2"))
+    assert not any(text in log_text() for text in (TOKEN, "aHVudGVyMg==", "hunter2"))

@@ -22,11 +22,11 @@ def plane(tmp_path_factory):
 
 
 def test_an_error_names_the_first_and_counts_the_rest():
-    found = [Violation(f"spec.to[{number}]", "is wrong", "x") for number in range(SHOWN_MAX + 7)]
-    error = Invalid(found)
-    assert error.violations == (*found[:SHOWN_MAX], Violation("", "and 7 more", MORE))
+    violations = [Violation(f"spec.to[{number}]", "is wrong", "x") for number in range(SHOWN_MAX + 7)]
+    error = Invalid(violations)
+    assert error.violations == (*violations[:SHOWN_MAX], Violation("", "and 7 more", MORE))
     assert str(error).endswith("; spec.to[19]: is wrong; and 7 more")
-    assert Invalid(found[:SHOWN_MAX]).violations == tuple(found[:SHOWN_MAX])
+    assert Invalid(violations[:SHOWN_MAX]).violations == tuple(violations[:SHOWN_MAX])
     assert truncated(error.violations) == error.violations, "an error that is told again counts the same"
     (long,) = Invalid([Violation("x" * 10_000, "y" * 10_000)]).violations
     assert (len(long.field), len(long.message)) == (512, 2048)
@@ -42,23 +42,23 @@ class Ports(Spec):
 
 def test_what_is_broken_is_found_behind_any_number_of_unknown_fields():
     ports = [{"number": 1, f"other{number}": 1} for number in range(1_000)]
-    found = list(Checker(Ports)({"ports": [*ports, {"number": "x"}]}))
-    assert [each.field for each in found if each.rule != UNKNOWN] == ["ports[1000].number"]
-    assert len(found) == VIOLATIONS_MAX + 1
-    assert "known fields are number" in found[0].message
-    assert found[SHOWN_MAX].message == 'unknown field "other20"'
+    violations = list(Checker(Ports)({"ports": [*ports, {"number": "x"}]}))
+    assert [each.field for each in violations if each.rule != UNKNOWN] == ["ports[1000].number"]
+    assert len(violations) == VIOLATIONS_MAX + 1
+    assert "known fields are number" in violations[0].message
+    assert violations[SHOWN_MAX].message == 'unknown field "other20"'
 
 
 def test_nobody_looks_for_more_than_enough():
-    seen = []
+    checked = []
 
     class Counted(dict):
         def get(self, name):
-            seen.append(name)
+            checked.append(name)
             return "x"
 
-    found = list(Checker(Ports)({"ports": [Counted() for _ in range(10_000)]}))
-    assert len(found) == len(seen) == VIOLATIONS_MAX
+    violations = list(Checker(Ports)({"ports": [Counted() for _ in range(10_000)]}))
+    assert len(violations) == len(checked) == VIOLATIONS_MAX
 
 
 def test_a_word_too_long_to_be_a_slip_is_compared_with_nothing():

@@ -52,8 +52,8 @@ def test_flags_win_over_variables_over_the_file_over_defaults(file, environment,
 
 
 def test_sources_are_mixed_setting_by_setting(file):
-    found = load(file("zoneName: east\nhistory: 1h\n"), {"KOGUMA_ZONE_NAME": "west"}, api_host="0.0.0.0")
-    assert (found.zone_name, found.history, found.api_host, found.log_level) == (
+    loaded = load(file("zoneName: east\nhistory: 1h\n"), {"KOGUMA_ZONE_NAME": "west"}, api_host="0.0.0.0")
+    assert (loaded.zone_name, loaded.history, loaded.api_host, loaded.log_level) == (
         "west",
         "1h",
         "0.0.0.0",
@@ -105,8 +105,8 @@ def test_every_setting_but_access_can_come_from_a_variable():
         is_switch = isinstance(field.default, bool)
         text = str(not field.default) if is_switch else values.get(type(field.default).__name__, "text")
         partner = {"KOGUMA_TLS_CERT_FILE": "c", "KOGUMA_TLS_KEY_FILE": "k"} if "tls_" in field.name else {}
-        found = load(None, {**partner, f"KOGUMA_{field.name.upper()}": text})
-        assert getattr(found, field.name) not in (field.default, None), field.name
+        loaded = load(None, {**partner, f"KOGUMA_{field.name.upper()}": text})
+        assert getattr(loaded, field.name) not in (field.default, None), field.name
 
 
 def test_unknown_variables_are_left_alone():
@@ -121,9 +121,9 @@ def test_access_is_in_the_file_alone(file):
 
 def test_without_a_data_directory_there_is_one_in_the_users_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    found = settings.load(None, {}, {})
-    assert found.data_dir == str(tmp_path / "koguma")
-    assert found.store_url == f"sqlite:///{tmp_path}/koguma/koguma.db"
+    loaded = settings.load(None, {}, {})
+    assert loaded.data_dir == str(tmp_path / "koguma")
+    assert loaded.store_url == f"sqlite:///{tmp_path}/koguma/koguma.db"
 
 
 # What is wrong is named with its source.
@@ -151,9 +151,9 @@ WRONG = [
 @pytest.mark.parametrize(("text", "environment", "flags", "field", "message"), WRONG, ids=lambda _: "")
 def test_a_wrong_value_names_its_source(file, text, environment, flags, field, message):
     source = file(text) if text else None
-    found = refused(source, environment, **flags)
-    assert list(found) == [field.format(file=source)]
-    assert message in found[field.format(file=source)]
+    loaded = refused(source, environment, **flags)
+    assert list(loaded) == [field.format(file=source)]
+    assert message in loaded[field.format(file=source)]
 
 
 def test_the_source_that_would_have_won_is_the_one_that_is_named(file):
@@ -165,8 +165,8 @@ def test_the_source_that_would_have_won_is_the_one_that_is_named(file):
 
 def test_all_that_is_wrong_is_said_at_once(file):
     source = file("apiPort: 70000\nzonName: east\n")
-    found = refused(source, {"KOGUMA_XDS_PORT": "x"}, history="soon")
-    assert set(found) == {f"{source}: apiPort", f"{source}: zonName", "KOGUMA_XDS_PORT", "--history"}
+    loaded = refused(source, {"KOGUMA_XDS_PORT": "x"}, history="soon")
+    assert set(loaded) == {f"{source}: apiPort", f"{source}: zonName", "KOGUMA_XDS_PORT", "--history"}
 
 
 # The file.
@@ -213,9 +213,9 @@ def test_a_gate_is_on_unless_switched_off(text, is_on):
 
 @pytest.mark.parametrize("text", ["ResourceID", "ResourceID=no", "Other=true", "ResourceID=true,Other=false"])
 def test_what_is_no_gate_is_refused(text):
-    found = refused(None, None, feature_gates=text)
-    assert list(found) == ["--feature-gates"]
-    assert "is no gate; write NAME=true or NAME=false with a name of ResourceID" in found["--feature-gates"]
+    loaded = refused(None, None, feature_gates=text)
+    assert list(loaded) == ["--feature-gates"]
+    assert "is no gate; write NAME=true or NAME=false with a name of ResourceID" in loaded["--feature-gates"]
 
 
 # What is shown.
@@ -237,10 +237,10 @@ def test_what_is_no_gate_is_refused(text):
     ],
 )
 def test_a_password_is_masked_wherever_settings_are_shown(url, shown):
-    found = load(store=url)
-    assert found.store_url == url
-    assert found.shown()["store"] == shown
-    assert "s3cret" not in str(found.shown())
+    loaded = load(store=url)
+    assert loaded.store_url == url
+    assert loaded.shown()["store"] == shown
+    assert "s3cret" not in str(loaded.shown())
 
 
 def test_all_settings_are_shown_in_the_spelling_of_the_file(file):

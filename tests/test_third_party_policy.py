@@ -99,9 +99,9 @@ def stored(kind, document):
 def test_the_example_is_a_proper_policy_and_its_page_applies(note):
     assert list(plugins.problems(note, (*KINDS, *POLICIES))) == []
     (example,) = re.findall(r"^```yaml\n(.*?)^```$", note.doc, re.DOTALL | re.MULTILINE)
-    made = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, ControlPlaneInfo())
-    assert made.warnings == ()
-    assert str(made.resource.kri(note.short)) == "kri_mn_default_default__backend_"
+    admitted = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, ControlPlaneInfo())
+    assert admitted.warnings == ()
+    assert str(admitted.resource.kri(note.short)) == "kri_mn_default_default__backend_"
 
 
 def test_the_example_has_a_reference_page(note):
@@ -151,8 +151,8 @@ def test_the_engine_matches_and_merges_the_example(note):
     objects = [stored(kinds[document["type"]], document) for document in (dataplane, *services, *notes)]
     mesh = Resource(kind="Mesh", name="default", core_name="default")
     db = pipeline.load(kinds, ControlPlaneInfo(), [mesh, *objects])
-    found = port_confs.of_proxy(db, objects[0].key)
-    assert {port.destination.name: dict(port.confs)["MeshNote"] for port in found.ports} == {
+    registry = port_confs.of_proxy(db, objects[0].key)
+    assert {port.destination.name: dict(port.confs)["MeshNote"] for port in registry.ports} == {
         "backend": {
             "owner": "team-backend",
             "appendLinks": ["https://a", "https://b"],
@@ -163,12 +163,12 @@ def test_the_engine_matches_and_merges_the_example(note):
 
 
 def test_a_proper_plugin_is_taken_whether_it_offers_one_record_or_several(plugin):
-    one = plugin("POLICIES = kind()", "one")
+    first = plugin("POLICIES = kind()", "one")
     two = plugin("POLICIES = [kind(name='MeshOther', plural='meshothers', short='mo')]", "two")
-    found, warnings = loaded(one, two)
+    registry, warnings = loaded(first, two)
     assert warnings == []
-    assert found.foreign == {"MeshSmall", "MeshOther"}
-    assert set(found.kinds.by_name) == {k.name for k in (*KINDS, *POLICIES)} | found.foreign
+    assert registry.foreign == {"MeshSmall", "MeshOther"}
+    assert set(registry.kinds.by_name) == {k.name for k in (*KINDS, *POLICIES)} | registry.foreign
 
 
 # What a plugin does, and the words with which it is left out.
@@ -203,8 +203,8 @@ BROKEN = {
 def test_a_broken_plugin_is_left_out_with_a_warning_and_the_others_stay(plugin, lines):
     good = plugin("POLICIES = kind(name='MeshOther', plural='meshothers', short='mo')", "good")
     bad = plugin(lines, "bad")
-    found, warnings = loaded(bad, good)
-    assert found.foreign == {"MeshOther"}
+    registry, warnings = loaded(bad, good)
+    assert registry.foreign == {"MeshOther"}
     (warning,) = warnings
     assert BROKEN[lines] in warning
     assert 'entry point "bad" (plugin_bad:POLICIES)' in warning
@@ -212,8 +212,8 @@ def test_a_broken_plugin_is_left_out_with_a_warning_and_the_others_stay(plugin, 
 
 def test_nobody_gets_before_our_own(plugin):
     early = metadata.EntryPoint("a", plugin("POLICIES = kind(name='MeshTimeout')", "a").value, plugins.GROUP)
-    found, warnings = loaded(early)
-    assert found.kinds["MeshTimeout"] in POLICIES
+    registry, warnings = loaded(early)
+    assert registry.kinds["MeshTimeout"] in POLICIES
     assert len(warnings) == 1
 
 
@@ -238,9 +238,9 @@ SMALL_OBJECT = {
     ],
 )
 def test_a_hook_that_raises_refuses_the_object_and_names_the_policy(plugin, record, hook, raised):
-    found, _ = loaded(plugin(f"POLICIES = {record}"))
+    registry, _ = loaded(plugin(f"POLICIES = {record}"))
     with pytest.raises(Invalid) as refused:
-        stored(found.kinds["MeshSmall"], SMALL_OBJECT)
+        stored(registry.kinds["MeshSmall"], SMALL_OBJECT)
     (violation,) = refused.value.violations
     assert (violation.field, violation.rule) == ("spec", "plugin")
     assert f"MeshSmall cannot judge this object: its {hook} raised {raised}" in violation.message
@@ -261,7 +261,7 @@ SMALL_SAYS = ("MeshSmall", {"text": "hello"})
 )
 def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expected, why):
     """The object was stored when the plugin could still read it."""
-    found, _ = loaded(plugin(f"POLICIES = {record}"))
+    registry, _ = loaded(plugin(f"POLICIES = {record}"))
     readable, _ = loaded(plugin("POLICIES = kind()", "before"))
     timeout = {
         "type": "MeshTimeout",
@@ -277,7 +277,7 @@ def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expe
     ]
     objects = [stored(readable.kinds[document["type"]], document) for document in documents]
     failures: dict[str, str] = {}
-    db = pipeline.load(plugins.for_engine(found, failures.__setitem__), ControlPlaneInfo(), objects)
+    db = pipeline.load(plugins.for_engine(registry, failures.__setitem__), ControlPlaneInfo(), objects)
     (port,) = port_confs.of_proxy(db, objects[2].key).ports
     assert port.confs == expected
     assert all(problem.code != problems.INVALID for problem in problems.of_mesh(db, "default"))
@@ -406,11 +406,11 @@ def test_a_control_plane_serves_the_policy_of_an_installed_package(site, tmp_pat
 @pytest.mark.slow
 def test_broken_packages_are_told_and_kill_nothing(site, tmp_path):
     with Running(tmp_path / "data", site, EXAMPLE) as plane:
-        told = [c for c in plane("GET", "/_check")[1]["checks"] if c["name"] == "policies"]
-        assert [c["status"] for c in told] == ["warning", "warning"]
-        assert 'package again, entry point "again" (again:POLICIES)' in told[0]["message"]
-        assert "package gone" in told[1]["message"]
-        assert "cannot be loaded: ModuleNotFoundError" in told[1]["message"]
+        checks = [c for c in plane("GET", "/_check")[1]["checks"] if c["name"] == "policies"]
+        assert [c["status"] for c in checks] == ["warning", "warning"]
+        assert 'package again, entry point "again" (again:POLICIES)' in checks[0]["message"]
+        assert "package gone" in checks[1]["message"]
+        assert "cannot be loaded: ModuleNotFoundError" in checks[1]["message"]
         assert "package gone" in plane.koguma("check")
 
         status, answer = plane("PUT", "/meshes/default/meshsmalls/it", SMALL_OBJECT)

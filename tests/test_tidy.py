@@ -28,7 +28,7 @@ ALL_KINDS = sorted((*KINDS, *POLICIES), key=lambda kind: kind.name)
 FOLDERS = ("src", "tests", "docs", "examples", "bench", "requirements", ".ci")
 WRITTEN = sorted(
     file
-    for file in (*ROOT.glob("*"), *(found for name in FOLDERS for found in (ROOT / name).rglob("*")))
+    for file in (*ROOT.glob("*"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*")))
     if file.is_file() and "__pycache__" not in file.parts
 )
 PAGES = [file for file in WRITTEN if file.suffix == ".md"]
@@ -40,7 +40,7 @@ MARKERS = tuple(first + second for first, second in (("TO", "DO"), ("FIX", "ME")
 MACHINE_PATHS = tuple("/" + rest for rest in ("work/", "root/", "home/runner", "Users/", "mnt/"))
 
 
-def in_house(file: Path) -> str:
+def in_repository(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
@@ -56,7 +56,7 @@ def trees() -> dict[Path, ast.Module]:
 
 def test_every_module_begins_with_a_sentence_that_says_what_it_is(trees):
     silent = [
-        in_house(file)
+        in_repository(file)
         for file, tree in trees.items()
         if not (ast.get_docstring(tree) or "").partition("\n")[0].endswith(".")
     ]
@@ -66,7 +66,7 @@ def test_every_module_begins_with_a_sentence_that_says_what_it_is(trees):
 def test_every_public_function_and_class_has_words(trees):
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     silent = [
-        f"{in_house(file)}:{node.lineno} {node.name}"
+        f"{in_repository(file)}:{node.lineno} {node.name}"
         for file, tree in trees.items()
         for node in tree.body
         if isinstance(node, kinds) and not node.name.startswith("_") and not ast.get_docstring(node)
@@ -123,7 +123,7 @@ def test_names_of_classes_and_modules_say_what_they_are(trees):
 
 def test_no_function_is_longer_than_a_screen(trees):
     long = [
-        f"{in_house(file)}:{node.lineno} {node.name}"
+        f"{in_repository(file)}:{node.lineno} {node.name}"
         for file, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -146,39 +146,39 @@ def test_the_example_of_a_page_is_admitted(kind: Kind):
     for example in examples:
         document = yaml.safe_load(example)
         assert document["type"] == kind.name
-        made = admission.admitted(
+        admitted = admission.admitted(
             forms.read_plain(document, kind), None, ControlPlaneInfo()
         )  # Invalid lists violations
-        assert made.warnings == ()
-        assert made.resource.kri(kind.short) is not None or not kind.short
+        assert admitted.warnings == ()
+        assert admitted.resource.kri(kind.short) is not None or not kind.short
 
 
-def wordless(info: shape.Type, path: str, seen: set[type]) -> Iterator[str]:
+def wordless(info: shape.Type, path: str, visited: set[type]) -> Iterator[str]:
     """Fields below a type that nobody has explained."""
     match info:
-        case shape.StructType(cls=cls, fields=fields) if cls not in seen:
-            seen.add(cls)
+        case shape.StructType(cls=cls, fields=fields) if cls not in visited:
+            visited.add(cls)
             for field in fields:
                 at = f"{path}.{field.encode_name}"
                 if description(field.type) in ("", GENERIC_WORDS):
                     yield at
-                yield from wordless(field.type, at, seen)
+                yield from wordless(field.type, at, visited)
         case shape.Metadata(type=inner):
-            yield from wordless(inner, path, seen)
+            yield from wordless(inner, path, visited)
         case shape.ListType(item_type=inner) | shape.VarTupleType(item_type=inner):
-            yield from wordless(inner, f"{path}[]", seen)
+            yield from wordless(inner, f"{path}[]", visited)
         case shape.DictType(value_type=inner):
-            yield from wordless(inner, f"{path}.*", seen)
+            yield from wordless(inner, f"{path}.*", visited)
         case shape.UnionType(types=types):
-            for each in types:
-                yield from wordless(each, path, seen)
+            for member in types:
+                yield from wordless(member, path, visited)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=by_name)
 def test_every_field_has_words(kind: Kind):
     types = [kind.spec, *([kind.status] if kind.status else [])]
-    seen: set[type] = set()
-    assert [at for type_ in types for at in wordless(shape.type_info(type_), type_.__name__, seen)] == []
+    visited: set[type] = set()
+    assert [at for type_ in types for at in wordless(shape.type_info(type_), type_.__name__, visited)] == []
 
 
 def test_every_setting_has_words_and_is_in_the_reference():
@@ -204,18 +204,18 @@ def test_the_check_names_what_differs_and_writing_mends_it(tmp_path):
 
 def test_nothing_is_left_over_and_no_machine_is_named():
     words = re.compile(r"\b(" + "|".join(MARKERS) + r")\b")
-    found = []
+    places = []
     for file in WRITTEN:
         try:
             lines = file.read_text().splitlines()
         except UnicodeDecodeError:
             continue  # data of a test about bytes that are no text
-        found += [
-            f"{in_house(file)}:{number}"
+        places += [
+            f"{in_repository(file)}:{number}"
             for number, line in enumerate(lines, 1)
             if words.search(line) or any(path in line for path in MACHINE_PATHS)
         ]
-    assert found == []
+    assert places == []
 
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -231,7 +231,7 @@ def test_the_core_names_no_policy(trees):
     policy = re.compile(r"\b(" + "|".join(kind.name for kind in POLICIES) + r")\b")
     core = {file: tree for file, tree in trees.items() if SOURCE / "core" in file.parents}
     named = [
-        f"{in_house(file)}:{line}: {text}"
+        f"{in_repository(file)}:{line}: {text}"
         for file, tree in core.items()
         for line, text in texts(tree)
         if policy.search(text)
@@ -253,7 +253,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=in_house)
+@pytest.mark.parametrize("page", PAGES, ids=in_repository)
 def test_links_lead_somewhere(page: Path):
     broken = []
     for link in links(page):
@@ -268,7 +268,9 @@ def test_no_page_shows_a_password_on_a_command_line():
     """Whoever may list processes reads it; a variable, a file or standard input keeps it."""
     shown = re.compile(r"^\$ (?!export ).*://[^\s/:@]+:[^\s@]+@", re.MULTILINE)
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    assert [f"{in_house(page)}: {found}" for page in pages for found in shown.findall(page.read_text())] == []
+    assert [
+        f"{in_repository(page)}: {command}" for page in pages for command in shown.findall(page.read_text())
+    ] == []
 
 
 def test_the_changelog_is_open_for_the_next_line():
@@ -282,7 +284,7 @@ def test_whoever_watches_a_database_has_a_watcher_of_its_own(trees):
     """News are told once: two parts that asked one watcher for them would take them from each other."""
     deeds = {"watch", "unwatch", "changed"}
     shared = [
-        f"{in_house(file)}:{node.lineno}"
+        f"{in_repository(file)}:{node.lineno}"
         for file, tree in trees.items()
         if file.name != "incremental.py"
         for node in ast.walk(tree)
@@ -308,7 +310,7 @@ FORKS_OF_UVLOOP = ("create_subprocess_exec", "create_subprocess_shell")
 def test_every_task_of_a_control_plane_is_started_where_its_failure_is_seen(trees):
     """A task that nobody waits for ends unseen, and what it did is left undone for ever."""
     unseen = [
-        f"{in_house(file)}:{node.lineno}"
+        f"{in_repository(file)}:{node.lineno}"
         for file, tree in trees.items()
         if not str(file.relative_to(SOURCE)).startswith(TASK_STARTERS)
         for node in ast.walk(tree)
@@ -320,7 +322,7 @@ def test_every_task_of_a_control_plane_is_started_where_its_failure_is_seen(tree
 def test_no_process_of_ours_is_ever_forked(trees):
     """gRPC's threads do not survive it: the child aborts sooner or later. `subprocess` alone uses vfork."""
     forking = [
-        f"{in_house(file)}:{node.lineno}"
+        f"{in_repository(file)}:{node.lineno}"
         for file, tree in trees.items()
         for node in ast.walk(tree)
         if {getattr(node, field, None) for field in ("attr", "arg", "id", "module")}

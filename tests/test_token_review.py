@@ -94,10 +94,10 @@ class OpenStream:
 @contextmanager
 def streams(*asked):
     with ExitStack() as stack:
-        found = [OpenStream(*each) for each in asked]
-        for each in found:
-            stack.callback(each.close)
-        yield found
+        opened = [OpenStream(*parameters) for parameters in asked]
+        for stream in opened:
+            stack.callback(stream.close)
+        yield opened
 
 
 def write(plane, *documents):
@@ -124,9 +124,9 @@ def test_a_revocation_ends_the_streams_of_its_token_and_no_others(plane):
     with streams(*asked) as (*refused, kept):
         until(lambda: n_open(plane) == len(asked))
         revoke(plane, bad)
-        until(lambda: all(each.ended for each in refused), "the streams end")
-        for each in refused:
-            assert each.ended == ("UNAUTHENTICATED", "authentication failed: token is revoked")
+        until(lambda: all(stream.ended for stream in refused), "the streams end")
+        for stream in refused:
+            assert stream.ended == ("UNAUTHENTICATED", "authentication failed: token is revoked")
         until(lambda: n_open(plane) == 1)
         assert kept.ended is None
         with streams((plane, "delta", "web-1", bad)) as (again,):
@@ -144,11 +144,11 @@ def test_streams_end_with_the_life_of_their_token(plane, monkeypatch):
         (plane, "sotw", "web-2", short),
         (plane, "health", "web-1", short),
     ]
-    with streams(*asked) as found:
+    with streams(*asked) as opened:
         until(lambda: n_open(plane) == len(asked))
-        until(lambda: all(each.ended for each in found), "the streams end")
-        assert {each.ended[0] for each in found} == {"UNAUTHENTICATED"}
-        assert all("token is expired" in each.ended[1] for each in found)
+        until(lambda: all(stream.ended for stream in opened), "the streams end")
+        assert {stream.ended[0] for stream in opened} == {"UNAUTHENTICATED"}
+        assert all("token is expired" in stream.ended[1] for stream in opened)
 
 
 def test_a_dataplane_that_becomes_anothers_ends_the_stream_of_who_it_was(plane):
@@ -171,10 +171,10 @@ def test_a_revocation_acts_on_every_control_plane(postgres, tmp_path):
         write(first, dataplane("web-1"))
         shown = token(first)
         until(lambda: second("GET", "/meshes/default/dataplanes/web-1").status == 200)
-        with streams((second, "delta", "web-1", shown), (second, "health", "web-1", shown)) as found:
+        with streams((second, "delta", "web-1", shown), (second, "health", "web-1", shown)) as opened:
             until(lambda: n_open(second) == 2)
             revoke(first, shown)
-            until(lambda: all(each.ended for each in found), "the streams end")
+            until(lambda: all(stream.ended for stream in opened), "the streams end")
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_check_warns_before_tokens_end(plane, hours, ending):
         until(lambda: n_open(plane) == len(asked))
         side = plane.plane._proxies
         clock, side._clock = side._clock, lambda: clock() + timedelta(hours=hours)
-        checks = [each for each in plane("GET", "/_check").json["checks"] if each["name"] == "tokens"]
-    told = {name for name in ("short", "long") if any(f'"{name}"' in each["message"] for each in checks)}
-    assert told == ending
+        checks = [check for check in plane("GET", "/_check").json["checks"] if check["name"] == "tokens"]
+    named = {name for name in ("short", "long") if any(f'"{name}"' in check["message"] for check in checks)}
+    assert named == ending
     assert len(checks) == len(ending)
-    assert all(each["status"] == "warning" and "koguma token dataplane" in each["hint"] for each in checks)
+    assert all(check["status"] == "warning" and "koguma token dataplane" in check["hint"] for check in checks)
