@@ -88,7 +88,7 @@ def decoders() -> tuple[DeltaRequestDecoder, SotwRequestDecoder]:
 
 
 def first_xds_message(data: bytes) -> None:
-    """The first message of an xDS stream, in both forms."""
+    """The first request of an xDS stream, in both variants."""
     for decoder in decoders():
         try:
             incoming = decoder.decode(data)
@@ -105,9 +105,9 @@ OFFERED_SNAPSHOTS: Final = (
 
 
 def xds_session(data: bytes) -> None:
-    """A conversation of the incremental form: messages with their length before them, between offers.
+    """A delta stream: requests with their length before them, between offers.
 
-    What cannot be decoded ends the stream, also where it is looked at only later.
+    A request that cannot be decoded ends the stream, even if that is found only later.
     """
     session, decoder, at, number = DeltaSession(30.0), decoders()[0], 0, 0
     with contextlib.suppress(DecodeError):

@@ -1,9 +1,8 @@
-"""A simulated Envoy: takes incremental responses as the real one does, as far as the order of things goes.
+"""A simulated Envoy: applies delta responses in the same order as a real one.
 
-It asks for names when it has got what refers to them and leaves them later; it answers for clusters only
-when they are warm, that is when the endpoints of each changed one came after it; and it refuses what is bad
-in one of three ways. What it would do after its own timeout it does in `lose_patience`, which a good session
-never needs.
+It subscribes to names that it references and unsubscribes later; it ACKs clusters only when they are warm,
+that is when the endpoints of each changed one came after it; and it NACKs bad resources in one of three ways.
+What Envoy does after its warming timeout it does in `end_warming`, which a correct session never needs.
 """
 
 from collections import deque
@@ -12,9 +11,9 @@ from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET, TYPES, I
 from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
 
 
-def is_bad(piece: XdsResource) -> bool:
-    """Whether an Envoy refuses it; the version says so, and the letter after it says how."""
-    return piece.version.startswith("bad")
+def is_bad(resource: XdsResource) -> bool:
+    """Whether an Envoy rejects it; the version says so, and the letter after it says how."""
+    return resource.version.startswith("bad")
 
 
 class Envoy:
@@ -22,66 +21,68 @@ class Envoy:
 
     def __init__(self) -> None:
         self.has: dict[str, dict[str, XdsResource]] = {type_: {} for type_ in TYPES}
-        self.versions: dict[str, dict[str, str]] = {type_: {} for type_ in TYPES}  # as it would name them
-        self.asked: dict[str, set[str]] = {type_: set() for type_ in TYPES}
+        self.versions: dict[str, dict[str, str]] = {
+            type_: {} for type_ in TYPES
+        }  # as in initial_resource_versions
+        self.subscribed: dict[str, set[str]] = {type_: set() for type_ in TYPES}
         self.warm: set[str] = set()  # clusters that are in use
-        self.warming: dict[str, set[Id]] = {}  # clusters that wait, and for what
-        self.late: DeltaRequest | None = None  # the answer about clusters, while some are warming
+        self.warming: dict[str, set[Id]] = {}  # clusters that warm, and for what they wait
+        self.delayed_ack: DeltaRequest | None = None  # the ACK of clusters, while some are warming
         self.inbox: deque[DeltaResponse] = deque()
         self.outbox: deque[DeltaRequest] = deque()
-        self.n_impatient = 0
+        self.n_warming_timeouts = 0
         self.connect()
 
     def connect(self) -> None:
-        """Begin a new stream: ask for everything again, and name what it has."""
+        """Start a new stream: subscribe to everything again, with initial_resource_versions."""
         self.inbox.clear()
         self.outbox.clear()
-        self.late = None
+        self.delayed_ack = None
         for type_ in TYPES:
             if type_ in WILDCARD_TYPES:
                 self.outbox.append(DeltaRequest(type_, initial_versions=dict(self.versions[type_])))
-            elif self.asked[type_]:
-                names = tuple(sorted(self.asked[type_]))
+            elif self.subscribed[type_]:
+                names = tuple(sorted(self.subscribed[type_]))
                 self.outbox.append(DeltaRequest(type_, names, initial_versions=dict(self.versions[type_])))
 
     def read(self) -> None:
-        """Take the next response, and answer it."""
+        """Read the next response, and ACK or NACK it."""
         response = self.inbox.popleft()
-        bad = [piece for piece in response.resources if is_bad(piece)]
-        text = self.refusal(response, bad) if bad else ""
+        bad = [resource for resource in response.resources if is_bad(resource)]
+        text = self.error(response, bad) if bad else ""
         if not bad:
-            self.take(response, {piece.name for piece in response.resources})
+            self.apply(response, {resource.name for resource in response.resources})
             self.note_versions(response)
-        elif bad[0].version[3] == "p":  # in part: the rest is taken
-            self.take(response, {piece.name for piece in response.resources if not is_bad(piece)})
+        elif bad[0].version[3] == "p":  # in part: the rest is applied
+            self.apply(response, {resource.name for resource in response.resources if not is_bad(resource)})
         answer = DeltaRequest(response.type, nonce=response.nonce, error=text)
         if response.type == CLUSTER and self.warming:
-            self.late = answer
+            self.delayed_ack = answer
         else:
             self.outbox.append(answer)
-        self.ask()
+        self.update_subscriptions()
 
-    def refusal(self, response: DeltaResponse, bad: list[XdsResource]) -> str:
-        """Words that name the bad ones, or nobody."""
+    def error(self, response: DeltaResponse, bad: list[XdsResource]) -> str:
+        """An error message that names the bad resources, or none."""
         if bad[0].version[3] == "q" and response.type not in WILDCARD_TYPES:
             return "Proto constraint validation failed"
-        return "Error adding/updating " + ", ".join(f"{piece.name}: boom" for piece in bad)
+        return "Error adding/updating " + ", ".join(f"{resource.name}: boom" for resource in bad)
 
-    def take(self, response: DeltaResponse, names: set[str]) -> None:
-        """Have what the response says, as far as it is good."""
+    def apply(self, response: DeltaResponse, names: set[str]) -> None:
+        """Apply these resources of a response, and its removals."""
         has = self.has[response.type]
         for name in response.removed:
             has.pop(name, None)
             self.warm.discard(name) if response.type == CLUSTER else None
             self.warmed((response.type, name))
         if response.type not in WILDCARD_TYPES:
-            names &= self.asked[response.type]  # whatever comes for a name that it has left it does not take
-        for piece in (piece for piece in response.resources if piece.name in names):
-            changed = has.get(piece.name) != piece
-            has[piece.name] = piece
+            names &= self.subscribed[response.type]  # Envoy ignores what it is not subscribed to
+        for resource in (resource for resource in response.resources if resource.name in names):
+            changed = has.get(resource.name) != resource
+            has[resource.name] = resource
             if response.type == CLUSTER and changed:
-                self.start_warming(piece)
-            self.warmed(piece.id)
+                self.start_warming(resource)
+            self.warmed(resource.id)
 
     def start_warming(self, cluster: XdsResource) -> None:
         secrets = {need for need in cluster.needs if need[0] == SECRET and need[1] not in self.has[SECRET]}
@@ -89,16 +90,16 @@ class Envoy:
         self.warmed((CLUSTER, ""))
 
     def warmed(self, came: Id) -> None:
-        """Something came that clusters may have waited for; at last they are in use, and are answered for."""
+        """A resource arrived that clusters may have waited for; warm ones are in use, and ACKed."""
         for name, waits in list(self.warming.items()):
             waits.discard(came)
             if not waits or name not in self.has[CLUSTER]:
                 del self.warming[name]
                 if name in self.has[CLUSTER]:
                     self.warm.add(name)
-        if self.late is not None and not self.warming:
-            self.outbox.append(self.late)
-            self.late = None
+        if self.delayed_ack is not None and not self.warming:
+            self.outbox.append(self.delayed_ack)
+            self.delayed_ack = None
 
     def note_versions(self, response: DeltaResponse) -> None:
         for name in response.removed:
@@ -106,39 +107,39 @@ class Envoy:
         has = self.has[response.type]
         self.versions[response.type].update({p.name: p.version for p in response.resources if p.name in has})
 
-    def ask(self) -> None:
-        """Ask for names that are needed now, and leave those that are not."""
+    def update_subscriptions(self) -> None:
+        """Subscribe to names that are referenced now, and unsubscribe from others."""
         needed: dict[str, set[str]] = {type_: set() for type_ in TYPES}
         for type_ in (CLUSTER, LISTENER):
-            for piece in self.has[type_].values():
-                for need_type, name in piece.needs:
+            for resource in self.has[type_].values():
+                for need_type, name in resource.needs:
                     needed[need_type].add(name)
         for type_ in (type_ for type_ in TYPES if type_ not in WILDCARD_TYPES):
-            more, less = needed[type_] - self.asked[type_], self.asked[type_] - needed[type_]
-            self.asked[type_] = needed[type_]
-            for name in less:
+            added, removed = needed[type_] - self.subscribed[type_], self.subscribed[type_] - needed[type_]
+            self.subscribed[type_] = needed[type_]
+            for name in removed:
                 self.has[type_].pop(name, None)
                 self.versions[type_].pop(name, None)
-            if more or less:
-                self.outbox.append(DeltaRequest(type_, tuple(sorted(more)), tuple(sorted(less))))
+            if added or removed:
+                self.outbox.append(DeltaRequest(type_, tuple(sorted(added)), tuple(sorted(removed))))
 
-    def lose_patience(self) -> None:
-        """Take into use what has waited for too long."""
-        self.n_impatient += bool(self.warming)
+    def end_warming(self) -> None:
+        """Use clusters that have been warming for too long."""
+        self.n_warming_timeouts += bool(self.warming)
         for waits in self.warming.values():
             waits.clear()
         self.warmed((CLUSTER, ""))
 
     def dangling(self, *, strictly: bool, unbuilt: frozenset[str] = frozenset()) -> set[tuple[Id, Id]]:
-        """What it has that needs a cluster which it does not have; strictly, one that is not in use.
+        """References to clusters that it does not hold; strictly, to those that are not warm.
 
-        Clusters that could not be built are needed in vain.
+        References to clusters that could not be built are allowed.
         """
         clusters = (self.warm if strictly else self.has[CLUSTER].keys()) | unbuilt
         return {
-            (piece.id, need)
+            (resource.id, need)
             for type_ in TYPES
-            for piece in self.has[type_].values()
-            for need in piece.needs
+            for resource in self.has[type_].values()
+            for need in resource.needs
             if need[0] == CLUSTER and need[1] not in clusters
         }

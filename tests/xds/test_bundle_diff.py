@@ -1,4 +1,4 @@
-"""What differs between two bundles is the same whether they are put together of parts or not."""
+"""The diff of two bundles is the same whether they are built from parts or not."""
 
 import hypothesis.strategies as st
 import pytest
@@ -18,7 +18,9 @@ def leaf(versions: dict[str, str]) -> Bundle:
 
 def joined(parts: list[Bundle]) -> Bundle:
     """As outbounds are: parts of the same name hide those before them."""
-    return Bundle({id_: piece for each in parts for id_, piece in each.resources.items()}, (), tuple(parts))
+    return Bundle(
+        {id_: resource for each in parts for id_, resource in each.resources.items()}, (), tuple(parts)
+    )
 
 
 def nested(leaves: list[Bundle], unlike: list[int]) -> Bundle:
@@ -43,7 +45,7 @@ def pairs(draw) -> tuple[Bundle, Bundle]:
 
 @pytest.mark.property
 @given(pairs())
-def test_parts_tell_the_same_as_a_look_at_everything(pair: tuple[Bundle, Bundle]):
+def test_the_diff_of_parts_equals_the_full_diff(pair: tuple[Bundle, Bundle]):
     before, after = pair
     plain = BundleDiff(Bundle(before.resources), Bundle(after.resources))
     step = BundleDiff(before, after)
@@ -52,7 +54,7 @@ def test_parts_tell_the_same_as_a_look_at_everything(pair: tuple[Bundle, Bundle]
     assert (before == after) == (before.resources == after.resources)
 
 
-def test_only_the_smallest_parts_that_differ_are_looked_at():
+def test_only_the_smallest_parts_that_differ_are_compared():
     leaves = [leaf({f"{number}": "1"}) for number in range(LEAVES)]
     changed = [*leaves[:3], leaf({"3": "2"}), *leaves[4:]]
     found = nested(changed, []).possible_differences(nested(leaves, []))

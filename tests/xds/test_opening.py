@@ -1,4 +1,4 @@
-"""A proxy that comes back says what it has, and is answered as if every word of it had been looked at."""
+"""The first requests of a stream get the same responses as if every version had been parsed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -49,34 +49,38 @@ HAS: Named = {
 OFFER = Offer(1, Snapshot((CALLS, OWN, ENDS)))
 
 
-def asked(type_: str, versions: Mapping[str, str], names: Iterable[str] | None = None) -> DeltaRequest:
-    """What a proxy says first about a type, having come over the wire."""
-    wanted = versions if names is None else names
-    return read(message(type_, () if type_ in WILDCARD_TYPES else tuple(wanted), versions)).request
+def first_request(
+    type_: str, versions: Mapping[str, str], names: Iterable[str] | None = None
+) -> DeltaRequest:
+    """The first request of a type, decoded from bytes."""
+    subscribed = () if type_ in WILDCARD_TYPES else tuple(versions if names is None else names)
+    return decoded(message(type_, subscribed, versions)).request
 
 
 def message(type_: str, names: Sequence[str] = (), versions: Mapping[str, str] | None = None) -> Any:
-    made = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
-    return made(
+    class_ = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest")
+    return class_(
         type_url=TYPE_URLS[type_], resource_names_subscribe=names, initial_resource_versions=versions or {}
     )
 
 
-def read(sent: Any) -> Any:
+def decoded(sent: Any) -> Any:
     data = sent if isinstance(sent, bytes) else sent.SerializeToString()
     return DeltaRequestDecoder(schema()).decode(data)
 
 
-def come_back(session: DeltaSession, has: Named) -> list[DeltaResponse]:
-    return [each for type_, names in has.items() for each in session.receive(asked(type_, names), 0.0)]
+def reconnected(session: DeltaSession, has: Named) -> list[DeltaResponse]:
+    return [
+        each for type_, names in has.items() for each in session.receive(first_request(type_, names), 0.0)
+    ]
 
 
-def told(responses: Iterable[DeltaResponse]) -> list[tuple[str, list[str], list[str]]]:
+def sent_names(responses: Iterable[DeltaResponse]) -> list[tuple[str, list[str], list[str]]]:
     return [(each.type, [p.name for p in each.resources], list(each.removed)) for each in responses]
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: int):
+def test_a_proxy_that_holds_everything_gets_no_response_whenever_the_offer_comes(place: int):
     session, sent = DeltaSession(30.0), []
     types = list(HAS)
     for number in range(6):
@@ -84,7 +88,7 @@ def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: in
             sent += session.offer(OFFER, 0.0)
         if number < len(types):
             assert not session.is_synced
-            sent += session.receive(asked(types[number], HAS[types[number]]), 0.0)
+            sent += session.receive(first_request(types[number], HAS[types[number]]), 0.0)
             assert (session.status.state == "synced") == session.is_synced
     assert sent == []
     assert session.is_synced
@@ -103,38 +107,40 @@ def test_a_proxy_that_has_all_is_told_nothing_whenever_the_offer_comes(place: in
     ],
     ids=["one differs", "one is missing", "one is too many", "a cluster differs", "another name", "none"],
 )
-def test_a_proxy_is_told_the_difference(type_, versions, expected):
+def test_a_proxy_gets_the_difference(type_, versions, expected):
     session = DeltaSession(30.0)
     has = {**HAS, type_: versions}
     for each, names in has.items():
-        assert session.receive(asked(each, names, HAS[each]), 0.0) == []
-    assert told(session.offer(OFFER, 0.0)) == expected
+        assert session.receive(first_request(each, names, HAS[each]), 0.0) == []
+    assert sent_names(session.offer(OFFER, 0.0)) == expected
     assert not session.is_synced
 
 
 def test_a_name_that_a_proxy_asks_for_and_has_not_is_answered():
     session = DeltaSession(30.0)
     session.offer(OFFER, 0.0)
-    come_back(session, {type_: HAS[type_] for type_ in ("cluster", "endpoints", "extension", "listener")})
-    assert told(session.receive(asked("routes", HAS["routes"], ("r", "s")), 0.0)) == [("routes", [], ["s"])]
+    reconnected(session, {type_: HAS[type_] for type_ in ("cluster", "endpoints", "extension", "listener")})
+    assert sent_names(session.receive(first_request("routes", HAS["routes"], ("r", "s")), 0.0)) == [
+        ("routes", [], ["s"])
+    ]
 
 
 def test_a_version_of_a_name_that_a_proxy_does_not_ask_for_does_not_count():
     session = DeltaSession(30.0)
-    session.receive(asked("routes", {"r": "1", "s": "1"}, ("r",)), 0.0)
+    session.receive(first_request("routes", {"r": "1", "s": "1"}, ("r",)), 0.0)
     assert session.status.acked_versions == {"routes": {"r": "1"}}
 
 
 def test_a_piece_that_hides_another_one_is_the_one_that_counts():
     other = bundle([XdsResource("endpoints", "a", "2", b"")])
     session = DeltaSession(30.0)
-    come_back(session, HAS)
+    reconnected(session, HAS)
     assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, other))), 0.0) == []
     assert (session.status.state, session.is_synced) == ("synced", False)
     session = DeltaSession(30.0)
-    come_back(session, HAS)
+    reconnected(session, HAS)
     sent = session.offer(Offer(1, Snapshot((other, CALLS, OWN, ENDS))), 0.0)
-    assert told(sent) == [("endpoints", ["a"], [])]
+    assert sent_names(sent) == [("endpoints", ["a"], [])]
 
 
 def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
@@ -143,22 +149,22 @@ def test_proxies_that_share_a_large_bundle_are_each_told_what_they_lack():
     for missed in (None, "r-7", None, "r-99"):
         session = DeltaSession(30.0)
         has = {name: "0" if name == missed else "1" for name in reversed(names)}
-        session.receive(asked("routes", has), 0.0)
+        session.receive(first_request("routes", has), 0.0)
         sent = session.offer(Offer(1, Snapshot((shared,))), 0.0)
-        assert told(sent) == ([("routes", [missed], [])] if missed else [])
+        assert sent_names(sent) == ([("routes", [missed], [])] if missed else [])
         assert session.is_synced == (missed is None)
 
 
 def test_versions_of_two_names_in_exchange_are_not_the_same():
     session = DeltaSession(30.0)
-    session.receive(asked("routes", {"a": "2", "b": "1"}), 0.0)
-    pieces = bundle([XdsResource("routes", "a", "1", b""), XdsResource("routes", "b", "2", b"")])
-    assert told(session.offer(Offer(1, Snapshot((pieces,))), 0.0)) == [("routes", ["a", "b"], [])]
+    session.receive(first_request("routes", {"a": "2", "b": "1"}), 0.0)
+    resources = bundle([XdsResource("routes", "a", "1", b""), XdsResource("routes", "b", "2", b"")])
+    assert sent_names(session.offer(Offer(1, Snapshot((resources,))), 0.0)) == [("routes", ["a", "b"], [])]
 
 
 def test_an_offer_with_failures_is_looked_at():
     session = DeltaSession(30.0)
-    come_back(session, HAS)
+    reconnected(session, HAS)
     failed = bundle([], [Failure("cluster", "c", "broken")])
     assert session.offer(Offer(1, Snapshot((CALLS, OWN, ENDS, failed))), 0.0) == []
     assert (session.status.state, session.is_synced) == ("synced", False)
@@ -167,39 +173,39 @@ def test_an_offer_with_failures_is_looked_at():
 def test_a_second_offer_before_all_was_said_counts():
     session = DeltaSession(30.0)
     some = {type_: HAS[type_] for type_ in ("cluster", "endpoints")}
-    come_back(session, some)
+    reconnected(session, some)
     session.offer(OFFER, 0.0)
     assert session.status.acked_versions == some
     changed = bundle([XdsResource("endpoints", "a", "1", b""), XdsResource("endpoints", "b", "2", b"")])
     sent = session.offer(Offer(2, Snapshot((CALLS, OWN, changed))), 0.0)
-    assert told(sent) == [("endpoints", ["b"], [])]
+    assert sent_names(sent) == [("endpoints", ["b"], [])]
 
 
-def test_what_was_brought_along_is_not_read_where_it_is_what_is_offered(monkeypatch: pytest.MonkeyPatch):
+def test_initial_versions_that_match_the_offer_are_not_parsed(monkeypatch: pytest.MonkeyPatch):
     def never(_self: UnparsedVersions) -> Mapping[str, str]:
-        raise AssertionError("it was read")
+        raise AssertionError("it was parsed")
 
     monkeypatch.setattr(UnparsedVersions, "_parsed", never)
     session = DeltaSession(30.0)
-    come_back(session, HAS)
+    reconnected(session, HAS)
     assert session.offer(OFFER, 0.0) == []
     assert session.is_synced
 
 
-def test_nothing_is_written_down_of_a_proxy_that_has_nothing_before_it_is_offered_something(
+def test_a_proxy_without_resources_is_not_tracked_before_an_offer(
     monkeypatch: pytest.MonkeyPatch,
 ):
     def never(*_arguments: object) -> None:
-        raise AssertionError("it was written down")
+        raise AssertionError("it was tracked")
 
     session = DeltaSession(30.0)
     with monkeypatch.context() as patched:
         patched.setattr(DeltaSession, "_replayed", never)
-        assert come_back(session, {type_: {} for type_ in WILDCARD_TYPES}) == []
-    assert told(session.offer(OFFER, 0.0)) == [("cluster", ["a", "b"], []), ("listener", ["in"], [])]
+        assert reconnected(session, {type_: {} for type_ in WILDCARD_TYPES}) == []
+    assert sent_names(session.offer(OFFER, 0.0)) == [("cluster", ["a", "b"], []), ("listener", ["in"], [])]
 
 
-# How it comes over the wire.
+# Encoded requests.
 
 NAMES = ("a", "größe", "n" * 127, "n" * 128, "m" * 20_000, "a\nb\x12c", "")
 
@@ -212,15 +218,15 @@ def test_an_entry_is_written_as_protobuf_writes_it(name: str, version: str):
 
 
 def test_whatever_the_names_they_are_read_and_recognised():
-    pieces = bundle([XdsResource("routes", name, "1", b"") for name in NAMES])
+    resources = bundle([XdsResource("routes", name, "1", b"") for name in NAMES])
     versions = dict.fromkeys(NAMES, "1")
     sent = message("routes", NAMES, versions)
     sent.node.id = "default.web"
-    found = read(sent)
+    found = decoded(sent)
     assert (found.request, found.node.id) == (DeltaRequest("routes", NAMES, (), versions), "default.web")
     session = DeltaSession(30.0)
     session.receive(found.request, 0.0)
-    assert session.offer(Offer(1, Snapshot((pieces,))), 0.0) == []
+    assert session.offer(Offer(1, Snapshot((resources,))), 0.0) == []
     assert session.is_synced
 
 
@@ -248,7 +254,7 @@ ODD = {
 @pytest.mark.parametrize("data", ODD.values(), ids=ODD.keys())
 def test_an_unusual_request_is_read_as_protobuf_reads_it(data: bytes):
     sent = schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryRequest").FromString(data)
-    found = read(data)
+    found = decoded(data)
     assert found.type_url == sent.type_url
     assert (found.node is not None, found.node.id if found.node else "") == (
         sent.HasField("node"),
@@ -273,18 +279,18 @@ def test_an_unusual_request_is_read_as_protobuf_reads_it(data: bytes):
 )
 def test_bytes_that_are_no_request_are_refused_at_once(garbage: bytes):
     with pytest.raises(DecodeError):
-        read(ROUTES + A + garbage)
+        decoded(ROUTES + A + garbage)
 
 
 @pytest.mark.parametrize("entry", [b"\x2a\x03\x0a\x05a", b"\x2a\x03\x0a\x01\xff"], ids=["cut off", "no text"])
 def test_a_version_that_cannot_be_read_is_refused_when_it_is_looked_at(entry: bytes):
     session = DeltaSession(30.0)
-    session.receive(read(ROUTES + b"\x1a\x01a" + entry).request, 0.0)
+    session.receive(decoded(ROUTES + b"\x1a\x01a" + entry).request, 0.0)
     with pytest.raises(DecodeError):
         session.offer(Offer(1, Snapshot((bundle([XdsResource("routes", "a", "1", b"")]),))), 0.0)
 
 
-# Whatever is said in whatever order.
+# Any requests in any order.
 
 VERSION = st.sampled_from(("1", "1", "1", "2"))
 SOME = st.dictionaries(st.sampled_from("ab"), VERSION, max_size=2)
@@ -292,63 +298,67 @@ SOME = st.dictionaries(st.sampled_from("ab"), VERSION, max_size=2)
 
 @st.composite
 def offers(draw) -> Offer:
-    found = {(type_, name): version for type_ in TYPES for name, version in draw(SOME).items()}
+    versions = {(type_, name): version for type_ in TYPES for name, version in draw(SOME).items()}
 
-    def made(type_: str, name: str, version: str) -> XdsResource:
-        needs = {"cluster": "endpoints", "listener": "routes", "routes": "cluster"}.get(type_)
-        wanted = ((needs, name),) if needs and (needs, name) in found else ()
-        return XdsResource(type_, name, f"{version}{len(wanted)}", b"", wanted)
+    def resource(type_: str, name: str, version: str) -> XdsResource:
+        needed = {"cluster": "endpoints", "listener": "routes", "routes": "cluster"}.get(type_)
+        needs = ((needed, name),) if needed and (needed, name) in versions else ()
+        return XdsResource(type_, name, f"{version}{len(needs)}", b"", needs)
 
-    pieces = [made(*id_, version) for id_, version in found.items()]
-    cut = draw(st.integers(0, len(pieces)))
-    again = pieces[:1] if draw(st.integers(0, 9)) == 0 else []
-    return Offer(draw(st.integers(1, 9)), Snapshot((bundle(pieces[:cut]), bundle([*pieces[cut:], *again]))))
+    resources = [resource(*id_, version) for id_, version in versions.items()]
+    cut = draw(st.integers(0, len(resources)))
+    again = resources[:1] if draw(st.integers(0, 9)) == 0 else []
+    return Offer(
+        draw(st.integers(1, 9)), Snapshot((bundle(resources[:cut]), bundle([*resources[cut:], *again])))
+    )
 
 
 @st.composite
 def stories(draw) -> list[Offer | DeltaRequest]:
-    """Offers, and what a proxy says that has mostly what the first one has."""
+    """Offers, and requests of a proxy that holds most of the first one."""
     first = draw(offers())
-    said: list[Offer | DeltaRequest] = []
+    history: list[Offer | DeltaRequest] = []
     for type_ in draw(st.permutations(TYPES)):
-        versions = {name: piece.version for name, piece in first.snapshot.of_type(type_).items()}
+        versions = {name: resource.version for name, resource in first.snapshot.of_type(type_).items()}
         if draw(st.integers(0, 5)) == 0:
             versions = draw(SOME)
         names = () if type_ in WILDCARD_TYPES else tuple(versions)
         if draw(st.integers(0, 9)) == 0:
             names = draw(st.sampled_from((("*",), ("a",), ("a", "b"), ("c", *names))))
         if versions or draw(st.booleans()):
-            said.append(DeltaRequest(type_, names, initial_versions=versions))
+            history.append(DeltaRequest(type_, names, initial_versions=versions))
     for offer in [first, *draw(st.lists(offers(), max_size=1))]:
-        said.insert(draw(st.integers(0, len(said))), offer)
-    again = draw(st.lists(st.sampled_from(said), max_size=2))
-    return [*said, *again]
+        history.insert(draw(st.integers(0, len(history))), offer)
+    again = draw(st.lists(st.sampled_from(history), max_size=2))
+    return [*history, *again]
 
 
 @pytest.mark.property
 @given(stories())
-def test_claims_are_answered_as_if_every_word_had_been_looked_at(story):
-    quick, thorough = DeltaSession(30.0), DeltaSession(30.0)
-    thorough._tracked()
-    for now, deed in enumerate(story):
-        if isinstance(deed, Offer):
-            mine, others = quick.offer(deed, now), thorough.offer(deed, now)
+def test_first_requests_are_answered_as_if_they_were_tracked(story):
+    lazy, eager = DeltaSession(30.0), DeltaSession(30.0)
+    eager._tracked()
+    for now, event in enumerate(story):
+        if isinstance(event, Offer):
+            untracked, tracked = lazy.offer(event, now), eager.offer(event, now)
         else:
-            sent = message(deed.type, deed.subscribe, deed.initial_versions)
-            mine, others = quick.receive(read(sent).request, now), thorough.receive(deed, now)
-        assert mine == others
-        assert quick.status == thorough.status
-        assert quick.tick(now) == thorough.tick(now)
-        assert quick.next_tick == thorough.next_tick
-    mine, others = quick.tick(100.0), thorough.tick(100.0)
-    assert mine == others
+            sent = message(event.type, event.subscribe, event.initial_versions)
+            untracked, tracked = lazy.receive(decoded(sent).request, now), eager.receive(event, now)
+        assert untracked == tracked
+        assert lazy.status == eager.status
+        assert lazy.tick(now) == eager.tick(now)
+        assert lazy.next_tick == eager.next_tick
+    untracked, tracked = lazy.tick(100.0), eager.tick(100.0)
+    assert untracked == tracked
 
 
 @pytest.mark.parametrize("n_shared", [0, 3])
 def test_the_sums_of_parts_are_those_of_the_whole_also_where_parts_have_one_name(n_shared):
-    pieces = [XdsResource(type_, f"n{n}", str(n), b"") for n in range(20) for type_ in ("cluster", "routes")]
-    halves = bundle(pieces[: 20 + n_shared]), bundle(pieces[20:])
-    whole = bundle(pieces)
+    resources = [
+        XdsResource(type_, f"n{n}", str(n), b"") for n in range(20) for type_ in ("cluster", "routes")
+    ]
+    halves = bundle(resources[: 20 + n_shared]), bundle(resources[20:])
+    whole = bundle(resources)
     joined = Bundle(whole.resources, (), halves)
     assert joined.version_sums == whole.version_sums
     assert [half.version_sums for half in halves] == [

@@ -1,6 +1,6 @@
-"""Whatever is offered, refused, delayed or cut off: a simulated Envoy ends with what was offered last.
+"""Whatever is offered, rejected, delayed or cut off: a simulated Envoy ends with the last offer.
 
-The versions in these snapshots say what a piece needs, as real ones do, being hashes of the content.
+The versions in these snapshots include the references, as real ones do, being hashes of the content.
 """
 
 import itertools
@@ -21,46 +21,54 @@ CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
 GOOD, BAD = ("1", "2"), ("badp", "badw", "badq")
 
 
-def made(type_: str, name: str, version: str, needs: Sequence[Id] = ()) -> XdsResource:
-    whole = ">".join([version, *(":".join(need) for need in needs)])
-    return XdsResource(type_, name, whole, whole.encode(), tuple(needs))
+def resource_of(type_: str, name: str, version: str, needs: Sequence[Id] = ()) -> XdsResource:
+    full_version = ">".join([version, *(":".join(need) for need in needs)])
+    return XdsResource(type_, name, full_version, full_version.encode(), tuple(needs))
 
 
 @st.composite
 def snapshots(draw, versions: Sequence[str] = GOOD, *, failing: bool = False) -> Snapshot:
-    """Consistent snapshots: whatever is needed is there, or could not be made."""
+    """Consistent snapshots: every referenced resource exists, or could not be built."""
     version = st.sampled_from(versions)
     clusters = draw(st.lists(st.sampled_from(CLUSTERS), unique=True))
-    some = st.lists(st.sampled_from(clusters), unique=True, max_size=2) if clusters else st.just([])
-    pieces = [
-        made("secret", "s", draw(version)),
-        made("extension", "x", draw(version), ids("cluster", draw(some))),
+    cluster_names = st.lists(st.sampled_from(clusters), unique=True, max_size=2) if clusters else st.just([])
+    resources = [
+        resource_of("secret", "s", draw(version)),
+        resource_of("extension", "x", draw(version), ids("cluster", draw(cluster_names))),
     ]
     for name in clusters:
         needs = draw(st.sampled_from(((), (("endpoints", name),), (("endpoints", name), ("secret", "s")))))
-        pieces.append(made("cluster", name, draw(version), needs))
-        pieces.append(made("endpoints", name, draw(version)))
-    pieces += [made("routes", name, draw(version), ids("cluster", draw(some))) for name in ROUTES]
+        resources.append(resource_of("cluster", name, draw(version), needs))
+        resources.append(resource_of("endpoints", name, draw(version)))
+    resources += [
+        resource_of("routes", name, draw(version), ids("cluster", draw(cluster_names))) for name in ROUTES
+    ]
     for name in draw(st.lists(st.sampled_from(LISTENERS), unique=True)):
         needs = [*ids("routes", draw(st.lists(st.sampled_from(ROUTES), max_size=1)))]
-        needs += [*ids("cluster", draw(some)), *draw(st.sampled_from(([], [("extension", "x")])))]
-        pieces.append(made("listener", name, draw(version), needs))
-    lost = set(draw(st.lists(st.sampled_from(pieces), max_size=2))) if failing else set()
-    left = [piece for piece in pieces if piece not in lost]
-    failures = [Failure(piece.type, piece.name, "broken") for piece in lost]
-    apart = bundle(piece for piece in left if piece.type == "endpoints")
-    return Snapshot((bundle((piece for piece in left if piece.type != "endpoints"), failures), apart))
+        needs += [*ids("cluster", draw(cluster_names)), *draw(st.sampled_from(([], [("extension", "x")])))]
+        resources.append(resource_of("listener", name, draw(version), needs))
+    failing_resources = set(draw(st.lists(st.sampled_from(resources), max_size=2))) if failing else set()
+    built = [resource for resource in resources if resource not in failing_resources]
+    failures = [Failure(resource.type, resource.name, "broken") for resource in failing_resources]
+    apart = bundle(resource for resource in built if resource.type == "endpoints")
+    return Snapshot(
+        (bundle((resource for resource in built if resource.type != "endpoints"), failures), apart)
+    )
 
 
-class Step(NamedTuple):
-    """Other content of all pieces of one type; what else there is, is in the very same bundles."""
+class ContentChange(NamedTuple):
+    """New content of all resources of one type; all other bundles stay the same objects."""
 
     type: str
 
     def after(self, snapshot: Snapshot) -> Snapshot:
-        def changed(piece: XdsResource) -> XdsResource:
-            version = "1" if piece.version.startswith("2") else "2"
-            return made(piece.type, piece.name, version, piece.needs) if piece.type == self.type else piece
+        def changed(resource: XdsResource) -> XdsResource:
+            version = "1" if resource.version.startswith("2") else "2"
+            return (
+                resource_of(resource.type, resource.name, version, resource.needs)
+                if resource.type == self.type
+                else resource
+            )
 
         return Snapshot(
             tuple(
@@ -77,7 +85,7 @@ def ids(type_: str, names: Sequence[str]) -> list[Id]:
 
 
 class World:
-    """A proxy, its session, and the wire between them, which delivers when it is told to."""
+    """A proxy, its session, and the stream between them, which delivers on command."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -85,12 +93,12 @@ class World:
         self.newest: Offer | None = None
         self.envoy = Envoy()
         self.session = DeltaSession(DRAIN_SECONDS)
-        self.was_cut = False
-        self.was_bad = False
-        self.unbuilt: frozenset[str] = frozenset()  # clusters that some offer could not have
+        self.has_reconnected = False
+        self.has_nacked = False
+        self.unbuilt: frozenset[str] = frozenset()  # clusters that could not be built in some offer
 
-    def offer(self, snapshot: Snapshot, *, again: bool = False) -> None:
-        self.newest = Offer(next(self.revisions), snapshot, retry_rejected=again)
+    def offer(self, snapshot: Snapshot, *, retry: bool = False) -> None:
+        self.newest = Offer(next(self.revisions), snapshot, retry_rejected=retry)
         failed = {each.id for each in snapshot.failures}
         clusters = snapshot.of_type("cluster").values()
         self.unbuilt |= {name for type_, name in failed if type_ == "cluster"}
@@ -100,7 +108,7 @@ class World:
     def deliver_request(self) -> None:
         if self.envoy.outbox:
             request = self.envoy.outbox.popleft()
-            self.was_bad = self.was_bad or bool(request.error)
+            self.has_nacked = self.has_nacked or bool(request.error)
             self.envoy.inbox.extend(self.session.receive(request, self.now))
 
     def deliver_response(self) -> None:
@@ -112,56 +120,58 @@ class World:
         self.envoy.inbox.extend(self.session.tick(self.now))
 
     def reconnect(self) -> None:
-        self.was_cut = True
+        self.has_reconnected = True
         self.session = DeltaSession(DRAIN_SECONDS)
         self.envoy.connect()
         if self.newest is not None:
             self.session.offer(self.newest, self.now)
 
-    def do(self, deed: object) -> None:
-        match deed:
+    def apply(self, event: object) -> None:
+        match event:
             case Snapshot():
-                self.offer(deed)
-            case Step():
-                self.offer(deed.after(self.newest.snapshot if self.newest else Snapshot()))
+                self.offer(event)
+            case ContentChange():
+                self.offer(event.after(self.newest.snapshot if self.newest else Snapshot()))
             case float():
-                self.pass_time(deed)
+                self.pass_time(event)
             case "request":
                 self.deliver_request()
             case "response":
                 self.deliver_response()
             case "reconnect":
                 self.reconnect()
-            case "again":
-                self.offer(self.newest.snapshot if self.newest else Snapshot(), again=True)
-        strictly = not self.was_cut and not self.envoy.n_impatient
+            case "retry":
+                self.offer(self.newest.snapshot if self.newest else Snapshot(), retry=True)
+        strictly = not self.has_reconnected and not self.envoy.n_warming_timeouts
         assert self.envoy.dangling(strictly=strictly, unbuilt=self.unbuilt) == set()
 
     def settle(self) -> None:
-        """Deliver whatever is on its way, and let as much time pass as the session asks for."""
+        """Deliver all messages, and let as much time pass as the session asks for."""
         for _ in range(1_000):
             if self.envoy.outbox:
-                self.do("request")
+                self.apply("request")
             elif self.envoy.inbox:
-                self.do("response")
+                self.apply("response")
             elif self.envoy.warming:
-                self.envoy.lose_patience()
+                self.envoy.end_warming()
             elif self.session.next_tick is not None:
-                self.do(self.session.next_tick - self.now)
+                self.apply(self.session.next_tick - self.now)
             else:
                 return
-        raise AssertionError("they talk without an end")
+        raise AssertionError("the exchange does not end")
 
 
 def check_end(world: World, final: Snapshot) -> None:
-    """The proxy has what was offered last: all clusters and listeners, and of the rest what these need."""
-    world.do(final)
+    """The proxy holds the last offer: all clusters and listeners, and what these reference."""
+    world.apply(final)
     world.settle()
     for type_ in TYPES:
-        wanted = final.of_type(type_)
+        expected = final.of_type(type_)
         if type_ not in ("cluster", "listener"):
-            wanted = {name: piece for name, piece in wanted.items() if name in world.envoy.asked[type_]}
-        assert world.envoy.has[type_] == wanted
+            expected = {
+                name: resource for name, resource in expected.items() if name in world.envoy.subscribed[type_]
+            }
+        assert world.envoy.has[type_] == expected
     status = world.session.status
     assert (status.state, status.acked) == ("synced", world.newest.revision if world.newest else None)
     assert status.acked_versions == {type_: has for type_, has in versions(world.envoy).items() if has}
@@ -173,59 +183,59 @@ def versions(envoy: Envoy) -> dict[str, dict[str, str]]:
 
 WIRE = st.sampled_from(("request", "request", "response", "response", "response"))
 TIME = st.sampled_from((1.0, 20.0, 40.0))
-STEP = st.builds(Step, st.sampled_from(("endpoints", "listener", "routes")))
+CONTENT_CHANGE = st.builds(ContentChange, st.sampled_from(("endpoints", "listener", "routes")))
 
 
-def deeds(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
-    return st.lists(st.one_of(WIRE, WIRE, TIME, STEP, *more), max_size=60)
+def histories(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
+    return st.lists(st.one_of(WIRE, WIRE, TIME, CONTENT_CHANGE, *more), max_size=60)
 
 
 @pytest.mark.property
-@given(snapshots(), deeds(st.just("reconnect")), st.sampled_from(("routes", "endpoints")))
-def test_a_proxy_at_peace_that_takes_steps_ends_with_the_last_one(first, history, last):
+@given(snapshots(), histories(st.just("reconnect")), st.sampled_from(("routes", "endpoints")))
+def test_content_changes_for_an_idle_proxy_end_with_the_last_one(first, history, last):
     world = World()
-    world.do(first)
+    world.apply(first)
     world.settle()
-    for deed in history:
-        world.do(deed)
+    for event in history:
+        world.apply(event)
     assert world.newest is not None
-    check_end(world, Step(last).after(world.newest.snapshot))
+    check_end(world, ContentChange(last).after(world.newest.snapshot))
 
 
 @pytest.mark.property
-@given(deeds(snapshots()), snapshots())
-def test_a_proxy_ends_with_what_was_offered_last_and_never_waits_in_vain(history, final):
+@given(histories(snapshots()), snapshots())
+def test_a_proxy_ends_with_the_last_offer_and_no_warming_times_out(history, final):
     world = World()
-    for deed in history:
-        world.do(deed)
+    for event in history:
+        world.apply(event)
     check_end(world, final)
-    assert world.envoy.n_impatient == 0
+    assert world.envoy.n_warming_timeouts == 0
 
 
 @pytest.mark.property
-@given(deeds(snapshots(failing=True), st.just("reconnect")), snapshots())
-def test_a_proxy_that_reconnects_and_pieces_that_fail(history, final):
+@given(histories(snapshots(failing=True), st.just("reconnect")), snapshots())
+def test_a_proxy_that_reconnects_and_resources_that_fail(history, final):
     world = World()
-    for deed in history:
-        world.do(deed)
-    check_end(world, final)
-
-
-@pytest.mark.property
-@given(deeds(snapshots(versions=(*GOOD, *BAD), failing=True), st.just("again")), snapshots())
-def test_a_proxy_that_refuses_some_of_it(history, final):
-    world = World()
-    for deed in history:
-        world.do(deed)
+    for event in history:
+        world.apply(event)
     check_end(world, final)
 
 
 @pytest.mark.property
-@given(deeds(snapshots(versions=(*GOOD, *BAD)), st.just("again")), snapshots(versions=(*GOOD, *BAD)))
-def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
+@given(histories(snapshots(versions=(*GOOD, *BAD), failing=True), st.just("retry")), snapshots())
+def test_a_proxy_that_nacks_some_resources(history, final):
     world = World()
-    for deed in [*history, final]:
-        world.do(deed)
+    for event in history:
+        world.apply(event)
+    check_end(world, final)
+
+
+@pytest.mark.property
+@given(histories(snapshots(versions=(*GOOD, *BAD)), st.just("retry")), snapshots(versions=(*GOOD, *BAD)))
+def test_nacks_are_reported_and_the_exchange_ends(history, final):
+    world = World()
+    for event in [*history, final]:
+        world.apply(event)
     world.settle()
     status = world.session.status
     refused = {(each.type, name) for each in status.rejections for name in each.names}
@@ -234,30 +244,30 @@ def test_what_is_refused_is_reported_and_the_talk_ends(history, final):
         for type_, found in status.acked_versions.items()
         for name, version in found.items()
     }
-    assert refused <= {piece.id for piece in final if acked.get(piece.id) != piece.version}
+    assert refused <= {resource.id for resource in final if acked.get(resource.id) != resource.version}
     assert (status.state == "nack") == bool(refused)
 
 
 @pytest.mark.property
-@given(deeds(snapshots(failing=True), st.just("reconnect")), snapshots(failing=True))
-def test_pieces_that_fail_never_keep_a_proxy_from_being_synced(history, final):
+@given(histories(snapshots(failing=True), st.just("reconnect")), snapshots(failing=True))
+def test_resources_that_fail_never_keep_a_proxy_from_being_synced(history, final):
     world = World()
-    for deed in [*history, final]:
-        world.do(deed)
+    for event in [*history, final]:
+        world.apply(event)
     world.settle()
     status = world.session.status
     assert (status.state, status.acked) == ("synced", world.newest.revision if world.newest else None)
-    # Of what could be built, only what needs something that could not is missing.
+    # Of what could be built, only what references something that could not is missing.
     failed = {each.id for each in final.failures}
-    for piece in final:
-        if piece.type in ("cluster", "listener") and not without(final, piece, failed):
-            assert world.envoy.has[piece.type].get(piece.name) == piece
+    for resource in final:
+        if resource.type in ("cluster", "listener") and not is_blocked(final, resource, failed):
+            assert world.envoy.has[resource.type].get(resource.name) == resource
 
 
-def without(snapshot: Snapshot, piece: XdsResource, failed: set[Id]) -> bool:
-    """Whether a piece has to do without something that it cannot do without."""
-    for need in piece.needs:
-        found = snapshot.get(need)
-        if need[0] != "cluster" and (need in failed or (found and without(snapshot, found, failed))):
+def is_blocked(snapshot: Snapshot, resource: XdsResource, failed: set[Id]) -> bool:
+    """Whether a resource references something that failed and that it cannot work without."""
+    for need in resource.needs:
+        needed = snapshot.get(need)
+        if need[0] != "cluster" and (need in failed or (needed and is_blocked(snapshot, needed, failed))):
             return True
     return False

@@ -1,4 +1,4 @@
-"""A proxy at rest: nothing is kept for it alone, and it is none the worse for that."""
+"""A synced proxy: nothing is kept for it alone, and it works like any other."""
 
 import pytest
 
@@ -23,44 +23,44 @@ def offer(revision: int) -> Offer:
     return Offer(revision, Snapshot((CALLS, ENDPOINTS[str(revision)])))
 
 
-def answered(session: DeltaSession, responses: list) -> None:
-    """Take whatever comes."""
+def ack(session: DeltaSession, responses: list) -> None:
+    """ACK all responses."""
     for response in responses:
-        answered(session, session.receive(DeltaRequest(response.type, nonce=response.nonce), 0.0))
+        ack(session, session.receive(DeltaRequest(response.type, nonce=response.nonce), 0.0))
 
 
 @pytest.fixture
 def session() -> DeltaSession:
-    found = DeltaSession(30.0)
-    answered(found, found.offer(offer(1), 0.0))
+    session = DeltaSession(30.0)
+    ack(session, session.offer(offer(1), 0.0))
     for type_, names in ASKED:
-        answered(found, found.receive(DeltaRequest(type_, names), 0.0))
-    return found
+        ack(session, session.receive(DeltaRequest(type_, names), 0.0))
+    return session
 
 
-def test_a_proxy_that_has_all_is_at_rest_and_its_versions_are_known(session):
+def test_a_proxy_that_holds_everything_is_synced_and_its_versions_are_known(session):
     assert session.is_synced
     assert session.status.state == "synced"
     assert session.status.acked_versions == HAS
 
 
-def test_a_step_is_taken_at_rest(session):
+def test_a_content_update_keeps_a_proxy_synced(session):
     (response,) = session.offer(offer(2), 0.0)
     assert (response.type, response.diff is not None, session.status.state) == ("endpoints", True, "behind")
     assert session.status.acked_versions == HAS
-    answered(session, [response])
+    ack(session, [response])
     assert session.is_synced
     assert (session.status.state, session.status.acked) == ("synced", 2)
     assert session.status.acked_versions["endpoints"] == {"a": "2"}
 
 
-def test_an_answer_to_something_older_changes_nothing(session):
+def test_an_ack_of_an_older_response_changes_nothing(session):
     session.offer(offer(2), 0.0)
     assert session.receive(DeltaRequest("endpoints", nonce="0"), 0.0) == []
     assert session.status.state == "behind"
 
 
-def test_a_step_that_is_refused_is_reported_and_what_the_proxy_has_is_still_known(session):
+def test_a_nacked_update_is_reported_and_the_held_versions_are_still_known(session):
     (response,) = session.offer(offer(2), 0.0)
     session.receive(DeltaRequest("endpoints", nonce=response.nonce, error="a: boom"), 0.0)
     assert not session.is_synced
@@ -68,27 +68,29 @@ def test_a_step_that_is_refused_is_reported_and_what_the_proxy_has_is_still_know
     assert session.status.acked_versions == HAS
 
 
-def test_a_second_step_before_the_first_is_answered_comes_after_it(session):
+def test_a_second_update_waits_for_the_ack_of_the_first(session):
     (first,) = session.offer(offer(2), 0.0)
     assert session.offer(offer(3), 0.0) == []
     (second,) = session.receive(DeltaRequest("endpoints", nonce=first.nonce), 0.0)
-    assert [piece.version for piece in second.resources] == ["3"]
-    answered(session, [second])
+    assert [resource.version for resource in second.resources] == ["3"]
+    ack(session, [second])
     assert (session.is_synced, session.status.acked) == (True, 3)
 
 
-def test_a_proxy_that_asks_for_more_is_heard(session):
+def test_a_synced_proxy_may_subscribe_to_more(session):
     (response,) = session.receive(DeltaRequest("routes", ("missing",)), 0.0)
     assert response.removed == ("missing",)
 
 
 @pytest.mark.parametrize("revision", [1, 2])
-def test_a_proxy_that_comes_back_gets_what_it_lacks_and_nothing_else(revision):
+def test_a_reconnecting_proxy_gets_what_it_lacks_and_nothing_else(revision):
     session = DeltaSession(30.0)
     for type_, names in ASKED:
         session.receive(DeltaRequest(type_, names, initial_versions=HAS[type_]), 0.0)
     sent = session.offer(offer(revision), 0.0)
-    assert [piece.id for each in sent for piece in each.resources] == [("endpoints", "a")] * (revision - 1)
+    assert [resource.id for each in sent for resource in each.resources] == [("endpoints", "a")] * (
+        revision - 1
+    )
     assert (session.is_synced) == (revision == 1)
-    answered(session, sent)
+    ack(session, sent)
     assert (session.status.state, session.status.acked) == ("synced", revision)
