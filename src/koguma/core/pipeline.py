@@ -20,20 +20,20 @@ from koguma.core.build import snapshot as snapshots
 load: Final = loading.load
 take: Final = loading.take
 
-# World: who is there, as stored objects say it.
+# World: the proxies and destinations of a mesh, read from stored objects.
 proxy: Final = world.proxy  # a Dataplane: its inbounds, labels, and what it can call
 destination: Final = world.destination  # a MeshService, MeshExternalService or MeshMultiZoneService
 reached: Final = world.reached  # the ports of destinations that a proxy can call
 
-# Match: which policies select whom. It reads selectors and labels, never confs, so that editing a value
-# matches nothing again.
+# Match: which policies select which proxies. It reads selectors and labels, never confs, so that editing a
+# value matches nothing again.
 traits: Final = match.traits  # what selectors see of a proxy; proxies with equal traits share answers
 matched: Final = match.matched  # the policies of one kind that select proxies with these traits
 
 # Rules: the entries of these policies that hold for each port, in order of precedence, and their merge.
 proxy_class: Final = rules.class_of  # what proxies that are configured alike share
 outbound_rules: Final = rules.outbound  # for calls to each port, through a route or not
-inbound_rules: Final = inbound.of  # for calls that arrive at one inbound, and from whom
+inbound_rules: Final = inbound.of  # for calls that arrive at one inbound, by client
 proxy_rules: Final = rules.whole_proxy  # for the proxy as a whole
 conf: Final = items.conf  # the fields that entries set together
 route_rules: Final = items.route_rules  # the rules of MeshHTTPRoutes, merged
@@ -51,7 +51,7 @@ own_snapshot: Final = snapshots.own  # the half of one proxy
 snapshot: Final = snapshots.of
 SnapshotWatcher: Final = snapshot_watcher.SnapshotWatcher  # which proxies get another snapshot after a change
 
-# For people: the same rules and confs, with who set each field; and what is odd in a mesh.
+# For people: the same rules and confs, with who set each field; and lint problems.
 layout: Final = inspect.layout
 outbound_policies: Final = inspect.outbound_policies
 inbound_policies: Final = inspect.inbound_policies

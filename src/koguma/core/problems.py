@@ -75,14 +75,14 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
 
 
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
-    """What is odd about a policy, sorted."""
+    """The problems of a policy, sorted."""
     if world.RESOURCES.get(db, policy) is None:
         return _unreadable(db, policy)
     return _sorted(problem for ask in _OF_POLICIES for problem in ask(db, policy))
 
 
 def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
-    """What is odd about an object of any kind, sorted."""
+    """The problems of an object of any kind, sorted."""
     if key.kind in match.policy_kinds(db):
         return of_policy(db, key)
     if world.RESOURCES.get(db, key) is None:
@@ -106,7 +106,7 @@ def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:
 
 
 def of_proxies(db: Db) -> tuple[Problem, ...]:
-    """What is odd about proxies of all meshes because of what else there is, sorted."""
+    """The problems of Dataplanes of all meshes that follow from other objects, sorted."""
     keys = world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
     return _sorted(problem for key in keys for problem in _of_proxy(db, key))
 
@@ -117,7 +117,7 @@ def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
 
 
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
-    """Everything that is odd in a mesh, each problem once, sorted."""
+    """All problems of a mesh, each once, sorted."""
     kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]
     keys = [key for name in kinds for key in world.BY_KIND.keys(db, (name, mesh))]
     keys.append(Key("Mesh", "", "", "", mesh))

@@ -63,7 +63,9 @@ class EntriesByTarget(msgspec.Struct, frozen=True):
 
     mesh_wide: tuple[ItemId, ...]
     by_destination: Mapping[Key, tuple[tuple[ItemId, str], ...]]  # with the section, or ""
-    by_route: Mapping[Key, tuple[tuple[ItemId, Key | None], ...]]  # with the only destination meant, if any
+    by_route: Mapping[
+        Key, tuple[tuple[ItemId, Key | None], ...]
+    ]  # with the only destination that it holds for, if any
 
 
 @question
@@ -179,7 +181,7 @@ def _port_rules(db: Db, targeted: Mapping[str, EntriesByTarget], destination: Ke
         _relevant(db, targeted[kind], destination, section) if kind in targeted else ()
         for kind in ROUTE_KINDS
     )
-    # An entry without rules is legal and says nothing; it must not turn an HTTP port into a TCP one.
+    # An entry without rules is legal and has no effect; it must not turn an HTTP port into a TCP one.
     tcp = tuple(entry for entry in tcp if items.has_tcp_rule(db, entry))
     routes = sorted({Route(entry.policy.kind, entry.policy) for entry in (*http, *tcp)})
     return PortRules(

@@ -58,7 +58,7 @@ def _subject(db: Db, key: Key) -> _Subject:
     return _Subject(
         key,
         proxy_class,
-        {route: tuple(leads) for route, leads in by_route.items()},
+        {route: tuple(destinations) for route, destinations in by_route.items()},
         tuple((each, dict(inbound.of(db, traits, each.section))) for each in inbounds),
     )
 
@@ -164,14 +164,14 @@ def _targets(db: Db, kind: str, subject: _Subject) -> Iterator[_ToRule]:
 
 def _route_rules(route: Key, kind: str, subject: _Subject) -> Iterator[_ToRule]:
     """One rule where the same entries hold for all destinations of the route, else one for each."""
-    leads = [
+    destinations = [
         (to, section, dict(by_kind).get(kind, ())) for to, section, by_kind in subject.routes.get(route, ())
     ]
-    if len({entries for _, _, entries in leads}) == 1:
-        yield _ToRule(route, "", leads[0][2])
+    if len({entries for _, _, entries in destinations}) == 1:
+        yield _ToRule(route, "", destinations[0][2])
         return
-    for destination in dict.fromkeys(to for to, _, _ in leads):
-        ports = [(section, entries) for to, section, entries in leads if to == destination]
+    for destination in dict.fromkeys(to for to, _, _ in destinations):
+        ports = [(section, entries) for to, section, entries in destinations if to == destination]
         if len({entries for _, entries in ports}) == 1:
             ports = [("", ports[0][1])]
         for section, entries in ports:

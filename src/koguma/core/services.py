@@ -1,4 +1,4 @@
-"""Services: the MeshServices that follow from the Dataplanes of this zone, and which writes lead there.
+"""Services: the MeshServices that follow from the Dataplanes of this zone, and the writes that create them.
 
 `desired` is a question: the services that Dataplanes offer, named by their tag `kuma.io/service`, or without
 such tags by their label `kuma.io/workload`. `plan` compares that with the stored MeshServices and gives the

@@ -1,4 +1,4 @@
-"""Statuses: what a zone reports on its destinations, and which writes lead there.
+"""Statuses: what a zone reports on its destinations, and the writes that update it.
 
 `facts` is a question: what follows from stored objects alone. `plan` joins these facts with the virtual
 addresses (`vips`), with which proxies are connected and have certificates, and with the stored status, and

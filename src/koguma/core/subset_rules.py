@@ -71,7 +71,7 @@ def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
 
 
 def _subset(ref: Json) -> Pairs | None:
-    """The tags that a reference means; None for one that only real resources can answer."""
+    """The tags that a reference stands for; None for one that only finds real resources."""
     kind, ref_tags = ref.get("kind") or "Mesh", ref.get("tags") or {}
     if kind == "Mesh":
         return ()

@@ -1,4 +1,4 @@
-"""Workloads: which Workload objects follow from the Dataplanes of this zone, and which writes lead there.
+"""Workloads: the Workloads that follow from the Dataplanes of this zone, and the writes that create them.
 
 A Dataplane belongs to the workload that its label `kuma.io/workload` names, or an annotation of that name
 where it has no such label. Each workload is one object, with the counts of its proxies in its status. A

@@ -290,6 +290,6 @@ def labelled(db: Db, mesh: str, kind: str, required: Pairs) -> tuple[Key, ...]:
 
 @question
 def labels_of(db: Db, key: Key) -> Pairs:
-    """An object's labels, with its display name even where nobody wrote it."""
+    """An object's labels, with its display name, whether written or not."""
     resource = RESOURCES.get(db, key)
     return pairs({labels.DISPLAY_NAME: key.name, **resource.labels}) if resource else ()

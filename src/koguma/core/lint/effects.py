@@ -36,7 +36,7 @@ def advice(db: Db, key: Key) -> Iterator[Problem]:
     context = ValidationContext(world.control_plane(db), key.name, key.mesh, key.namespace, resource.labels)
     try:
         texts = list(admission.kind_warnings(kind, resource.spec, context))
-    except Exception as error:  # noqa: BLE001 - a policy of another package must not hide what else is odd
+    except Exception as error:  # noqa: BLE001 - a policy of another package must not hide other problems
         message = f"{key} cannot be read as it is stored: {error}; write it again, or mend its policy"
         yield Problem(INVALID, message, (key,), "error")
         return

@@ -1,6 +1,6 @@
 """Overlaps: policies of two kinds whose overlays set one field of Envoy's configuration differently.
 
-The overlay of the later phase holds, and whoever wrote the other policy does not see why it does not act. No
+The overlay of the later phase wins, and nothing else shows why the other policy has no effect. No
 two built-in policies set the same field, so nothing is compared in a mesh without policies of other packages.
 A policy of the phase OVERRIDES, or of a later one, is meant to replace what others set.
 """
@@ -54,7 +54,7 @@ class _Scope(NamedTuple):
 
     @property
     def same(self) -> Hashable:
-        """Equal for places at which the same policies say the same."""
+        """Equal for scopes with the same entries, which overlap in the same way."""
         return self.hook, self.protocol, tuple((each.kind, each.rules) for each in self.contributions)
 
 
@@ -108,7 +108,7 @@ def _phase(db: Db, kind: str) -> Phase:
 def _pairs(
     db: Db, scope: _Scope, extensions: frozenset[str]
 ) -> Iterator[tuple[_Contribution, _Contribution]]:
-    """Who replaces whom without being meant to."""
+    """Pairs of kinds of which the first replaces fields of the second, and is not meant to."""
     for earlier, later in combinations(scope.contributions, 2):
         if {earlier.kind, later.kind} & extensions and not _phase(db, later.kind).overrides:
             yield later, earlier

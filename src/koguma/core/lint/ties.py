@@ -1,7 +1,7 @@
 """Ties: policies that set a field differently where only their names decide, and rules that merging breaks.
 
-A tie is legal and has one winner, always the same. But then renaming a policy changes the mesh, which nobody
-expects.
+A tie is legal and has one winner, always the same. But then renaming a policy changes the mesh, which is
+unexpected.
 """
 
 from collections.abc import Iterator, Mapping
