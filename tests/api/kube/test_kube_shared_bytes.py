@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from koguma.api.kube.answers import PIECE
+from koguma.api.kube.answers import CHUNK_SIZE
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KOGUMA, KUMA, KubeClient
@@ -14,7 +14,7 @@ from tests.kube_client import KOGUMA, KUMA, KubeClient
 def crowded(tmp_path_factory):
     with LocalControlPlane(tmp_path_factory.mktemp("crowded"), skip_default_mesh=True) as plane:
         plane("PUT", "/meshes/crowd", {"type": "Mesh", "name": "crowd", "skipCreatingInitialPolicies": ["*"]})
-        many = [timeout(f"t-{number:03}", "crowd") for number in range(2 * PIECE + 1)]
+        many = [timeout(f"t-{number:03}", "crowd") for number in range(2 * CHUNK_SIZE + 1)]
         assert plane("POST", "/_apply", many).status == 200
         yield plane
 
@@ -23,15 +23,15 @@ def path(version, namespace="mesh-crowd"):
     return f"/apis/{version}/namespaces/{namespace}/meshtimeouts"
 
 
-@pytest.mark.parametrize("limit", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 0])
+@pytest.mark.parametrize("limit", [1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 2 * CHUNK_SIZE, 0])
 def test_a_list_of_any_size_is_whole(crowded, limit):
     answer = crowded("GET", f"{path(KUMA)}?limit={limit}")
     names = [item["metadata"]["name"] for item in answer.json["items"]]
-    assert names == [f"t-{number:03}" for number in range(limit or 2 * PIECE + 1)]
+    assert names == [f"t-{number:03}" for number in range(limit or 2 * CHUNK_SIZE + 1)]
     assert int(answer.headers["Content-Length"]) == len(answer.body)
 
 
-@pytest.mark.parametrize("size", [1, PIECE, PIECE + 1])
+@pytest.mark.parametrize("size", [1, CHUNK_SIZE, CHUNK_SIZE + 1])
 def test_pages_meet_without_a_gap_and_say_how_much_is_left(crowded, size):
     names, token, left = [], "", []
     while True:
@@ -41,7 +41,7 @@ def test_pages_meet_without_a_gap_and_say_how_much_is_left(crowded, size):
         token = shown["metadata"].get("continue", "")
         if not token:
             break
-    total = 2 * PIECE + 1
+    total = 2 * CHUNK_SIZE + 1
     assert names == [f"t-{number:03}" for number in range(total)]
     assert left == [max(0, total - size * (number + 1)) for number in range(len(left))]
 

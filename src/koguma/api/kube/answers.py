@@ -1,4 +1,4 @@
-"""Answers: objects as the bytes that a client asked for."""
+"""Answers: objects and lists in the format that a client accepts: JSON objects, tables, or metadata alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -22,14 +22,14 @@ from koguma.model.schema import Json
 from koguma.model.violation import truncated_texts
 
 _WARNING_LENGTH_MAX: Final = 500
-PIECE: Final = 64  # objects that are sent together
+CHUNK_SIZE: Final = 64  # objects that are joined and sent at a time
 
 
 class Answers:
-    """Renders objects and lists for one request after another."""
+    """Makes the responses with objects and lists."""
 
-    def __init__(self, shown: KubeEncoder, clock: Callable[[], datetime]) -> None:
-        self.shown = shown
+    def __init__(self, encoder: KubeEncoder, clock: Callable[[], datetime]) -> None:
+        self.encoder = encoder
         self._clock = clock
 
     def one(
@@ -41,10 +41,12 @@ class Answers:
         warnings: Iterable[str] = (),
     ) -> web.Response:
         """One object."""
-        wanted = negotiation.wanted(call)
-        if wanted.shape is AnswerFormat.OBJECT:
-            return sent(self.shown.bytes(resource, target.endpoint, call.user), status, warnings)
-        document = self.shown.seen(resource, target.endpoint, call.user)
+        accepted = negotiation.accepted_format(call)
+        if accepted.format is AnswerFormat.OBJECT:
+            return encoded_response(
+                self.encoder.bytes(resource, target.endpoint, call.user), status, warnings
+            )
+        document = self.encoder.visible_document(resource, target.endpoint, call.user)
         return self.document(call, target.endpoint, document, status, warnings)
 
     def document(
@@ -55,15 +57,15 @@ class Answers:
         status: int = 200,
         warnings: Iterable[str] = (),
     ) -> web.Response:
-        """One object that is not as it is stored, such as that of a dry run."""
-        wanted = negotiation.wanted(call)
+        """One object that is not stored like this, such as that of a dry run."""
+        accepted = negotiation.accepted_format(call)
         body = document
-        if wanted.shape is AnswerFormat.TABLE:
+        if accepted.format is AnswerFormat.TABLE:
             meta = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
-            body = self.table(call, endpoint, [document], meta, wanted)
-        elif wanted.shape is AnswerFormat.PARTIAL:
-            body = tables.partial(document, wanted.api_version)
-        return sent(msgspec.json.encode(body), status, warnings)
+            body = self.table(call, endpoint, [document], meta, accepted)
+        elif accepted.format is AnswerFormat.PARTIAL:
+            body = tables.partial(document, accepted.api_version)
+        return encoded_response(msgspec.json.encode(body), status, warnings)
 
     def many(
         self,
@@ -74,28 +76,32 @@ class Answers:
         warnings: Iterable[str],
     ) -> web.Response:
         """A list."""
-        endpoint, wanted = target.endpoint, negotiation.wanted(call)
-        if wanted.shape is AnswerFormat.OBJECT:
-            return sent(self._list(call, endpoint, resources, meta), 200, warnings)
-        documents = [self.shown.seen(resource, endpoint, call.user) for resource in resources]
-        if wanted.shape is AnswerFormat.TABLE:
-            body = self.table(call, endpoint, documents, meta, wanted)
+        endpoint, accepted = target.endpoint, negotiation.accepted_format(call)
+        if accepted.format is AnswerFormat.OBJECT:
+            return encoded_response(self._list(call, endpoint, resources, meta), 200, warnings)
+        documents = [self.encoder.visible_document(resource, endpoint, call.user) for resource in resources]
+        if accepted.format is AnswerFormat.TABLE:
+            body = self.table(call, endpoint, documents, meta, accepted)
         else:
-            body = tables.partial_list(documents, meta, wanted.api_version)
-        return sent(msgspec.json.encode(body), 200, warnings)
+            body = tables.partial_list(documents, meta, accepted.api_version)
+        return encoded_response(msgspec.json.encode(body), 200, warnings)
 
     def _list(
         self, call: Call, endpoint: KubeEndpoint, resources: Sequence[Resource], meta: Json
     ) -> bytes | Payload:
-        """Put together from ready bytes."""
-        said = {"kind": f"{endpoint.kind_name}List", "apiVersion": endpoint.api_version, "metadata": meta}
-        head = b'%b,"items":[' % msgspec.json.encode(said)[:-1]
-        items = self.shown.many(resources, endpoint, call.user)
+        """A list, joined from encoded objects."""
+        list_meta = {
+            "kind": f"{endpoint.kind_name}List",
+            "apiVersion": endpoint.api_version,
+            "metadata": meta,
+        }
+        head = b'%b,"items":[' % msgspec.json.encode(list_meta)[:-1]
+        items = self.encoder.many(resources, endpoint, call.user)
         if not items:
             return head + b"]}"
         items[0] = head + items[0]
         items[-1] += b"]}"
-        return b",".join(items) if len(items) <= PIECE else Pieces(items)
+        return b",".join(items) if len(items) <= CHUNK_SIZE else ChunkedList(items)
 
     def table(
         self,
@@ -103,7 +109,7 @@ class Answers:
         endpoint: KubeEndpoint,
         documents: Sequence[Json],
         meta: Json,
-        wanted: AcceptedFormat,
+        accepted: AcceptedFormat,
         *,
         with_columns: bool = True,
     ) -> Json:
@@ -112,15 +118,15 @@ class Answers:
             documents,
             endpoint,
             self._clock(),
-            negotiation.include(call),
+            negotiation.include_object(call),
             meta,
             with_columns=with_columns,
-            version=wanted.api_version,
+            version=accepted.api_version,
         )
 
 
-class Pieces(Payload):
-    """Items that are joined as they are sent: the memory for a large body costs more than all else does."""
+class ChunkedList(Payload):
+    """A list that is joined in chunks as it is sent: allocating one large body is expensive."""
 
     def __init__(self, items: Sequence[bytes]) -> None:
         super().__init__(items, content_type=JSON)
@@ -132,16 +138,16 @@ class Pieces(Payload):
         return b",".join(self._items).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Send a piece whenever there is room for one."""
-        for start in range(0, len(self._items), PIECE):
-            piece = b",".join(self._items[start : start + PIECE])
-            await writer.write(b"," + piece if start else piece)
+        """Send chunk by chunk, waiting for the client."""
+        for start in range(0, len(self._items), CHUNK_SIZE):
+            chunk = b",".join(self._items[start : start + CHUNK_SIZE])
+            await writer.write(b"," + chunk if start else chunk)
 
 
-def sent(
+def encoded_response(
     body: bytes | Payload, status: int = 200, warnings: Iterable[str] = (), content_type: str = JSON
 ) -> web.Response:
-    """An answer made of ready bytes, with what the writer should hear."""
+    """A response of encoded bytes, with Warning headers."""
     headers: CIMultiDict[str] = CIMultiDict(
         {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     )

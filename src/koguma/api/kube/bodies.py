@@ -1,4 +1,4 @@
-"""Bodies: what a request of the Kubernetes form sends, whichever way it is encoded."""
+"""Bodies of the Kubernetes form: JSON, YAML or protobuf."""
 
 import contextlib
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 class RequestBody(msgspec.Struct, frozen=True):
-    """The one value in a body, and the paths of fields that it gives more than once; the last one counts."""
+    """The value in a body, and the paths of fields that it has more than once; the last one counts."""
 
     value: Json
     repeated: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ async def document(call: Call) -> RequestBody:
 
 
 async def patch(call: Call) -> RequestBody:
-    """The patch in a body; who calls knows its media type to be one of a patch."""
+    """The patch in a body; the caller has checked that the media type is one of a patch."""
     data = await call.body(BYTES_MAX)
     if call.media_type != APPLY:
         return await read_beside(_json, data, JSON_BYTES_ON_LOOP)
@@ -49,7 +49,7 @@ async def patch(call: Call) -> RequestBody:
 
 
 def unknown_media(taken: Iterable[str]) -> UnsupportedMedia:
-    """The refusal of a media type, in Kubernetes' words."""
+    """The error for an unknown media type, in Kubernetes' words."""
     return UnsupportedMedia(
         "the body of the request was in an unknown format - accepted media types include: " + ", ".join(taken)
     )
@@ -63,19 +63,19 @@ def _json(data: bytes) -> RequestBody:
 
 
 def _json_or_yaml(data: bytes) -> RequestBody:
-    with contextlib.suppress(BadDocument):  # most clients send JSON there, which is read faster
+    with contextlib.suppress(BadDocument):  # most clients send JSON, which is parsed faster
         return RequestBody(*documents.load_lenient_json(data))
     return _yaml(data)
 
 
 def _yaml(data: bytes) -> RequestBody:
     try:
-        found = documents.load(data)
+        loaded = documents.load(data)
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
-    if len(found) != 1:
-        raise BadRequest(f"one document is needed, the body has {len(found)}")
-    return RequestBody(found[0].value)
+    if len(loaded) != 1:
+        raise BadRequest(f"one document is needed, the body has {len(loaded)}")
+    return RequestBody(loaded[0].value)
 
 
 async def options(call: Call) -> Json:
@@ -89,11 +89,11 @@ async def options(call: Call) -> Json:
         return await read_beside(protobuf.decode, data, YAML_BYTES_ON_LOOP)
     try:
         if call.media_type == YAML:
-            found = (await read_beside(_yaml, data, YAML_BYTES_ON_LOOP)).value
+            delete_options = (await read_beside(_yaml, data, YAML_BYTES_ON_LOOP)).value
         else:
-            found = await read_beside(documents.load_json, data, JSON_BYTES_ON_LOOP)
+            delete_options = await read_beside(documents.load_json, data, JSON_BYTES_ON_LOOP)
     except BadDocument as error:
         raise BadRequest(f"the delete options cannot be read: {error.detail}") from None
-    if not isinstance(found, dict):
+    if not isinstance(delete_options, dict):
         raise BadRequest("the delete options must be an object")
-    return found
+    return delete_options

@@ -9,7 +9,7 @@ from aiohttp import web
 from koguma.api import plain, tracing
 from koguma.api.call import Call
 from koguma.api.kube import bodies, options, status
-from koguma.api.kube.answers import Answers, sent
+from koguma.api.kube.answers import Answers, encoded_response
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
 from koguma.api.kube.reading import KubeReads
@@ -34,46 +34,45 @@ class KubeDeletes:
         self._answers = answers
 
     async def delete(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """One object: a Status when it is gone, the object itself while something holds it."""
+        """Delete one object: a Status when it is gone, the object itself while it has finalizers."""
         check_writable(self._context, target, "delete")
         check(self._context, call.user, target, "delete")
-        asked = options.of_delete(call, await bodies.options(call))
-        change, warnings = await self._deleted(call, target, asked)
+        delete_options = options.of_delete(call, await bodies.options(call))
+        change, warnings = await self._deleted(call, target, delete_options)
         if change.op is Op.DELETE:
-            return sent(msgspec.json.encode(status.deleted(target, change.resource)), warnings=warnings)
-        if asked.is_dry:  # it was never stored like this, so its bytes are not kept
-            document = self._answers.shown.seen(change.resource, target.endpoint, call.user)
+            return encoded_response(
+                msgspec.json.encode(status.deleted(target, change.resource)), warnings=warnings
+            )
+        if delete_options.is_dry:  # it was never stored like this, so its bytes must not be cached
+            document = self._answers.encoder.visible_document(change.resource, target.endpoint, call.user)
             return self._answers.document(call, target.endpoint, document, warnings=warnings)
         return self._answers.one(call, target, change.resource, warnings=warnings)
 
     async def delete_many(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """All objects that the selectors fit, each for itself; answers with what they were."""
+        """Delete all objects that the selectors match, one by one; answers with the deleted objects."""
         check_writable(self._context, target, "deletecollection")
-        fits = self._reading.filter(call, target)
+        matches = self._reading.filter(call, target)
         check(self._context, call.user, target, "deletecollection")
-        asked = options.of_delete(call, await bodies.options(call))
-        page = self._finder.page(target, fits, options.limit(call), "", None)
-        done: list[Resource] = []
+        delete_options = options.of_delete(call, await bodies.options(call))
+        chunk = self._finder.chunk(target, matches, options.limit(call), "", None)
+        deleted: list[Resource] = []
         warnings: list[str] = []
-        for spot, resource in page.objects:
-            at = msgspec.structs.replace(target, name=spot.name)
-            just_this = msgspec.structs.replace(asked, uid=asked.uid or resource.uid)
+        for namespaced, resource in chunk.objects:
+            object_target = msgspec.structs.replace(target, name=namespaced.name)
+            for_this_object = msgspec.structs.replace(delete_options, uid=delete_options.uid or resource.uid)
             try:
-                _, told = await self._deleted(call, at, just_this)
+                _, texts = await self._deleted(call, object_target, for_this_object)
             except (Conflict, NotFound):
-                continue  # somebody else deleted it in between, or it is not the one that was meant
-            done.append(resource)
-            warnings += told
+                continue  # deleted or replaced by somebody else in between
+            deleted.append(resource)
+            warnings += texts
         meta = {"resourceVersion": str(self._context.state.revision)}
-        return self._answers.many(call, target, done, meta, warnings)
+        return self._answers.many(call, target, deleted, meta, warnings)
 
     async def _deleted(
-        self, call: Call, target: RequestTarget, asked: DeleteOptions
+        self, call: Call, target: RequestTarget, delete_options: DeleteOptions
     ) -> tuple[Change, tuple[str, ...]]:
-        """Delete what a target names, whatever is written to it in between, if it is what was meant.
-
-        Also what the caller should hear about it.
-        """
+        """Delete the object of a target, also where it is written in between; also gives warnings."""
         found: Resource | Unreadable | None = None
 
         def stored() -> Resource | Unreadable | None:
@@ -85,40 +84,44 @@ class KubeDeletes:
             if found is None:
                 raise NotFound
             if isinstance(found, Resource):
-                _check_preconditions(found, asked)
-            return await self._delete(call, found, asked)
+                _check_preconditions(found, delete_options)
+            return await self._delete(call, found, delete_options)
 
         what = f'{target.endpoint.qualified} "{target.name}"'
         return await compare_and_swap.retried(attempt, what, lambda: stored() != found)
 
     async def _delete(
-        self, call: Call, found: Resource | Unreadable, asked: DeleteOptions
+        self, call: Call, found: Resource | Unreadable, delete_options: DeleteOptions
     ) -> tuple[Change, tuple[str, ...]]:
         operations: Sequence[Operation] = (Delete(found.key, found.revision),)
         if isinstance(found, Resource):
             if found.kind == namespaces.NAMESPACE:
                 namespaces.check_deletable(self._context, found.name)
-            operations = kube_admission.deletion(self._context, _held(found, asked.policy), found.revision)
-        left = await advice.before_deletion(self._context, [found] if isinstance(found, Resource) else [])
-        changes = await self._commit(call, operations, asked)
-        told = await advice.deletion_warnings(self._context, left, changes if asked.is_dry else None)
+            operations = kube_admission.deletion(
+                self._context, _with_propagation_finalizer(found, delete_options.policy), found.revision
+            )
+        before = await advice.before_deletion(self._context, [found] if isinstance(found, Resource) else [])
+        changes = await self._commit(call, operations, delete_options)
+        warnings = await advice.deletion_warnings(
+            self._context, before, changes if delete_options.is_dry else None
+        )
         change = next(change for change in changes if change.resource.key == found.key)
-        return change, tuple(text for each in told for text in each)
+        return change, tuple(text for texts in warnings for text in texts)
 
     async def _commit(
-        self, call: Call, operations: Sequence[Operation], asked: DeleteOptions
+        self, call: Call, operations: Sequence[Operation], delete_options: DeleteOptions
     ) -> tuple[Change, ...]:
         transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
         store = self._context.store
         return (
             store.preview(transaction)
-            if asked.is_dry
+            if delete_options.is_dry
             else await tracing.timed("store write", store.write(transaction))
         )
 
 
-def _held(resource: Resource, policy: str) -> Resource:
-    """The object with the finalizer of how its dependents are to be treated."""
+def _with_propagation_finalizer(resource: Resource, policy: str) -> Resource:
+    """The object with the finalizer of its propagation policy (foreground or orphan)."""
     finalizer = _FINALIZERS.get(policy)
     meta = resource.meta
     if finalizer is None or finalizer in meta.finalizers or meta.deletion_timestamp:
@@ -127,13 +130,13 @@ def _held(resource: Resource, policy: str) -> Resource:
     return msgspec.structs.replace(resource, meta=meta)
 
 
-def _check_preconditions(found: Resource, asked: DeleteOptions) -> None:
-    if asked.uid and asked.uid != found.uid:
+def _check_preconditions(found: Resource, delete_options: DeleteOptions) -> None:
+    if delete_options.uid and delete_options.uid != found.uid:
         raise Conflict(
-            f"Precondition failed: UID in precondition: {asked.uid}, UID in object meta: {found.uid}"
+            f"Precondition failed: UID in precondition: {delete_options.uid}, UID in object meta: {found.uid}"
         )
-    if asked.revision is not None and asked.revision != found.revision:
+    if delete_options.revision is not None and delete_options.revision != found.revision:
         raise Conflict(
-            f"Precondition failed: ResourceVersion in precondition: {asked.revision},"
+            f"Precondition failed: ResourceVersion in precondition: {delete_options.revision},"
             f" ResourceVersion in object meta: {found.revision}"
         )

@@ -31,8 +31,8 @@ class KubeEncoder:
         found = made.get(resource.uid)
         if found is not None and found[0] == resource.revision:
             return found[1]
-        if self.is_seen_differently(resource):
-            return msgspec.json.encode(self.seen(resource, endpoint, user))
+        if self.holds_secrets(resource):
+            return msgspec.json.encode(self.visible_document(resource, endpoint, user))
         data = msgspec.json.encode(self.document(resource, endpoint))
         if len(made) >= _KEPT_MAX:  # mostly of objects that are gone; those that live come back
             made.clear()
@@ -51,11 +51,11 @@ class KubeEncoder:
                 shown.append(self.bytes(resource, endpoint, user))
         return shown
 
-    def is_seen_differently(self, resource: Resource) -> bool:
+    def holds_secrets(self, resource: Resource) -> bool:
         """Whether an object holds secrets, so that not everybody sees the same of it."""
         return inline_secrets.with_placeholders(self._context, resource) is not resource
 
-    def seen(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> dict[str, Json]:
+    def visible_document(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> dict[str, Json]:
         """The object as the endpoint shows it to a user, as a value."""
         return self.document(inline_secrets.visible(self._context, user, resource), endpoint)
 

@@ -1,4 +1,4 @@
-"""Finding: objects of an endpoint, one or many, in the order in which Kubernetes lists them."""
+"""Finding: objects by namespace and name, and lists in Kubernetes' order with `continue` tokens."""
 
 import base64
 import binascii
@@ -22,27 +22,27 @@ from koguma.store.contract import Unreadable
 
 SNAPSHOTS_MAX: Final = 64
 
-Placed = tuple[NamespacedName, Resource]
+NamedResource = tuple[NamespacedName, Resource]
 
 
 class ListSnapshot(msgspec.Struct, frozen=True):
-    """All objects of a set as they were at one revision, sorted by place."""
+    """All objects of a resource at one revision, sorted by namespace and name."""
 
     revision: int
-    objects: tuple[Placed, ...]
+    objects: tuple[NamedResource, ...]
 
 
 class ListChunk(msgspec.Struct, frozen=True):
-    """A part of a list. `after` is where the next one begins, if there is one."""
+    """A part of a list; `token` continues it, where something is left."""
 
     revision: int
-    objects: Sequence[Placed]
+    objects: Sequence[NamedResource]
     token: str = ""
     n_left: int | None = None
 
 
 class ContinueToken(msgspec.Struct, frozen=True):
-    """What a `continue` token says: the list's revision, and the last place that was handed out."""
+    """The content of a `continue` token: the list's revision, and the last object that was sent."""
 
     rv: int
     namespace: str
@@ -50,15 +50,15 @@ class ContinueToken(msgspec.Struct, frozen=True):
 
 
 class Finder:
-    """Looks objects up by namespace and name, and keeps lists while somebody pages through them."""
+    """Looks objects up by namespace and name, and caches list snapshots for `continue` tokens."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._sorted: dict[str, tuple[object, tuple[Placed, ...]]] = {}
-        self._kept: OrderedDict[tuple[str, int], ListSnapshot] = OrderedDict()
+        self._sorted: dict[str, tuple[object, tuple[NamedResource, ...]]] = {}
+        self._snapshots: OrderedDict[tuple[str, int], ListSnapshot] = OrderedDict()
 
     def get(self, target: RequestTarget) -> Resource:
-        """The object that a target names; NotFound, or what is wrong where it cannot be read."""
+        """The object of a target; raises where there is none, or where it cannot be decoded."""
         found = self.find(target.endpoint, target.where, target.name)
         if found is None:
             raise NotFound
@@ -69,117 +69,123 @@ class Finder:
         return found
 
     def find(self, endpoint: KubeEndpoint, namespace: str, name: str) -> Resource | Unreadable | None:
-        """What is stored at a place, readable or not."""
+        """What is stored under a namespace and name, readable or not."""
         kind, control_plane, state = endpoint.kind, self._context.control_plane, self._context.state
-        wanted = NamespacedName(namespace if endpoint.namespaced else "", name)
+        named = NamespacedName(namespace if endpoint.namespaced else "", name)
         zone = identity.local_zone(kind, control_plane)
         meshes = [mesh.name for mesh in state.listed("Mesh")]
-        looked = namespaced_names.lookup_keys(kind, wanted, zone, meshes, control_plane)
-        for key in looked.keys:
+        lookup = namespaced_names.lookup_keys(kind, named, zone, meshes, control_plane)
+        for key in lookup.keys:
             found = state.entry(key)
             if isinstance(found, Unreadable):
                 return found
-            if found is not None and namespaced_names.namespaced_name(found, kind, control_plane) == wanted:
+            if found is not None and namespaced_names.namespaced_name(found, kind, control_plane) == named:
                 return found
-        for mesh, core_name in looked.names:
-            held = state.key_named(kind.stored_as, mesh, core_name)
-            found = state.entry(held) if held else None
+        for mesh, core_name in lookup.names:
+            stored_key = state.key_named(kind.stored_as, mesh, core_name)
+            found = state.entry(stored_key) if stored_key else None
             if isinstance(found, Unreadable) or (
-                found and namespaced_names.namespaced_name(found, kind, control_plane) == wanted
+                found and namespaced_names.namespaced_name(found, kind, control_plane) == named
             ):
                 return found
         return None
 
     def unreadable(self, endpoint: KubeEndpoint) -> Iterator[Unreadable]:
-        """What of an endpoint is stored and cannot be read."""
+        """The stored objects of an endpoint that cannot be decoded."""
         stored_as = endpoint.set.stored_as
-        return (broken for key, broken in self._context.state.unreadable.items() if key.kind == stored_as)
+        return (
+            unreadable for key, unreadable in self._context.state.unreadable.items() if key.kind == stored_as
+        )
 
     def snapshot(self, endpoint: KubeEndpoint) -> ListSnapshot:
-        """All objects of an endpoint's set, as they are now."""
+        """All objects of an endpoint, as they are now."""
         state, stored_as = self._context.state, endpoint.set.stored_as
         listed = state.listed(stored_as)
-        known = self._sorted.get(stored_as)
-        if known is None or known[0] is not listed:
-            placed = tuple(
+        cached = self._sorted.get(stored_as)
+        if cached is None or cached[0] is not listed:
+            named_resources = tuple(
                 namespaced_names.sorted_by_namespaced_name(listed, endpoint.kind, self._context.control_plane)
             )
-            known = self._sorted[stored_as] = (listed, placed)
-        return ListSnapshot(state.revision, known[1])
+            cached = self._sorted[stored_as] = (listed, named_resources)
+        return ListSnapshot(state.revision, cached[1])
 
     def at(self, endpoint: KubeEndpoint, revision: int) -> ListSnapshot:
-        """The objects as they were at a revision, where that is kept."""
-        kept = self._kept.get((endpoint.set.stored_as, revision))
-        if kept is not None:
-            return kept
-        now = self.snapshot(endpoint)
-        if now.revision == revision:
-            return now
+        """The objects as they were at a revision, where a snapshot of it is cached."""
+        cached = self._snapshots.get((endpoint.set.stored_as, revision))
+        if cached is not None:
+            return cached
+        current = self.snapshot(endpoint)
+        if current.revision == revision:
+            return current
         raise Expired(f"The resourceVersion for the provided list is too old: {revision} is kept no more.")
 
-    def page(
+    def chunk(
         self,
         target: RequestTarget,
-        fits: Callable[[Resource], bool] | None,
+        matches: Callable[[Resource], bool] | None,
         limit: int,
         token: str,
         revision: int | None,
     ) -> ListChunk:
-        """A page of what fits; `revision` asks for the state of that moment."""
+        """The next part of a list; `revision` asks for the state at that revision."""
         endpoint = target.endpoint
-        begin = _decoded(token) if token else None
-        if begin is not None:
-            shot = self._going_on(endpoint, begin)
+        after = _decoded(token) if token else None
+        if after is not None:
+            snapshot = self._snapshot_of_token(endpoint, after)
         else:
-            shot = self.snapshot(endpoint) if revision is None else self.at(endpoint, revision)
+            snapshot = self.snapshot(endpoint) if revision is None else self.at(endpoint, revision)
         namespace = target.namespace if endpoint.namespaced else None
-        low, high = _range(shot.objects, namespace, begin)
-        objects: Sequence[Placed] = shot.objects
-        if fits is not None:
-            objects = [each for each in objects[low:high] if fits(each[1])]
+        low, high = _range(snapshot.objects, namespace, after)
+        objects: Sequence[NamedResource] = snapshot.objects
+        if matches is not None:
+            objects = [named for named in objects[low:high] if matches(named[1])]
             low, high = 0, len(objects)
         if not limit or high - low <= limit:
-            return ListChunk(shot.revision, objects[low:high])
-        self._keep(endpoint, shot)
+            return ListChunk(snapshot.revision, objects[low:high])
+        self._cache(endpoint, snapshot)
         end = low + limit
-        token = _encoded(ContinueToken(shot.revision, *objects[end - 1][0]))
-        return ListChunk(shot.revision, objects[low:end], token, high - end if fits is None else None)
+        token = _encoded(ContinueToken(snapshot.revision, *objects[end - 1][0]))
+        return ListChunk(snapshot.revision, objects[low:end], token, high - end if matches is None else None)
 
-    def _going_on(self, endpoint: KubeEndpoint, begin: ContinueToken) -> ListSnapshot:
-        if begin.rv < 0:  # goes on with what is current, after its list was given up
+    def _snapshot_of_token(self, endpoint: KubeEndpoint, after: ContinueToken) -> ListSnapshot:
+        if after.rv < 0:  # continues on the current state, after the snapshot expired
             return self.snapshot(endpoint)
         try:
-            return self.at(endpoint, begin.rv)
+            return self.at(endpoint, after.rv)
         except Expired:
-            resume = _encoded(ContinueToken(-1, begin.namespace, begin.name))
+            resume = _encoded(ContinueToken(-1, after.namespace, after.name))
             text = "The provided continue parameter is too old to display a consistent list result."
             hint = "List again without it, or go on from what is current with the token in metadata.continue."
             raise Expired(f"{text} {hint}", resume) from None
 
-    def _keep(self, endpoint: KubeEndpoint, shot: ListSnapshot) -> None:
-        self._kept[endpoint.set.stored_as, shot.revision] = shot
-        self._kept.move_to_end((endpoint.set.stored_as, shot.revision))
-        while len(self._kept) > SNAPSHOTS_MAX:
-            self._kept.popitem(last=False)
+    def _cache(self, endpoint: KubeEndpoint, snapshot: ListSnapshot) -> None:
+        self._snapshots[endpoint.set.stored_as, snapshot.revision] = snapshot
+        self._snapshots.move_to_end((endpoint.set.stored_as, snapshot.revision))
+        while len(self._snapshots) > SNAPSHOTS_MAX:
+            self._snapshots.popitem(last=False)
 
 
-def _range(objects: Sequence[Placed], namespace: str | None, begin: ContinueToken | None) -> tuple[int, int]:
-    """Which part of the sorted objects is in a namespace (None: in any), and after what was handed out."""
+def _range(
+    objects: Sequence[NamedResource], namespace: str | None, after: ContinueToken | None
+) -> tuple[int, int]:
+    """The range of the sorted objects that is in a namespace (None: in any), after a `continue` token."""
     low, high = 0, len(objects)
     if namespace is not None:
         low = bisect_left(objects, namespace, key=_namespace)
         high = bisect_right(objects, namespace, lo=low, key=_namespace)
-    if begin is not None:
-        low = bisect_right(objects, NamespacedName(begin.namespace, begin.name), lo=low, hi=high, key=_spot)
+    if after is not None:
+        low = bisect_right(
+            objects, NamespacedName(after.namespace, after.name), lo=low, hi=high, key=_name_of
+        )
     return low, high
 
 
-def _spot(placed: Placed) -> NamespacedName:
-    return placed[0]
+def _name_of(named: NamedResource) -> NamespacedName:
+    return named[0]
 
 
-def _namespace(placed: Placed) -> str:
-    return placed[0].namespace
+def _namespace(named: NamedResource) -> str:
+    return named[0].namespace
 
 
 def _encoded(token: ContinueToken) -> str:

@@ -10,7 +10,7 @@ from koguma.access.user import User
 from koguma.api.call import Call
 from koguma.api.dispatch import Route
 from koguma.api.kube import bodies, negotiation, reviews, routes
-from koguma.api.kube.answers import Answers, sent
+from koguma.api.kube.answers import Answers, encoded_response
 from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.finding import Finder
@@ -63,14 +63,14 @@ class KubeForm:
     async def review(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A question about rights or about a user, which is answered and not stored."""
         check(self._context, call.user, target, "create")
-        if negotiation.wanted(call).shape is not AnswerFormat.OBJECT:
+        if negotiation.accepted_format(call).format is not AnswerFormat.OBJECT:
             raise NotAcceptable("a review is answered as it is, not as a table")
         given = codec.typed((await bodies.document(call)).value, target.endpoint)
         given = _placed(given, target)
         answer = reviews.answer(
             target.endpoint.kind_name, given, call.user, self._context.access, self._verify
         )
-        return sent(msgspec.json.encode(answer), 201)
+        return encoded_response(msgspec.json.encode(answer), 201)
 
 
 def _placed(given: Json, target: RequestTarget) -> Json:

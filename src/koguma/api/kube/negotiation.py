@@ -1,4 +1,4 @@
-"""Negotiation: in which shape a client wants its answer: whole objects, tables, or metadata alone."""
+"""Content negotiation: whether a client accepts whole objects, tables, or metadata alone."""
 
 from enum import Enum
 from typing import Final, get_args
@@ -15,7 +15,7 @@ _META_VERSIONS: Final = ("v1", "v1beta1")
 
 
 class AnswerFormat(Enum):
-    """What an answer holds."""
+    """What a response holds."""
 
     OBJECT = "object"
     TABLE = "Table"
@@ -23,31 +23,31 @@ class AnswerFormat(Enum):
 
 
 class AcceptedFormat(msgspec.Struct, frozen=True):
-    """A shape, and the version of meta.k8s.io in which it is said."""
+    """A format, and its version of meta.k8s.io."""
 
-    shape: AnswerFormat
+    format: AnswerFormat
     version: str = "v1"
 
     @property
     def api_version(self) -> str:
-        """As in the answer's `apiVersion`, where it is not the object itself."""
+        """The `apiVersion` of a table or of metadata."""
         return f"{_META_GROUP}/{self.version}"
 
 
 _OBJECTS: Final = AcceptedFormat(AnswerFormat.OBJECT)
 
 
-def wanted(call: Call) -> AcceptedFormat:
-    """The first shape that the Accept header names and we have."""
-    return _wanted(call.header("Accept") or "*/*")
+def accepted_format(call: Call) -> AcceptedFormat:
+    """The first format in the Accept header that we serve."""
+    return _accepted_format(call.header("Accept") or "*/*")
 
 
 @kept_if_short(maxsize=256)
-def _wanted(accept: str) -> AcceptedFormat:
+def _accepted_format(accept: str) -> AcceptedFormat:
     for entry in accept.split(","):
-        found = _one(entry)
-        if found is not None:
-            return found
+        accepted = _format_of(entry)
+        if accepted is not None:
+            return accepted
     raise NotAcceptable(
         f"only the following media types are accepted: {JSON}, {JSON};as=Table;v=v1;g={_META_GROUP},"
         f" {JSON};as=PartialObjectMetadata;v=v1;g={_META_GROUP}"
@@ -61,32 +61,32 @@ def parameters(entry: str) -> tuple[str, dict[str, str]]:
     return media.lower(), {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _one(entry: str) -> AcceptedFormat | None:
-    media, said = parameters(entry)
+def _format_of(entry: str) -> AcceptedFormat | None:
+    media, media_parameters = parameters(entry)
     if media not in (JSON, "*/*", "application/*"):
         return None
-    shape, version = said.get("as"), said.get("v", "v1")
-    if shape is None:
+    as_, version = media_parameters.get("as"), media_parameters.get("v", "v1")
+    if as_ is None:
         return _OBJECTS
-    if said.get("g") != _META_GROUP or version not in _META_VERSIONS:
+    if media_parameters.get("g") != _META_GROUP or version not in _META_VERSIONS:
         return None
-    if shape == "Table":
+    if as_ == "Table":
         return AcceptedFormat(AnswerFormat.TABLE, version)
-    if shape in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+    if as_ in ("PartialObjectMetadata", "PartialObjectMetadataList"):
         return AcceptedFormat(AnswerFormat.PARTIAL, version)
     return None
 
 
-def include(call: Call) -> tables.Include:
+def include_object(call: Call) -> tables.Include:
     """How much of each object a table's rows carry."""
     word = call.query.get("includeObject") or "Metadata"
-    for known in get_args(tables.Include):
-        if word == known:
-            return known  # type: ignore[no-any-return] # one of the words themselves
+    for choice in get_args(tables.Include):
+        if word == choice:
+            return choice  # type: ignore[no-any-return] # one of the literals
     raise BadRequest(f'unrecognized includeObject value: "{word[:100]}"')
 
 
 def flag(call: Call, name: str) -> bool:
-    """Whether a query parameter is on: Kubernetes' clients spell yes in many ways."""
+    """Whether a query parameter is on: Kubernetes takes anything but 0 and false for yes."""
     value = call.query.get(name)
     return value is not None and value.lower() not in ("0", "false")

@@ -52,7 +52,7 @@ class KubeReads:
         limit = options.limit(call)
         exact = self._exact(query.get("resourceVersionMatch"), given, limit, token)
         await self.reached(given)
-        page = self._finder.page(target, fits, limit, token, exact)
+        page = self._finder.chunk(target, fits, limit, token, exact)
         meta: dict[str, str | int] = {"resourceVersion": str(page.revision)}
         if page.token:
             meta["continue"] = page.token
@@ -113,7 +113,7 @@ class KubeReads:
                 return True
             if reads_spec:
                 return fields.matches(
-                    selectable_fields.value_of(self._answers.shown.document(resource, endpoint))
+                    selectable_fields.value_of(self._answers.encoder.document(resource, endpoint))
                 )
             spot = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane)
             names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}

@@ -1,4 +1,4 @@
-"""WriteRequest: one write of the Kubernetes form: who asks, for what, how it is to be done, and the body."""
+"""Write request of the Kubernetes form: the call, its target, its options and its body."""
 
 from collections.abc import Sequence
 
@@ -17,43 +17,45 @@ from koguma.model.violation import Violation, truncated_texts
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
-    """A write. The target of one that creates gets its name once that is known."""
+    """One write. The target of a create gets its name once that is generated or read."""
 
     call: Call
     target: RequestTarget
     options: WriteOptions
-    given: RequestBody
+    body: RequestBody
 
     @property
     def endpoint(self) -> KubeEndpoint:
-        """Where it is written."""
+        """The endpoint that is written through."""
         return self.target.endpoint
 
     @property
     def verb(self) -> str:
-        """What it does to an object that is there, in the words of access rules."""
+        """The verb for an existing object, as access rules have it."""
         return "patch" if self.call.request.method == "PATCH" else "update"
 
     @property
     def is_strict(self) -> bool:
-        """Whether fields that do not exist, or are given twice, are refused."""
+        """Whether unknown and duplicate fields are refused."""
         return self.options.validation is FieldValidation.STRICT
 
     def named(self, name: str) -> "WriteRequest":
         """The same, for an object of this name."""
         return msgspec.structs.replace(self, target=msgspec.structs.replace(self.target, name=name))
 
-    def repeated(self) -> tuple[str, ...]:
-        """What to tell of fields that are given twice; raises where they are refused."""
+    def duplicate_field_warnings(self) -> tuple[str, ...]:
+        """Warnings about duplicate fields; raises where they are refused."""
         if self.options.validation is FieldValidation.IGNORE:
             return ()
-        found = [Violation(path, f'duplicate field "{path}"', "duplicate") for path in self.given.repeated]
-        if found and self.is_strict:
-            raise self._strict(found, truncated_texts(violation.message for violation in found))
-        return truncated_texts(violation.message for violation in found)
+        violations = [
+            Violation(path, f'duplicate field "{path}"', "duplicate") for path in self.body.repeated
+        ]
+        if violations and self.is_strict:
+            raise self._strict(violations, truncated_texts(violation.message for violation in violations))
+        return truncated_texts(violation.message for violation in violations)
 
     def refusal(self, error: Invalid) -> KogumaError:
-        """The refusal of a document: one with fields that do not exist counts as one that cannot be read."""
+        """The error for an invalid document: with strict validation, unknown fields are a decoding error."""
         unknown = [violation for violation in error.violations if violation.rule == UNKNOWN]
         if not unknown or not self.is_strict:
             return error
@@ -65,5 +67,5 @@ class WriteRequest(msgspec.Struct, frozen=True):
         if self.call.request.method == "PATCH":
             return Invalid(violations)
         kind = self.endpoint.kind_name
-        said = f'{kind} in version "{self.endpoint.version}" cannot be handled as a {kind}'
-        return BadRequest(f"{said}: strict decoding error: {', '.join(texts)}", violations=violations)
+        message = f'{kind} in version "{self.endpoint.version}" cannot be handled as a {kind}'
+        return BadRequest(f"{message}: strict decoding error: {', '.join(texts)}", violations=violations)

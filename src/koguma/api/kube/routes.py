@@ -9,7 +9,7 @@ from aiohttp import web
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.kube import negotiation, status
-from koguma.api.kube.answers import sent
+from koguma.api.kube.answers import encoded_response
 from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.pages import Pages, addressed
 from koguma.api.kube.reading import KubeReads
@@ -88,7 +88,7 @@ def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
     if target is None and isinstance(error, NotFound):
         return web.Response(text="404 page not found\n", status=404)
     said = status.refused(error, target)
-    response = sent(msgspec.json.encode(said.body), said.code)
+    response = encoded_response(msgspec.json.encode(said.body), said.code)
     retry = (said.body.get("details") or {}).get("retryAfterSeconds")
     if retry:
         response.headers["Retry-After"] = str(retry)
@@ -163,7 +163,7 @@ def _why(registry: Registry, group: str, version: str, rest: tuple[str, ...]) ->
 
 def _unknown(error: KogumaError, _parts: tuple[Any, ...]) -> web.Response:
     said = status.refused(error, None)
-    return sent(msgspec.json.encode(said.body), said.code)
+    return encoded_response(msgspec.json.encode(said.body), said.code)
 
 
 _NONE: Final = dict.fromkeys(("GET", "PUT", "POST", "PATCH", "DELETE"), _no_resource)

@@ -1,4 +1,4 @@
-"""RequestTarget: what a path of the Kubernetes form addresses."""
+"""Request target: what a path of the Kubernetes form addresses, as Kubernetes' RequestInfo says it."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from koguma.model.errors import Forbidden, NotAllowed
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
-    """An endpoint, and which part of it: a namespace (None: all of them), a name, a subresource."""
+    """An endpoint with a namespace (None: all of them), a name and a subresource."""
 
     endpoint: KubeEndpoint
     namespace: str | None = None
@@ -21,11 +21,11 @@ class RequestTarget(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The namespace as text: empty for all of them and for what lives in none."""
+        """The namespace as text: empty for all of them, and for objects without one."""
         return self.namespace or ""
 
     def attempt(self, verb: str, name: str | None = None) -> Attempt:
-        """What somebody wants to do here, as access rules see it."""
+        """The attempt that access rules are asked about."""
         return Attempt(
             verb,
             self.endpoint.plural,
@@ -47,7 +47,7 @@ def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
 
 
 def check(context: Context, user: User, target: RequestTarget, verb: str, name: str | None = None) -> None:
-    """Raise Forbidden, in the words that Kubernetes' users know, unless the user may."""
+    """Raise Forbidden, with Kubernetes' message, unless the user has the right."""
     attempt = target.attempt(verb, name)
     if not context.access.allows(user, attempt):
         raise Forbidden(denied(user, attempt))

@@ -58,8 +58,8 @@ class KubeWatches:
         check(self._context, call.user, target, "watch")
         given = options.revision(call.query.get("resourceVersion"))
         sends_first = self._sends_first(call)
-        wanted = negotiation.wanted(call)
-        negotiation.include(call)  # refused before anything streams
+        wanted = negotiation.accepted_format(call)
+        negotiation.include_object(call)  # refused before anything streams
         seconds = _life(call)
         if sends_first:
             await self._reading.reached(given)
@@ -129,7 +129,7 @@ class KubeWatches:
         """From where on, what comes first, and why it cannot begin there."""
         state = self._context.state
         if not given or sends_first:
-            page = self._finder.page(target, fits, 0, "", None)
+            page = self._finder.chunk(target, fits, 0, "", None)
             return page.revision, [resource for _, resource in page.objects], None
         if given < state.compacted:
             return given, (), Gone(f"too old resource version: {given} ({state.compacted})")
@@ -155,7 +155,7 @@ class KubeWatches:
                 change.resource, endpoint.kind, self._context.control_plane
             )
             made = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
-            if not self._answers.shown.is_seen_differently(change.resource):
+            if not self._answers.encoder.holds_secrets(change.resource):
                 self._made[key] = made
         return made
 
@@ -214,13 +214,13 @@ class _BookmarkSchedule:
 class _EventEncoder:
     """Makes the lines of one watch."""
 
-    def __init__(self, call: Call, target: RequestTarget, answers: Answers, wanted: AcceptedFormat) -> None:
+    def __init__(self, call: Call, target: RequestTarget, answers: Answers, accepted: AcceptedFormat) -> None:
         self.call = call
         self.target = target
         self._answers = answers
-        self._wanted = wanted
+        self._accepted = accepted
         self._has_columns = False
-        self.is_whole = wanted.shape is AnswerFormat.OBJECT
+        self.is_whole = accepted.format is AnswerFormat.OBJECT
         self._show: Callable[[Resource], bytes] = self._whole if self.is_whole else self._shaped
 
     def added(self, resource: Resource) -> bytes:
@@ -238,7 +238,7 @@ class _EventEncoder:
         """
         endpoint = self.target.endpoint
         shown = (
-            msgspec.json.encode(self._answers.shown.seen(last, endpoint, self.call.user))
+            msgspec.json.encode(self._answers.encoder.visible_document(last, endpoint, self.call.user))
             if self.is_whole
             else self._shaped(last)
         )
@@ -255,10 +255,10 @@ class _EventEncoder:
             "apiVersion": endpoint.api_version,
             "metadata": {**metadata, "creationTimestamp": None},
         }
-        if self._wanted.shape is AnswerFormat.TABLE:
+        if self._accepted.format is AnswerFormat.TABLE:
             shown = self._table([shown], bookmark=True)
-        elif self._wanted.shape is AnswerFormat.PARTIAL:
-            shown = tables.partial(shown, self._wanted.api_version)
+        elif self._accepted.format is AnswerFormat.PARTIAL:
+            shown = tables.partial(shown, self._accepted.api_version)
         return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(shown)
 
     def error(self, error: KogumaError) -> bytes:
@@ -267,12 +267,12 @@ class _EventEncoder:
         return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(shown)
 
     def _whole(self, resource: Resource) -> bytes:
-        return self._answers.shown.bytes(resource, self.target.endpoint, self.call.user)
+        return self._answers.encoder.bytes(resource, self.target.endpoint, self.call.user)
 
     def _shaped(self, resource: Resource) -> bytes:
-        document = self._answers.shown.seen(resource, self.target.endpoint, self.call.user)
-        if self._wanted.shape is AnswerFormat.PARTIAL:
-            return msgspec.json.encode(tables.partial(document, self._wanted.api_version))
+        document = self._answers.encoder.visible_document(resource, self.target.endpoint, self.call.user)
+        if self._accepted.format is AnswerFormat.PARTIAL:
+            return msgspec.json.encode(tables.partial(document, self._accepted.api_version))
         return msgspec.json.encode(self._table([document]))
 
     def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:
@@ -282,7 +282,7 @@ class _EventEncoder:
             self.target.endpoint,
             documents,
             meta,
-            self._wanted,
+            self._accepted,
             with_columns=not self._has_columns,
         )
         self._has_columns = True

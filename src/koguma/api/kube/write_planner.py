@@ -41,10 +41,10 @@ class WritePlanner:
     """Makes what writes store, for one request after another."""
 
     def __init__(
-        self, context: Context, shown: KubeEncoder, known: Catalog, clock: Callable[[], datetime]
+        self, context: Context, encoder: KubeEncoder, known: Catalog, clock: Callable[[], datetime]
     ) -> None:
         self._context = context
-        self._shown = shown
+        self._shown = encoder
         self._catalog = known
         self._clock = clock
 
@@ -150,7 +150,7 @@ class WritePlanner:
 
 def _config(request: WriteRequest) -> dict[str, Json]:
     """What an applier says, with the names that the path says for it."""
-    given, target = request.given.value, request.target
+    given, target = request.body.value, request.target
     codec.check_type(given, request.endpoint)
     metadata = given.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):

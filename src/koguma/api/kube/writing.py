@@ -37,92 +37,92 @@ from koguma.store.contract import Change, Op, Transaction, Unreadable
 
 _NAME_TRIES: Final = 8
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-_GENERATED: Final = 5
-_BASE_MAX: Final = 58
+_SUFFIX_LENGTH: Final = 5
+_GENERATE_NAME_MAX: Final = 58
 
 Stored = Resource | Unreadable | None
 Patch = Callable[[Json, Json], Json]
 
 
 class KubeWrites:
-    """Handlers of everything that writes objects, one at a time."""
+    """Handlers of create, update, patch and apply."""
 
     def __init__(
         self,
         context: Context,
         finder: Finder,
         answers: Answers,
-        known: Catalog,
+        catalog: Catalog,
         clock: Callable[[], datetime],
     ) -> None:
         self._context = context
         self._finder = finder
         self._answers = answers
-        self._making = WritePlanner(context, answers.shown, known, clock)
+        self._planner = WritePlanner(context, answers.encoder, catalog, clock)
 
     async def create(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """A new object."""
+        """Create an object."""
         self._check(call, target, "create")
         request = WriteRequest(call, target, options.of_write(call), await bodies.document(call))
-        written = _read(request)
-        if written.draft.revision:
+        decoded = _read(request)
+        if decoded.draft.revision:
             raise BadRequest("resourceVersion should not be set on objects to be created")
         for attempt in range(_NAME_TRIES):
-            named = _named(written)
-            at = request.named(named.draft.name)
+            named = _named(decoded)
+            named_request = request.named(named.draft.name)
             try:
-                return await self._created(at, named)
+                return await self._created(named_request, named)
             except AlreadyExists as error:
-                if written.draft.name or attempt == _NAME_TRIES - 1:
-                    raise TargetedError(error, at.target) from None
+                if decoded.draft.name or attempt == _NAME_TRIES - 1:
+                    raise TargetedError(error, named_request.target) from None
             except KogumaError as error:
-                raise TargetedError(error, at.target) from None
+                raise TargetedError(error, named_request.target) from None
         raise AssertionError("the last attempt returns or raises")
 
     async def _created(self, request: WriteRequest, written: DecodedObject) -> web.StreamResponse:
-        def make(before: Stored) -> PlannedWrite:
+        def plan(before: Stored) -> PlannedWrite:
             if isinstance(before, Resource):
                 raise AlreadyExists(f'{request.endpoint.qualified} "{before.name}" already exists')
-            return self._making.new(request, written)
+            return self._planner.new(request, written)
 
-        return await self._written(request, make)
+        return await self._write(request, plan)
 
     async def replace(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """The whole object, or its status, as the body says; a few kinds come into being by it."""
+        """Update the whole object or its status; a few native kinds are created by an update."""
         self._check(call, target, "update")
         request = WriteRequest(call, target, options.of_write(call), await bodies.document(call))
 
-        def make(before: Stored) -> PlannedWrite:
+        def plan(before: Stored) -> PlannedWrite:
             if before is None and not target.subresource and native.made_by_update(target.endpoint.kind):
                 check(self._context, call.user, target, "create")
-                given = codec.read(request.given.value, target.endpoint, target.where, target.name)
-                return self._making.new(request, given)
-            return self._making.changed(request, _found(before), request.given.value)
+                decoded = codec.read(request.body.value, target.endpoint, target.where, target.name)
+                return self._planner.new(request, decoded)
+            return self._planner.changed(request, _readable(before), request.body.value)
 
-        return await self._written(request, make)
+        return await self._write(request, plan)
 
     async def patch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """Parts of an object, in one of four ways."""
+        """Patch an object: JSON patch, merge patch, strategic merge patch or server-side apply."""
         self._check(call, target, "patch")
-        applies = call.media_type == bodies.APPLY
-        asked = options.of_write(call, applies=applies)
-        change = None if applies else _patch_of(call.media_type, target.endpoint)
-        request = WriteRequest(call, target, asked, await bodies.patch(call))
+        is_apply = call.media_type == bodies.APPLY
+        write_options = options.of_write(call, applies=is_apply)
+        apply_patch = None if is_apply else _patch_of(call.media_type, target.endpoint)
+        request = WriteRequest(call, target, write_options, await bodies.patch(call))
 
-        def make(before: Stored) -> PlannedWrite:
-            if change is None:
-                return self._making.applied(request, self._applied_to(request, before))
-            found = _found(before)
-            live = self._answers.shown.seen(found, target.endpoint, call.user)
-            return self._making.changed(request, found, change(live, request.given.value))
+        def plan(before: Stored) -> PlannedWrite:
+            if apply_patch is None:
+                return self._planner.applied(request, self._applied_to(request, before))
+            stored = _readable(before)
+            live = self._answers.encoder.visible_document(stored, target.endpoint, call.user)
+            return self._planner.changed(request, stored, apply_patch(live, request.body.value))
 
-        return await self._written(request, make)
+        return await self._write(request, plan)
 
     def _applied_to(self, request: WriteRequest, before: Stored) -> Resource | None:
-        """What an apply goes to; where nothing is, it creates, if its user may do that too."""
-        given = request.given.value
-        if not isinstance(given, dict):
-            raise BadRequest(f"an object is needed, not a value of type {json_type(given)}")
+        """The object that an apply changes; None where it creates one, which needs that right too."""
+        config = request.body.value
+        if not isinstance(config, dict):
+            raise BadRequest(f"an object is needed, not a value of type {json_type(config)}")
         if isinstance(before, Resource):
             return before
         if request.target.subresource:
@@ -134,19 +134,19 @@ class KubeWrites:
         check_writable(self._context, target, verb)
         check(self._context, call.user, target, verb)
 
-    async def _written(
-        self, request: WriteRequest, make: Callable[[Stored], PlannedWrite]
+    async def _write(
+        self, request: WriteRequest, plan: Callable[[Stored], PlannedWrite]
     ) -> web.StreamResponse:
-        """Write what is made of what is stored, and make it again where somebody was faster."""
-        told = request.repeated()
+        """Commit what `plan` makes of the stored object; plan again where a concurrent write was first."""
+        duplicate_fields = request.duplicate_field_warnings()
         before: Stored = None
 
         async def attempt() -> web.StreamResponse:
             nonlocal before
             before = self._stored(request.target)
-            made = make(before)
-            made = msgspec.structs.replace(made, warnings=(*told, *made.warnings))
-            return await self._answered(request, made, before)
+            planned = plan(before)
+            planned = msgspec.structs.replace(planned, warnings=(*duplicate_fields, *planned.warnings))
+            return await self._commit(request, planned, before)
 
         def may_retry() -> bool:
             return _revision(self._stored(request.target)) != _revision(before)
@@ -157,30 +157,32 @@ class KubeWrites:
     def _stored(self, target: RequestTarget) -> Stored:
         return self._finder.find(target.endpoint, target.where, target.name)
 
-    async def _answered(
-        self, request: WriteRequest, made: PlannedWrite, before: Stored
+    async def _commit(
+        self, request: WriteRequest, planned: PlannedWrite, before: Stored
     ) -> web.StreamResponse:
         context, call, is_dry = self._context, request.call, request.options.is_dry
-        operations = list(made.operations(context))
-        if not made.is_gone:
-            operations += await transactions.mesh_side_effects(context, [made.resource])
+        operations = list(planned.operations(context))
+        if not planned.is_gone:
+            operations += await transactions.mesh_side_effects(context, [planned.resource])
         transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
         changes = (
             context.store.preview(transaction)
             if is_dry
             else await tracing.timed("store write", context.store.write(transaction))
         )
-        change = next(c for c in changes if c.resource.key == made.resource.key)
+        change = next(c for c in changes if c.resource.key == planned.resource.key)
         status = 200 if isinstance(before, Resource) else 201
-        warnings = await self._warnings(request, made, change, changes if is_dry else None)
+        warnings = await self._warnings(request, planned, change, changes if is_dry else None)
         if is_dry:
-            document = self._tried(request, change, before)
+            document = self._dry_run_document(request, change, before)
             return self._answers.document(call, request.endpoint, document, status, warnings)
         return self._answers.one(call, request.target, change.resource, status, warnings)
 
-    def _tried(self, request: WriteRequest, change: Change, before: Stored) -> Json:
-        """What a dry run would store, with no revision that nobody could have seen."""
-        document = self._answers.shown.seen(change.resource, request.endpoint, request.call.user)
+    def _dry_run_document(self, request: WriteRequest, change: Change, before: Stored) -> Json:
+        """What a dry run would store; with the current revision, since it writes none."""
+        document = self._answers.encoder.visible_document(
+            change.resource, request.endpoint, request.call.user
+        )
         if before is None:
             del document["metadata"]["resourceVersion"]
         else:
@@ -188,19 +190,21 @@ class KubeWrites:
         return document
 
     async def _warnings(
-        self, request: WriteRequest, made: PlannedWrite, change: Change, tried: advice.DryRunChanges
+        self, request: WriteRequest, planned: PlannedWrite, change: Change, dry_run: advice.DryRunChanges
     ) -> tuple[str, ...]:
         if change.op is Op.DELETE or namespaced_names.is_native(request.endpoint.kind):
-            return made.warnings
-        told = await advice.write_warnings(self._context, [Admitted(made.resource, made.warnings)], tried)
-        return tuple(told[0])
+            return planned.warnings
+        warnings = await advice.write_warnings(
+            self._context, [Admitted(planned.resource, planned.warnings)], dry_run
+        )
+        return tuple(warnings[0])
 
 
 def _revision(stored: Stored) -> int:
     return stored.revision if stored is not None else 0
 
 
-def _found(stored: Stored) -> Resource:
+def _readable(stored: Stored) -> Resource:
     if stored is None:
         raise NotFound
     if isinstance(stored, Unreadable):
@@ -220,22 +224,22 @@ def _patch_of(media: str, endpoint: KubeEndpoint) -> Patch:
 
 
 def _read(request: WriteRequest) -> DecodedObject:
-    """What the document of a new object asks for; a refusal names the object that it is about."""
-    given, target = request.given.value, request.target
+    """Decode the document of a new object; errors name the object."""
+    document, target = request.body.value, request.target
     try:
-        return codec.read(given, target.endpoint, target.where, "")
+        return codec.read(document, target.endpoint, target.where, "")
     except Invalid as error:
-        metadata = given.get("metadata")
+        metadata = document.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         raise TargetedError(error, request.named(name if isinstance(name, str) else "").target) from None
 
 
-def _named(written: DecodedObject) -> DecodedObject:
-    draft = written.draft
+def _named(decoded: DecodedObject) -> DecodedObject:
+    draft = decoded.draft
     if draft.name:
-        return written
-    if not written.generate_name:
+        return decoded
+    if not decoded.generate_name:
         raise Invalid([Violation("metadata.name", "name or generateName is required", "required")])
-    ending = "".join(secrets.choice(_LETTERS) for _ in range(_GENERATED))
-    name = f"{written.generate_name[:_BASE_MAX]}{ending}"
-    return msgspec.structs.replace(written, draft=msgspec.structs.replace(draft, name=name))
+    ending = "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX_LENGTH))
+    name = f"{decoded.generate_name[:_GENERATE_NAME_MAX]}{ending}"
+    return msgspec.structs.replace(decoded, draft=msgspec.structs.replace(draft, name=name))
