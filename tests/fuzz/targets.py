@@ -47,7 +47,7 @@ def yaml(data: bytes) -> None:
             raise AssertionError("a refusal names the place") from error
         return
     for document in loaded:
-        line, column = document.place("spec.to[0].default")
+        line, column = document.position("spec.to[0].default")
         assert line >= 1 <= column
         with_refusals(lambda value=document.value: forms.read(value, KINDS))
 

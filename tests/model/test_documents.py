@@ -17,10 +17,10 @@ def test_values_are_what_they_look_like():
 
 def test_every_field_knows_its_line_and_column():
     first, second = documents.load("a: 1\n---\n---\nspec:\n  to:\n    - targetRef: {kind: Mesh}\n", "f.yaml")
-    assert first.place("a") == (1, 4)
-    assert second.place("spec.to[0].targetRef.kind") == (6, 25)
-    assert second.place("spec.to[0].missing.part") == (6, 7)
-    assert second.place('spec["to"][0]') == (6, 7)
+    assert first.position("a") == (1, 4)
+    assert second.position("spec.to[0].targetRef.kind") == (6, 25)
+    assert second.position("spec.to[0].missing.part") == (6, 7)
+    assert second.position('spec["to"][0]') == (6, 7)
 
 
 def test_anchors_and_merge_keys_work():

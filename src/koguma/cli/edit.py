@@ -124,4 +124,4 @@ class _Edit:
 def _remarks(error: ApiError, document: Document) -> Iterator[Remark]:
     yield Remark(0, error.message)
     for field, reason in error.fields:
-        yield Remark(document.place(field)[0], f"{field}: {reason}" if field else reason)
+        yield Remark(document.position(field)[0], f"{field}: {reason}" if field else reason)

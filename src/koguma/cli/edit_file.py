@@ -111,7 +111,7 @@ class EditFile:
         body = _body(self._text())
         loaded = documents.load(body)
         if len(loaded) > 1:
-            place, problem = loaded[1].place(""), "one object is edited, and here begins another"
+            place, problem = loaded[1].position(""), "one object is edited, and here begins another"
             raise BadDocument("", *place, problem)
         if not loaded or not isinstance(loaded[0].value, dict):
             raise BadDocument("", 1, 1, "an object is needed here")

@@ -103,7 +103,7 @@ def objects(loaded: Iterable[Document]) -> Iterator[Document]:
 
 def place(document: Document, field: str = "") -> str:
     """The place of a field, in the format of editors and CI: `file.yaml:12:7`."""
-    line, column = document.place(field)
+    line, column = document.position(field)
     return f"{document.source}:{line}:{column}"
 
 

@@ -109,7 +109,7 @@ def findings(loaded: LoadedFiles) -> list[LintFinding]:
 
 
 def _invalid(document: Document, violation: Violation) -> LintFinding:
-    line, column = document.place(violation.field)
+    line, column = document.position(violation.field)
     return LintFinding(document.source, line, column, "error", INVALID, violation.field, violation.message)
 
 
@@ -118,7 +118,7 @@ def _finding(problem: Problem, loaded: LoadedFiles) -> LintFinding:
     first, *rest = (key for key in problem.objects if key in loaded.documents)
     field = problem.path if first == problem.objects[0] else ""
     document = loaded.documents[first]
-    line, column = document.place(field)
+    line, column = document.position(field)
     others = tuple(f"{inputs.place(loaded.documents[key])}: {key}" for key in rest)
     return LintFinding(
         document.source, line, column, problem.severity, problem.code, field, problem.message, others

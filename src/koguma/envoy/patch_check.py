@@ -97,7 +97,7 @@ def _with_lines(violations: Iterable[Violation], value: Json) -> Iterator[Violat
     for each in violations:
         text = each.message
         if document is not None:
-            text = f"line {document.place(each.field.removeprefix('value.'))[0]}: {text}"
+            text = f"line {document.position(each.field.removeprefix('value.'))[0]}: {text}"
         yield Violation(each.field, text, _RULE)
 
 

@@ -74,15 +74,15 @@ class TlsSource(Spec):
 ANYWHERE: Final[tuple[Source, ...]] = ("EnvVar", "InsecureInline", "File", "Secret")
 
 
-def places(source: DataSource) -> tuple[str, ...]:
-    """The places that a data source names; exactly one is right."""
-    named = {
+def named_sources(source: DataSource) -> tuple[str, ...]:
+    """The fields of a data source that are set; exactly one is right."""
+    sources = {
         "secret": source.secret,
         "file": source.file,
         "inline": source.inline,
         "inlineString": source.inline_string,
     }
-    return tuple(place for place, value in named.items() if value)
+    return tuple(name for name, value in sources.items() if value)
 
 
 def violations(

@@ -28,7 +28,7 @@ networking:
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from koguma.kinds import dataplane_networking, mesh_backends, rules, service_probe, shapes
+from koguma.kinds import dataplane_networking, mesh_backends, rules, service_probe, v1_conversions
 from koguma.kinds.dataplane_networking import DataplaneNetworking
 from koguma.kinds.mesh_backends import MetricsBackend
 from koguma.kinds.rules import UInt32
@@ -134,7 +134,7 @@ KIND = Kind(
     proxy_type=_proxy_type,
     sync=ZONE_TO_GLOBAL,
     inline=True,
-    v1=shapes.DATAPLANE,
+    v1=v1_conversions.DATAPLANE,
     validate=validate,
     filled=service_probe.filled,
 )

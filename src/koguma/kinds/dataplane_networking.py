@@ -85,7 +85,7 @@ class DataplaneGateway(Spec):
     tags: Annotated[Mapping[str, str] | None, doc("Tags of the gateway.")] = None
 
 
-ZoneListenerType = Annotated[str, rules.words("ZoneIngress", "ZoneEgress")]
+ZoneListenerType = Annotated[str, rules.enum_values("ZoneIngress", "ZoneEgress")]
 
 
 class DataplaneListener(Spec):
@@ -180,14 +180,16 @@ def admin_violations(networking: DataplaneNetworking) -> Iterator[Violation]:
     port = networking.admin.port if networking.admin else None
     if not port:
         return
-    if any(_meets(at, of, port) for at, of in _inbound_sockets(networking)):
+    if any(_shares_socket(at, of, port) for at, of in _inbound_sockets(networking)):
         yield Violation("networking.admin.port", "must differ from inbound", "unique")
-    if any(_meets(each.address or rules.LOOPBACK, each.port, port) for each in networking.outbound or ()):
+    if any(
+        _shares_socket(each.address or rules.LOOPBACK, each.port, port) for each in networking.outbound or ()
+    ):
         yield Violation("networking.admin.port", "must differ from outbound", "unique")
 
 
-def _meets(address: str, taken: int | None, port: int) -> bool:
-    return taken == port and rules.overlap(address, rules.LOOPBACK)
+def _shares_socket(address: str, taken: int | None, port: int) -> bool:
+    return taken == port and rules.addresses_overlap(address, rules.LOOPBACK)
 
 
 def _inbound_sockets(networking: DataplaneNetworking) -> Iterator[tuple[str, int | None]]:
@@ -201,10 +203,12 @@ def _inbound_sockets(networking: DataplaneNetworking) -> Iterator[tuple[str, int
 
 def gateway_violations(gateway: DataplaneGateway) -> Iterator[Violation]:
     """What is wrong with a gateway's tags; a built-in one is selected by them, so it needs them."""
-    given = gateway.tags or {}
+    gateway_tags = gateway.tags or {}
     path = "networking.gateway.tags"
-    yield from tags.violations(given, path, needs_service=bool(given) or gateway.type == "BUILTIN")
-    protocol = given.get(tags.PROTOCOL, "tcp")
+    yield from tags.violations(
+        gateway_tags, path, needs_service=bool(gateway_tags) or gateway.type == "BUILTIN"
+    )
+    protocol = gateway_tags.get(tags.PROTOCOL, "tcp")
     if protocol != "tcp":
         message = f'other values than tcp are not allowed, provided value "{protocol}"'
         yield Violation(key(path, tags.PROTOCOL), message, "enum")
@@ -238,14 +242,14 @@ def _service_address(inbound: DataplaneInbound, proxy_address: str | None, path:
         yield Violation(path, message, "unique")
 
 
-def _inbound_tags(given: Mapping[str, str], path: str) -> Iterator[Violation]:
-    yield from tags.violations(given, path)
-    protocol = given.get(tags.PROTOCOL)
+def _inbound_tags(inbound_tags: Mapping[str, str], path: str) -> Iterator[Violation]:
+    yield from tags.violations(inbound_tags, path)
+    protocol = inbound_tags.get(tags.PROTOCOL)
     if protocol is not None and protocol not in tags.PROTOCOLS:
         allowed = ", ".join(tags.PROTOCOLS)
         message = f'tag "{tags.PROTOCOL}" has an invalid value "{protocol}". Allowed values: {allowed}'
         yield Violation(key(path, tags.PROTOCOL), message, "enum")
-    if given and tags.SERVICE not in given:
+    if inbound_tags and tags.SERVICE not in inbound_tags:
         yield Violation(key(path, tags.SERVICE), "tag has to exist", "required")
 
 
@@ -281,7 +285,7 @@ def _reachable(ref: DataplaneReachableRef, path: str) -> Iterator[Violation]:
 
 
 def _listeners(networking: DataplaneNetworking) -> Iterator[Violation]:
-    taken = {inbound.name for inbound in networking.inbound or ()}
+    names_taken = {inbound.name for inbound in networking.inbound or ()}
     types: dict[tuple[str | None, int | None], str | None] = {}
     for index, listener in enumerate(networking.listeners or ()):
         path = item("networking.listeners", index)
@@ -291,10 +295,10 @@ def _listeners(networking: DataplaneNetworking) -> Iterator[Violation]:
             yield Violation(child(path, "address"), "address can't be empty", "required")
         yield from rules.ip(listener.address, child(path, "address"))
         yield from rules.port(listener.port, child(path, "port"))
-        if listener.name and listener.name in taken:
+        if listener.name and listener.name in names_taken:
             message = f'name "{listener.name}" must be unique across inbounds and listeners'
             yield Violation(child(path, "name"), message, "unique")
-        taken.add(listener.name)
+        names_taken.add(listener.name)
         socket = (listener.address, listener.port)
         if types.setdefault(socket, listener.type) != listener.type:
             message = (

@@ -79,9 +79,9 @@ def warn(spec: HostnameGeneratorSpec, _context: ValidationContext) -> Iterator[s
     """A template that can give no host name, whatever the service is called."""
     parsed = template.parse(spec.template or "", FIELDS)
     keys = [piece.key for piece in parsed.pieces if isinstance(piece, template.Label)]
-    made = template.render(parsed, dict.fromkeys(FIELDS, "x"), dict.fromkeys(keys, "x"))
-    if not names.is_subdomain(made):
-        yield f'spec.template gives names such as "{made}", which are no host names'
+    hostname = template.render(parsed, dict.fromkeys(FIELDS, "x"), dict.fromkeys(keys, "x"))
+    if not names.is_subdomain(hostname):
+        yield f'spec.template gives names such as "{hostname}", which are no host names'
 
 
 KIND = Kind(

@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
-from koguma.kinds import data_source, mesh_backends, rules, shapes
+from koguma.kinds import data_source, mesh_backends, rules, v1_conversions
 from koguma.kinds.data_source import DataSource
 from koguma.kinds.mesh_backends import MeshLogging, MeshMetrics, MeshTracing
 from koguma.kinds.rules import UInt32
@@ -207,8 +207,8 @@ def seconds(text: str) -> float:
 
 def mtls_of(spec: Json) -> MeshMtls:
     """The mTLS section of a stored Mesh."""
-    found = (spec or {}).get("mtls")
-    return read(MeshMtls, found) if found else MeshMtls()
+    section = (spec or {}).get("mtls")
+    return read(MeshMtls, section) if section else MeshMtls()
 
 
 def builtin_cert(backend: MeshMtlsBackend) -> MeshBuiltinCert:
@@ -310,10 +310,10 @@ def _provided_violations(backend: MeshMtlsBackend, path: str) -> Iterator[Violat
     for name, source in (("cert", conf.cert), ("key", conf.key)):
         if source is None:
             yield Violation(child(path, name), "has to be defined", "required")
-        elif not (places := data_source.places(source)):
+        elif not (sources := data_source.named_sources(source)):
             yield Violation(child(path, name), "data source cannot be empty", "required")
-        elif len(places) > 1:
-            message = f"{_CONVERT}: {name} has {' and '.join(places)}; keep one of them"
+        elif len(sources) > 1:
+            message = f"{_CONVERT}: {name} has {' and '.join(sources)}; keep one of them"
             yield Violation(path, message, "exclusive")
 
 
@@ -339,7 +339,7 @@ KIND = Kind(
     sync=Sync(provided_by_global=True, consumed_by_zone=True, keeps_name=True),
     namespaced=False,
     inline=True,
-    v1=shapes.MESH,
+    v1=v1_conversions.MESH,
     validate=validate,
     display=("Mesh", "Meshes"),
     dns_name=True,

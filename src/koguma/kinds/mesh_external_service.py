@@ -38,7 +38,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from koguma.kinds import data_source, rules, shapes
+from koguma.kinds import data_source, rules, v1_conversions
 from koguma.kinds.data_source import TlsSource
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
@@ -54,12 +54,12 @@ _SAN_TYPES: Final = ("Prefix", "Exact")
 _VERSIONS: Final = ("TLSAuto", "TLS10", "TLS11", "TLS12", "TLS13")
 _VERSIONS_AS_ENVOY: Final = ("TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3")
 
-MatchProtocol = Annotated[str, rules.words(*_PROTOCOLS)]
-MatchType = Annotated[str, rules.words("HostnameGenerator")]
-VerificationMode = Annotated[str, rules.words(*_MODES)]
-SanType = Annotated[str, rules.words(*_SAN_TYPES)]
+MatchProtocol = Annotated[str, rules.enum_values(*_PROTOCOLS)]
+MatchType = Annotated[str, rules.enum_values("HostnameGenerator")]
+VerificationMode = Annotated[str, rules.enum_values(*_MODES)]
+SanType = Annotated[str, rules.enum_values(*_SAN_TYPES)]
 Priority = Annotated[int, Meta(ge=0, le=128)]
-TlsVersion = Annotated[str, rules.words(*_VERSIONS_AS_ENVOY, *_VERSIONS)]
+TlsVersion = Annotated[str, rules.enum_values(*_VERSIONS_AS_ENVOY, *_VERSIONS)]
 
 
 class MeshExternalServiceMatch(Spec):
@@ -294,7 +294,7 @@ KIND = Kind(
     status=MeshExternalServiceStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,
-    v1=shapes.EXTERNAL_SERVICE,
+    v1=v1_conversions.EXTERNAL_SERVICE,
     validate=validate,
     dns_name=True,
 )

@@ -29,9 +29,9 @@ _PROTOCOLS: Final = ("grpc", "http")
 _MODES: Final = ("Disabled", "Optional", "Required")
 _PRECEDENCES: Final = ("ExplicitFirst", "EnvFirst")
 
-OtelProtocol = Annotated[str, rules.words(*_PROTOCOLS)]
-OtelEnvMode = Annotated[str, rules.words(*_MODES)]
-OtelEnvPrecedence = Annotated[str, rules.words(*_PRECEDENCES)]
+OtelProtocol = Annotated[str, rules.enum_values(*_PROTOCOLS)]
+OtelEnvMode = Annotated[str, rules.enum_values(*_MODES)]
+OtelEnvPrecedence = Annotated[str, rules.enum_values(*_PRECEDENCES)]
 
 
 class OtelEndpoint(Spec):

@@ -33,7 +33,7 @@ from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
 from koguma.model.schema import IntOrString, Port, Spec, doc
 from koguma.model.violation import Violation, child, item
 
-AppProtocol = Annotated[str, rules.words(*tags.PROTOCOLS)]
+AppProtocol = Annotated[str, rules.enum_values(*tags.PROTOCOLS)]
 PROTOCOL_MESSAGE: Final = f"appProtocol must be one of: {', '.join(tags.PROTOCOLS)}"
 
 

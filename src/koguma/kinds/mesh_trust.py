@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.kinds import rules, shapes
+from koguma.kinds import rules, v1_conversions
 from koguma.model import columns
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Spec, doc
@@ -100,6 +100,6 @@ KIND = Kind(
     status=MeshTrustStatus,
     sync=BOTH_WAYS,
     system_namespace_only=True,
-    v1=shapes.MESH_TRUST,
+    v1=v1_conversions.MESH_TRUST,
     validate=validate,
 )

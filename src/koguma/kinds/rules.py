@@ -37,7 +37,7 @@ class LabelSelector(Spec):
     match_labels: Annotated[Mapping[str, str] | None, doc("Labels that must all be present.")] = None
 
 
-def words(*values: str) -> Meta:
+def enum_values(*values: str) -> Meta:
     """The legal values of a text, for the reference; the kind's own check has the sentence."""
     return Meta(extra_json_schema={"enum": list(values)})
 
@@ -69,7 +69,7 @@ def is_url_path(text: str) -> bool:
     return _URL_PATH.fullmatch(text) is not None
 
 
-def overlap(one: str, other: str) -> bool:
+def addresses_overlap(one: str, other: str) -> bool:
     """Whether two listeners on these addresses would meet: equal, or one of them on all addresses."""
     if not (is_ip(one) and is_ip(other)):
         return False
@@ -137,8 +137,10 @@ def read_conf(
     The value is None where it cannot be read; the violations then stand at `at` (by default `path`) and
     begin with `sentence`. An unknown field stands at its own place under `path` and spoils nothing.
     """
-    found = list(_checker(type_)(conf or {}))
-    broken = [v for v in found if v.rule != UNKNOWN]
+    all_violations = list(_checker(type_)(conf or {}))
+    broken = [v for v in all_violations if v.rule != UNKNOWN]
     violations = [Violation(at or path, f"{sentence}: {v.field} {v.message}", "conf") for v in broken]
-    violations += [Violation(child(path, v.field), v.message, UNKNOWN) for v in found if v.rule == UNKNOWN]
+    violations += [
+        Violation(child(path, v.field), v.message, UNKNOWN) for v in all_violations if v.rule == UNKNOWN
+    ]
     return (None if broken else read(type_, conf or {})), violations

@@ -112,12 +112,12 @@ def reported(spec: Json, healthy: Mapping[str, bool], envoy: str) -> Json:
     def changed(inbound: Json) -> Json:
         if inbound.get("state") == IGNORED:
             return inbound
-        found = True if envoy in healthy and _was_reported(inbound) else None
-        found = healthy.get(PREFIX + section(inbound)) if _is_probed(inbound) else found
-        found = False if healthy.get(envoy) is False else found
-        if found is None or found == is_ready(inbound):
+        is_healthy = True if envoy in healthy and _was_reported(inbound) else None
+        is_healthy = healthy.get(PREFIX + section(inbound)) if _is_probed(inbound) else is_healthy
+        is_healthy = False if healthy.get(envoy) is False else is_healthy
+        if is_healthy is None or is_healthy == is_ready(inbound):
             return inbound
-        return _with_state(inbound, is_healthy=found)
+        return _with_state(inbound, is_healthy=is_healthy)
 
     return _with_inbounds(spec, changed)
 
@@ -145,7 +145,7 @@ def _with_inbounds(spec: Json, change: Callable[[Json], Json]) -> Json:
     inbounds = networking.get("inbound") if isinstance(networking, dict) else None
     if not isinstance(inbounds, list):
         return spec
-    made = [change(inbound) for inbound in inbounds]
-    if all(one == other for one, other in zip(made, inbounds, strict=True)):
+    changed = [change(inbound) for inbound in inbounds]
+    if all(after == before for after, before in zip(changed, inbounds, strict=True)):
         return spec
-    return {**spec, "networking": {**networking, "inbound": made}}
+    return {**spec, "networking": {**networking, "inbound": changed}}

@@ -122,7 +122,11 @@ def validate_egress(spec: ZoneEgressSpec, _context: ValidationContext) -> Iterat
 
 def _admin_violations(networking: ZoneIngressNetworking | ZoneEgressNetworking) -> Iterator[Violation]:
     admin = networking.admin.port if networking.admin else None
-    if admin and admin == networking.port and rules.overlap(networking.address or "", rules.LOOPBACK):
+    if (
+        admin
+        and admin == networking.port
+        and rules.addresses_overlap(networking.address or "", rules.LOOPBACK)
+    ):
         yield Violation("networking.admin.port", "must differ from port", "unique")
 
 

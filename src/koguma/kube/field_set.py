@@ -54,8 +54,8 @@ class FieldSet(msgspec.Struct, frozen=True, gc=False):
             return other
         children = dict(self.children)
         for element, node in other.children.items():
-            mine = children.get(element)
-            children[element] = node if mine is None else mine | node
+            own = children.get(element)
+            children[element] = node if own is None else own | node
         return FieldSet(self.is_member or other.is_member, children)
 
     def __sub__(self, other: "FieldSet") -> "FieldSet":
@@ -82,8 +82,8 @@ class FieldSet(msgspec.Struct, frozen=True, gc=False):
         """What is in both. A leaf of the other stands for all that lies below it."""
         children = {}
         for element, node in self.children.items():
-            wanted = other.children.get(element)
-            if wanted is not None and (shared := node & wanted if wanted.children else LEAF):
+            others = other.children.get(element)
+            if others is not None and (shared := node & others if others.children else LEAF):
                 children[element] = shared
         return FieldSet(self.is_member and other.is_member, children)
 
@@ -103,11 +103,11 @@ class FieldSet(msgspec.Struct, frozen=True, gc=False):
 
     def json(self) -> dict[str, Json]:
         """As FieldsV1, in order."""
-        found: dict[str, Json] = {SELF: {}} if self.is_member else {}
+        fields: dict[str, Json] = {SELF: {}} if self.is_member else {}
         for element in sorted(self.children):
             node = self.children[element]
-            found[element] = node.json() if node.children else {}
-        return found
+            fields[element] = node.json() if node.children else {}
+        return fields
 
 
 EMPTY: Final = FieldSet()

@@ -153,8 +153,8 @@ _QUERY: Final = {
 
 def subresource_verbs(endpoint: KubeEndpoint, part: str) -> tuple[str, ...]:
     """What can be done with a part of an object: reading always, writing where the object is written."""
-    wanted = _SUBRESOURCE.get(part, _STATUS_VERBS)
-    return tuple(verb for verb in wanted if verb in endpoint.verbs)
+    verbs = _SUBRESOURCE.get(part, _STATUS_VERBS)
+    return tuple(verb for verb in verbs if verb in endpoint.verbs)
 
 
 def _made(

@@ -44,9 +44,9 @@ def value_of(document: Json) -> Callable[[str], str]:
     def value(path: str) -> str:
         if path == "source":  # of an event: the component, by its older or its newer name
             return value("source.component") or value("reportingComponent")
-        found = document
+        part_value = document
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return "" if found is None else str(found)
+            part_value = part_value.get(part) if isinstance(part_value, dict) else None
+        return "" if part_value is None else str(part_value)
 
     return value

@@ -233,10 +233,10 @@ def _parts(text: str) -> list[str]:
 
 
 def _term(part: str, text: str) -> Term:
-    found = _FIELD_OPERATOR.search(part)
-    if found is None:
+    operator = _FIELD_OPERATOR.search(part)
+    if operator is None:
         raise BadRequest(f"invalid selector: '{text}'; can't understand '{part}'")
-    return Term(part[: found.start()], found.group() != "!=", _unescaped(part[found.end() :]))
+    return Term(part[: operator.start()], operator.group() != "!=", _unescaped(part[operator.end() :]))
 
 
 def _unescaped(value: str) -> str:

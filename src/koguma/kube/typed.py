@@ -97,9 +97,9 @@ def _comparison(old: Json, new: Json, schema: MergeSchema) -> Comparison | None:
             continue
         below = _comparison(before, value, schema.child(element))
         if below is not None:
-            for found, node in zip((added, modified, removed), below, strict=True):
+            for differences, node in zip((added, modified, removed), below, strict=True):
                 if node:
-                    found[element] = node
+                    differences[element] = node
     if not (added or modified or removed):
         return None
     return Comparison(FieldSet(children=added), FieldSet(children=modified), FieldSet(children=removed))

@@ -1,1 +1,1 @@
-"""The words of the house: resource, kind, key, KRI, schema, violation. Imports nothing of ours."""
+"""The model: resource, kind, key, KRI, schema, violation. Imports nothing of ours."""

@@ -12,7 +12,7 @@ ANY: Final = "*"
 
 
 class Attempt(msgspec.Struct, frozen=True, cache_hash=True):
-    """What somebody wants to do: a verb on a resource, or on a path.
+    """What a user wants to do: a verb on a resource, or on a path (Kubernetes' authorizer attributes).
 
     An empty name means no object in particular, an empty namespace all of them or none; so neither is covered
     by a rule for one.

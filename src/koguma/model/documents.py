@@ -36,19 +36,19 @@ _CORE_TAG = "tag:yaml.org,2002:"
 
 
 class BadDocument(BadRequest):
-    """Text that cannot be read, with the place."""
+    """Text that cannot be parsed, with line and column."""
 
     def __init__(self, source: str, line: int, column: int, problem: str) -> None:
         self.source, self.line, self.column, self.problem = source, line, column, problem
-        place = f"line {line}, column {column}"
+        position = f"line {line}, column {column}"
         super().__init__(
-            f"{source}:{line}:{column}: {problem}" if source else f"{place}: {problem}",
-            violations=[Violation(place, problem, "syntax")],
+            f"{source}:{line}:{column}: {problem}" if source else f"{position}: {problem}",
+            violations=[Violation(position, problem, "syntax")],
         )
 
 
 class SourceNode(msgspec.Struct):
-    """Where a value stands, and where its parts do."""
+    """The line and column of a value, and of the values inside of it."""
 
     line: int
     column: int
@@ -57,13 +57,13 @@ class SourceNode(msgspec.Struct):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One value of a stream, with the places of all its parts."""
+    """One value of a stream, with the positions of all its parts."""
 
     value: Json
     node: SourceNode
     source: str = ""
 
-    def place(self, field: str) -> tuple[int, int]:
+    def position(self, field: str) -> tuple[int, int]:
         """Line and column of a field path, or of the nearest part above it that exists."""
         node = self.node
         for step in steps(field):
@@ -93,16 +93,16 @@ def load(text: str | bytes, source: str = "") -> list[Document]:
         return list(_YamlReader(decoded, source).documents())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        words = error.problem or "cannot be read"
+        problem = error.problem or "cannot be read"
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise BadDocument(source, line, column, _TAB if _is_tab(decoded, mark) else words) from None
+        raise BadDocument(source, line, column, _TAB if _is_tab(decoded, mark) else problem) from None
     except yaml.reader.ReaderError as error:
         line, column = _line_column(decoded, int(error.position))
         raise BadDocument(source, line, column, "a character that YAML does not allow") from None
 
 
 def _is_tab(text: str, mark: Any) -> bool:
-    """Whether what the parser stumbled over is a tab, which people cannot see."""
+    """Whether the parser failed at a tab, which people cannot see."""
     line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
     return line[mark.column : mark.column + 1] == "\t" if line else False
 
@@ -113,7 +113,7 @@ def load_json(data: bytes, source: str = "") -> Json:
     try:
         return _json(text, source, _object)
     except _DuplicateKey as error:
-        load(text, source)  # slower, and finds the place
+        load(text, source)  # the slower reader, which finds the position
         raise BadDocument(source, 1, 1, str(error)) from None
 
 
@@ -121,19 +121,19 @@ def load_lenient_json(data: bytes, source: str = "") -> tuple[Json, tuple[str, .
     """One JSON value in which the last of equal keys counts, and the paths of those that came before it."""
     repeated: list[tuple[dict[str, Json], str]] = []
 
-    def made(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            counted = Counter(key for key, _ in pairs)
-            repeated.extend((found, key) for key, times in counted.items() for _ in range(times - 1))
-        return found
+    def object_of(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        value_of_keys = dict(pairs)
+        if len(value_of_keys) != len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            repeated.extend((value_of_keys, key) for key, times in counts.items() for _ in range(times - 1))
+        return value_of_keys
 
-    value = _json(_decode(data, source), source, made)
+    value = _json(_decode(data, source), source, object_of)
     return value, tuple(_paths(value, repeated)) if repeated else ()
 
 
 def _paths(value: Json, repeated: list[tuple[dict[str, Json], str]]) -> Iterator[str]:
-    """Where keys were repeated; one inside of what a later key replaced is nowhere any more."""
+    """The paths of repeated keys; those inside of a value that a later key replaced are left out."""
     keys: dict[int, list[str]] = {}
     for whole, key in repeated:
         keys.setdefault(id(whole), []).append(key)
@@ -148,11 +148,11 @@ def _paths(value: Json, repeated: list[tuple[dict[str, Json], str]]) -> Iterator
             left += [(f"{at}[{index}]", part) for index, part in enumerate(whole)]
 
 
-def _json(text: str, source: str, made: Callable[[list[tuple[str, Json]]], dict[str, Json]]) -> Json:
+def _json(text: str, source: str, object_of: Callable[[list[tuple[str, Json]]], dict[str, Json]]) -> Json:
     try:
         value = json.loads(
             text,
-            object_pairs_hook=made,
+            object_pairs_hook=object_of,
             parse_constant=_no_constant,
             parse_float=_finite,
             parse_int=_short_int,
@@ -214,12 +214,12 @@ class _DuplicateKey(ValueError):
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _DuplicateKey(f'key "{twice}" is given twice')
-    return made
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        keys: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
+        raise _DuplicateKey(f'key "{repeated}" is given twice')
+    return value
 
 
 def _short_int(digits: str) -> int:
@@ -240,7 +240,7 @@ def _no_constant(word: str) -> Json:
 
 
 class _YamlReader:
-    """Turns parser events into values and their places."""
+    """Turns parser events into values and their positions."""
 
     def __init__(self, text: str, source: str) -> None:
         self._events = yaml.parse(text, Loader=yaml.CSafeLoader)
@@ -263,15 +263,15 @@ class _YamlReader:
             case yaml.AliasEvent():
                 return self._alias(event)
             case yaml.ScalarEvent():
-                made = _scalar(self, event), _source_node(event)
+                read = _scalar(self, event), _source_node(event)
             case yaml.SequenceStartEvent():
-                made = self._sequence(event, depth)
+                read = self._sequence(event, depth)
             case _:
-                made = self._mapping(event, depth)
+                read = self._mapping(event, depth)
         self._count(event, 1)
         if event.anchor is not None:
-            self._anchors[event.anchor] = made
-        return made
+            self._anchors[event.anchor] = read
+        return read
 
     def _alias(self, event: Any) -> tuple[Json, SourceNode]:
         if event.anchor not in self._anchors:
@@ -324,13 +324,13 @@ class _YamlReader:
 
     def _merge(self, event: Any, value: Json, node: SourceNode) -> list[tuple[Json, SourceNode]]:
         parts = node.children if isinstance(node.children, list) else []
-        found = list(zip(value, parts, strict=True)) if isinstance(value, list) else [(value, node)]
-        if not all(isinstance(one, dict) for one, _ in found):
+        mappings = list(zip(value, parts, strict=True)) if isinstance(value, list) else [(value, node)]
+        if not all(isinstance(mapping, dict) for mapping, _ in mappings):
             raise self.bad(event, "<< takes a mapping or a list of mappings")
-        return found
+        return mappings
 
-    def _tag(self, event: Any, wanted: str) -> None:
-        if event.tag not in (None, "!", _CORE_TAG + wanted):
+    def _tag(self, event: Any, expected: str) -> None:
+        if event.tag not in (None, "!", _CORE_TAG + expected):
             raise self.bad(event, f'tag "{event.tag}" is not supported')
 
     def _count(self, event: Any, nodes: int) -> None:
@@ -339,7 +339,7 @@ class _YamlReader:
             raise self.bad(event, f"more than {NODES_MAX} values")
 
     def bad(self, event: Any, problem: str) -> BadDocument:
-        """The error for what stands at `event`."""
+        """The error at the position of `event`."""
         return BadDocument(self._source, event.start_mark.line + 1, event.start_mark.column + 1, problem)
 
 

@@ -140,10 +140,15 @@ def _read_core_secret(document: Json, kind: Kind) -> Draft:
         raise Invalid([Violation("metadata", "must be set", "required")])
     if not isinstance(data, dict) or list(data) != [_PAYLOAD]:
         raise Invalid([Violation("data", f'must have one key, "{_PAYLOAD}"', "required")])
-    own = metadata.get("labels")
-    mesh = own.get(labels.MESH, "default") if isinstance(own, dict) else "default"
-    written = {"type": kind.name, "name": metadata.get("name"), "labels": own, "data": data[_PAYLOAD]}
-    return read_plain({**written, **({"mesh": mesh} if kind.is_mesh_scoped else {})}, kind)
+    labels_of_secret = metadata.get("labels")
+    mesh = labels_of_secret.get(labels.MESH, "default") if isinstance(labels_of_secret, dict) else "default"
+    document_of_secret = {
+        "type": kind.name,
+        "name": metadata.get("name"),
+        "labels": labels_of_secret,
+        "data": data[_PAYLOAD],
+    }
+    return read_plain({**document_of_secret, **({"mesh": mesh} if kind.is_mesh_scoped else {})}, kind)
 
 
 def _revision(text: str | None) -> int | None:
@@ -177,23 +182,23 @@ def string_map(value: Json, path: str) -> Iterator[Violation]:
 
 def plain(resource: Resource, kind: Kind) -> dict[str, Json]:
     """A stored object in Kuma's plain form."""
-    shown: dict[str, Json] = {"type": kind.name}
+    document: dict[str, Json] = {"type": kind.name}
     if kind.is_mesh_scoped:
-        shown["mesh"] = resource.mesh
-    shown["name"] = resource.core_name
+        document["mesh"] = resource.mesh
+    document["name"] = resource.core_name
     if resource.labels:
-        shown["labels"] = dict(resource.labels)
-    shown["creationTime"] = resource.creation_time
-    shown["modificationTime"] = resource.modification_time
+        document["labels"] = dict(resource.labels)
+    document["creationTime"] = resource.creation_time
+    document["modificationTime"] = resource.modification_time
     kri = resource.kri(kind.short)
     if kri is not None:
-        shown["kri"] = str(kri)
+        document["kri"] = str(kri)
     if kind.inline:
-        return {**shown, **{name: value for name, value in resource.spec.items() if name not in shown}}
-    shown["spec"] = resource.spec
+        return {**document, **{name: value for name, value in resource.spec.items() if name not in document}}
+    document["spec"] = resource.spec
     if kind.status is not None:
-        shown["status"] = resource.status or {}
-    return shown
+        document["status"] = resource.status or {}
+    return document
 
 
 def kubernetes(resource: Resource, kind: Kind, namespace: str) -> dict[str, Json]:
@@ -216,11 +221,11 @@ def kubernetes(resource: Resource, kind: Kind, namespace: str) -> dict[str, Json
         if kind.name == name:
             data = {_PAYLOAD: resource.spec.get("data") or ""}
             return {**_CORE_SECRET, "metadata": metadata, "type": type_, "data": data}
-    shown: dict[str, Json] = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": metadata}
-    shown["spec"] = resource.spec
+    document: dict[str, Json] = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": metadata}
+    document["spec"] = resource.spec
     if kind.status is not None:
-        shown["status"] = resource.status or {}
-    return shown
+        document["status"] = resource.status or {}
+    return document
 
 
 def reserved_namespace(mesh: str) -> str:

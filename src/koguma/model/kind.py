@@ -246,17 +246,17 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _with_kinds(
         self, violation: Violation, spec: Json, root: str, context: ValidationContext
     ) -> Violation:
-        """A reference to a kind that does not exist, with those that this place takes."""
+        """A reference to a kind that does not exist, with the kinds that the field accepts."""
         if violation.rule == UNKNOWN:
             return violation
 
-        def judged(changed: Json) -> Iterator[Violation]:
+        def validated(changed: Json) -> Iterator[Violation]:
             # Other references of the same spec may still be broken, so that it cannot be read.
             return (
                 iter(()) if any(self.checker(changed, root)) else self.validate(self.read(changed), context)
             )
 
-        return ref_kinds.advised(violation, spec, root, judged)
+        return ref_kinds.advised(violation, spec, root, validated)
 
     @cached_property
     def status_checker(self) -> Checker:

@@ -1,4 +1,4 @@
-"""Nearest: the known word that somebody who mistyped probably meant, or none.
+"""Nearest: the known word that a mistyped one probably stands for, or none.
 
 A suggestion that is far off sends people the wrong way, so only slips of the keyboard count: a few letters
 wrong, missing or swapped, the rest of a word left out, or Kuma's `Mesh` in front forgotten.
@@ -23,12 +23,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     for spelling in (lowered, f"{_PREFIX}{lowered}"):
         if spelling in words:
             return words[spelling]
-    found = _slip(lowered, words)
-    if found is None:
+    match = _slip(lowered, words)
+    if match is None:
         stripped = {name.removeprefix(_PREFIX): name for name in words if name.startswith(_PREFIX)}
         rest = _slip(lowered, stripped)
-        found = stripped[rest] if rest is not None else None
-    return words[found] if found is not None else _completed(lowered, words)
+        match = stripped[rest] if rest is not None else None
+    return words[match] if match is not None else _completed(lowered, words)
 
 
 def _slip(word: str, known: Iterable[str]) -> str | None:
@@ -36,14 +36,14 @@ def _slip(word: str, known: Iterable[str]) -> str | None:
     if len(word) > _LETTERS_MAX:
         return None
     near = islice((name for name in known if abs(len(name) - len(word)) <= allowed), _CANDIDATES_MAX)
-    found = min(((distance(word, name), name) for name in near), default=(allowed + 1, ""))
-    return found[1] if found[0] <= min(allowed, len(found[1]) - 1) else None
+    best = min(((distance(word, name), name) for name in near), default=(allowed + 1, ""))
+    return best[1] if best[0] <= min(allowed, len(best[1]) - 1) else None
 
 
 def _completed(word: str, words: dict[str, str]) -> str | None:
     """The only word that begins like this."""
-    found = [name for name in words if name.startswith(word)] if len(word) >= _ABBREVIATION_MIN else []
-    return words[found[0]] if len(found) == 1 else None
+    completions = [name for name in words if name.startswith(word)] if len(word) >= _ABBREVIATION_MIN else []
+    return words[completions[0]] if len(completions) == 1 else None
 
 
 def distance(one: str, other: str) -> int:

@@ -42,7 +42,7 @@ class PrintedYaml:
 
     def line(self, field: str) -> int:
         """The line of a field, or of the nearest part above it that was written; the first one is 1."""
-        line, column = self._document.place(field)
+        line, column = self._document.position(field)
         before = self._lines[line - 1][: column - 1]
         # Objects and lists begin on the line after their key; the field is where the key stands.
         return line if before.strip() or line == 1 else line - 1

@@ -1,7 +1,7 @@
 """Reference kinds: what to write where a targetRef names a kind that does not exist.
 
-Which kinds a place takes is known to the policy's own rules alone, so they are asked: each kind is put in the
-place of the wrong one, and those that the rules do not refuse there are the ones to offer.
+Which kinds a field accepts is known only to the policy's own rules, so each kind is tried in the field of the
+wrong one, and those that the rules accept are offered.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,30 +16,30 @@ from koguma.model.target_ref import RefKind
 from koguma.model.violation import Violation
 
 _KINDS: Final[tuple[str, ...]] = get_args(RefKind)
-_FIRST_WORDS: Final = f"in body should be one of [{' '.join(_KINDS)}]"
+_MESSAGE_START: Final = f"in body should be one of [{' '.join(_KINDS)}]"
 
 
 def is_unknown(violation: Violation) -> bool:
     """Whether this is about a reference to a kind that does not exist."""
-    return violation.rule == "enum" and violation.message.startswith(_FIRST_WORDS)
+    return violation.rule == "enum" and violation.message.startswith(_MESSAGE_START)
 
 
 def advised(
-    violation: Violation, spec: Json, root: str, judged: Callable[[Json], Iterator[Violation]]
+    violation: Violation, spec: Json, root: str, validated: Callable[[Json], Iterator[Violation]]
 ) -> Violation:
-    """The same violation, with the nearest of the kinds that are allowed in its place."""
+    """The same violation, with the nearest of the kinds that the field accepts."""
     path = list(steps(violation.field.removeprefix(f"{root}.")))
-    allowed = [kind for kind in _KINDS if _is_allowed(violation.field, judged(_changed(spec, path, kind)))]
+    allowed = [kind for kind in _KINDS if _is_allowed(violation.field, validated(_changed(spec, path, kind)))]
     near = nearest(str(_value(spec, path)), allowed)
     if near is not None:
         hint = f'; did you mean "{near}"?'
     else:
         hint = f"; here it can be {', '.join(allowed)}" if allowed else ""
-    return msgspec.structs.replace(violation, message=_FIRST_WORDS + hint)
+    return msgspec.structs.replace(violation, message=_MESSAGE_START + hint)
 
 
-def _is_allowed(field: str, found: Iterator[Violation]) -> bool:
-    return not any(violation.field == field and violation.rule == "kind" for violation in found)
+def _is_allowed(field: str, violations: Iterator[Violation]) -> bool:
+    return not any(violation.field == field and violation.rule == "kind" for violation in violations)
 
 
 def _value(spec: Json, path: list[str]) -> Json:

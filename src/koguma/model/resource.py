@@ -15,7 +15,7 @@ from koguma.model.schema import Json
 
 
 class Key(NamedTuple):
-    """Where an object is stored: kind name, mesh, zone of origin, namespace, display name."""
+    """What identifies a stored object: kind name, mesh, zone of origin, namespace, display name."""
 
     kind: str
     mesh: str
@@ -24,21 +24,21 @@ class Key(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        place = "".join(
+        scope = "".join(
             f" {word} {value}"
             for word, value in (("mesh", self.mesh), ("zone", self.zone), ("namespace", self.namespace))
             if value
         )
-        return f'{self.kind} "{self.name}"' + (f" ({place.strip()})" if place else "")
+        return f'{self.kind} "{self.name}"' + (f" ({scope.strip()})" if scope else "")
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
-    """What only the Kubernetes form has: who may still delete, who owns it, who manages which field."""
+    """Metadata that only the Kubernetes form has: finalizers, owner references, managed fields."""
 
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[Json, ...] = ()
     managed_fields: tuple[Json, ...] = ()
-    deletion_timestamp: str = ""  # set: it goes as soon as the last finalizer does
+    deletion_timestamp: str = ""  # set: it is deleted as soon as the last finalizer is removed
 
 
 NO_META: Final = Meta()
@@ -73,7 +73,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Where it is stored."""
+        """Its key in the store."""
         return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
 
     @property

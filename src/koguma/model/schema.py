@@ -178,8 +178,8 @@ def json_type(value: Json) -> str:
             return "object"
 
 
-def _wrong_type(path: str, wanted: str, value: Json) -> Violation:
-    return Violation(path, f'in body must be of type {wanted}: "{json_type(value)}"', "type")
+def _wrong_type(path: str, expected: str, value: Json) -> Violation:
+    return Violation(path, f'in body must be of type {expected}: "{json_type(value)}"', "type")
 
 
 # Choices by their values. msgspec sorts them; people read them in the order in which they were declared.
@@ -274,12 +274,12 @@ def _string(info: shape.StrType, format_name: str | None) -> Check:
 
 
 def _number(info: shape.IntType | shape.FloatType) -> Check:
-    wanted = "integer" if isinstance(info, shape.IntType) else "number"
+    expected = "integer" if isinstance(info, shape.IntType) else "number"
     kinds = int if isinstance(info, shape.IntType) else (int, float)
 
     def check(value: Json, path: str) -> Iterator[Violation]:
         if isinstance(value, bool) or not isinstance(value, kinds):
-            yield _wrong_type(path, wanted, value)
+            yield _wrong_type(path, expected, value)
         elif info.ge is not None and value < info.ge:
             yield Violation(path, f"in body should be greater than or equal to {info.ge}", "range")
         elif info.le is not None and value > info.le:
@@ -333,7 +333,7 @@ def _union(types: tuple[shape.Type, ...], orders: _Orders, extra: Mapping[str, A
     def check(value: Json, path: str) -> Iterator[Violation]:
         if value is None and may_be_null:
             return
-        if len(checks) == 1:  # one after the other, so that whoever has heard enough can stop
+        if len(checks) == 1:  # lazily, so that the caller can stop early
             yield from checks[0](value, path)
             return
         found = [list(each(value, path)) for each in checks]
@@ -393,19 +393,21 @@ def _struct(info: shape.StructType, orders: _Orders) -> Check:
 
 
 class _UnknownField(Violation, frozen=True):
-    """A field that does not exist. To look for the nearest one is slow, so that is left for who tells it."""
+    """A field that does not exist. Looking for the nearest one is slow, so only shown ones get it."""
 
     name: str = ""
     names: tuple[str, ...] = ()
 
     def in_words(self, *, is_hinted: bool) -> Violation:
-        """The same in words."""
+        """The same with its message."""
         return Violation(self.field, unknown_field(self.name, self.names if is_hinted else ()), UNKNOWN)
 
 
-def unknown_fields(given: Iterable[Any], names: tuple[str, ...], prefix: str = "") -> Iterator[Violation]:
+def unknown_fields(
+    names_given: Iterable[Any], names: tuple[str, ...], prefix: str = ""
+) -> Iterator[Violation]:
     """A violation for each of the given fields that does not exist; of very many only the first."""
-    unknown = (str(name) for name in given if name not in names)
+    unknown = (str(name) for name in names_given if name not in names)
     for number, name in enumerate(islice(unknown, VIOLATIONS_MAX)):
         yield Violation(f"{prefix}{name}", unknown_field(name, names if number < SHOWN_MAX else ()), UNKNOWN)
 

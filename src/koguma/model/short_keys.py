@@ -1,7 +1,7 @@
-"""Short keys: caches whose keys come from strangers keep nothing that is long.
+"""Short keys: caches whose keys come from clients keep only short keys, so that nobody can fill the memory.
 
-A cache with room for a thousand entries is small only if each entry is: headers and paths may have 16 KB.
-What clients send in earnest is short; what is longer is worked out each time and forgotten.
+A cache of a thousand entries is small only if each entry is: headers and paths may have 16 KB. What clients
+normally send is short; for longer keys the result is computed each time.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def is_short(*texts: str) -> bool:
 def kept_if_short(
     maxsize: int,
 ) -> Callable[[Callable[Concatenate[str, P], T]], Callable[Concatenate[str, P], T]]:
-    """As `lru_cache`, for a function of a text and more; an answer to a long text is not kept."""
+    """As `lru_cache`, for a function of a text and more; the result for a long text is not cached."""
 
     def decorate(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
         kept = lru_cache(maxsize=maxsize)(function)

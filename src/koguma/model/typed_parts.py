@@ -1,7 +1,7 @@
 """Typed parts: the values inside an object that have a certain type, found by its schema and not by names.
 
-What must be known about a value (that it is secret, that it refers to a Secret) is said once, where its type
-is declared. A new kind or field of that type is then covered without another list to keep.
+That a value is secret, or refers to a Secret, is declared once, with its type. A new kind or field of that
+type is then covered without another list to maintain.
 
 A field of free JSON may say how it is to be read: `doc(..., extra={READ_AS: MeshProvidedConf})`.
 """
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import inspect as shape
+from msgspec import inspect as type_info
 
 from koguma.model.redacted import SHOWN
 from koguma.model.schema import Json
@@ -24,51 +24,51 @@ PROXY_ADDRESS: Final = "proxy_address"  # what Envoy connects to: with unix:// a
 
 
 class TypedPart(NamedTuple):
-    """A value of the type that was looked for, and where it stands."""
+    """A value of one of the given types, and its path."""
 
     path: str
     value: Json
 
 
-# What is looked for: a class, or a word that a type has among its `extra`.
+# Types to look for: a class, or a key of a type's `extra`.
 PartTypes = frozenset[type | str]
 
 
-def parts_of(type_: type, value: Json, sought: PartTypes, path: str = "") -> Iterator[TypedPart]:
+def parts_of(type_: type, value: Json, types: PartTypes, path: str = "") -> Iterator[TypedPart]:
     """The parts of a value that are of one of these types, as JSON."""
-    return _parts(_info(type_), value, path, sought)
+    return _parts(_info(type_), value, path, types)
 
 
-def _parts(info: shape.Type, value: Json, path: str, sought: PartTypes) -> Iterator[TypedPart]:
-    if value is None or not _holds(info, sought):
+def _parts(info: type_info.Type, value: Json, path: str, types: PartTypes) -> Iterator[TypedPart]:
+    if value is None or not _holds(info, types):
         return
     match info:
-        case shape.Metadata(extra=extra) if not sought.isdisjoint(extra or ()):
+        case type_info.Metadata(extra=extra) if not types.isdisjoint(extra or ()):
             yield TypedPart(path, value)
-        case shape.StructType(cls=cls) if cls in sought and isinstance(value, Mapping):
+        case type_info.StructType(cls=cls) if cls in types and isinstance(value, Mapping):
             yield TypedPart(path, value)
     for inner, part, at in _inside(info, value, path):
-        yield from _parts(inner, part, at, sought)
+        yield from _parts(inner, part, at, types)
 
 
-def _inside(info: shape.Type, value: Json, path: str) -> Iterator[tuple[shape.Type, Json, str]]:
-    """What a value consists of, each part with its type and its place."""
+def _inside(info: type_info.Type, value: Json, path: str) -> Iterator[tuple[type_info.Type, Json, str]]:
+    """The values inside of a value, each with its type and its path."""
     match info:
-        case shape.Metadata(type=inner, extra=extra):
+        case type_info.Metadata(type=inner, extra=extra):
             yield _read_as(inner, extra), value, path
-        case shape.StructType(fields=fields) if isinstance(value, Mapping):
+        case type_info.StructType(fields=fields) if isinstance(value, Mapping):
             names = ((field.encode_name, field.type) for field in fields)
             yield from ((type_, value.get(name), child(path, name)) for name, type_ in names)
-        case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
+        case type_info.ListType() | type_info.VarTupleType() if isinstance(value, list | tuple):
             yield from ((info.item_type, entry, item(path, index)) for index, entry in enumerate(value))
-        case shape.DictType() if isinstance(value, Mapping):
+        case type_info.DictType() if isinstance(value, Mapping):
             yield from ((info.value_type, entry, key(path, str(name))) for name, entry in value.items())
-        case shape.UnionType(types=types):
-            yield from ((each, value, path) for each in types)
+        case type_info.UnionType(types=branches):
+            yield from ((branch, value, path) for branch in branches)
 
 
 class SecretPart(NamedTuple):
-    """A text that is secret by its type, and where it stands."""
+    """A text that is secret by its type, and its path."""
 
     path: str
     text: str
@@ -89,74 +89,74 @@ def secrets_replaced(type_: type, value: Json, replace: ReplaceSecret, path: str
 
 
 def _replaced(
-    info: shape.Type, value: Json, path: str, replace: ReplaceSecret, marks: Mapping[str, Any]
+    info: type_info.Type, value: Json, path: str, replace: ReplaceSecret, marks: Mapping[str, Any]
 ) -> Json:
-    """`marks` are what the types around this value say about it, up to the field that it is in."""
+    """`marks` are the `extra` of the types around this value, up to the field that it is in."""
     if value is None:
         return None
     match info:
-        case shape.Metadata(type=inner, extra=extra):
+        case type_info.Metadata(type=inner, extra=extra):
             return _replaced(_read_as(inner, extra), value, path, replace, {**marks, **(extra or {})})
-        case shape.StructType() if isinstance(value, Mapping):
+        case type_info.StructType() if isinstance(value, Mapping):
             types = {field.encode_name: field.type for field in info.fields}
             return {
                 name: _replaced(types[name], part, child(path, name), replace, {}) if name in types else part
                 for name, part in value.items()
             }
-        case shape.ListType() | shape.VarTupleType() if isinstance(value, list | tuple):
+        case type_info.ListType() | type_info.VarTupleType() if isinstance(value, list | tuple):
             return [
                 _replaced(info.item_type, part, item(path, index), replace, marks)
                 for index, part in enumerate(value)
             ]
-        case shape.DictType() if isinstance(value, Mapping):
+        case type_info.DictType() if isinstance(value, Mapping):
             return {
                 name: _replaced(info.value_type, part, key(path, str(name)), replace, marks)
                 for name, part in value.items()
             }
-        case shape.UnionType(types=types):
-            for each in types:  # of several only one fits the value, and changes it
-                changed = _replaced(each, value, path, replace, marks)
+        case type_info.UnionType(types=branches):
+            for branch in branches:  # of several only one fits the value, and changes it
+                changed = _replaced(branch, value, path, replace, marks)
                 if changed != value:
                     return changed
             return value
-        case shape.StrType() if marks.get(SENSITIVE) and isinstance(value, str):
+        case type_info.StrType() if marks.get(SENSITIVE) and isinstance(value, str):
             return replace(SecretPart(path, value, marks.get("format") == "base64"))
     return value
 
 
 @cache
-def _info(type_: Any) -> shape.Type:
-    return shape.type_info(type_)
+def _info(type_: Any) -> type_info.Type:
+    return type_info.type_info(type_)
 
 
-def _read_as(inner: shape.Type, extra: Mapping[str, Any] | None) -> shape.Type:
+def _read_as(inner: type_info.Type, extra: Mapping[str, Any] | None) -> type_info.Type:
     other = (extra or {}).get(READ_AS)
     return inner if other is None else _info(other)
 
 
 @cache
-def _struct_holds(cls: type[msgspec.Struct], sought: PartTypes) -> bool:
+def _struct_holds(cls: type[msgspec.Struct], types: PartTypes) -> bool:
     info = _info(cls)
-    assert isinstance(info, shape.StructType), cls
-    return cls in sought or any(_holds(field.type, sought) for field in info.fields)
+    assert isinstance(info, type_info.StructType), cls
+    return cls in types or any(_holds(field.type, types) for field in info.fields)
 
 
-def _holds(info: shape.Type, sought: PartTypes) -> bool:
-    """Whether a value of this type can have such a part; most cannot, and are not looked into."""
+def _holds(info: type_info.Type, types: PartTypes) -> bool:
+    """Whether a value of this type can contain such a part; most cannot, and are skipped."""
     match info:
-        case shape.Metadata(type=inner, extra=extra):
-            return not sought.isdisjoint(extra or ()) or _holds(_read_as(inner, extra), sought)
-        case shape.StructType(cls=cls):
-            return _struct_holds(cls, sought)
-        case shape.ListType() | shape.VarTupleType():
-            return _holds(info.item_type, sought)
-        case shape.DictType():
-            return _holds(info.value_type, sought)
-        case shape.UnionType(types=types):
-            return any(_holds(each, sought) for each in types)
+        case type_info.Metadata(type=inner, extra=extra):
+            return not types.isdisjoint(extra or ()) or _holds(_read_as(inner, extra), types)
+        case type_info.StructType(cls=cls):
+            return _struct_holds(cls, types)
+        case type_info.ListType() | type_info.VarTupleType():
+            return _holds(info.item_type, types)
+        case type_info.DictType():
+            return _holds(info.value_type, types)
+        case type_info.UnionType(types=branches):
+            return any(_holds(branch, types) for branch in branches)
     return False
 
 
-def holds(type_: type, sought: PartTypes) -> bool:
+def holds(type_: type, types: PartTypes) -> bool:
     """Whether values of a type can have parts of these types."""
-    return _holds(_info(type_), sought)
+    return _holds(_info(type_), types)

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-# Whoever writes something wrong a million times gets an answer of a few kilobytes, and so does the log.
-SHOWN_MAX: Final = 20  # violations in an answer or in a line of the log
-VIOLATIONS_MAX: Final = 100  # after which nobody looks for more
-MORE: Final = "more"  # the rule of the one that says how many are left out
+# A request with a million mistakes gets a response of a few kilobytes, and so does the log.
+SHOWN_MAX: Final = 20  # violations in a response or in a log line
+VIOLATIONS_MAX: Final = 100  # after which checking stops
+MORE: Final = "more"  # the rule of the violation that counts those left out
 _MORE = re.compile(r"and ([0-9]+) more(, at least)?")
 _FIELD_MAX: Final = 512  # characters
 _MESSAGE_MAX: Final = 2048
@@ -50,31 +50,35 @@ def under(path: str, violations: Iterable[Violation]) -> Iterator[Violation]:
 
 
 def cut(text: str, length_max: int) -> str:
-    """A text of somebody unknown, short enough for a line of a log or of an answer."""
+    """A text from an untrusted client, short enough for a log line or a response."""
     return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
 def truncated(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    """The first of them, each cut to a length that can be read, and how many there are beside these."""
-    found = tuple(violations)
-    counted = [violation for violation in found if violation.rule != MORE]
-    shown = [_shortened(violation) for violation in counted[:SHOWN_MAX]]
-    n_more = len(counted) - len(shown) + sum(_n_more(each) for each in found if each.rule == MORE)
+    """The first violations, each cut to a readable length, and how many were left out."""
+    all_violations = tuple(violations)
+    listed = [violation for violation in all_violations if violation.rule != MORE]
+    shown = [_shortened(violation) for violation in listed[:SHOWN_MAX]]
+    n_more = (
+        len(listed)
+        - len(shown)
+        + sum(_n_more(violation) for violation in all_violations if violation.rule == MORE)
+    )
     return (*shown, Violation("", more(n_more), MORE)) if n_more else tuple(shown)
 
 
 def truncated_texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """The first of some warnings, and how many there are beside these."""
-    found = [cut(text, _MESSAGE_MAX) for text in texts]
-    n_more = int(last[1]) if found and (last := _MORE.fullmatch(found[-1])) else 0
-    if n_more:  # somebody has counted before
-        found.pop()
-    n_more += max(len(found) - SHOWN_MAX, 0)
-    return (*found[:SHOWN_MAX], more(n_more)) if n_more else tuple(found)
+    """The first of some warnings, and how many were left out."""
+    shown = [cut(text, _MESSAGE_MAX) for text in texts]
+    n_more = int(counted[1]) if shown and (counted := _MORE.fullmatch(shown[-1])) else 0
+    if n_more:  # it was truncated before
+        shown.pop()
+    n_more += max(len(shown) - SHOWN_MAX, 0)
+    return (*shown[:SHOWN_MAX], more(n_more)) if n_more else tuple(shown)
 
 
 def more(n_more: int) -> str:
-    """How many are left out; of very many nobody has counted all."""
+    """How many are left out; of very many not all were counted."""
     return f"and {n_more} more" + (", at least" if n_more + SHOWN_MAX >= VIOLATIONS_MAX else "")
 
 

@@ -1,7 +1,7 @@
-"""Shapes: the one shape in which `koguma.io/v1` shows kinds that had more than one.
+"""Conversions to `koguma.io/v1` for kinds that have deprecated or alternative spellings.
 
-Each function takes any JSON and changes nothing that was written; what does not look as expected passes
-through untouched, for the schema to name it.
+Each function takes any JSON and does not change its argument; what does not look as expected is passed on
+unchanged, for the schema check to report it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,27 +10,27 @@ from typing import Final
 from koguma.model.kind import Deprecation, V1Conversion
 from koguma.model.schema import Json
 
-Reading = Callable[[Json], Json]
+SpecReader = Callable[[Json], Json]
 
 
-def at(path: str, reading: Reading) -> Reading:
-    """The reading of what stands at a path, where it is there; `[]` is every element of a list."""
+def at(path: str, reader: SpecReader) -> SpecReader:
+    """Applies a reader to the value at a path, if there is one; `[]` is every element of a list."""
     steps = path.replace("[]", ".[]").split(".")
 
     def read(spec: Json) -> Json:
-        return _read(spec, steps, reading)
+        return _read_at(spec, steps, reader)
 
     return read
 
 
-def _read(value: Json, steps: Sequence[str], reading: Reading) -> Json:
+def _read_at(value: Json, steps: Sequence[str], reader: SpecReader) -> Json:
     if not steps:
-        return reading(value)
+        return reader(value)
     step, *rest = steps
     if step == "[]" and isinstance(value, list):
-        return [_read(each, rest, reading) for each in value]
+        return [_read_at(each, rest, reader) for each in value]
     if isinstance(value, Mapping) and step in value:
-        return {**value, step: _read(value[step], rest, reading)}
+        return {**value, step: _read_at(value[step], rest, reader)}
     return value
 
 
@@ -106,7 +106,7 @@ def _external(spec: Json) -> Json:
     return spec
 
 
-def _older_tls(tls: str) -> tuple[Deprecation, ...]:
+def _deprecated_tls(tls: str) -> tuple[Deprecation, ...]:
     inside = (Deprecation(f"{tls}.verification.{name}", f"write it as {tls}.{name}") for name in _SOURCES)
     return (
         *inside,
@@ -121,7 +121,7 @@ def _older_tls(tls: str) -> tuple[Deprecation, ...]:
 _RELEASED: Final = "its host name comes from a HostnameGenerator, which the list cannot say"
 EXTERNAL_SERVICE: Final = V1Conversion(
     to_v1=_external,
-    lacks=(*_older_tls("spec.destination.tls"), *_older_tls("spec.tls")),
+    lacks=(*_deprecated_tls("spec.destination.tls"), *_deprecated_tls("spec.tls")),
     keeps=(
         Deprecation("spec.match", "write a list of matches with a value", value="an object", kept=_RELEASED),
         Deprecation(
