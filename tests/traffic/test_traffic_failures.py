@@ -37,8 +37,8 @@ class RestartedMesh(LiveMesh):
         return {self.web.call(service).json["name"] for _ in range(10)}
 
     def dataplanes(self) -> set[str]:
-        found = self.request("GET", f"/meshes/{self.name}/dataplanes").json["items"]
-        return {each["name"] for each in found}
+        items = self.request("GET", f"/meshes/{self.name}/dataplanes").json["items"]
+        return {item["name"] for item in items}
 
     def run_proxy(self, *words: str, token: str) -> subprocess.CompletedProcess[str]:
         """Start a proxy that is not expected to run."""
@@ -67,8 +67,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedMesh]:
             for n in (1, 2)
         }
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=CALLED, wait=False)
-        for each in (*mesh.called.values(), mesh.web):
-            each.wait_for_output("is ready")
+        for sidecar in (*mesh.called.values(), mesh.web):
+            sidecar.wait_for_output("is ready")
         for service in CALLED:
             until(lambda: mesh.names(service) == {f"{service}-1", f"{service}-2"}, f"{service} answers")  # noqa: B023 - asked at once
         mesh.wait_until_synced(mesh.revision())

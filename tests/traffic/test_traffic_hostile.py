@@ -71,8 +71,8 @@ class HostileMesh(LiveMesh):
     def secured(self, *, is_on: bool) -> None:
         """mTLS on or off."""
         backends = [{"name": "ca-1", "type": "builtin"}]
-        given = {"mtls": {"enabledBackend": "ca-1", "backends": backends}} if is_on else {}
-        self.apply_and_wait({"type": "Mesh", "name": self.name, **given})
+        fields = {"mtls": {"enabledBackend": "ca-1", "backends": backends}} if is_on else {}
+        self.apply_and_wait({"type": "Mesh", "name": self.name, **fields})
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +132,8 @@ def test_dots_are_resolved_and_slashes_reach_the_service_as_they_were_sent(mesh:
 def test_no_spelling_leads_from_metrics_to_the_rest_of_envoys_admin(mesh: HostileMesh) -> None:
     port = free_port()
     backend = {"type": "Prometheus", "prometheus": {"port": port, "tls": {"mode": "Disabled"}}}
-    one = {"kind": "Dataplane", "name": "backend-1"}  # two of one machine cannot have one port
-    spec = {"targetRef": one, "default": {"backends": [backend]}}
+    target = {"kind": "Dataplane", "name": "backend-1"}  # two of one machine cannot have one port
+    spec = {"targetRef": target, "default": {"backends": [backend]}}
     mesh.apply_and_wait({"type": "MeshMetric", "name": "scraped", "spec": spec})
     try:
         until(lambda: asked(port, "/metrics")[0] == 200, "metrics are there")
@@ -156,10 +156,10 @@ def test_headers_that_steer_envoy_do_nothing_from_outside(mesh: HostileMesh, ori
     )
     status, _ = asked(port, f"/status/503?{mark}", *origin, *steering)
     assert (status, n_reached(mesh, mark)) == (503, 1)
-    status, seen = asked(port, "/sleep/0.6", *origin, "x-envoy-upstream-rq-timeout-ms: 100")
+    status, response = asked(port, "/sleep/0.6", *origin, "x-envoy-upstream-rq-timeout-ms: 100")
     assert status == 200
-    status, seen = asked(port, "/", *origin, *steering)
-    assert not {"x-envoy-internal", "x-envoy-retry-on", "x-envoy-force-trace"} & seen["headers"].keys()
+    status, response = asked(port, "/", *origin, *steering)
+    assert not {"x-envoy-internal", "x-envoy-retry-on", "x-envoy-force-trace"} & response["headers"].keys()
     assert not mesh.backend.stats(r"\.mine\.")
 
 
@@ -167,17 +167,17 @@ def test_an_identity_is_never_taken_from_the_caller(mesh: HostileMesh) -> None:
     """Many servers take `_` for `-` in header names, so that both spellings are one to an application."""
     spelled = ("x-forwarded-client-cert", "X_Forwarded_Client_Cert", "x-forwarded_client-cert")
     for name in spelled:
-        _, seen = asked(mesh.backend.inbound, "/", f"{name}: URI={IDENTITY}")
-        assert IDENTITY not in json.dumps(seen["headers"]), name
-    _, seen = asked(mesh.backend.inbound, "/", "client_id: 7", "x_team: red")
-    assert (seen["headers"]["client_id"], seen["headers"]["x_team"]) == ("7", "red")
+        _, response = asked(mesh.backend.inbound, "/", f"{name}: URI={IDENTITY}")
+        assert IDENTITY not in json.dumps(response["headers"]), name
+    _, response = asked(mesh.backend.inbound, "/", "client_id: 7", "x_team: red")
+    assert (response["headers"]["client_id"], response["headers"]["x_team"]) == ("7", "red")
 
 
 def test_addresses_that_a_caller_names_pass_through_and_count_for_nothing(mesh: HostileMesh) -> None:
-    _, seen = asked(mesh.backend.inbound, "/", "x-forwarded-for: 10.1.2.3, 127.0.0.1")
-    assert seen["headers"]["x-forwarded-for"].startswith("10.1.2.3")
-    assert "x-envoy-internal" not in seen["headers"]
-    assert "x-envoy-external-address" not in seen["headers"]
+    _, response = asked(mesh.backend.inbound, "/", "x-forwarded-for: 10.1.2.3, 127.0.0.1")
+    assert response["headers"]["x-forwarded-for"].startswith("10.1.2.3")
+    assert "x-envoy-internal" not in response["headers"]
+    assert "x-envoy-external-address" not in response["headers"]
 
 
 # Slowness and masses.

@@ -93,8 +93,8 @@ class LimitedMesh(LiveMesh):
 
     def at_once(self, n_requests: int, path: str) -> list[Response]:
         with ThreadPoolExecutor(n_requests) as pool:
-            asked = [pool.submit(self.web.call, "backend", path=path) for _ in range(n_requests)]
-            return [each.result() for each in asked]
+            requests = [pool.submit(self.web.call, "backend", path=path) for _ in range(n_requests)]
+            return [request.result() for request in requests]
 
     def served(self, n_requests: int = 10) -> Counter[str]:
         """Who answered web how often."""
@@ -124,16 +124,16 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedMesh]:
             mesh.sidecar(f"{name}-1", name, serves=False, outbounds=("backend", "db"), wait=False)
             for name in ("web", "guest")
         )
-        for each in (*mesh.hosts, mesh.db, mesh.web, mesh.guest):
-            each.wait_for_output("is ready")
-        for each in (mesh.web, mesh.guest):
-            until(lambda each=each: each.call("backend").status == 200, "backend answers")
-            until(lambda each=each: echoed_bytes(each.outbounds["db"]) == b"hello", "db answers")
+        for sidecar in (*mesh.hosts, mesh.db, mesh.web, mesh.guest):
+            sidecar.wait_for_output("is ready")
+        for sidecar in (mesh.web, mesh.guest):
+            until(lambda sidecar=sidecar: sidecar.call("backend").status == 200, "backend answers")
+            until(lambda sidecar=sidecar: echoed_bytes(sidecar.outbounds["db"]) == b"hello", "db answers")
         until(lambda: len(mesh.served()) == 2, "both hosts serve")
         mesh.wait_until_synced()
         yield mesh
-    for each in (echo, *services):
-        each.stop()
+    for sidecar in (echo, *services):
+        sidecar.stop()
 
 
 def backend_spec() -> Mapping[str, Any]:
@@ -150,8 +150,10 @@ def rules(
     kind: str, *entries: tuple[list[Any], Mapping[str, Any]], of: Mapping[str, Any] = OF_BACKEND
 ) -> Mapping[str, Any]:
     """A policy for calls that arrive; each entry with the callers that it is for."""
-    made = [{**({"matches": matches} if matches else {}), "default": default} for matches, default in entries]
-    return {"type": kind, "name": kind.lower(), "spec": {"targetRef": of, "rules": made}}
+    rules = [
+        {**({"matches": matches} if matches else {}), "default": default} for matches, default in entries
+    ]
+    return {"type": kind, "name": kind.lower(), "spec": {"targetRef": of, "rules": rules}}
 
 
 def outliers(**more: Any) -> Mapping[str, Any]:
@@ -210,9 +212,13 @@ def test_a_host_that_is_not_well_gets_no_requests_until_it_is(mesh: LimitedMesh)
 @pytest.mark.parametrize(("answer", "gets"), [(b"pi", b"hello"), (b"pong", b"")])
 def test_a_port_for_bytes_is_asked_with_bytes(mesh: LimitedMesh, answer: bytes, gets: bytes):
     often = {"interval": "0.2s", "noTrafficInterval": "0.2s", "timeout": "0.5s", "unhealthyThreshold": 1}
-    said = {"send": base64.b64encode(b"ping").decode(), "receive": [base64.b64encode(answer).decode()]}
+    exchange = {"send": base64.b64encode(b"ping").decode(), "receive": [base64.b64encode(answer).decode()]}
     check = to(
-        "MeshHealthCheck", {"kind": "MeshService", "name": "db"}, **often, tcp=said, healthyPanicThreshold=0
+        "MeshHealthCheck",
+        {"kind": "MeshService", "name": "db"},
+        **often,
+        tcp=exchange,
+        healthyPanicThreshold=0,
     )
     with mesh.with_policies(check):
         until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)

@@ -39,13 +39,13 @@ def configuration(of: Sidecar) -> Mapping[str, Any]:
     return {part["@type"].rpartition(".")[2].removesuffix("ConfigDump"): part for part in dump}
 
 
-def found(value: Any, *keys: str) -> Iterator[str]:
+def values_of(value: Any, *keys: str) -> Iterator[str]:
     """Every text under one of these keys, however deep."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         if key in keys and isinstance(inner, str):
             yield inner
         elif isinstance(inner, dict | list):
-            yield from found(inner, *keys)
+            yield from values_of(inner, *keys)
 
 
 def listeners(of: Sidecar) -> set[str]:
@@ -86,9 +86,9 @@ def test_statistics_have_the_names_of_what_they_count(shared: SharedMesh):
     for sidecar in (shared.web, *shared.nodes.values()):
         config = configuration(sidecar)
         for section in ("Listeners", "Clusters", "Routes"):
-            used = set(found(config[section], "stat_prefix", "alt_stat_name"))
+            used = set(values_of(config[section], "stat_prefix", "alt_stat_name"))
             assert {name for name in used if not is_ours(name)} == set()
-            named = {name for name in found(config[section], "name") if is_ours(name)}
+            named = {name for name in values_of(config[section], "name") if is_ours(name)}
             assert used <= named, section
 
 
@@ -104,7 +104,7 @@ def test_only_secrets_have_names_with_colons(shared: SharedMesh):
             names = {each["name"] for each in secrets if not each["name"].startswith("_kuma_")}
             assert names == {"identity_cert:secret:default", "mesh_ca:secret:default"}
             config.pop("Bootstrap")
-            others = {name for name in found(config, "name", "cluster_name", "cluster") if ":" in name}
+            others = {name for name in values_of(config, "name", "cluster_name", "cluster") if ":" in name}
             assert others - {":method"} <= names  # which is a header that routes look at
     finally:
         shared.mesh.apply_and_wait(original)
@@ -124,8 +124,8 @@ def metrics(of: Sidecar) -> Iterator[tuple[str, dict[str, str], float]]:
 
 def counted(of: Sidecar, metric: str, **labels: str) -> float:
     """The sum of a metric over all series with these labels."""
-    wanted = {f"envoy_{name}": value for name, value in labels.items()}.items()
-    return sum(value for name, has, value in metrics(of) if name == metric and wanted <= has.items())
+    expected = {f"envoy_{name}": value for name, value in labels.items()}.items()
+    return sum(value for name, has, value in metrics(of) if name == metric and expected <= has.items())
 
 
 COUNTED_BY_WEB = (
@@ -153,11 +153,11 @@ def test_each_metric_counts_under_the_identifier_even_where_names_have_dots(shar
     names = [shared.greeted("db") for _ in range(2)]
     assert shared.get("outside").status == shared.get("everywhere").status == 200
     after = [counted(shared.web, metric, **labels) for metric, labels, _ in COUNTED_BY_WEB]
-    told = {
+    counts = {
         (metric, *labels.values()): now - then
         for (metric, labels, _), then, now in zip(COUNTED_BY_WEB, before, after, strict=True)
     }
-    assert told == {(metric, *labels.values()): wanted for metric, labels, wanted in COUNTED_BY_WEB}
+    assert counts == {(metric, *labels.values()): expected for metric, labels, expected in COUNTED_BY_WEB}
     last = [counted(shared.nodes["v1"], metric, **labels) for metric, labels in (served, greeted)]
     by_first = sum(answer.json["name"] == "backend-v1" for answer in answers)
     assert [b - a for a, b in zip(first, last, strict=True)] == [by_first, names.count("db-v1")]
@@ -179,11 +179,11 @@ def test_no_metric_has_a_piece_of_a_name_in_its_own_name(shared: SharedMesh):
     shared.apply_only(dotted_route())
     assert shared.get("backend", "/dotted").status == 200
     for sidecar in (shared.web, *shared.nodes.values()):
-        seen = list(metrics(sidecar))
-        values = {has[f"envoy_{name}"] for _, has, _ in seen for name in NAMES if f"envoy_{name}" in has}
+        samples = list(metrics(sidecar))
+        values = {has[f"envoy_{name}"] for _, has, _ in samples for name in NAMES if f"envoy_{name}" in has}
         assert {value for value in values if not is_ours(value)} <= {*ENVOYS_OWN}
         pieces = re.compile(r"kri_|_dots|_1_(backend|db)|default__")
-        assert [metric for metric, *_ in seen if pieces.search(metric)] == []
+        assert [metric for metric, *_ in samples if pieces.search(metric)] == []
 
 
 def test_a_query_by_kind_selects_what_it_says(shared: SharedMesh):

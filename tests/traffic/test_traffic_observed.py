@@ -56,18 +56,18 @@ def observed_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed
     echo = TcpEcho()
     with ObservedMesh(tmp_path_factory.mktemp("watched")) as mesh:
         mesh.apply(build.mesh(mtls=build.builtin_mtls("ca-1")), build.allow_all())
-        given = certificate_files(mesh.directory)
-        flags = ("--metrics-cert-file", given[0], "--metrics-key-file", given[1])
+        files = certificate_files(mesh.directory)
+        flags = ("--metrics-cert-file", files[0], "--metrics-key-file", files[1])
         mesh.backend = mesh.sidecar("backend-1", "backend", flags=flags, wait=False)
         mesh.database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
         called = ("backend", "db")
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=called, wait=False)
         mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=called, wait=False)
-        for each in (mesh.backend, mesh.database, mesh.web, mesh.guest):
-            each.wait_for_output("is ready")
-        for each in (mesh.web, mesh.guest):
-            until(lambda each=each: each.call("backend").status == 200, "backend answers")
-            until(lambda each=each: echoed_bytes(each.outbounds["db"]), "db answers")
+        for sidecar in (mesh.backend, mesh.database, mesh.web, mesh.guest):
+            sidecar.wait_for_output("is ready")
+        for sidecar in (mesh.web, mesh.guest):
+            until(lambda sidecar=sidecar: sidecar.call("backend").status == 200, "backend answers")
+            until(lambda sidecar=sidecar: echoed_bytes(sidecar.outbounds["db"]), "db answers")
         mesh.wait_until_synced()
         yield mesh
     echo.stop()

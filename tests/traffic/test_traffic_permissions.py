@@ -32,8 +32,8 @@ class PermissionMesh(LiveMesh):
     def mtls(self, mode: str = "STRICT", **backend: Any) -> None:
         """Switch mTLS on, with a backend of its own name."""
         whole = {"name": "ca-1", "type": "builtin", "mode": mode, **backend}
-        given = {"enabledBackend": whole["name"], "backends": [whole]}
-        self.apply_and_wait({"type": "Mesh", "name": self.name, "mtls": given})
+        field = {"enabledBackend": whole["name"], "backends": [whole]}
+        self.apply_and_wait({"type": "Mesh", "name": self.name, "mtls": field})
 
     @contextlib.contextmanager
     def policy(self, kind: str, name: str, spec: Any) -> Iterator[str]:
@@ -64,9 +64,12 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PermissionMesh]:
         mesh.database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
         mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
         mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=("backend", "db"), wait=False)
-        for each in (mesh.backend, mesh.database, mesh.web, mesh.guest):
-            each.wait_for_output("is ready")
-        until(lambda: all(outbounds_of(each) == 2 for each in (mesh.web, mesh.guest)), "outbounds are there")
+        for sidecar in (mesh.backend, mesh.database, mesh.web, mesh.guest):
+            sidecar.wait_for_output("is ready")
+        until(
+            lambda: all(outbounds_of(sidecar) == 2 for sidecar in (mesh.web, mesh.guest)),
+            "outbounds are there",
+        )
         mesh.wait_until_synced()
         yield mesh
     echo.stop()
@@ -80,7 +83,7 @@ def outbounds_of(sidecar: Sidecar) -> int:
     return sidecar.admin("/listeners").count("kri_msvc_")
 
 
-def said(sidecar: Sidecar, line: str) -> None:
+def wait_for_line(sidecar: Sidecar, line: str) -> None:
     """Wait for a line in a sidecar's log; Envoy writes access logs in rounds."""
     until(lambda: line in sidecar.output, f"{sidecar.name} says {line!r}", 15)
 
@@ -101,7 +104,7 @@ def test_whom_nothing_allows_is_told_that_nobody_did(mesh: PermissionMesh) -> No
             403,
             "no-permission(deny-by-default)",
         )
-        said(mesh.backend, f"no-permission(deny-by-default) denied GET /of-guest from {GUEST}")
+        wait_for_line(mesh.backend, f"no-permission(deny-by-default) denied GET /of-guest from {GUEST}")
         assert "key=secret" not in mesh.backend.output
 
 
@@ -111,7 +114,7 @@ def test_a_denial_names_its_policy_to_the_caller_and_in_the_log(mesh: Permission
         assert (answer.status, answer.headers["x-koguma-denied-by"]) == (403, kri)
         assert kri.startswith("kri_mtp_default_")
         assert mesh.web.call("backend").status == 200
-        said(mesh.backend, f"{kri} denied GET /denied from {GUEST}")
+        wait_for_line(mesh.backend, f"{kri} denied GET /denied from {GUEST}")
 
 
 def test_a_planned_denial_lets_in_and_is_counted(mesh: PermissionMesh) -> None:
@@ -182,7 +185,7 @@ def connections(sidecar: Sidecar, to: str) -> int:
 
 def test_connections_without_requests_are_denied_by_closing_them(mesh: PermissionMesh) -> None:
     assert echoed_bytes(mesh.web.outbounds["db"]) == b""
-    said(mesh.database, f"no-permission(deny-by-default) denied a connection from {WEB}")
+    wait_for_line(mesh.database, f"no-permission(deny-by-default) denied a connection from {WEB}")
     with mesh.permits("web-may", allow=[WEB]):
         until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == b"hello", "web reaches the database", 5)
         assert echoed_bytes(mesh.guest.outbounds["db"]) == b""

@@ -156,13 +156,13 @@ RETRIES = {
 
 @pytest.mark.parametrize("case", RETRIES)
 def test_a_request_is_tried_as_often_as_the_services_policy_says(shared: SharedMesh, case: str):
-    said, path, wanted = RETRIES[case]
+    conf, path, expected = RETRIES[case]
     back_off = {"backOff": {"baseInterval": "1ms"}}
-    if said is not None:
-        shared.apply_only(policy("MeshRetry", "tries", (OTHER, {"http": {**said, **back_off}})))
+    if conf is not None:
+        shared.apply_only(policy("MeshRetry", "tries", (OTHER, {"http": {**conf, **back_off}})))
     asked = f"{path}?{len(shared.services['other'].seen)}"
     shared.get("other", asked)
-    assert len(shared.seen("other", asked)) == wanted
+    assert len(shared.seen("other", asked)) == expected
 
 
 def test_connections_are_tried_as_often_as_the_policy_says(shared: SharedMesh):
@@ -210,7 +210,7 @@ ARRIVING = {
 
 @pytest.mark.parametrize("case", ARRIVING)
 def test_a_limit_of_arriving_calls_acts_in_the_called_proxy_alone(shared: SharedMesh, case: str):
-    section, conf, wanted = ARRIVING[case]
+    section, conf, expected = ARRIVING[case]
     top = {"kind": "Dataplane", "name": "node.1", **section}
     versions = {
         "v1": split("backend", {"v1": 1}, name="first", path="/sleep/0.5"),
@@ -223,7 +223,7 @@ def test_a_limit_of_arriving_calls_acts_in_the_called_proxy_alone(shared: Shared
     )
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda path: shared.get("backend", path), ("/sleep/0.5", "/sleep/0.50"))
-    assert {"v1": first.status, "v2": second.status} == wanted
+    assert {"v1": first.status, "v2": second.status} == expected
 
 
 def split(
@@ -366,10 +366,10 @@ def test_a_client_without_the_cookie_gets_one_that_keeps_it_with_its_endpoint(sh
     cookie = by("Cookie", name="session", ttl="1h", path="/")
     shared.apply_only(balanced(BACKEND, loadBalancer={"type": "Maglev"}, hashPolicies=[cookie]))
     first = shared.get("backend")
-    made, *about = (part.strip() for part in first.headers["set-cookie"].split(";"))
-    assert made.startswith("session=")
+    cookie, *about = (part.strip() for part in first.headers["set-cookie"].split(";"))
+    assert cookie.startswith("session=")
     assert {"Max-Age=3600", "Path=/"} <= set(about)
-    again = {shared.get("backend", cookie=made).json["name"] for _ in range(16)}
+    again = {shared.get("backend", cookie=cookie).json["name"] for _ in range(16)}
     assert again == {first.json["name"]}
 
 
@@ -451,9 +451,9 @@ TCP_SPLITS = {
 
 @pytest.mark.parametrize("case", TCP_SPLITS)
 def test_connections_go_where_the_tcp_route_says_and_else_are_closed(shared: SharedMesh, case: str):
-    weights, wanted = TCP_SPLITS[case]
+    weights, expected = TCP_SPLITS[case]
     shared.apply_only(split("db", weights, name="databases", kind="MeshTCPRoute"))
-    assert set(greetings(shared, "db", 40)) == wanted
+    assert set(greetings(shared, "db", 40)) == expected
 
 
 def test_a_tcp_route_acts_on_an_http_port_until_an_http_route_is_about_it(shared: SharedMesh):

@@ -23,11 +23,11 @@ def ca(name: str, **more: Any) -> dict[str, Any]:
 
 
 def mtls(enabled: str, *names: str) -> dict[str, Any]:
-    given = {"enabledBackend": enabled, "backends": [ca(name) for name in names]}
-    return {"type": "Mesh", "name": "default", "mtls": given}
+    field = {"enabledBackend": enabled, "backends": [ca(name) for name in names]}
+    return {"type": "Mesh", "name": "default", "mtls": field}
 
 
-class Seen:
+class CertificateHistory:
     """The certificates that a proxy's Envoy has had."""
 
     def __init__(self, sidecar: Sidecar) -> None:
@@ -36,10 +36,11 @@ class Seen:
         self.trusted: set[str] = set()  # now
 
     def look(self) -> None:
-        shown = json.loads(self._sidecar.admin("/certs"))["certificates"]
-        found = [each for each in shown if each["cert_chain"]]  # else it is how it knows the control plane
-        self.own |= dict.fromkeys(each["serial_number"] for one in found for each in one["cert_chain"])
-        self.trusted = {each["serial_number"] for one in found for each in one["ca_cert"]}
+        certificates = json.loads(self._sidecar.admin("/certs"))["certificates"]
+        # One without a chain is the CA of the connection to the control plane.
+        pairs = [pair for pair in certificates if pair["cert_chain"]]
+        self.own |= dict.fromkeys(leaf["serial_number"] for pair in pairs for leaf in pair["cert_chain"])
+        self.trusted = {ca["serial_number"] for pair in pairs for ca in pair["ca_cert"]}
 
 
 @pytest.fixture(scope="module")
@@ -56,36 +57,36 @@ def test_certificates_and_cas_rotate_without_a_failed_call_or_a_dropped_connecti
     backend = mesh.sidecar("backend-1", "backend", wait=False)
     database = mesh.sidecar("db-1", "db", protocol="tcp", target=echo.port, wait=False)
     web = mesh.sidecar("web-1", "web", serves=False, outbounds=("backend", "db"), wait=False)
-    for each in (backend, database, web):
-        each.wait_for_output("is ready")
+    for sidecar in (backend, database, web):
+        sidecar.wait_for_output("is ready")
     until(lambda: web.call("backend").status == 200, "web reaches backend")
     until(lambda: echoed_bytes(web.outbounds["db"]) == b"hello", "web reaches db")
-    seen = [Seen(each) for each in (backend, database, web)]
+    histories = [CertificateHistory(sidecar) for sidecar in (backend, database, web)]
 
     def look() -> None:
         time.sleep(0.1)
-        for each in seen:
-            each.look()
+        for history in histories:
+            history.look()
 
     look()
-    (first,) = seen[0].trusted
+    (first,) = histories[0].trusted
     with (
         steady_traffic(web.outbounds["backend"]) as requests,
         load(lambda: handshake(web.outbounds["db"]), 1) as connections,
         socket.create_connection(("127.0.0.1", web.outbounds["db"]), 5) as open_all_the_time,
     ):
         mesh.apply(mtls("ca-2", "ca-1", "ca-2"))  # added and chosen in one write
-        trust(seen, look, 2)
-        issued_before = [len(each.own) for each in seen]
-        until(lambda: look() or more(seen, issued_before), "the new CA issues")
+        trust(histories, look, 2)
+        issued_before = [len(history.own) for history in histories]
+        until(lambda: look() or more(histories, issued_before), "the new CA issues")
         mesh.apply(mtls("ca-2", "ca-2"))
-        trust(seen, look, 1)
+        trust(histories, look, 1)
         open_all_the_time.sendall(b"still here")
         assert open_all_the_time.recv(100) == b"still here"
     echo.stop()
-    assert all(each.trusted == seen[0].trusted != {first} for each in seen)
+    assert all(history.trusted == histories[0].trusted != {first} for history in histories)
     # The one from before, one of the new CA, and what was renewed meanwhile because it grew old.
-    assert all(len(each.own) >= 4 for each in seen), [len(each.own) for each in seen]
+    assert all(len(history.own) >= 4 for history in histories), [len(history.own) for history in histories]
     assert requests.keys() == {"200"}, requests
     assert connections.keys() == {"200"}, connections
     assert min(requests["200"], connections["200"]) > 1000
@@ -96,9 +97,13 @@ def handshake(port: int) -> Response:
     return Response(200 if echoed_bytes(port) == b"hello" else 0, {}, b"")
 
 
-def trust(seen: list[Seen], look: Any, n_cas: int) -> None:
-    until(lambda: look() or all(len(each.trusted) == n_cas for each in seen), f"{n_cas} CAs are trusted", 40)
+def trust(histories: list[CertificateHistory], look: Any, n_cas: int) -> None:
+    until(
+        lambda: look() or all(len(history.trusted) == n_cas for history in histories),
+        f"{n_cas} CAs are trusted",
+        40,
+    )
 
 
-def more(seen: list[Seen], than: list[int]) -> bool:
-    return all(len(each.own) > before for each, before in zip(seen, than, strict=True))
+def more(histories: list[CertificateHistory], than: list[int]) -> bool:
+    return all(len(history.own) > before for history, before in zip(histories, than, strict=True))

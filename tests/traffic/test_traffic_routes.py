@@ -23,9 +23,9 @@ def route(*rules: Mapping[str, Any], to: str = "backend", name: str = "") -> Map
 def rule(
     *matches: Mapping[str, Any], filters: Any = None, backends: Any = None, path: str = ""
 ) -> Mapping[str, Any]:
-    said = {"filters": filters, "backendRefs": backends}
+    conf = {"filters": filters, "backendRefs": backends}
     under = ({"path": {"type": "PathPrefix", "value": path}},) if path else ()
-    default = {name: value for name, value in said.items() if value is not None}
+    default = {name: value for name, value in conf.items() if value is not None}
     return {"matches": [*matches, *under], "default": default}
 
 
@@ -180,7 +180,9 @@ def test_a_request_is_taken_by_the_most_specific_rule_that_it_fits(shared: Share
         .get("x-rule", "")
         for path, method, headers, _ in REQUESTS
     }
-    assert taken == {(path, method, *headers.items()): wanted for path, method, headers, wanted in REQUESTS}
+    assert taken == {
+        (path, method, *headers.items()): expected for path, method, headers, expected in REQUESTS
+    }
 
 
 def filtered(path: str, type_: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -198,8 +200,12 @@ HEADERS = {
 def test_request_headers_are_set_added_and_removed(shared: SharedMesh):
     shared.apply_only(route(filtered("/headers", "RequestHeaderModifier", HEADERS)))
     sent = {"x_set": "theirs", "x_add": "one", "x_remove": "gone", "x_stays": "here"}
-    seen = shared.get("backend", "/headers", **sent).json["headers"]
-    assert {name: value for name, value in seen.items() if name in _told(HEADERS) or name == "x-stays"} == {
+    received = shared.get("backend", "/headers", **sent).json["headers"]
+    assert {
+        name: value
+        for name, value in received.items()
+        if name in _named_headers(HEADERS) or name == "x-stays"
+    } == {
         "x-set": "ours",
         "x-new": "new",
         "x-add": "one,more",
@@ -208,7 +214,7 @@ def test_request_headers_are_set_added_and_removed(shared: SharedMesh):
     }
 
 
-def _told(modifier: Mapping[str, Any]) -> set[str]:
+def _named_headers(modifier: Mapping[str, Any]) -> set[str]:
     return {each["name"] for field in ("set", "add") for each in modifier[field]} | set(modifier["remove"])
 
 
@@ -226,7 +232,7 @@ def test_response_headers_are_set_added_and_removed(shared: SharedMesh):
         )
     )
     changed, untouched = shared.get("backend", "/headers").headers, shared.get("backend", "/").headers
-    assert {name: changed.get(name) for name in _told(changes)} == {
+    assert {name: changed.get(name) for name in _named_headers(changes)} == {
         "content-type": "text/plain",
         "x-new": "new",
         "x-added": "more",
@@ -319,7 +325,7 @@ REDIRECTS = {
 
 def test_a_redirect_sends_the_client_elsewhere(shared: SharedMesh):
     shared.apply_only(
-        route(*(filtered(path, "RequestRedirect", said) for path, (said, *_) in REDIRECTS.items()))
+        route(*(filtered(path, "RequestRedirect", conf) for path, (conf, *_) in REDIRECTS.items()))
     )
     answers = {path: shared.get("backend", f"{path}/x?a=1", host="shop.test") for path in REDIRECTS}
     sent = {path: (answer.status, answer.headers.get("location")) for path, answer in answers.items()}
@@ -370,13 +376,13 @@ REWRITES = {
 def test_a_rewrite_changes_the_host_and_path_that_the_service_sees(shared: SharedMesh):
     full = {"path": {"type": "ReplaceFullPath", "replaceFullPath": "/new"}}
     by_expression = rule(expression("/by/[a-z]+"), filters=[{"type": "URLRewrite", "urlRewrite": full}])
-    rules = (filtered(path, "URLRewrite", said) for path, (said, *_) in REWRITES.items())
+    rules = (filtered(path, "URLRewrite", conf) for path, (conf, *_) in REWRITES.items())
     shared.apply_only(route(by_expression, *rules))
-    seen = {}
+    received = {}
     for path, (_, asked, *_) in REWRITES.items():
         answer = shared.get("backend", asked, host="shop.test").json
-        seen[path] = answer["headers"]["host"], answer["path"]
-    assert seen == {path: (host, wanted) for path, (_, _, host, wanted) in REWRITES.items()}
+        received[path] = answer["headers"]["host"], answer["path"]
+    assert received == {path: (host, expected) for path, (_, _, host, expected) in REWRITES.items()}
     assert shared.get("backend", "/by/expression?a=1").json["path"] == "/new?a=1"
 
 
@@ -391,7 +397,7 @@ def test_a_direct_response_is_the_proxys_own(shared: SharedMesh):
         "/nothing": None,
     }
     asked = {path: {"status": 418} | ({"body": body} if body else {}) for path, body in bodies.items()}
-    shared.apply_only(route(*(filtered(path, "DirectResponse", said) for path, said in asked.items())))
+    shared.apply_only(route(*(filtered(path, "DirectResponse", conf) for path, conf in asked.items())))
     answers = {path: shared.get("backend", path) for path in bodies}
     assert {path: (answer.status, answer.body) for path, answer in answers.items()} == {
         "/string": (418, b"said by a string"),
@@ -465,7 +471,7 @@ CERTAIN = {
 def test_backends_that_lead_somewhere_get_all_requests_and_others_fail(shared: SharedMesh):
     shared.apply_only(route(*(rule(path=path, backends=backends) for path, (backends, _) in CERTAIN.items())))
     answered = {path: set(shared.many("backend", path, 20)) for path in CERTAIN}
-    assert answered == {path: wanted for path, (_, wanted) in CERTAIN.items()}
+    assert answered == {path: expected for path, (_, expected) in CERTAIN.items()}
 
 
 def test_rules_with_equal_matches_are_one_rule_of_which_each_policy_sets_its_part(shared: SharedMesh):
