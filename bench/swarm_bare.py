@@ -23,7 +23,7 @@ from koguma.xds.server import SERVICE
 
 
 class Bare:
-    """Streams that wait to be told."""
+    """Streams that wait for a push."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,12 +38,12 @@ class Bare:
         await context.read()
         for message in self._first:
             await context.write(message)
-        telling = asyncio.create_task(self._tell(context))
+        pushing = asyncio.create_task(self._push(context))
         while await context.read() is not grpc.aio.EOF:
             pass
-        telling.cancel()
+        pushing.cancel()
 
-    async def _tell(self, context: Any) -> None:
+    async def _push(self, context: Any) -> None:
         while True:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -51,7 +51,7 @@ class Bare:
                 await context.write(message)
 
     def send(self) -> None:
-        """Tell everybody."""
+        """Push the change to all streams."""
         messages = self._messages("change")
         waiting, self._waiting = self._waiting, []
         for future in waiting:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from bench.processes import KOGUMA, ROOT, Process, environment
 from bench.swarm_mesh import MESH, Document
 
-PATIENCE_SECONDS: Final = 1800.0
+TIMEOUT_SECONDS: Final = 1800.0
 QUIET_SECONDS: Final = 0.4
 _BATCH: Final = 2000  # objects that are written at a time
 _GAUGE: Final = re.compile(r"^koguma_proxies(|_behind|_refusing) (\S+)$", re.MULTILINE)
@@ -27,19 +27,19 @@ class Api:
     """The control plane's API, for an operator."""
 
     def __init__(self, port: int, token: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def __call__(self, method: str, path: str, body: Any = None) -> bytes:
         """One request that must succeed."""
         data = None if body is None else json.dumps(body)
-        response = self._asked(method, path, data)
+        response = self._response(method, path, data)
         answer = response.read()
         if response.status >= 400:
             raise RuntimeError(f"{method} {path}: {response.status} {answer[:1000].decode()}")
         return answer
 
-    def _asked(self, method: str, path: str, data: str | None) -> http.client.HTTPResponse:
+    def _response(self, method: str, path: str, data: str | None) -> http.client.HTTPResponse:
         """The answer; a connection that was idle for a minute has been closed by the server."""
         try:
             self._connection.request(method, path, data, self._headers)
@@ -63,13 +63,13 @@ class Api:
         parts = document["networking"].get("inbound") or ()
         services = sorted({part["tags"]["kuma.io/service"] for part in parts if part.get("tags")})
         tags = {"kuma.io/service": services} if services else {}
-        asked = {"mesh": MESH, "name": document["name"], "tags": tags, "validFor": "24h"}
-        return self("POST", "/tokens/dataplane", asked).decode()
+        request = {"mesh": MESH, "name": document["name"], "tags": tags, "validFor": "24h"}
+        return self("POST", "/tokens/dataplane", request).decode()
 
     def n_synced(self) -> int:
-        """How many connected proxies have everything that they are to have; as cheap as it can be asked."""
-        found = dict(_GAUGE.findall(self("GET", "/metrics").decode()))
-        return int(float(found[""])) - int(float(found["_behind"])) - int(float(found["_refusing"]))
+        """The number of synced proxies, from the metrics, which is the cheapest way."""
+        gauges = dict(_GAUGE.findall(self("GET", "/metrics").decode()))
+        return int(float(gauges[""])) - int(float(gauges["_behind"])) - int(float(gauges["_refusing"]))
 
     def n_addressed(self) -> int:
         """How many services have a virtual address."""
@@ -107,11 +107,11 @@ class Planes:
         return sum(plane.memory_kib for plane in self._planes)
 
     def n_synced(self) -> int:
-        """How many proxies have everything that they are to have."""
+        """The number of synced proxies."""
         return sum(plane.api.n_synced() for plane in self._planes)
 
     def stop(self) -> None:
-        """Let all of them go."""
+        """Stop all of them."""
         for plane in self._planes:
             plane.__exit__()
 
@@ -122,20 +122,20 @@ def free_ports() -> dict[str, int]:
     sockets = [socket.socket() for _ in names]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
-    found = {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+    ports = {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
     for each in sockets:
         each.close()
-    return found
+    return ports
 
 
 class Bare(Process):
-    """The bare side; `send` lets it tell everybody what the file `change` says."""
+    """The bare server; `send` lets it push the file `change` to all proxies."""
 
     def __init__(self, folder: Path, *pair: Path) -> None:
         super().__init__([sys.executable, "-m", "bench.swarm_bare", str(folder), *map(str, pair)], folder)
 
     def send(self) -> None:
-        """Tell everybody."""
+        """Push the change to all proxies."""
         os.kill(self._process.pid, signal.SIGUSR1)
 
 
@@ -162,43 +162,43 @@ class Swarm:
                 if pipe:
                     pipe.close()
 
-    def __call__(self, group: str, deed: str, **how: Any) -> list[Answer]:
-        """Let all processes do something; what each answers."""
+    def __call__(self, group: str, method: str, **arguments: Any) -> list[Answer]:
+        """Call a method in all processes; their results."""
         for process in self._processes:
-            self._tell(process, {"group": group, "do": deed, **how})
+            self._send(process, {"group": group, "do": method, **arguments})
         return self._answers()
 
-    def _tell(self, process: "subprocess.Popen[str]", told: Answer) -> None:
+    def _send(self, process: "subprocess.Popen[str]", command: Answer) -> None:
         assert process.stdin
-        process.stdin.write(json.dumps(told) + "\n")
+        process.stdin.write(json.dumps(command) + "\n")
         process.stdin.flush()
 
     def _answers(self) -> list[Answer]:
-        found = []
+        answers = []
         for process in self._processes:
             assert process.stdout
             line = process.stdout.readline()
             if not line:
                 raise RuntimeError("a process of the swarm has ended")
-            found.append(json.loads(line))
-        return found
+            answers.append(json.loads(line))
+        return answers
 
     def wait(self, group: str, at_least: int, quiet: float = QUIET_SECONDS) -> Answer:
-        """Wait until so many proxies were answered and all is quiet; what they counted together."""
+        """Wait until so many proxies got a response and nothing more comes; the sums of their counters."""
         share = at_least // len(self._processes)
-        found = _joined(self(group, "wait", at_least=share, quiet=quiet, patience=PATIENCE_SECONDS))
-        if len(found["acked_at"]) < at_least:
-            answered, ended = len(found["acked_at"]), found["ended"]
+        counters = _joined(self(group, "wait", at_least=share, quiet=quiet, patience=TIMEOUT_SECONDS))
+        if len(counters["acked_at"]) < at_least:
+            answered, ended = len(counters["acked_at"]), counters["ended"]
             raise RuntimeError(
-                f"{answered} proxies were answered, and not {at_least}; {ended} were sent away"
+                f"{answered} proxies were answered, and not {at_least}; {ended} were disconnected"
             )
-        return found
+        return counters
 
     def open(self, group: str, ports: list[int], *, tls: bool) -> Answer:
-        """Connect everybody, each process to one port; when they began and had introduced themselves."""
+        """Connect all proxies, each process to one port; when that began and all first requests were sent."""
         for number, process in enumerate(self._processes):
             port = ports[number % len(ports)]
-            self._tell(process, {"group": group, "do": "open", "port": port, "tls": tls})
+            self._send(process, {"group": group, "do": "open", "port": port, "tls": tls})
         answers = self._answers()
         if failed := sum(each["failed"] for each in answers):
             raise RuntimeError(f"{failed} proxies could not connect")
@@ -208,12 +208,12 @@ class Swarm:
         }
 
     def recorded(self, group: str) -> list[str]:
-        """The messages that the one proxy heard."""
+        """The messages of the recorded proxy."""
         return [message for each in self(group, "recorded") for message in each["messages"]]
 
 
 def _joined(answers: list[Answer]) -> Answer:
-    found, *others = answers
-    for each in others:
-        found = {name: value + each[name] for name, value in found.items()}
-    return found
+    total, *others = answers
+    for answer in others:
+        total = {name: value + answer[name] for name, value in total.items()}
+    return total

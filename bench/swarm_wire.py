@@ -1,7 +1,8 @@
-"""Swarm wire: one HTTP/2 connection with one gRPC stream on it, as little of both as will do.
+"""Swarm wire: one HTTP/2 connection with one gRPC stream on it, a minimal client.
 
-A swarm has thousands of these in a few processes, so that the server is what is seen. Messages are not
-compressed, headers are sent as plain literals, and those that come are only looked at for the stream's end.
+A swarm has thousands of these in a few processes, so that the server is what is measured. Messages are not
+compressed, headers are sent as plain literals, and received headers are only checked for the end of the
+stream.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ _RST_STREAM: Final = 3
 _ACK, _END_STREAM, _END_HEADERS, _PADDED = 1, 1, 4, 8
 _INITIAL_WINDOW: Final = 4
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_WINDOW_BYTES: Final = 16 * 1024 * 1024  # what Envoy lets a server send before it must be told to go on
+_WINDOW_BYTES: Final = 16 * 1024 * 1024  # Envoy's flow control window
 _FRAME_MAX: Final = 16384
 
 
@@ -28,7 +29,7 @@ def _settings(**values: int) -> bytes:
 
 
 def _literal(text: str) -> bytes:
-    """A text of HPACK, not compressed."""
+    """An HPACK string literal, not compressed."""
     data = text.encode()
     size, head = len(data), bytearray()
     if size < 0x7F:
@@ -47,16 +48,16 @@ def _headers(fields: Iterable[tuple[str, str]]) -> bytes:
 
 
 class Call(asyncio.Protocol):
-    """A stream of gRPC messages in both directions. `heard` gets each message, `ended` is called once."""
+    """A bidirectional gRPC stream. `on_message` gets each message, `on_end` is called once."""
 
     def __init__(
-        self, path: str, token: str, heard: Callable[[bytes], None], ended: Callable[[], None]
+        self, path: str, token: str, on_message: Callable[[bytes], None], on_end: Callable[[], None]
     ) -> None:
         self._path, self._token = path, token
-        self._heard, self._ended = heard, ended
+        self._on_message, self._on_end = on_message, on_end
         self._buffer = bytearray()
         self._message = bytearray()
-        self._unsent = bytearray()  # what the server's windows do not allow yet
+        self._unsent = bytearray()  # what the flow control windows do not allow yet
         self._window_stream = self._window_connection = self._window_initial = 65_535
         self._n_consumed = 0
         self._is_over = False
@@ -82,13 +83,13 @@ class Call(asyncio.Protocol):
             + frame(HEADERS, _END_HEADERS, 1, _headers(fields))
         )
 
-    def say(self, *messages: bytes) -> None:
-        """Send messages, as soon as the server's windows let them through."""
+    def send(self, *messages: bytes) -> None:
+        """Send messages as soon as the server's flow control windows allow it."""
         self._unsent += b"".join(b"\0" + len(message).to_bytes(4) + message for message in messages)
         self._flush()
 
     def close(self) -> None:
-        """Go without a word, as a process that is killed."""
+        """Abort the connection, as a killed process does."""
         self._is_over = True
         self._transport.abort()
 
@@ -106,7 +107,7 @@ class Call(asyncio.Protocol):
             self._transport.write(b"".join(frames))
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames that are whole."""
+        """Handle all complete frames."""
         self.bytes_received += len(data)
         buffer = self._buffer
         buffer += data
@@ -121,29 +122,29 @@ class Call(asyncio.Protocol):
                 buffer[at + 8],
             )  # ours is 1, so a byte will do
             at += 9 + size
-            self._take(kind, flags, stream, bytes(buffer[at - size : at]))
+            self._receive(kind, flags, stream, bytes(buffer[at - size : at]))
         del buffer[:at]
 
-    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def _receive(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == DATA:
-            self._take_data(flags, payload)
+            self._receive_data(flags, payload)
         elif kind == SETTINGS and not flags & _ACK:
-            self._take_settings(payload)
+            self._receive_settings(payload)
         elif kind == PING and not flags & _ACK:
             self._transport.write(frame(PING, _ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
-            self._widen(stream, int.from_bytes(payload))
+            self._widen_window(stream, int.from_bytes(payload))
         elif kind in (GOAWAY, _RST_STREAM) or (kind == HEADERS and flags & _END_STREAM):
             self._end()
 
-    def _widen(self, stream: int, step: int) -> None:
+    def _widen_window(self, stream: int, step: int) -> None:
         if stream:
             self._window_stream += step
         else:
             self._window_connection += step
         self._flush()
 
-    def _take_settings(self, payload: bytes) -> None:
+    def _receive_settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):
             if int.from_bytes(payload[at : at + 2]) == _INITIAL_WINDOW:
                 value = int.from_bytes(payload[at + 2 : at + 6])
@@ -152,7 +153,7 @@ class Call(asyncio.Protocol):
         self._transport.write(frame(SETTINGS, _ACK, 0))
         self._flush()
 
-    def _take_data(self, flags: int, payload: bytes) -> None:
+    def _receive_data(self, flags: int, payload: bytes) -> None:
         self._n_consumed += len(payload)
         if self._n_consumed > _WINDOW_BYTES // 2:
             step = self._n_consumed.to_bytes(4)
@@ -167,16 +168,16 @@ class Call(asyncio.Protocol):
                 break
             message = bytes(self._message[5 : 5 + size])
             del self._message[: 5 + size]
-            self._heard(message)
+            self._on_message(message)
         if flags & _END_STREAM:
             self._end()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The server has gone."""
+        """The server has closed the connection."""
         self._end()
 
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._ended()
+            self._on_end()
             self._transport.close()
