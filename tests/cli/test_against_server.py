@@ -133,15 +133,15 @@ def test_objects_are_found_by_their_kri(cli, mesh):
 def test_an_object_is_described(cli, mesh):
     cli("apply", "-f", "-", given=KUBERNETES.format(mesh=mesh))
     out = cli("describe", f"meshtimeout/quick.team-{mesh}", "-m", mesh).out
-    said = dict(line.split(": ", 1) for line in out.split("Labels:")[0].splitlines())
-    assert {name: said[name].strip() for name in ("Name", "Kind", "Namespace", "Role", "Core name")} == {
+    shown = dict(line.split(": ", 1) for line in out.split("Labels:")[0].splitlines())
+    assert {name: shown[name].strip() for name in ("Name", "Kind", "Namespace", "Role", "Core name")} == {
         "Name": "quick",
         "Kind": "MeshTimeout (mt)",
         "Namespace": f"team-{mesh}",
         "Role": "consumer",
         "Core name": f"quick.team-{mesh}",
     }
-    assert said["Revision"].strip().isdigit()
+    assert shown["Revision"].strip().isdigit()
     assert "      connectionTimeout: 2s" in out
 
 
@@ -229,12 +229,12 @@ def test_a_user_without_rights_gets_the_exit_code_for_it(cli, tmp_path):
 
 def test_tokens_of_proxies_and_zones_are_issued_and_revoked(cli, mesh):
     proxy = cli("token", "dataplane", "-m", mesh, "--tag", "a=b", "--tag", "a=c", "--valid-for", "1h").out
-    said = json.loads(cli("token", "inspect", "-", "-o", "json", given=proxy).out)["claims"]
-    assert (said["Mesh"], said["Tags"]) == (mesh, {"a": ["b", "c"]})
+    shown = json.loads(cli("token", "inspect", "-", "-o", "json", given=proxy).out)["claims"]
+    assert (shown["Mesh"], shown["Tags"]) == (mesh, {"a": ["b", "c"]})
     assert cli("token", "revoke", "dataplane", proxy.strip()).code == 0
     assert cli("token", "revoke", "dataplane", "another-id", "-m", mesh).code == 0
     secret = cli("get", "secret", f"dataplane-token-revocations-{mesh}", "-m", mesh, "-o", "json").out
-    assert base64.b64decode(json.loads(secret)["data"]).decode() == f"{said['jti']},another-id"
+    assert base64.b64decode(json.loads(secret)["data"]).decode() == f"{shown['jti']},another-id"
     zone = cli("token", "zone", "--zone", "east", "--scope", "cp").out
     assert json.loads(cli("token", "inspect", "-", "-o", "json", given=zone).out)["claims"]["Scope"] == ["cp"]
     assert cli("token", "revoke", "zone", "-", given=zone).code == 0
@@ -244,8 +244,8 @@ def test_tokens_of_proxies_and_zones_are_issued_and_revoked(cli, mesh):
 def test_a_token_names_services_in_short(cli, mesh):
     flags = ("--service", "web", "--service", "admin", "--tag", "kuma.io/service=old", "--tag", "version=v1")
     proxy = cli("token", "dataplane", "-m", mesh, *flags).out
-    said = json.loads(cli("token", "inspect", "-", "-o", "json", given=proxy).out)["claims"]
-    assert said["Tags"] == {"kuma.io/service": ["old", "web", "admin"], "version": ["v1"]}
+    shown = json.loads(cli("token", "inspect", "-", "-o", "json", given=proxy).out)["claims"]
+    assert shown["Tags"] == {"kuma.io/service": ["old", "web", "admin"], "version": ["v1"]}
 
 
 def test_revocations_at_the_same_time_are_all_kept(cli, control_plane, mesh):

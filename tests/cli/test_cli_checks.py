@@ -19,11 +19,11 @@ CONFIG = {"store": "sqlite:////d/koguma.db", "apiHost": "127.0.0.1", "localhostI
 DENIED = {"status": 403, "title": "Access Denied", "detail": "no access rule allows it"}
 
 
-def found(fake, token=None) -> dict[str, list[CheckResult]]:
+def results_by_name(fake, token=None) -> dict[str, list[CheckResult]]:
     client = ApiClient(ServerTarget(fake.address, "a test", token))
     by_name: dict[str, list[CheckResult]] = {}
-    for finding in checks.all_checks(client, NOW):
-        by_name.setdefault(finding.name, []).append(finding)
+    for result in checks.all_checks(client, NOW):
+        by_name.setdefault(result.name, []).append(result)
     return by_name
 
 
@@ -37,12 +37,12 @@ def healthy(fake, index=INDEX, skew=0, user="joe", config=CONFIG, checks=()) -> 
 
 
 def statuses(by_name) -> dict[str, list[str]]:
-    return {name: [finding.status for finding in each] for name, each in by_name.items()}
+    return {name: [result.status for result in results] for name, results in by_name.items()}
 
 
 def test_a_healthy_server_is_fine_in_every_line(fake):
     healthy(fake, checks=[{"name": "migrations", "status": "ok", "message": "at 1"}])
-    by_name = found(fake)
+    by_name = results_by_name(fake)
     names = ("reachable", "versions", "clock", "ready", "user", "store", "local admin", "server: migrations")
     assert statuses(by_name) == {name: [OK] for name in names}
     assert by_name["store"][0].message == "sqlite, revision 41"
@@ -58,19 +58,19 @@ def test_a_server_that_is_not_there_ends_the_check():
 @pytest.mark.parametrize(("skew", "status"), [(4, OK), (-60, WARNING), (600, ERROR)])
 def test_clocks_that_are_apart_are_told(fake, skew, status):
     healthy(fake, skew=skew)
-    assert statuses(found(fake))["clock"] == [status]
+    assert statuses(results_by_name(fake))["clock"] == [status]
 
 
 def test_another_version_is_told_with_what_to_install(fake):
     healthy(fake, index={**INDEX, "kogumaVersion": "9.9.9"})
-    (finding,) = found(fake)["versions"]
-    assert (finding.status, "koguma 9.9.9" in finding.hint) == (WARNING, True)
+    (result,) = results_by_name(fake)["versions"]
+    assert (result.status, "koguma 9.9.9" in result.hint) == (WARNING, True)
 
 
 def test_nobody_in_particular_is_advised_to_give_a_token(fake):
     healthy(fake, user="mesh-system:anonymous")
-    (finding,) = found(fake)["user"]
-    assert (finding.status, "--token-file" in finding.hint) == (WARNING, True)
+    (result,) = results_by_name(fake)["user"]
+    assert (result.status, "--token-file" in result.hint) == (WARNING, True)
 
 
 def test_who_may_not_see_the_settings_still_gets_the_rest(fake):
@@ -79,20 +79,20 @@ def test_who_may_not_see_the_settings_still_gets_the_rest(fake):
     fake.answer(200, {"name": "joe", "groups": []})
     fake.answer(403, DENIED)
     fake.answer(403, DENIED)
-    by_name = statuses(found(fake))
+    by_name = statuses(results_by_name(fake))
     assert (by_name["settings"], by_name["server"]) == ([WARNING], [WARNING])
 
 
 def test_a_port_that_should_listen_and_does_not_is_wrong(fake):
     healthy(fake, config={**CONFIG, "apiPort": int(fake.address.rpartition(":")[2]), "apiTlsPort": 1})
-    ports = found(fake)["ports"]
-    assert [finding.status for finding in ports] == [OK, ERROR]
+    ports = results_by_name(fake)["ports"]
+    assert [result.status for result in ports] == [OK, ERROR]
     assert ports[1].hint
 
 
 def test_a_port_without_tls_is_wrong(fake):
     healthy(fake, config={**CONFIG, "apiTlsPort": int(fake.address.rpartition(":")[2])})
-    assert statuses(found(fake))["certificate"] == [ERROR]
+    assert statuses(results_by_name(fake))["certificate"] == [ERROR]
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,19 @@ def test_a_port_without_tls_is_wrong(fake):
 )
 def test_a_local_admin_by_address_alone_is_told(fake, changes, status):
     healthy(fake, config={**CONFIG, **changes})
-    assert statuses(found(fake))["local admin"] == [status]
+    assert statuses(results_by_name(fake))["local admin"] == [status]
 
 
 def test_a_store_that_forgets_is_told(fake):
     healthy(fake, config={**CONFIG, "store": "memory://"})
-    assert statuses(found(fake))["store"] == [WARNING]
+    assert statuses(results_by_name(fake))["store"] == [WARNING]
 
 
 def test_the_servers_own_findings_are_passed_on(fake):
     healthy(fake, checks=[{"name": "store", "status": "error", "message": "is down", "hint": "start it"}])
-    assert found(fake)["server: store"] == [CheckResult("server: store", ERROR, "is down", "start it")]
+    assert results_by_name(fake)["server: store"] == [
+        CheckResult("server: store", ERROR, "is down", "start it")
+    ]
 
 
 def token(expires: datetime) -> Redacted:
@@ -128,7 +130,7 @@ def token(expires: datetime) -> Redacted:
 @pytest.mark.parametrize(("days", "status"), [(-1, ERROR), (3, WARNING), (30, OK)])
 def test_a_token_that_ends_is_told_before_it_does(fake, days, status):
     healthy(fake)
-    assert statuses(found(fake, token(NOW + timedelta(days=days))))["token"] == [status]
+    assert statuses(results_by_name(fake, token(NOW + timedelta(days=days))))["token"] == [status]
 
 
 def test_a_hint_is_printed_where_something_is_not_fine():

@@ -139,10 +139,10 @@ def test_a_ca_file_that_is_none_is_named(fake, koguma, tmp_path):
 
 
 def test_certificates_are_checked():
-    made = ApiClient(ServerTarget("https://127.0.0.1:1", "a test"))
+    client_ = ApiClient(ServerTarget("https://127.0.0.1:1", "a test"))
     from koguma.cli.client import _tls_context
 
-    context = _tls_context(made.target)
+    context = _tls_context(client_.target)
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
 

@@ -238,8 +238,10 @@ def test_a_password_on_the_command_line_is_warned_about_without_being_shown(tmp_
 
     def ended(*words, **variables):
         # In a process of its own, because a control plane changes how its process logs and collects.
-        found = {**os.environ, "KOGUMA_DATA_DIR": str(tmp_path), **variables}
-        return subprocess.run([*command, *words], env=found, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "KOGUMA_DATA_DIR": str(tmp_path), **variables}
+        return subprocess.run(
+            [*command, *words], env=environment, capture_output=True, text=True, check=False
+        )
 
     shown = ended("--store", address)
     assert shown.returncode == 1
@@ -279,8 +281,8 @@ def test_a_token_is_taken_apart_and_said_to_be_unchecked(koguma, monkeypatch, tm
     assert TOKEN not in ended.out
     assert re.search(r"^purpose: +dataplane$", ended.out, re.MULTILINE)
     assert re.search(r"^Mesh: +shop$", ended.out, re.MULTILINE)
-    said = json.loads(koguma("token", "inspect", TOKEN, "-o", "json").out)
-    assert (said["verified"], said["valid"], said["claims"]["jti"]) == (False, None, "abc")
+    inspected = json.loads(koguma("token", "inspect", TOKEN, "-o", "json").out)
+    assert (inspected["verified"], inspected["valid"], inspected["claims"]["jti"]) == (False, None, "abc")
 
 
 def test_a_token_is_not_shown_to_a_server_over_an_open_network(koguma):

@@ -87,8 +87,8 @@ def test_secrets_in_the_kubernetes_form_are_masked_too():
 def test_the_state_that_a_probe_found_is_no_difference():
     inbound = {"port": 80, "serviceProbe": {"tcp": {}}}
     given = {"networking": {"address": "10.0.0.1", "inbound": [inbound]}}
-    found = {"state": "NotReady", "health": {"ready": False}}
-    known = {"networking": {"address": "10.0.0.2", "inbound": [{**inbound, **found}]}}
+    computed = {"state": "NotReady", "health": {"ready": False}}
+    known = {"networking": {"address": "10.0.0.2", "inbound": [{**inbound, **computed}]}}
     expected = ["-  address: 10.0.0.2", "+  address: 10.0.0.1"]
     plain = {"type": "Dataplane", "mesh": "default", "name": "a"}
     assert changed({**plain, **known}, {**plain, **given}, "Dataplane") == expected

@@ -39,7 +39,7 @@ def shown(help_text: str) -> list[str]:
 def calls(line: str) -> list[list[str]]:
     """The calls of `koguma` in a shell's command line, without what the shell does to them."""
     inner = re.sub(r"^source <\((.*)\)$", r"\1", line)
-    found = []
+    commands = []
     for part in re.split(r"\s*(?:\|\||&&|\|)\s*", inner):
         words = [
             word for word in shlex.split(re.split(r"\s[<>]", part)[0]) if not re.match(r"[A-Z_]+=", word)
@@ -48,8 +48,8 @@ def calls(line: str) -> list[list[str]]:
             words = words[words.index("--") + 1 :]
         if words[0] == "koguma":
             # The user of the proxy is looked up, and need not be there where tests run.
-            found.append([USER if word == "koguma-dp" else word for word in words[1:]])
-    return found
+            commands.append([USER if word == "koguma-dp" else word for word in words[1:]])
+    return commands
 
 
 def parse(words: list[str]) -> str:
@@ -76,7 +76,7 @@ def test_every_help_has_examples_that_parse_and_are_of_that_command(koguma, path
     lines = shown(ended.out)
     called = [parse(words) for line in lines for words in calls(line)]
     assert called
-    assert any(one == path or one.startswith(f"{path} ") for one in called) or not path
+    assert any(command == path or command.startswith(f"{path} ") for command in called) or not path
 
 
 def test_no_examples_are_left_over():

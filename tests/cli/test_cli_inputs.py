@@ -96,8 +96,8 @@ def test_what_the_server_says_points_at_files(tmp_path):
             InvalidParameter("set", "is bad"),
         ),
     )
-    found = inputs.located(inputs.read([str(file)]), refused)
-    assert found.lines == (
+    located = inputs.located(inputs.read([str(file)]), refused)
+    assert located.lines == (
         f"{file}:2:7: name: is bad",
         f"{file}:8:5: mtls.backends[0].type: must be set",
         f'{file}:4:1: labels["a"]: is bad',

@@ -67,10 +67,10 @@ spec:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder that is the current one, so that places are short."""
-    made = tmp_path / "files"
-    made.mkdir()
-    monkeypatch.chdir(made)
-    return made
+    folder = tmp_path / "files"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def lines(ended) -> list[tuple[str, str, str]]:
@@ -89,14 +89,14 @@ def test_the_founding_documents_disjoint_example_is_one_finding_with_both_places
     (folder / "timeout.yaml").write_text(TIMEOUT)
     ended = koguma("lint", "-f", "route.yaml", "-f", "timeout.yaml")
     assert ended.code == 1
-    assert [found for found in lines(ended) if found[2] == "KG001"] == [
+    assert [finding for finding in lines(ended) if finding[2] == "KG001"] == [
         ("timeout.yaml:15:9", "warning", "KG001")
     ]
-    told = ended.out.splitlines()
-    index = next(number for number, line in enumerate(told) if "KG001" in line)
-    assert "k8s.kuma.io/namespace=some-other-ns" in told[index]
-    assert "k8s.kuma.io/namespace=frontend-ns" in told[index]
-    assert told[index + 1].startswith('  route.yaml:1:1: MeshHTTPRoute "route-to-backend"')
+    output = ended.out.splitlines()
+    index = next(number for number, line in enumerate(output) if "KG001" in line)
+    assert "k8s.kuma.io/namespace=some-other-ns" in output[index]
+    assert "k8s.kuma.io/namespace=frontend-ns" in output[index]
+    assert output[index + 1].startswith('  route.yaml:1:1: MeshHTTPRoute "route-to-backend"')
 
 
 def test_all_that_would_be_refused_is_told_with_its_place(koguma, folder):
@@ -149,9 +149,9 @@ def test_scripts_get_json(koguma, folder):
     (folder / "odd.yaml").write_text(FINE.replace("{kind: Mesh}", "{kind: MeshService, name: nobody}"))
     ended = koguma("lint", "-f", "odd.yaml", "-o", "json")
     assert ended.code == 1
-    (found,) = json.loads(ended.out)["findings"]
+    (finding,) = json.loads(ended.out)["findings"]
     assert {
-        name: found[name] for name in ("file", "line", "column", "severity", "code", "field", "docs")
+        name: finding[name] for name in ("file", "line", "column", "severity", "code", "field", "docs")
     } == {
         "file": "odd.yaml",
         "line": 6,

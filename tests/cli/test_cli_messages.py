@@ -74,9 +74,9 @@ OFFLINE = (
 @pytest.mark.parametrize("case", OFFLINE, ids=lambda case: f"{case.words}: {case.says[:40]}")
 def test_words_lead_to_the_next_step(koguma, case):
     ended = koguma(*case.words.split(), given=case.given)
-    told = ended.out + ended.err
-    assert (ended.code, case.says in told) == (case.code, True), told
-    assert not case.never or case.never not in told
+    output = ended.out + ended.err
+    assert (ended.code, case.says in output) == (case.code, True), output
+    assert not case.never or case.never not in output
 
 
 def policy(kind: str, spec: Any) -> str:
@@ -248,10 +248,10 @@ def test_who_is_refused_reads_who_can_allow_it_and_it_helps(cli, token_file, con
     file = token_file("user", "--name", "Vera Vi", "--valid-for", "1h")
     ended = cli("get", "meshes", "--token-file", file)
     assert ended.code == 4
-    said = (
+    expected = (
         'user "Vera Vi/mesh-system:authenticated" cannot list meshes.rest.koguma.io: no access rule allows it'
     )
-    assert said in ended.err
+    assert expected in ended.err
     command = shlex.split(ended.err.split("`")[1])
     assert command[:4] == ["kubectl", "create", "clusterrolebinding", "vera-vi-view"]
     options = dict(word.removeprefix("--").split("=", 1) for word in command[4:])

@@ -21,12 +21,12 @@ TOLD = ("KG001", "KG002", "KG003", "KG005", "KG006", "KG008", "KG009", "KG010", 
 def examples() -> dict[str, list[dict[str, Any]]]:
     """The objects by which the manual shows each code."""
     parts = re.split(r"^## (KG\d+)\n", PAGE.read_text(), flags=re.MULTILINE)
-    found = {}
+    by_code = {}
     for code, section in zip(parts[1::2], parts[2::2], strict=True):
         example = re.search(r"^```yaml\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
         if example and code not in ("KG000", "KG017"):  # what is refused, and what needs another package
-            found[code] = list(yaml.safe_load_all(example[1]))
-    return found
+            by_code[code] = list(yaml.safe_load_all(example[1]))
+    return by_code
 
 
 EXAMPLES = examples()
@@ -46,9 +46,9 @@ def applied(plane: LocalControlPlane, objects: list[Any], query: str = "") -> li
 
 def path_of(plane: LocalControlPlane, document: Any) -> str:
     plural = next(
-        each["path"]
-        for each in plane("GET", "/_resources").json["resources"]
-        if each["name"] == document["type"]
+        resource["path"]
+        for resource in plane("GET", "/_resources").json["resources"]
+        if resource["name"] == document["type"]
     )
     within = f"/meshes/{document['mesh']}" if "mesh" in document else ""
     return f"{within}/{plural}/{document['name']}"
@@ -70,11 +70,11 @@ def test_a_dry_run_and_a_diff_say_all_that_apply_says(plane, koguma, code):
         complained(koguma("apply", "-f", "-", "--dry-run", *where, given=given)),
         complained(koguma("diff", "-f", "-", *where, given=given)),
     ]
-    said = applied(plane, objects)
-    assert trials == [said] * 3
-    assert bool(said) or code not in (*TOLD, *WITHOUT_A_CODE)
-    assert f"({code})" in " ".join(said) or code not in TOLD
-    assert complained(koguma("apply", "-f", "-", *where, given=given)) == said
+    warnings = applied(plane, objects)
+    assert trials == [warnings] * 3
+    assert bool(warnings) or code not in (*TOLD, *WITHOUT_A_CODE)
+    assert f"({code})" in " ".join(warnings) or code not in TOLD
+    assert complained(koguma("apply", "-f", "-", *where, given=given)) == warnings
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
@@ -292,7 +292,7 @@ def test_switching_mtls_on_without_a_permission_warns_before_it_is_done(plane):
 
 
 def test_a_dry_run_leaves_nothing_behind_for_the_next_one(plane):
-    one, other = timeout("a", idle="1s"), timeout("b", idle="2s")
+    first, second = timeout("a", idle="1s"), timeout("b", idle="2s")
     path = "/meshes/default/meshtimeouts"
 
     def ties(answer: Any) -> list[str]:
@@ -300,13 +300,13 @@ def test_a_dry_run_leaves_nothing_behind_for_the_next_one(plane):
             text for text in answer.json.get("warnings", ()) if 'MeshTimeout "a"' in text and "KG010" in text
         ]
 
-    tried = plane("PUT", f"{path}/a?dryRun=All", one)
-    assert not ties(plane("PUT", f"{path}/b?dryRun=All", other)), "nothing of the first dry run is there"
-    assert plane("PUT", f"{path}/a", one).json == tried.json
-    assert ties(plane("PUT", f"{path}/b?dryRun=All", other)), "but what was written since then is"
+    tried = plane("PUT", f"{path}/a?dryRun=All", first)
+    assert not ties(plane("PUT", f"{path}/b?dryRun=All", second)), "nothing of the first dry run is there"
+    assert plane("PUT", f"{path}/a", first).json == tried.json
+    assert ties(plane("PUT", f"{path}/b?dryRun=All", second)), "but what was written since then is"
     plane("DELETE", f"{path}/a?dryRun=All")
-    tried = plane("PUT", f"{path}/b?dryRun=All", other)
+    tried = plane("PUT", f"{path}/b?dryRun=All", second)
     assert ties(tried)
-    assert plane("PUT", f"{path}/b", other).json == tried.json
+    assert plane("PUT", f"{path}/b", second).json == tried.json
     plane("DELETE", f"{path}/a")
-    assert not ties(plane("PUT", f"{path}/b?dryRun=All", {**other, "labels": {"team": "x"}}))
+    assert not ties(plane("PUT", f"{path}/b?dryRun=All", {**second, "labels": {"team": "x"}}))

@@ -96,8 +96,8 @@ def test_the_founding_documents_disjoint_example_is_warned_about_once_when_it_is
     file.write_text(DISJOINT.format(mesh=mesh).lstrip())
     ended = cli("apply", "-f", str(file))
     assert ended.code == 0
-    (told,) = (line for line in ended.err.splitlines() if "KG001" in line)
-    assert told.startswith(f"warning: {file}:23:18: spec.to[0].targetRef: MeshTimeout ")
+    (warning,) = (line for line in ended.err.splitlines() if "KG001" in line)
+    assert warning.startswith(f"warning: {file}:23:18: spec.to[0].targetRef: MeshTimeout ")
     linted = cli("lint", "-f", str(file))
     assert linted.code == 1
     assert linted.out.count("KG001") == 1
@@ -124,9 +124,9 @@ def test_the_inspect_api_warns_a_proxy_of_it_once(cli, control_plane, mesh):
 def test_writing_the_route_alone_tells_of_the_policy_on_it(cli, mesh):
     route, policy = DISJOINT.format(mesh=mesh).split("---")
     assert "KG002" in cli("apply", "-f", "-", given=policy).err
-    told = cli("apply", "-f", "-", given=route).err
-    assert told.count("KG001") == 1
-    assert "spec.to[0].targetRef" not in told  # that is a place in the other object
+    warning = cli("apply", "-f", "-", given=route).err
+    assert warning.count("KG001") == 1
+    assert "spec.to[0].targetRef" not in warning  # that is a place in the other object
 
 
 def test_a_put_answers_with_what_is_odd_now(control_plane, mesh):
@@ -134,9 +134,9 @@ def test_a_put_answers_with_what_is_odd_now(control_plane, mesh):
     assert control_plane("PUT", f"{path}/b", timeout(mesh, "b", "1s")).json == {}
     answer = control_plane("PUT", f"{path}/a", timeout(mesh, "a", "2s"))
     assert answer.status == 201
-    (told,) = answer.json["warnings"]
-    assert told.endswith("(KG010)")
-    assert "a wins" in told
+    (warning,) = answer.json["warnings"]
+    assert warning.endswith("(KG010)")
+    assert "a wins" in warning
     assert control_plane("PUT", f"{path}/a", timeout(mesh, "a", "1s")).json == {}
     dry = control_plane("PUT", f"{path}/a?dryRun=All", timeout(mesh, "a", "3s"))
     assert dry.json == answer.json, "a dry run warns as the write would"
@@ -211,8 +211,8 @@ def test_a_service_is_shown_with_its_ports_and_proxies(cli, shop):
     text = " ".join(ended.out.split())
     assert "Ports: NAME PORT TARGET PROTOCOL http 80 80 http" in text
     assert f"web default - kri_dp_{shop}_default__web_" in text
-    found = json.loads(cli("inspect", "service", "backend", "-m", shop, "-o", "json").out)
-    assert [proxy["name"] for proxy in found["dataplanes"]] == ["web"]
+    inspected = json.loads(cli("inspect", "service", "backend", "-m", shop, "-o", "json").out)
+    assert [proxy["name"] for proxy in inspected["dataplanes"]] == ["web"]
 
 
 def test_a_field_is_explained_with_the_line_that_get_prints(cli, shop):
@@ -239,12 +239,12 @@ def test_the_server_and_the_files_explain_alike(cli, shop, tmp_path):
     served = json.loads(cli(*words).out)["fields"]
     offline = json.loads(cli(*words, "-f", str(file)).out)["fields"]
     assert len(served) == 2
-    for one, other in zip(served, offline, strict=True):
+    for of_server, of_files in zip(served, offline, strict=True):
         for field in ("to", "route", "kind", "field", "value"):
-            assert one[field] == other[field]
-        assert (one["origin"]["kri"], one["origin"]["path"]) == (
-            other["origin"]["kri"],
-            other["origin"]["path"],
+            assert of_server[field] == of_files[field]
+        assert (of_server["origin"]["kri"], of_server["origin"]["path"]) == (
+            of_files["origin"]["kri"],
+            of_files["origin"]["path"],
         )
 
 
@@ -279,6 +279,6 @@ def test_a_policy_that_does_not_act_yet_is_told_wherever_one_looks(cli, control_
     assert "(KG015)" in warnings
     answer = control_plane("GET", f"/meshes/{shop}/dataplanes/web/_policies").json
     assert answer["policies"] == []
-    assert [(each["kind"], each["reason"]) for each in answer["inactive"]] == [
+    assert [(policy["kind"], policy["reason"]) for policy in answer["inactive"]] == [
         ("MeshPassthrough", "stored, does not act yet")
     ]

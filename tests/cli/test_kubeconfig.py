@@ -52,8 +52,8 @@ def admin_token(control_plane):
 
 def named(config, part, name="koguma"):
     """The one entry of that name."""
-    (found,) = [one for one in config[part] if one["name"] == name]
-    return found[part.removesuffix("s")]
+    (entry,) = [candidate for candidate in config[part] if candidate["name"] == name]
+    return entry[part.removesuffix("s")]
 
 
 def who(config, name="koguma"):
@@ -95,15 +95,15 @@ def test_kubectl_reads_it(cli, tmp_path):
     file = tmp_path / "kubeconfig"
     file.write_text(OTHERS)
     assert cli("kubeconfig", "--merge", "-o", str(file)).code == 0
-    seen = subprocess.run(
+    kubectl = subprocess.run(
         [kubectl, "--kubeconfig", str(file), "config", "view", "--raw", "-o", "json"],
         capture_output=True,
         text=True,
         check=True,
     )
-    view = json.loads(seen.stdout)
+    view = json.loads(kubectl.stdout)
     assert view["current-context"] == "koguma"
-    assert {one["name"] for one in view["contexts"]} == {"koguma", "work"}
+    assert {candidate["name"] for candidate in view["contexts"]} == {"koguma", "work"}
     assert named(view, "clusters", "work")["insecure-skip-tls-verify"] is True
     assert named(view, "users", "old")["auth-provider"]["config"] == {
         "expiry": "2031-05-06T07:08:09Z",

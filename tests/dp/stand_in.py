@@ -114,10 +114,10 @@ class StandIn:
     def __init__(self, directory: Path, port: int = 0) -> None:
         self.asked: list[Asked] = []
         self.answer: Callable[[Mapping[str, Any]], Answer] = lambda asked: packed(bootstrap(asked))
-        made = files.server_credentials(directory, (), datetime.now(UTC))
-        self.ca_file = str(made.ca_path)
+        credentials = files.server_credentials(directory, (), datetime.now(UTC))
+        self.ca_file = str(credentials.ca_path)
         self.port = port
-        self._tls = tls_context(str(made.certificate_path), str(made.key_path))
+        self._tls = tls_context(str(credentials.certificate_path), str(credentials.key_path))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -142,7 +142,7 @@ class StandIn:
         self.port = await self._http.listen("127.0.0.1", self.port, self._tls)
 
     def paths(self, path: str) -> list[Asked]:
-        return [each for each in self.asked if each.path == path]
+        return [request for request in self.asked if request.path == path]
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
@@ -194,14 +194,14 @@ class Running:
     def line(self, pattern: str, count: int = 1) -> re.Match[str]:
         """The line with this pattern, the `count`th one, as soon as it is there."""
 
-        def found() -> re.Match[str] | None:
+        def match() -> re.Match[str] | None:
             if self.process.poll() is not None and not re.search(pattern, self.log):
                 raise AssertionError(f"ended with {self.process.returncode}: {self.log}")
             matches = list(re.finditer(pattern, self.log))
             return matches[count - 1] if len(matches) >= count else None
 
         try:
-            return until(found)
+            return until(match)
         except AssertionError as error:
             raise AssertionError(f"{pattern!r} is not in: {self.log}") from error
 

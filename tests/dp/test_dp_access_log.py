@@ -51,18 +51,18 @@ class Collector:
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    made = Collector()
-    await made.start()
-    yield made
-    await made.stop()
+    started = Collector()
+    await started.start()
+    yield started
+    await started.stop()
 
 
 @pytest.fixture
 async def log(tmp_path) -> AsyncIterator[AccessLogForwarder]:
-    made = AccessLogForwarder()
-    made.start(tmp_path / "pipe")
-    yield made
-    await made.stop()
+    started = AccessLogForwarder()
+    started.start(tmp_path / "pipe")
+    yield started
+    await started.stop()
 
 
 def write(tmp_path, *lines: bytes) -> None:
@@ -72,22 +72,22 @@ def write(tmp_path, *lines: bytes) -> None:
     os.close(pipe)
 
 
-def told(collector: Collector, message: bytes) -> bytes:
+def pipe_line(collector: Collector, message: bytes) -> bytes:
     return b'{"address":"127.0.0.1:%d","message":%s}\n' % (collector.port, message)
 
 
 async def test_texts_are_sent_without_quotes_and_objects_as_json(log, collector, tmp_path) -> None:
-    write(tmp_path, told(collector, b'"a \\"line\\" \xc3\xa4"'), told(collector, b'{"status":200}'))
+    write(tmp_path, pipe_line(collector, b'"a \\"line\\" \xc3\xa4"'), pipe_line(collector, b'{"status":200}'))
     assert await collector.hears(2) == ['a "line" ä\n'.encode(), b'{"status":200}\n']
 
 
 async def test_a_text_that_ends_its_line_gets_no_second_end(log, collector, tmp_path) -> None:
-    write(tmp_path, told(collector, b'"a\\n"'), told(collector, b'"b"'))
+    write(tmp_path, pipe_line(collector, b'"a\\n"'), pipe_line(collector, b'"b"'))
     assert await collector.hears(2) == [b"a\n", b"b\n"]
 
 
 async def test_a_line_may_come_in_pieces_and_what_is_none_is_counted(log, collector, tmp_path) -> None:
-    whole = told(collector, b'"whole"')
+    whole = pipe_line(collector, b'"whole"')
     write(tmp_path, b"no line\n", b'{"address":5,"message":""}\n', whole[:10], whole[10:])
     assert await collector.hears(1) == [b"whole\n"]
     assert log.unreadable == 2
@@ -95,13 +95,13 @@ async def test_a_line_may_come_in_pieces_and_what_is_none_is_counted(log, collec
 
 async def test_the_pipe_outlives_whoever_writes_to_it(log, collector, tmp_path) -> None:
     for count in (1, 2, 3):
-        write(tmp_path, told(collector, b'"again"'))
+        write(tmp_path, pipe_line(collector, b'"again"'))
         assert len(await collector.hears(count)) == count
 
 
 async def test_lines_wait_for_a_collector_that_is_away(log, collector, tmp_path, monkeypatch) -> None:
     await collector.stop()
-    write(tmp_path, *(told(collector, b'"%d"' % number) for number in range(100)))
+    write(tmp_path, *(pipe_line(collector, b'"%d"' % number) for number in range(100)))
     await asyncio.sleep(0.1)
     await collector.start()
     assert await collector.hears(100) == [b"%d\n" % number for number in range(100)]
@@ -117,20 +117,20 @@ async def test_a_collector_that_closes_is_connected_to_again(log, tmp_path) -> N
     greedy = Collector(is_greedy=True)
     await greedy.start()
     for count in (1, 2, 3):
-        write(tmp_path, told(greedy, b'"one"'))
+        write(tmp_path, pipe_line(greedy, b'"one"'))
         assert len(await greedy.hears(count)) == count
     await greedy.stop()
 
 
 async def test_an_address_that_makes_no_sense_harms_no_other(log, collector, tmp_path) -> None:
-    write(tmp_path, b'{"address":"nowhere","message":"lost"}\n', told(collector, b'"found"'))
+    write(tmp_path, b'{"address":"nowhere","message":"lost"}\n', pipe_line(collector, b'"found"'))
     assert await collector.hears(1) == [b"found\n"]
 
 
 async def test_what_is_left_at_the_end_is_sent(collector, tmp_path) -> None:
     log = AccessLogForwarder()
     log.start(tmp_path / "pipe")
-    write(tmp_path, *(told(collector, b'"last"') for _ in range(50)))
+    write(tmp_path, *(pipe_line(collector, b'"last"') for _ in range(50)))
     await log.stop()
     assert len(await collector.hears(50)) == 50
 
@@ -140,7 +140,7 @@ async def test_the_end_does_not_wait_for_a_collector_that_is_away(collector, tmp
     await collector.stop()
     log = AccessLogForwarder()
     log.start(tmp_path / "pipe")
-    write(tmp_path, told(collector, b'"lost"'))
+    write(tmp_path, pipe_line(collector, b'"lost"'))
     async with asyncio.timeout(2):
         await log.stop()
     await collector.start()

@@ -17,13 +17,13 @@ from tests.ports import free_port
 @contextlib.contextmanager
 def listening(*, port: int = 0, host: str = "127.0.0.1", reuses: bool = False) -> Iterator[int]:
     """A port on which somebody listens, as Envoy does by default where `reuses` is said."""
-    with socket.socket() as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuses:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port or free_port()))
-        made.listen()
-        yield made.getsockname()[1]
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind((host, port or free_port()))
+        listening.listen()
+        yield listening.getsockname()[1]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

@@ -26,48 +26,48 @@ def test_the_request_says_what_the_control_plane_needs_and_nothing_empty():
     setup = BootstrapParameters(
         workdir="/run/k", envoy=ENVOY, bind_outbounds=True, dns_port=15053, system_ca="/ca.pem"
     )
-    made = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
-    assert (made["mesh"], made["name"], made["proxyType"]) == ("shop", "web-1", "dataplane")
-    assert made["dataplaneToken"] == TOKEN
-    assert json.loads(made["dataplaneResource"]) == RESOURCE
-    assert made["features"] == [
+    body = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    assert (body["mesh"], body["name"], body["proxyType"]) == ("shop", "web-1", "dataplane")
+    assert body["dataplaneToken"] == TOKEN
+    assert json.loads(body["dataplaneResource"]) == RESOURCE
+    assert body["features"] == [
         "feature-readiness-unix-socket",
         "feature-access-log-pipe",
         "feature-token-file",
         "feature-embedded-dns",
         "feature-bind-outbounds",
     ]
-    assert made["version"]["envoy"] == {
+    assert body["version"]["envoy"] == {
         "version": "1.40.0",
         "build": "9e55/1.40.0/Clean/RELEASE/BoringSSL",
         "kumaDpCompatible": True,
     }
-    assert (made["caCert"], made["dnsPort"], made["workdir"]) == ("a CA", 15053, "/run/k")
-    assert "readinessPort" not in made
-    assert made["accessLogDirectories"] == ["/var/log/koguma"]
+    assert (body["caCert"], body["dnsPort"], body["workdir"]) == ("a CA", 15053, "/run/k")
+    assert "readinessPort" not in body
+    assert body["accessLogDirectories"] == ["/var/log/koguma"]
 
 
 def test_the_request_says_what_policies_may_do_on_the_machine():
     setup = BootstrapParameters(workdir="/run/k", log_directories=("/srv/logs",), allows_data_sources=True)
-    made = bootstrap.request(DataplaneProxy("shop", "web-1"), setup, "", None)
-    assert made["accessLogDirectories"] == ["/srv/logs"]
-    assert "feature-proxy-data-sources" in made["features"]
-    read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
-    said = bootstrap_request.metadata(read, {}, None)
-    node = node_metadata.node_metadata_of(said)
+    body = bootstrap.request(DataplaneProxy("shop", "web-1"), setup, "", None)
+    assert body["accessLogDirectories"] == ["/srv/logs"]
+    assert "feature-proxy-data-sources" in body["features"]
+    read = bootstrap_request.of(json.dumps(body).encode(), BootstrapRequest)
+    expected = bootstrap_request.metadata(read, {}, None)
+    node = node_metadata.node_metadata_of(expected)
     assert node.log_directories == ("/srv/logs",)
     assert node.allows_data_sources
 
 
 def test_a_proxy_of_a_stored_dataplane_does_not_register_one():
-    made = bootstrap.request(DataplaneProxy("shop", "web-1"), BootstrapParameters(workdir="/run/k"), "", None)
-    assert {"dataplaneResource", "dataplaneToken", "dnsPort", "readinessPort"}.isdisjoint(made)
+    body = bootstrap.request(DataplaneProxy("shop", "web-1"), BootstrapParameters(workdir="/run/k"), "", None)
+    assert {"dataplaneResource", "dataplaneToken", "dnsPort", "readinessPort"}.isdisjoint(body)
 
 
 def test_the_control_plane_reads_what_a_proxy_writes():
     setup = BootstrapParameters(workdir="/run/k", envoy=ENVOY, dns_port=15053, is_ipv6=True)
-    made = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
-    read = bootstrap_request.of(json.dumps(made).encode(), BootstrapRequest)
+    body = bootstrap.request(DataplaneProxy("shop", "web-1", RESOURCE), setup, "a CA", Redacted(TOKEN))
+    read = bootstrap_request.of(json.dumps(body).encode(), BootstrapRequest)
     assert list(bootstrap_request.violations(read)) == []
     assert bootstrap_request.brought(read) == RESOURCE
     assert (read.mesh, read.name, read.proxy_type) == ("shop", "web-1", "dataplane")
@@ -105,12 +105,12 @@ def test_pauses_double_up_to_a_limit():
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ("no such mesh\n", "no such mesh"),
         ("mesh: is missing\nname: is odd", "mesh: is missing; name: is odd"),
         ("", "without a word"),
-        ('{"title": "ControlPlaneDenied", "detail": "no token"}', "ControlPlaneDenied; no token"),
+        ('{"title": "Denied", "detail": "no token"}', "Denied; no token"),
         (
             '{"invalid_parameters": [{"field": "mesh", "reason": "gone"}, {"reason": "odd"}]}',
             "mesh: gone; odd",
@@ -119,14 +119,14 @@ def test_pauses_double_up_to_a_limit():
         ("{}", "{}"),
     ],
 )
-def test_an_error_is_told_in_the_words_of_whoever_wrote_it(body, said):
-    assert control_plane.words(body) == said
+def test_an_error_is_told_in_the_words_of_whoever_wrote_it(body, expected):
+    assert control_plane.words(body) == expected
 
 
 @pytest.fixture
 def plane(tmp_path) -> Iterator[StandIn]:
-    with StandIn(tmp_path / "cp") as made:
-        yield made
+    with StandIn(tmp_path / "cp") as body:
+        yield body
 
 
 def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> ControlPlaneClient:
@@ -193,23 +193,23 @@ async def test_nobody_at_the_address_is_a_reason_to_wait(plane):
 async def test_the_bootstrap_is_fetched_when_the_control_plane_has_one(plane):
     answers = iter([(503, b""), packed({"node": {"id": "shop.web-1"}})])
     plane.answer = lambda _asked: next(answers)
-    found = await bootstrap.fetch(client(plane), lambda: {"mesh": "shop"})
-    assert json.loads(found.reveal()) == {"node": {"id": "shop.web-1"}}
-    assert [each.authorization for each in plane.asked] == [f"Bearer {TOKEN}"] * 2
+    fetched = await bootstrap.fetch(client(plane), lambda: {"mesh": "shop"})
+    assert json.loads(fetched.reveal()) == {"node": {"id": "shop.web-1"}}
+    assert [request.authorization for request in plane.asked] == [f"Bearer {TOKEN}"] * 2
 
 
 def test_memory_has_the_smallest_limit_on_the_way_to_the_root(tmp_path):
     own, group = tmp_path / "own", tmp_path / "cgroup" / "shop.slice" / "web.service"
     group.mkdir(parents=True)
     own.write_text("12:pids:/other\n0::/shop.slice/web.service\n")
-    found = lambda: machine.memory_bytes_max(tmp_path / "cgroup", own)  # noqa: E731
-    assert found() == 0
+    fetched = lambda: machine.memory_bytes_max(tmp_path / "cgroup", own)  # noqa: E731
+    assert fetched() == 0
     (group / "memory.max").write_text("max\n")
-    assert found() == 0
+    assert fetched() == 0
     (group.parent / "memory.max").write_text("536870912\n")
-    assert found() == 536_870_912
+    assert fetched() == 536_870_912
     (group / "memory.max").write_text("268435456\n")
-    assert found() == 268_435_456
+    assert fetched() == 268_435_456
     assert machine.memory_bytes_max(tmp_path / "nowhere", tmp_path / "none") == 0
 
 

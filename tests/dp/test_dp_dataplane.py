@@ -14,12 +14,14 @@ from koguma.model.kind import Kinds
 
 
 def inbound(**flags: Any) -> Any:
-    (made,) = dataplane.from_flags(DataplaneFlags(name="web-1", service="web", **flags)).networking["inbound"]
-    return made
+    (proxy,) = dataplane.from_flags(DataplaneFlags(name="web-1", service="web", **flags)).networking[
+        "inbound"
+    ]
+    return proxy
 
 
 @pytest.mark.parametrize(
-    ("text", "document", "wanted"),
+    ("text", "document", "expected_ref"),
     [
         (
             "backend:9001",
@@ -43,10 +45,10 @@ def inbound(**flags: Any) -> Any:
         ),
     ],
 )
-def test_an_outbound_is_written_as_the_engine_reads_it(text, document, wanted):
-    made = dataplane.outbound(text)
-    assert made.document == document
-    assert world.outbound_ref(made.document) == wanted
+def test_an_outbound_is_written_as_the_engine_reads_it(text, document, expected_ref):
+    proxy = dataplane.outbound(text)
+    assert proxy.document == document
+    assert world.outbound_ref(proxy.document) == expected_ref
 
 
 @pytest.mark.parametrize(
@@ -103,16 +105,16 @@ def test_flags_make_an_inbound_whose_service_is_on_this_machine(flags, expected)
 
 
 def test_a_service_that_only_calls_is_known_by_its_labels():
-    made = dataplane.from_flags(DataplaneFlags(name="job-1", service="job", labels={"team": "blue"}))
-    assert "inbound" not in made.networking
-    assert made.resource["labels"] == {"kuma.io/service": "job", "kuma.io/workload": "job", "team": "blue"}
-    assert not made.accepts_traffic
+    proxy = dataplane.from_flags(DataplaneFlags(name="job-1", service="job", labels={"team": "blue"}))
+    assert "inbound" not in proxy.networking
+    assert proxy.resource["labels"] == {"kuma.io/service": "job", "kuma.io/workload": "job", "team": "blue"}
+    assert not proxy.accepts_traffic
 
 
 def test_a_name_alone_means_a_dataplane_that_is_stored():
-    made = dataplane.from_flags(DataplaneFlags(name="web-1", mesh="shop"))
-    assert (made.mesh, made.name, made.resource) == ("shop", "web-1", None)
-    assert made.accepts_traffic
+    proxy = dataplane.from_flags(DataplaneFlags(name="web-1", mesh="shop"))
+    assert (proxy.mesh, proxy.name, proxy.resource) == ("shop", "web-1", None)
+    assert proxy.accepts_traffic
 
 
 @pytest.mark.parametrize(
@@ -129,9 +131,9 @@ def test_a_name_alone_means_a_dataplane_that_is_stored():
     ],
 )
 def test_what_flags_make_is_admitted_by_the_control_plane(flags):
-    made = dataplane.from_flags(flags)
-    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
-    assert (stored.mesh, stored.core_name) == (made.mesh, made.name)
+    proxy = dataplane.from_flags(flags)
+    stored = admission.admitted(forms.read(proxy.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
+    assert (stored.mesh, stored.core_name) == (proxy.mesh, proxy.name)
 
 
 @pytest.mark.parametrize(
@@ -173,19 +175,19 @@ spec:
 
 
 def test_a_plain_file_is_sent_with_its_variables_filled_in():
-    made = dataplane.from_file(PLAIN, {"name": "web-1", "address": "10.0.0.7"}, "web.yaml")
-    assert (made.mesh, made.name) == ("shop", "web-1")
-    assert made.resource["labels"] == {"team": "blue"}
-    assert made.networking["address"] == "10.0.0.7"
-    assert made.accepts_traffic
+    proxy = dataplane.from_file(PLAIN, {"name": "web-1", "address": "10.0.0.7"}, "web.yaml")
+    assert (proxy.mesh, proxy.name) == ("shop", "web-1")
+    assert proxy.resource["labels"] == {"team": "blue"}
+    assert proxy.networking["address"] == "10.0.0.7"
+    assert proxy.accepts_traffic
 
 
 def test_a_kubernetes_file_becomes_the_plain_form_of_the_same_object():
-    made = dataplane.from_file(KUBERNETES, {}, "web.yaml")
-    assert (made.mesh, made.name) == ("shop", "web-1.front")
-    stored = admission.admitted(forms.read(made.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
+    proxy = dataplane.from_file(KUBERNETES, {}, "web.yaml")
+    assert (proxy.mesh, proxy.name) == ("shop", "web-1.front")
+    stored = admission.admitted(forms.read(proxy.resource, Kinds(KINDS)), None, ControlPlaneInfo()).resource
     assert (stored.namespace, stored.name, stored.core_name) == ("front", "web-1", "web-1.front")
-    assert made.is_transparent
+    assert proxy.is_transparent
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ class Client(asyncio.DatagramProtocol):
     """Sends packets to a server and keeps what comes back."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[bytes] = asyncio.Queue()
+        self.received: asyncio.Queue[bytes] = asyncio.Queue()
 
     def datagram_received(self, data, _addr):
-        self.heard.put_nowait(data)
+        self.received.put_nowait(data)
 
 
 @contextlib.asynccontextmanager
@@ -64,15 +64,15 @@ async def client(port: int):
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.create_datagram_endpoint(Client, remote_addr=("127.0.0.1", port))
     try:
-        yield transport, protocol.heard
+        yield transport, protocol.received
     finally:
         transport.close()
 
 
 async def udp(port: int, packet: bytes) -> Reply:
-    async with client(port) as (transport, heard), asyncio.timeout(10):
+    async with client(port) as (transport, received), asyncio.timeout(10):
         transport.sendto(packet)
-        return Reply(await heard.get())
+        return Reply(await received.get())
 
 
 async def tcp(port: int, *packets: bytes) -> list[Reply]:
@@ -257,7 +257,7 @@ def silent(_):
     ],
 )
 async def test_queries_and_answers_are_not_touched(packet):
-    async with recorder(reply_with(0x8380)) as (upstream, heard), serving(upstream) as port:  # truncated
+    async with recorder(reply_with(0x8380)) as (upstream, received), serving(upstream) as port:  # truncated
         (expected,) = reply_with(0x8380)(packet)
         async with client(port) as (transport, answers), asyncio.timeout(10):
             transport.sendto(packet)
@@ -267,19 +267,19 @@ async def test_queries_and_answers_are_not_touched(packet):
         assert await reader.readexactly(len(expected) + 2) == len(expected).to_bytes(2) + expected
         writer.close()
         await writer.wait_closed()
-    assert heard == [packet, packet]
+    assert received == [packet, packet]
 
 
 @pytest.mark.parametrize("type_", [A, AAAA, TXT, HTTPS, 255])
 async def test_no_upstream_hears_a_name_of_the_mesh(type_):
-    async with recorder(reply_with(0x8180)) as (upstream, heard), serving(upstream) as port:
+    async with recorder(reply_with(0x8180)) as (upstream, received), serving(upstream) as port:
         for packet in (asked(NAME, type_), asked(NAME, type_, class_=255), asked(NAME, type_, flags=0x2800)):
             await udp(port, packet)
             await tcp(port, packet)
         two = bytearray(asked("other.example.com"))
         two[5] = 2
         await udp(port, bytes(two) + asked(NAME)[12:])
-    assert heard == []
+    assert received == []
 
 
 async def test_an_update_of_a_name_of_ours_is_not_for_us():
@@ -343,7 +343,7 @@ async def test_a_server_that_is_its_own_upstream_does_not_ask_itself():
 
 async def test_more_queries_than_can_wait_are_refused_and_ours_are_answered():
     async with (
-        recorder(silent) as (mute, heard),
+        recorder(silent) as (mute, received),
         serving(mute, seconds=1.0) as port,
         client(port) as (transport, answers),
         asyncio.timeout(10),
@@ -354,19 +354,19 @@ async def test_more_queries_than_can_wait_are_refused_and_ours_are_answered():
                 await asyncio.sleep(0.01)
         refused = [Reply(await answers.get()) for _ in range(10)]
         assert {reply.code for reply in refused} == {dns_message.SERVFAIL}
-        assert len(heard) <= dns.FORWARDED_MAX
+        assert len(received) <= dns.FORWARDED_MAX
         assert (await udp(port, asked(NAME))).addresses == ["241.0.0.1"]
 
 
 async def test_a_server_that_stops_leaves_nothing_behind():
-    async with recorder(silent) as (mute, heard):
+    async with recorder(silent) as (mute, received):
         server = DnsServer([("127.0.0.1", mute)], upstream_seconds=60)
         port = await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(len(asked("x")).to_bytes(2) + asked("x"))
         async with client(port) as (transport, _), asyncio.timeout(10):
             transport.sendto(asked("x"))
-            while len(heard) < 2:  # noqa: ASYNC110 - another's list
+            while len(received) < 2:  # noqa: ASYNC110 - another's list
                 await asyncio.sleep(0.01)
             await server.stop()
             assert await reader.read() == b""

@@ -33,15 +33,15 @@ REFUSED = (
     ],
 )
 def test_the_command_line_of_envoy(settings, words):
-    made = " ".join(
+    directory = " ".join(
         envoy.arguments(EnvoySettings(binary=Path("/bin/envoy"), **settings), Path("/w/bootstrap.json"))
     )
-    assert made.startswith("/bin/envoy --config-path /w/bootstrap.json --disable-hot-restart ")
-    assert words in made
+    assert directory.startswith("/bin/envoy --config-path /w/bootstrap.json --disable-hot-restart ")
+    assert words in directory
 
 
 @pytest.mark.parametrize(
-    ("ended", "told"),
+    ("ended", "expected"),
     [
         (EnvoyExit(-9, 3.21), "Envoy was ended by SIGKILL after 3.2 s"),
         (EnvoyExit(-99, 3.21), "Envoy was ended by signal 99 after 3.2 s"),
@@ -49,8 +49,8 @@ def test_the_command_line_of_envoy(settings, words):
         (EnvoyExit(1, 0.04, refusal="odd"), "Envoy refuses its bootstrap: odd"),
     ],
 )
-def test_an_end_is_told_in_a_sentence(ended, told):
-    assert ended.message == told
+def test_an_end_is_told_in_a_sentence(ended, expected):
+    assert ended.message == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_requests_and_opaque_connections_keep_envoy_busy(gauges, activity):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         (
             r"[error][config] listener \'a.b\' failed to bind or apply socket options: cannot \'bind\'",
@@ -109,8 +109,8 @@ def test_requests_and_opaque_connections_keep_envoy_busy(gauges, activity):
         ("listener 'a' config rejected: not a record", None),
     ],
 )
-def test_a_line_about_a_refused_listener_is_understood(line, found):
-    assert envoy.listener_error_in(line) == found
+def test_a_line_about_a_refused_listener_is_understood(line, expected):
+    assert envoy.listener_error_in(line) == expected
 
 
 def test_listeners_are_read_with_ports_and_paths():
@@ -130,7 +130,7 @@ def test_listeners_are_read_with_ports_and_paths():
 
 
 @pytest.mark.parametrize(
-    ("listeners", "told"),
+    ("listeners", "expected"),
     [
         ([], "listens nowhere yet"),
         ([ListenerStatus("_kuma_dns", "127.0.0.1:53")], "listens nowhere yet"),
@@ -152,8 +152,8 @@ def test_listeners_are_read_with_ports_and_paths():
         ),
     ],
 )
-def test_listeners_are_told_in_a_line(listeners, told):
-    assert admin.summary(listeners) == told
+def test_listeners_are_told_in_a_line(listeners, expected):
+    assert admin.summary(listeners) == expected
 
 
 class AdminServer:
@@ -161,11 +161,11 @@ class AdminServer:
 
     def __init__(self, requests: list[int]) -> None:
         self.requests = requests
-        self.told: list[str] = []
+        self.paths: list[str] = []
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != "/stats":
-            self.told.append(request.path_qs)
+            self.paths.append(request.path_qs)
             return web.Response(text="OK")
         count = self.requests.pop(0) if len(self.requests) > 1 else self.requests[0]
         return web.json_response({"stats": [{"name": "http.web.downstream_rq_active", "value": count}]})
@@ -178,7 +178,7 @@ async def drained(directory: Path, requests: list[int], limit: float, notice: fl
     socket_path = directory / "admin.sock"
     await web.UnixSite(runner, str(socket_path)).start()
     try:
-        return await drain(Admin(socket_path), lambda: True, limit, notice), server.told
+        return await drain(Admin(socket_path), lambda: True, limit, notice), server.paths
     finally:
         await runner.cleanup()
 
@@ -229,21 +229,24 @@ def test_the_control_plane_knows_the_sockets_by_the_same_names():
 def test_a_temporary_workdir_is_private_short_and_removed(tmp_path):
     deep = tmp_path / ("d" * 90)
     deep.mkdir()
-    made = workdir.create("", "a-name-" * 20, {"XDG_RUNTIME_DIR": str(deep)})
-    assert len(str(made.readiness)) <= 107
-    made.write_bootstrap(Redacted("{}"))
-    assert (made.path.stat().st_mode & 0o777, made.bootstrap.stat().st_mode & 0o777) == (0o700, 0o600)
-    made.remove()
-    assert not made.path.exists()
+    directory = workdir.create("", "a-name-" * 20, {"XDG_RUNTIME_DIR": str(deep)})
+    assert len(str(directory.readiness)) <= 107
+    directory.write_bootstrap(Redacted("{}"))
+    assert (directory.path.stat().st_mode & 0o777, directory.bootstrap.stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+    directory.remove()
+    assert not directory.path.exists()
 
 
 def test_a_given_workdir_stays_and_loses_what_is_ours(tmp_path):
-    made = workdir.create(str(tmp_path / "w"), "web-1", {})
-    assert made.warning == ""
-    made.write_bootstrap(Redacted("{}"))
-    (made.path / "mine").write_text("")
-    made.remove()
-    assert [file.name for file in made.path.iterdir()] == ["mine"]
+    directory = workdir.create(str(tmp_path / "w"), "web-1", {})
+    assert directory.warning == ""
+    directory.write_bootstrap(Redacted("{}"))
+    (directory.path / "mine").write_text("")
+    directory.remove()
+    assert [file.name for file in directory.path.iterdir()] == ["mine"]
 
 
 def test_a_workdir_that_is_open_to_others_is_warned_of(tmp_path):

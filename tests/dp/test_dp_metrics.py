@@ -113,7 +113,7 @@ def test_profiles_then_exclusions_then_inclusions_choose(profiles, rq: bool, odd
 
 
 def test_what_is_told_can_be_read_and_nothing_told_is_nothing_measured() -> None:
-    told = {
+    configuration = {
         "applications": [{"name": "shop", "port": 8080, "path": "/m", "address": "fd00::1"}],
         "backends": [
             {"type": "Prometheus", "name": "default"},
@@ -126,9 +126,9 @@ def test_what_is_told_can_be_read_and_nothing_told_is_nothing_measured() -> None
         "sidecar": {"includeUnused": True},
         "extraLabels": {"mesh": "default"},
     }
-    found = metrics.read(json.dumps({"observability": {"metrics": told}}))
-    assert found.applications[0].url == "http://[fd00::1]:8080/m"
-    assert found.collectors == (OpenTelemetryBackend("h:1", "5s"),)
+    by_name = metrics.read(json.dumps({"observability": {"metrics": configuration}}))
+    assert by_name.applications[0].url == "http://[fd00::1]:8080/m"
+    assert by_name.collectors == (OpenTelemetryBackend("h:1", "5s"),)
     assert metrics.read("") == metrics.MetricsSettings()
 
 
@@ -191,36 +191,36 @@ async def test_what_cannot_be_read_changes_nothing(tmp_path) -> None:
 def sent(*pages: str, **about: str):
     """A request as its receiver reads it."""
     message = schema.load(envoy()).message_class(REQUESTS["metrics"])
-    made = otlp.request([exposition.families(page) for page in pages], about, 17)
-    return message.FromString(message(**made).SerializeToString())
+    request_ = otlp.request([exposition.families(page) for page in pages], about, 17)
+    return message.FromString(message(**request_).SerializeToString())
 
 
 def test_every_sort_of_metric_has_its_form_in_opentelemetry() -> None:
     (resource,) = sent(ENVOY, APPLICATION, service="web", zone="").resource_metrics
-    assert {each.key: each.value.string_value for each in resource.resource.attributes} == {
+    assert {item.key: item.value.string_value for item in resource.resource.attributes} == {
         "service.name": "web",
         "kuma.service": "web",
     }
-    found = {each.name: each for each in resource.scope_metrics[0].metrics}
-    (requests,) = found["envoy_cluster_upstream_rq_total"].sum.data_points
+    by_name = {item.name: item for item in resource.scope_metrics[0].metrics}
+    (requests,) = by_name["envoy_cluster_upstream_rq_total"].sum.data_points
     assert (requests.as_double, requests.time_unix_nano) == (5.0, 17)
     assert requests.attributes[0].value.string_value == "kri_msvc_a"
-    (histogram,) = found["envoy_http_downstream_rq_time"].histogram.data_points
+    (histogram,) = by_name["envoy_http_downstream_rq_time"].histogram.data_points
     assert list(histogram.explicit_bounds) == [0.5, 1.0]
     assert (list(histogram.bucket_counts), histogram.count, histogram.sum) == ([1, 2, 1], 4, 6.5)
-    (summary,) = found["orders"].summary.data_points
-    assert [(each.quantile, each.value) for each in summary.quantile_values] == [(0.5, 2.0)]
-    assert found["orders"].description == "Orders, by kind."
-    (untyped,) = found["untyped_thing"].gauge.data_points
+    (summary,) = by_name["orders"].summary.data_points
+    assert [(item.quantile, item.value) for item in summary.quantile_values] == [(0.5, 2.0)]
+    assert by_name["orders"].description == "Orders, by kind."
+    (untyped,) = by_name["untyped_thing"].gauge.data_points
     assert untyped.as_double == 3.0
 
 
 def test_odd_values_are_sent_as_they_are_and_odd_lines_are_not() -> None:
     (resource,) = sent("a 1e3\nb +Inf\nc NaN\nd x\n").resource_metrics
-    found = {each.name: each.gauge.data_points[0].as_double for each in resource.scope_metrics[0].metrics}
-    assert (found["a"], found["b"]) == (1000.0, math.inf)
-    assert math.isnan(found["c"])
-    assert "d" not in found
+    by_name = {item.name: item.gauge.data_points[0].as_double for item in resource.scope_metrics[0].metrics}
+    assert (by_name["a"], by_name["b"]) == (1000.0, math.inf)
+    assert math.isnan(by_name["c"])
+    assert "d" not in by_name
 
 
 @given(st.text(max_size=200))
@@ -283,5 +283,5 @@ ATTRIBUTES = (
 @pytest.mark.parametrize(("given_", "expected"), ATTRIBUTES)
 def test_envoy_is_the_service_of_its_node_unless_somebody_said_more(given_, expected: str) -> None:
     bootstrap = Redacted(json.dumps({"node": {"id": "default.web-1", "cluster": "web"}}))
-    found = observability.environment({"HOME": "/", **given_}, bootstrap)
-    assert found == {"HOME": "/", "OTEL_RESOURCE_ATTRIBUTES": expected}
+    by_name = observability.environment({"HOME": "/", **given_}, bootstrap)
+    assert by_name == {"HOME": "/", "OTEL_RESOURCE_ATTRIBUTES": expected}

@@ -37,11 +37,11 @@ def became(user, *first, code=BECOME):
 @needs_root
 @pytest.mark.parametrize("user", ["nobody", "65534", "54321"])
 def test_root_becomes_a_user_with_her_groups_and_never_comes_back(user, tmp_path):
-    wanted = privileges.find_account(user)
+    account = privileges.find_account(user)
     lines, errors = became(user, *readable_by_others(tmp_path))
-    uid, gid, groups = wanted.uid, wanted.gid, sorted(wanted.groups)
+    uid, gid, groups = account.uid, account.gid, sorted(account.groups)
     assert lines == [
-        f"{(uid, uid, uid)} {(gid, gid, gid)} {groups} {wanted.home}",
+        f"{(uid, uid, uid)} {(gid, gid, gid)} {groups} {account.home}",
         "stdout is open",
         "never root again",
     ], errors
@@ -64,9 +64,9 @@ def test_a_user_who_cannot_read_the_program_is_told_so(tmp_path):
     tmp_path.chmod(0o700)
     copy = tmp_path / "privileges.py"
     shutil.copy(privileges.__file__, copy)
-    found = BECOME.replace("from koguma.dp import", f"sys.path.insert(0, {str(tmp_path)!r})\nimport")
-    _, errors = became("65534", *readable_by_others(tmp_path), code=found)
-    closed = next(each for each in reversed(copy.parents) if not each.stat().st_mode & 1)
+    code = BECOME.replace("from koguma.dp import", f"sys.path.insert(0, {str(tmp_path)!r})\nimport")
+    _, errors = became("65534", *readable_by_others(tmp_path), code=code)
+    closed = next(directory for directory in reversed(copy.parents) if not directory.stat().st_mode & 1)
     assert f"--user: nobody cannot read {closed}, in which this program is installed" in errors
 
 

@@ -38,7 +38,7 @@ def parts_of(path: Path) -> dict[str, str]:
     return {name: text.strip("\n") + "\n" for name, _, text in heads}
 
 
-def made(parts: dict[str, str]) -> dict[str, str]:
+def rendered(parts: dict[str, str]) -> dict[str, str]:
     of = msgspec.convert(yaml.safe_load(parts["settings"]), RedirectSettings)
     saved = parts.get("saved", "")
     spelled = {
@@ -54,12 +54,12 @@ def made(parts: dict[str, str]) -> dict[str, str]:
 def test_the_rules_are_spelled_as_their_case_says(path: Path):
     parts = parts_of(path)
     given_parts = {name: text for name, text in parts.items() if name in ("settings", "saved")}
-    found = made(parts)
+    result = rendered(parts)
     if os.environ.get("KOGUMA_GOLDEN") == "rewrite":
         sections = [parts["settings"], *(f"---- {name}\n{text}" for name, text in [*given_parts.items()][1:])]
-        path.write_text("".join([*sections, *(f"---- {name}\n{text}" for name, text in found.items())]))
+        path.write_text("".join([*sections, *(f"---- {name}\n{text}" for name, text in result.items())]))
         return
-    assert {**given_parts, **found} == parts
+    assert {**given_parts, **result} == parts
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,14 +104,14 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
 
     def zones(self, of: RedirectSettings) -> list[int]:
         """The zones that it is tracked in."""
-        found = []
+        result = []
         for chain in redirect_rules.chains(of):
             for rule in chain.rules if chain.hook is NetfilterHook.OUTPUT_RAW else ():
                 if self.fits(rule.match):
                     if isinstance(rule.verdict, Pass):
-                        return found
-                    found.append(rule.verdict.number)
-        return found
+                        return result
+                    result.append(rule.verdict.number)
+        return result
 
 
 def arriving(**more: Any) -> Packet:
@@ -194,8 +194,8 @@ def test_redirected_queries_and_their_answers_are_tracked_apart_from_those_of_th
 
 def ranges(most: int) -> st.SearchStrategy[tuple[NumberRange, ...]]:
     numbers = st.integers(0, most)
-    one = st.tuples(numbers, numbers).map(lambda pair: NumberRange(min(pair), max(pair)))
-    return st.lists(one, max_size=4).map(tuple)
+    range_ = st.tuples(numbers, numbers).map(lambda pair: NumberRange(min(pair), max(pair)))
+    return st.lists(range_, max_size=4).map(tuple)
 
 
 @st.composite
@@ -303,8 +303,8 @@ def test_queries_to_the_machines_name_servers_are_redirected(resolv_conf, server
     monkeypatch.setattr("koguma.dp.machine.has_ipv6", lambda: True)
     assert main(installing("--uid", "5678", "--backend", "nft", "--dry-run")) == 0
     shown = capsys.readouterr().out
-    found = [line.split()[2] for line in shown.splitlines() if "udp dport 53 redirect" in line]
-    assert [network.partition("/")[0] for network in found] == servers
+    result = [line.split()[2] for line in shown.splitlines() if "udp dport 53 redirect" in line]
+    assert [network.partition("/")[0] for network in result] == servers
 
 
 @pytest.mark.parametrize(
@@ -330,9 +330,9 @@ def test_wrong_words_are_told(words, message, capsys):
 def test_the_proxy_has_to_be_named(capsys, monkeypatch):
     monkeypatch.setattr("koguma.cli.dp_install._USERS", ("nobody-here",))
     assert main(installing("--dry-run")) == 2
-    told = capsys.readouterr().err
-    assert "say as whom the proxy runs, with --kuma-dp-user or --uid" in told
-    assert "useradd --system" in told
+    stderr = capsys.readouterr().err
+    assert "say as whom the proxy runs, with --kuma-dp-user or --uid" in stderr
+    assert "useradd --system" in stderr
 
 
 @pytest.fixture

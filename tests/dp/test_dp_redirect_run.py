@@ -142,9 +142,9 @@ def test_a_proxy_of_root_is_warned_about(capsys, monkeypatch):
     assert main(["dp", "run", *SERVED, "--transparent-proxy", "--user", "root"]) == 0
     assert "its own calls go in circles unless they were exempted" in capsys.readouterr().err
     assert main(["dp", "run", *SERVED]) == 0
-    told = capsys.readouterr().err
-    assert "the proxy runs as root" in told
-    assert "circles" not in told
+    stderr = capsys.readouterr().err
+    assert "the proxy runs as root" in stderr
+    assert "circles" not in stderr
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["dp", "run", *SERVED, "--transparent-proxy"]) == 0
     assert capsys.readouterr().err == ""

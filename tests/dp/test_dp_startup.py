@@ -62,16 +62,16 @@ async def serving(directory: Path, envoy: EnvoyAdmin) -> AsyncIterator[Admin]:
         await runner.cleanup()
 
 
-async def said(
+async def reported(
     directory: Path,
     *steps: dict[str, str],
     logged: dict[str, LoggedListenerError] | None = None,
     names: asyncio.Event | None = None,
 ) -> list[str]:
-    told: list[str] = []
+    report: list[str] = []
     async with serving(directory, EnvoyAdmin(*steps)) as admin, asyncio.timeout(10):
-        await Startup(admin, logged or {}, names, told.append).finish()
-    return told
+        await Startup(admin, logged or {}, names, report.append).finish()
+    return report
 
 
 def unbound(port: int, why: str = "Address already in use") -> str:
@@ -79,43 +79,43 @@ def unbound(port: int, why: str = "Address already in use") -> str:
 
 
 async def test_an_envoy_with_all_its_listeners_is_ready_without_a_word(tmp_path):
-    assert await said(tmp_path, {INBOUND: ""}) == []
+    assert await reported(tmp_path, {INBOUND: ""}) == []
 
 
 async def test_a_listener_that_was_refused_is_said_once_and_waited_for(tmp_path):
     refused = {INBOUND: unbound(free_port())}
-    (told,) = await said(tmp_path, refused, refused, {INBOUND: ""})
-    assert told.startswith("is not ready: it cannot listen on 127.0.0.1:")
+    (report,) = await reported(tmp_path, refused, refused, {INBOUND: ""})
+    assert report.startswith("is not ready: it cannot listen on 127.0.0.1:")
 
 
 async def test_what_envoy_logged_counts_where_it_has_heard_of_other_listeners_since(tmp_path):
     logged = {INBOUND: LoggedListenerError(unbound(free_port()), time.monotonic())}
-    (told,) = await said(tmp_path, {OTHER: ""}, {OTHER: ""}, {INBOUND: "", OTHER: ""}, logged=logged)
-    assert told.startswith("is not ready: it cannot listen on 127.0.0.1:")
+    (report,) = await reported(tmp_path, {OTHER: ""}, {OTHER: ""}, {INBOUND: "", OTHER: ""}, logged=logged)
+    assert report.startswith("is not ready: it cannot listen on 127.0.0.1:")
 
 
 async def test_a_listener_that_nobody_wants_any_more_is_waited_for_only_so_long(tmp_path, monkeypatch):
     monkeypatch.setattr(startup, "_ERROR_SECONDS_MAX", 0.3)
     logged = {INBOUND: LoggedListenerError(unbound(free_port()), time.monotonic())}
-    assert len(await said(tmp_path, {OTHER: ""}, logged=logged)) == 1
+    assert len(await reported(tmp_path, {OTHER: ""}, logged=logged)) == 1
 
 
 async def test_a_port_for_metrics_holds_nothing_up(tmp_path):
-    (told,) = await said(tmp_path, {INBOUND: "", METRICS: unbound(free_port())})
-    assert told.startswith("cannot be scraped: it cannot listen on 127.0.0.1:")
+    (report,) = await reported(tmp_path, {INBOUND: "", METRICS: unbound(free_port())})
+    assert report.startswith("cannot be scraped: it cannot listen on 127.0.0.1:")
 
 
 async def test_names_of_the_mesh_are_waited_for(tmp_path):
-    names, told = asyncio.Event(), []
+    names, report = asyncio.Event(), []
     envoy = EnvoyAdmin({INBOUND: ""})
     async with serving(tmp_path, envoy) as admin:
-        waiting = asyncio.create_task(Startup(admin, {}, names, told.append).finish())
+        waiting = asyncio.create_task(Startup(admin, {}, names, report.append).finish())
         await envoy.was_dumped.wait()
         assert not waiting.done()
         names.set()
         async with asyncio.timeout(10):
             await waiting
-    assert told == []
+    assert report == []
 
 
 def test_who_has_the_address_is_said():

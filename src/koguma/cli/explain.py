@@ -152,12 +152,12 @@ def _in_full(row: ExplainedField, also: Sequence[str], source: InspectSource) ->
         yield f"  not {_text(loser['value'])} of {loser['kri']}, {source.place(loser)}: {loser['reason']}"
 
 
-def _table(found: Sequence[ExplainedField], source: InspectSource) -> Iterator[str]:
+def _table(shown: Sequence[ExplainedField], source: InspectSource) -> Iterator[str]:
     """A table, without the columns TO and ROUTE where they would be the same or empty in all rows."""
     header = ["TO", "ROUTE", "KIND", "FIELD", "VALUE", "SET BY", "WHERE", "OVER"]
-    is_needed = (len({row.to for row in found}) > 1, any(row.route for row in found))
+    is_needed = (len({row.to for row in shown}) > 1, any(row.route for row in shown))
     omitted = [index for index, needed in enumerate(is_needed) if not needed]
-    rows = (tuple(_cells(row, source)) for row in found)
+    rows = (tuple(_cells(row, source)) for row in shown)
     return tables.lines(_without(header, omitted), (_without(row, omitted) for row in rows))
 
 

@@ -267,9 +267,10 @@ def without_inherited(rows: Sequence[ExplainedField]) -> Iterator[ExplainedField
             yield row
 
 
-def is_same(one: ExplainedField, other: ExplainedField) -> bool:
+def is_same(row: ExplainedField, other: ExplainedField) -> bool:
     """Whether two rows have the same value and origin for one outbound, whatever their routes."""
-    mine, theirs = (
-        (row.to, row.kind, row.field, row.origin["kri"], row.origin["path"]) for row in (one, other)
+    first, second = (
+        (field.to, field.kind, field.field, field.origin["kri"], field.origin["path"])
+        for field in (row, other)
     )
-    return mine == theirs
+    return first == second

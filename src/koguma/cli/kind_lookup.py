@@ -38,10 +38,6 @@ class KindInfo(NamedTuple):
         base = f"/meshes/{quote(mesh, safe='')}" if self.is_mesh_scoped and mesh is not None else ""
         return f"{base}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
 
-    def reference(self, name: str) -> str:
-        """The short form of an object: `meshtimeout/backend-is-quick`."""
-        return f"{self.name.lower()}/{name}"
-
 
 class KindIndex:
     """All kinds, by any of their names."""

@@ -71,29 +71,34 @@ def request(
 
 
 def _metric(family: MetricFamily, now_ns: int) -> Data | None:
-    found = list(samples(family))
-    if not found:
+    family_samples = list(samples(family))
+    if not family_samples:
         return None
     about: Data = {"name": family.name}
     if family.help:
         about["description"] = family.help
     match family.type:
         case "counter":
-            points = [_point(labels, value, now_ns) for _, labels, value in found]
+            points = [_point(labels, value, now_ns) for _, labels, value in family_samples]
             body = {"data_points": points, "aggregation_temporality": _CUMULATIVE, "is_monotonic": True}
             return {**about, "sum": body}
         case "histogram":
-            points = [_histogram(labels, parts, now_ns) for labels, parts in _grouped(family, found, "le")]
+            points = [
+                _histogram(labels, parts, now_ns) for labels, parts in _grouped(family, family_samples, "le")
+            ]
             return {**about, "histogram": {"data_points": points, "aggregation_temporality": _CUMULATIVE}}
         case "summary":
             points = [
-                _summary(labels, parts, now_ns) for labels, parts in _grouped(family, found, "quantile")
+                _summary(labels, parts, now_ns)
+                for labels, parts in _grouped(family, family_samples, "quantile")
             ]
             return {**about, "summary": {"data_points": points}}
         case _:
             return {
                 **about,
-                "gauge": {"data_points": [_point(labels, value, now_ns) for _, labels, value in found]},
+                "gauge": {
+                    "data_points": [_point(labels, value, now_ns) for _, labels, value in family_samples]
+                },
             }
 
 
@@ -115,10 +120,10 @@ class _Distribution:
 
 
 def _grouped(
-    family: MetricFamily, found: Iterable[Sample], by: str
+    family: MetricFamily, family_samples: Iterable[Sample], by: str
 ) -> Iterable[tuple[Labels, _Distribution]]:
     groups: dict[Labels, _Distribution] = {}
-    for name, labels, value in found:
+    for name, labels, value in family_samples:
         rest = tuple(pair for pair in labels if pair[0] != by)
         parts = groups.setdefault(rest, _Distribution())
         bound = next((text for label, text in labels if label == by), None)
