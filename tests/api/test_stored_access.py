@@ -39,14 +39,14 @@ def test_a_stored_binding_acts_at_once_and_its_end_too():
 def test_what_was_decided_is_kept_until_rules_change():
     stored_access = StoredAccess(role("reader", PLAIN_TIMEOUTS), role_binding("b", "reader", "ann"))
     assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    held = stored_access.access._held
+    held = stored_access.access._grants_by_subject
     other = Resource(kind="MeshTimeout", mesh="red", name="a", core_name="a")
     stored_access.put(other)
     assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    assert stored_access.access._held is held, "nothing is built anew for what is no rule"
+    assert stored_access.access._grants_by_subject is held, "nothing is built anew for what is no rule"
     stored_access.put(role("another"))
     assert stored_access.access.allows_on(ANN, "get", "meshtimeouts", "a", "red")
-    assert stored_access.access._held is not held
+    assert stored_access.access._grants_by_subject is not held
 
 
 def test_no_alias_opens_another():

@@ -1,8 +1,8 @@
-"""Authorizer: who may do what, by rules of the Kubernetes shape. What no rule allows is denied.
+"""Authorizer: who may do what, by RBAC rules as Kubernetes has them. What no rule allows is denied.
 
 A rule names verbs and either resources (group, resource, optionally names and meshes) or paths. The plain
 REST form is an endpoint group of its own, `rest.koguma.io`, so that a rule for it opens nothing else. Rules
-come from the settings, which a start reads, and from stored roles and bindings, which act at once.
+come from the settings, read at start, and from stored roles and bindings, which take effect at once.
 """
 
 import re
@@ -41,15 +41,15 @@ __all__ = [
 
 READ_VERBS: Final = ("get", "list", "watch")
 WRITE_VERBS: Final = ("create", "update", "patch", "delete")
-_DECIDED_MAX: Final = 10_000
-# The roles of a new store that a refused user is usually to have, the least of them first.
+_DECISIONS_MAX: Final = 10_000
+# The default roles that an error suggests, the least powerful first.
 _GRANTED_ROLES: Final = ("view", "edit", "admin")
 _UNFIT_FOR_NAMES = re.compile(r"[^0-9a-z.-]+")
 _PUBLIC: Final = "system:public-info-viewer"
 
 
 def _texts(user: User) -> Iterator[str]:
-    """All that a user is made of; headers and reviews may say what they like of one."""
+    """All texts of a user; impersonation and reviews let callers choose them freely."""
     yield from (user.name, user.uid, *user.groups)
     for key, values in user.extra:
         yield from (key, *values)
@@ -76,7 +76,7 @@ def builtin_roles(kinds: Kinds) -> tuple[Role, ...]:
     )
 
 
-# In the code and not in the store, so that nobody can lock himself out by deleting them.
+# Built in and not stored, so that nobody can lock himself out by deleting them.
 BUILTIN_BINDINGS: Final = (
     Binding(role="admin", groups=(ADMIN_GROUP,)),
     Binding(role="discovery", groups=(AUTHENTICATED,)),
@@ -85,9 +85,9 @@ BUILTIN_BINDINGS: Final = (
 
 
 class Authorizer:
-    """Answers whether an attempt is allowed, by the rules of the moment.
+    """Decides whether an attempt is allowed, by the current rules.
 
-    `stored` gives the roles and bindings that the store has; when they change, what was decided is forgotten.
+    `stored` gives the roles and bindings that the store has; when they change, cached decisions are dropped.
     """
 
     def __init__(
@@ -96,65 +96,65 @@ class Authorizer:
         bindings: Iterable[Binding],
         stored: Callable[[], RbacObjects] | None = None,
     ) -> None:
-        self._settled = tuple(_settled(roles, bindings))
-        self._current = stored
+        self._configured_grants = tuple(_configured(roles, bindings))
+        self._read_stored = stored
         self._renew(RbacObjects())
 
     def _renew(self, stored: RbacObjects) -> None:
         self._stored = stored
         self._roles = rbac.Roles(stored)
-        self._decided: dict[Hashable, bool] = {}
-        self._held: dict[tuple[str, str], list[Grant]] = {}
-        for grant in (*self._settled, *rbac.grants(stored, self._roles)):
-            self._held.setdefault((grant.kind, grant.subject), []).append(grant)
+        self._decisions: dict[Hashable, bool] = {}
+        self._grants_by_subject: dict[tuple[str, str], list[Grant]] = {}
+        for grant in (*self._configured_grants, *rbac.grants(stored, self._roles)):
+            self._grants_by_subject.setdefault((grant.kind, grant.subject), []).append(grant)
 
     def _refresh(self) -> None:
-        if self._current is not None and (stored := self._current()) is not self._stored:
+        if self._read_stored is not None and (stored := self._read_stored()) is not self._stored:
             if stored.is_same(self._stored):
                 self._stored = stored
             else:
                 self._renew(stored)
 
     def allows(self, user: User, attempt: Attempt) -> bool:
-        """Whether some rule allows it, from memory where it was asked before."""
-        if self._current is not None and self._current() is not self._stored:
+        """Whether some rule allows it; decisions are cached."""
+        if self._read_stored is not None and self._read_stored() is not self._stored:
             self._refresh()
         key = (user, attempt)
-        decided = self._decided.get(key)
-        return self._decide(key, user, attempt) if decided is None else decided
+        is_allowed = self._decisions.get(key)
+        return self._decide(key, user, attempt) if is_allowed is None else is_allowed
 
     def allows_on(
         self, user: User, verb: str, resource: str, name: str, mesh: str, namespace: str = ""
     ) -> bool:
         """The same for a resource of the plain form."""
-        if self._current is not None and self._current() is not self._stored:
-            self._refresh()  # looked at here first, since every request comes by
+        if self._read_stored is not None and self._read_stored() is not self._stored:
+            self._refresh()  # compared here first: every request passes this
         key = (user, verb, resource, name, mesh, namespace)
-        decided = self._decided.get(key)
-        if decided is None:
+        is_allowed = self._decisions.get(key)
+        if is_allowed is None:
             attempt = Attempt(verb, resource, name, mesh, namespace=namespace)
-            decided = self._decide(key, user, attempt)
-        return decided
+            is_allowed = self._decide(key, user, attempt)
+        return is_allowed
 
     def _decide(self, key: Hashable, user: User, attempt: Attempt) -> bool:
-        decided = self._granting(user, attempt) is not None
+        is_allowed = self._granting(user, attempt) is not None
         if not is_short(*msgspec.structs.astuple(attempt)) or not is_short(*_texts(user)):
-            return decided
-        if len(self._decided) >= _DECIDED_MAX:
-            self._decided.clear()
-        self._decided[key] = decided
-        return decided
+            return is_allowed
+        if len(self._decisions) >= _DECISIONS_MAX:
+            self._decisions.clear()
+        self._decisions[key] = is_allowed
+        return is_allowed
 
     def _granting(self, user: User, attempt: Attempt) -> Grant | None:
         return next((grant for grant in self._grants(user) if grant.allows(attempt)), None)
 
     def _grants(self, user: User) -> Iterator[Grant]:
-        yield from self._held.get((rbac.USER, user.name), ())
+        yield from self._grants_by_subject.get((rbac.USER, user.name), ())
         for group in user.all_groups:
-            yield from self._held.get((rbac.USER_GROUP, group), ())
+            yield from self._grants_by_subject.get((rbac.USER_GROUP, group), ())
 
     def reason(self, user: User, attempt: Attempt) -> str:
-        """Which binding allows it, for people; empty where none does."""
+        """Which binding allows it, as text; empty where none does."""
         self._refresh()
         grant = self._granting(user, attempt)
         return "" if grant is None else grant.source
@@ -171,17 +171,17 @@ class Authorizer:
         return self._roles.rules(kind, name, namespace)
 
     def check(self, user: User, attempt: Attempt, refusal: str = "") -> None:
-        """Raise Forbidden, saying what is missing, unless the user may."""
+        """Raise Forbidden, naming the missing right, unless some rule allows it."""
         if not self.allows(user, attempt):
             raise self.refusal(user, attempt, refusal)
 
     def refusal(self, user: User, attempt: Attempt, words: str = "") -> Forbidden:
-        """What to raise for an attempt that no rule allows: what is missing, and who can allow it."""
+        """The error for an attempt that no rule allows: the missing right, and who can grant it."""
         words = words or f'user "{user}" cannot {attempt}: no access rule allows it'
         return Forbidden(f"{words}; {self.remedy(user, attempt)}")
 
     def remedy(self, user: User, attempt: Attempt) -> str:
-        """Who can allow an attempt that was refused, and by which command."""
+        """Who can grant a refused attempt, and with which command."""
         if user == ANONYMOUS:
             return (
                 "no token was sent: an administrator issues one with"
@@ -222,8 +222,8 @@ class Authorizer:
         raise Forbidden(f"{words}; {self.remedy(user, attempt)}")
 
 
-def _settled(roles: Iterable[Role], bindings: Iterable[Binding]) -> Iterator[Grant]:
-    """What the settings and the code itself give."""
+def _configured(roles: Iterable[Role], bindings: Iterable[Binding]) -> Iterator[Grant]:
+    """The grants of the settings and of the built-in bindings."""
     by_name = {role.name: role for role in roles}
     for binding in bindings:
         if binding.role not in by_name:
@@ -247,7 +247,7 @@ def _is_about(rule: Rule, verbs: Collection[str], resource: str) -> bool:
 
 
 def stored_in(state: Callable[[], State]) -> Callable[[], RbacObjects]:
-    """Reads the stored roles and bindings; while no revision is new, a look costs next to nothing."""
+    """Reads the stored roles and bindings; cheap as long as the revision is the same."""
     before: State | None = None
     revision, stored = -1, RbacObjects()
 
@@ -255,13 +255,13 @@ def stored_in(state: Callable[[], State]) -> Callable[[], RbacObjects]:
         nonlocal before, revision, stored
         now = state()
         if now is not before or now.revision != revision:
-            found = RbacObjects(
+            current = RbacObjects(
                 roles=now.listed(rbac.set_name(rbac.ROLE)),
                 cluster_roles=now.listed(rbac.set_name(rbac.CLUSTER_ROLE)),
                 role_bindings=now.listed(rbac.set_name(rbac.ROLE_BINDING)),
                 cluster_role_bindings=now.listed(rbac.set_name(rbac.CLUSTER_ROLE_BINDING)),
             )
-            stored = stored if found.is_same(stored) else found
+            stored = stored if current.is_same(stored) else current
             before, revision = now, now.revision
         return stored
 
@@ -269,21 +269,21 @@ def stored_in(state: Callable[[], State]) -> Callable[[], RbacObjects]:
 
 
 def namespace_of(
-    kind: Kind, control_plane: ControlPlaneInfo, mesh: str, found: Resource | None = None
+    kind: Kind, control_plane: ControlPlaneInfo, mesh: str, stored: Resource | None = None
 ) -> str:
-    """The namespace that rules see for one object of the plain form: where the Kubernetes form shows it.
+    """The namespace that rules apply to for an object of the plain form: where the Kubernetes form has it.
 
-    `found` is the stored object; without one, it is where an object without a namespace would be.
+    `stored` is the stored object; without one, it is where an object without a namespace would be.
     """
-    if found is not None:
-        return namespaced_names.namespaced_name(found, kind, control_plane).namespace
+    if stored is not None:
+        return namespaced_names.namespaced_name(stored, kind, control_plane).namespace
     if not namespaced_names.is_namespaced(kind):
         return ""
     return forms.reserved_namespace(mesh)
 
 
 def denied(user: User, attempt: Attempt) -> str:
-    """The refusal of an attempt in the words that Kubernetes' users know."""
+    """The message for a refused attempt, as Kubernetes has it."""
     if attempt.path:
         return f'forbidden: User "{user.name}" cannot {attempt.verb} path "{attempt.path}"'
     qualified = f"{attempt.resource}.{attempt.group}" if attempt.group else attempt.resource

@@ -8,26 +8,28 @@ from koguma.application.context import Context
 from koguma.model import forms
 from koguma.model.resource import Resource
 
-_KEPT_MAX = 100_000
+_CACHED_MAX = 100_000
 
 
 class PlainEncoder:
-    """The bytes of each object's newest revision that somebody asked for."""
+    """Encodes objects, and caches the bytes of the newest revision of each."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._made: dict[str, tuple[int, bytes]] = {}  # by uid: a text knows its hash, a key makes it anew
+        self._cached: dict[
+            str, tuple[int, bytes]
+        ] = {}  # by uid: Python caches the hash of a str, not of a Key
 
     def bytes(self, resource: Resource, user: User) -> bytes:
-        """The object in the plain form, as a user may see it. What holds secrets is not kept."""
-        made = self._made.get(resource.uid)
-        if made is not None and made[0] == resource.revision:
-            return made[1]
+        """The object in the plain form, as a user may see it. Objects with inline secrets are not cached."""
+        cached = self._cached.get(resource.uid)
+        if cached is not None and cached[0] == resource.revision:
+            return cached[1]
         context, kind = self._context, self._context.kinds[resource.kind]
         if inline_secrets.with_placeholders(context, resource) is not resource:
             return msgspec.json.encode(forms.plain(inline_secrets.visible(context, user, resource), kind))
         data = msgspec.json.encode(forms.plain(resource, kind))
-        if len(self._made) >= _KEPT_MAX:  # mostly of objects that are gone; those that live come back
-            self._made.clear()
-        self._made[resource.uid] = (resource.revision, data)
+        if len(self._cached) >= _CACHED_MAX:  # mostly deleted objects; live ones are encoded again
+            self._cached.clear()
+        self._cached[resource.uid] = (resource.revision, data)
         return data

@@ -1,4 +1,4 @@
-"""The HTTP server: ports, TLS, limits, and an orderly end."""
+"""The HTTP server: ports, TLS, limits, and a graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _HANDSHAKE_SECONDS_MAX: Final = 10.0
 
 
 class HttpServer:
-    """One handler on several ports. Handlers are cancelled when their client leaves."""
+    """One handler on several ports. Handlers are cancelled when their client disconnects."""
 
     def __init__(self, handle: Handle) -> None:
         server = LimitedServer(
@@ -34,17 +34,17 @@ class HttpServer:
             # aiohttp would decompress bodies on the event loop, before anybody is asked who it is.
             auto_decompress=False,
         )
-        # Watches are ended before this is asked to stop, so nothing has to be waited for long.
+        # Watches are ended before the shutdown, so no request takes long then.
         self._runner = web.ServerRunner(server, shutdown_timeout=5.0)
         self._listening: list[asyncio.AbstractServer] = []
         self._unix: UnixListener | None = None
 
     async def start(self) -> None:
-        """Be ready to listen."""
+        """Set up the server; ports are opened afterwards."""
         await self._runner.setup()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen on one more port (0: any free one), and say which."""
+        """Listen on one more port (0: any free one); gives its number."""
         server = await asyncio.get_running_loop().create_server(
             self._protocols(),
             host,
@@ -70,7 +70,7 @@ class HttpServer:
         return self._runner.server
 
     async def stop(self) -> None:
-        """Take no more requests, finish those under way."""
+        """Accept no more connections, and finish the requests under way."""
         if self._unix is not None:
             self._unix.remove()
         for server in self._listening:
@@ -79,7 +79,7 @@ class HttpServer:
 
 
 class UnixListener:
-    """A socket that others find under its name only when it is ready, and closed to them from the start."""
+    """A unix socket that appears under its path only when it is ready, with mode 0600 from the start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class UnixListener:
         try:
             with data_directory.socket_address(self._beside) as address:
                 self.socket.bind(address)
-            # Nobody can connect before we listen, which is after this: there is no moment with wider rights.
+            # Nobody can connect before we listen, which is after this: it never accepts other users.
             self._beside.chmod(0o600)
             self._inode = self._beside.stat().st_ino
         except OSError:
@@ -106,18 +106,18 @@ class UnixListener:
         raise OSError(errno.EADDRINUSE, "another control plane listens there")
 
     def show(self) -> None:
-        """Give it its name."""
+        """Move it to its path."""
         self._beside.replace(self._path)
 
     def remove(self) -> None:
-        """Take the name away, unless somebody else has it by now."""
+        """Remove the path, unless another process has replaced it."""
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
 
 
 def tls_context(certificate_path: str, key_path: str) -> ssl.SSLContext:
-    """What our TLS ports offer: version 1.2 or newer."""
+    """The TLS context of our ports: version 1.2 or newer."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate_path, key_path)

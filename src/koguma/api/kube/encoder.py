@@ -1,4 +1,4 @@
-"""Shown: objects as bytes of an endpoint's version, made once per revision and joined as often as asked."""
+"""Encoder: objects as JSON bytes in the version of an endpoint, cached per revision."""
 
 from collections.abc import Iterable
 
@@ -13,46 +13,46 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 
 Data = bytes  # so called below, where `bytes` is a method
-_KEPT_MAX = 100_000
+_CACHED_MAX = 100_000
 
 
 class KubeEncoder:
-    """The bytes of each object's newest revision that somebody asked for, by endpoint."""
+    """Encodes objects, and caches the bytes of the newest revision of each by API version."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._made: dict[str, dict[str, tuple[int, bytes]]] = {}
+        self._cached: dict[str, dict[str, tuple[int, bytes]]] = {}
 
     def bytes(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> bytes:
-        """The object as the endpoint shows it to a user. What holds secrets is not kept."""
-        made = self._made.get(endpoint.api_version)
-        if made is None:
-            made = self._made[endpoint.api_version] = {}
-        found = made.get(resource.uid)
-        if found is not None and found[0] == resource.revision:
-            return found[1]
+        """The object as the endpoint shows it to a user. Objects with inline secrets are not cached."""
+        cached = self._cached.get(endpoint.api_version)
+        if cached is None:
+            cached = self._cached[endpoint.api_version] = {}
+        entry = cached.get(resource.uid)
+        if entry is not None and entry[0] == resource.revision:
+            return entry[1]
         if self.holds_secrets(resource):
             return msgspec.json.encode(self.visible_document(resource, endpoint, user))
         data = msgspec.json.encode(self.document(resource, endpoint))
-        if len(made) >= _KEPT_MAX:  # mostly of objects that are gone; those that live come back
-            made.clear()
-        made[resource.uid] = (resource.revision, data)
+        if len(cached) >= _CACHED_MAX:  # mostly deleted objects; live ones are encoded again
+            cached.clear()
+        cached[resource.uid] = (resource.revision, data)
         return data
 
     def many(self, resources: Iterable[Resource], endpoint: KubeEndpoint, user: User) -> list[Data]:
         """All of them, each as the endpoint shows it."""
-        made = self._made.get(endpoint.api_version, {})
-        shown = []
+        cached = self._cached.get(endpoint.api_version, {})
+        encoded = []
         for resource in resources:
-            found = made.get(resource.uid)
-            if found is not None and found[0] == resource.revision:
-                shown.append(found[1])
+            entry = cached.get(resource.uid)
+            if entry is not None and entry[0] == resource.revision:
+                encoded.append(entry[1])
             else:
-                shown.append(self.bytes(resource, endpoint, user))
-        return shown
+                encoded.append(self.bytes(resource, endpoint, user))
+        return encoded
 
     def holds_secrets(self, resource: Resource) -> bool:
-        """Whether an object holds secrets, so that not everybody sees the same of it."""
+        """Whether an object has inline secrets, which not every user may see."""
         return inline_secrets.with_placeholders(self._context, resource) is not resource
 
     def visible_document(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> dict[str, Json]:

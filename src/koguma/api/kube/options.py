@@ -1,4 +1,4 @@
-"""Options: what a request asks for beside its object, as Kubernetes' clients spell it."""
+"""Options in the query or body of a request: CreateOptions, PatchOptions, DeleteOptions and ListOptions."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ LIMIT_MAX: Final = 1 << 31
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
-    """How a write is to be done."""
+    """The options of a write."""
 
     is_dry: bool
     manager: str
@@ -46,7 +46,7 @@ def of_write(call: Call, *, applies: bool = False) -> WriteOptions:
 
 
 def dry_run(words: list[str]) -> bool:
-    """Whether the write is only to be tried."""
+    """Whether the write is a dry run."""
     for word in words:
         if word != "All":
             text = f'Unsupported value: "{word[:100]}": supported values: "All"'
@@ -68,7 +68,7 @@ def _validation(word: str) -> FieldValidation:
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
-    """How a deletion is to be done. `policy`: what happens to what the object owns."""
+    """The options of a deletion. `policy` is the propagation policy for dependents."""
 
     is_dry: bool = False
     policy: str = ""
@@ -77,7 +77,7 @@ class DeleteOptions(msgspec.Struct, frozen=True):
 
 
 def of_delete(call: Call, body: Json) -> DeleteOptions:
-    """The options of a deletion: the query's, and the body's where it says something."""
+    """The options of a deletion: those of the body before those of the query."""
     query = call.query
     words = body.get("dryRun") or query.getall("dryRun", [])
     preconditions = body.get("preconditions") or {}
@@ -116,7 +116,7 @@ def revision(text: Json) -> int | None:
 
 
 def limit(call: Call) -> int:
-    """At most so many objects; 0: all of them."""
+    """The limit of a list; 0: none."""
     text = call.query.get("limit") or "0"
     if not (text.isascii() and text.isdigit()) or int(text) > LIMIT_MAX:
         raise BadRequest(f'limit: Invalid value: "{text[:100]}": must be a number')

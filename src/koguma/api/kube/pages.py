@@ -1,4 +1,4 @@
-"""Pages: discovery, OpenAPI and version: documents that are made once and served with an ETag."""
+"""Discovery, OpenAPI and version: documents that are built once and served with an ETag."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -35,16 +35,16 @@ V = TypeVar("V")
 
 
 class DiscoveryPage(msgspec.Struct, frozen=True, dict=True):
-    """A document as it is served."""
+    """An encoded document with its ETag."""
 
     body: bytes
     etag: str
     content_type: str = JSON
-    by_accept: bool = False  # whether the same path has other documents, for who asks otherwise
+    by_accept: bool = False  # whether the document depends on the Accept header
 
     @cached_property
     def headers(self) -> CIMultiDict[str]:
-        """What is said beside it, also where it is not sent again."""
+        """The headers, also of a 304."""
         said = {"ETag": self.etag, "Cache-Control": "public"}
         return CIMultiDict({**said, "Vary": "Accept"} if self.by_accept else said)
 
@@ -54,15 +54,15 @@ def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> 
 
 
 class Pages:
-    """Handlers of what describes the API. Nothing of it changes while the control plane runs."""
+    """Handlers of the documents that describe the API; they do not change while the control plane runs."""
 
     def __init__(self, context: Context, known: Catalog, *, resource_ids: bool) -> None:
         self._context = context
         self._registry = known.registry
-        self._catalog = known  # its schemas are made when somebody asks for a description
+        self._catalog = known  # its schemas are built at the first request for them
         self._resource_ids = resource_ids
         self._made: dict[tuple[str, ...], DiscoveryPage] = {}
-        self._asked: dict[tuple[str, str], DiscoveryPage] = {}  # a root and an Accept header: read once
+        self._asked: dict[tuple[str, str], DiscoveryPage] = {}  # by root and Accept header
         self._attempts: dict[str, Attempt] = {}
 
     def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> DiscoveryPage:
@@ -150,7 +150,7 @@ class Pages:
         return _page(msgspec.json.encode(openapi.v3_index(digests)))
 
     async def openapi_v2(self, call: Call) -> web.StreamResponse:
-        """The document of everything: protobuf for who asks for it, JSON for the others."""
+        """OpenAPI v2 of the whole API, as protobuf or JSON by the Accept header."""
         self._check(call)
         for entry in (call.header("Accept") or "*/*").split(","):
             media, _ = negotiation.parameters(entry)
@@ -173,7 +173,7 @@ class Pages:
         return _page(openapi.v2_protobuf(self._v2), _V2_SAID, by_accept=True)
 
     async def version(self, _call: Call) -> web.StreamResponse:
-        """Which Kubernetes this speaks like, and who it is."""
+        """The Kubernetes version that this API is compatible with, and our own."""
         body = {
             "major": _MAJOR,
             "minor": _MINOR,
@@ -207,14 +207,14 @@ def _sent(call: Call, page: DiscoveryPage) -> web.Response:
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> None:
-    """Keep what was worked out, and never more of it than clients can make us."""
+    """Cache an entry; the cache is limited, since clients choose the keys."""
     if len(known) >= _KEPT_MAX:
         known.clear()
     known[key] = value
 
 
 def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> RequestTarget | None:
-    """What the part of a path below a group and version addresses; None where there is no such thing."""
+    """The target of the path below a group and version; None where there is none."""
     for target in _readings(registry, group, version, rest):
         return target
     return None

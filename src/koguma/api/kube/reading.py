@@ -19,7 +19,7 @@ from koguma.model.errors import BadRequest, Invalid, TooNew
 from koguma.model.resource import Resource
 from koguma.model.violation import Violation
 
-Fits = Callable[[Resource], bool]
+ResourceFilter = Callable[[Resource], bool]
 
 _WAIT_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 0.02
@@ -37,11 +37,11 @@ class KubeReads:
         """One object."""
         check(self._context, call.user, target, "get")
         if call.has_query:
-            await self.reached(options.revision(call.query.get("resourceVersion")))
+            await self.wait_for_revision(options.revision(call.query.get("resourceVersion")))
         return self._answers.one(call, target, self._finder.get(target))
 
     async def list(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """A list of what is there, or a page of it."""
+        """A list, or a part of it."""
         fits = self.filter(call, target)
         check(self._context, call.user, target, "list")
         query = call.query
@@ -51,7 +51,7 @@ class KubeReads:
         given = options.revision(query.get("resourceVersion"))
         limit = options.limit(call)
         exact = self._exact(query.get("resourceVersionMatch"), given, limit, token)
-        await self.reached(given)
+        await self.wait_for_revision(given)
         page = self._finder.chunk(target, fits, limit, token, exact)
         meta: dict[str, str | int] = {"resourceVersion": str(page.revision)}
         if page.token:
@@ -59,10 +59,10 @@ class KubeReads:
         if page.n_left is not None:
             meta["remainingItemCount"] = page.n_left
         resources = [resource for _, resource in page.objects]
-        return self._answers.many(call, target, resources, meta, self._hidden(target.endpoint))
+        return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
 
     def _exact(self, match: str | None, given: int | None, limit: int, token: str) -> int | None:
-        """The revision whose very state is asked for, if one is."""
+        """The exact revision that a list asks for, if it does."""
         if match is None:
             if token and given:
                 raise BadRequest("specifying resource version is not allowed when using continue")
@@ -81,8 +81,8 @@ class KubeReads:
             raise Invalid([Violation(at, '"Exact" is forbidden for resourceVersion "0"', "forbidden")])
         return given
 
-    async def reached(self, revision: int | None) -> None:
-        """Return when this control plane has seen a revision; another one may have written it just now."""
+    async def wait_for_revision(self, revision: int | None) -> None:
+        """Wait until this control plane has a revision; another one may just have written it."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _WAIT_SECONDS
         while revision and revision > self._context.state.revision:
@@ -94,19 +94,19 @@ class KubeReads:
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def filter(self, call: Call, target: RequestTarget) -> Fits | None:
-        """What the selectors of a query ask for; None where they ask for everything."""
+    def filter(self, call: Call, target: RequestTarget) -> ResourceFilter | None:
+        """The filter of the label and field selectors; None where they select everything."""
         query = call.query
         labels = selectors.labels(query.get("labelSelector") or "")
         endpoint = target.endpoint
         fields = selectors.fields(query.get("fieldSelector") or "", selectable_fields.fields(endpoint))
-        if target.name:  # of an older watch's path
+        if target.name:  # a watch of one object, in the deprecated path
             fields = FieldSelector((*fields.terms, Term(selectors.NAME, is_equal=True, value=target.name)))
         if labels.is_everything and fields.is_everything:
             return None
         reads_spec, control_plane = selectable_fields.reads_spec(fields), self._context.control_plane
 
-        def fits(resource: Resource) -> bool:
+        def matches(resource: Resource) -> bool:
             if not labels.matches(resource.labels):
                 return False
             if fields.is_everything:
@@ -119,9 +119,9 @@ class KubeReads:
             names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}
             return fields.matches(names.__getitem__)
 
-        return fits
+        return matches
 
-    def _hidden(self, endpoint: KubeEndpoint) -> Iterator[str]:
-        """What a list lacks: one object that cannot be read breaks no list, and is not kept a secret."""
-        for broken in self._finder.unreadable(endpoint):
-            yield f"{broken.key} is not in this list: {broken.error}"
+    def _unreadable_warnings(self, endpoint: KubeEndpoint) -> Iterator[str]:
+        """Warnings about objects that a list leaves out since they cannot be decoded."""
+        for unreadable in self._finder.unreadable(endpoint):
+            yield f"{unreadable.key} is not in this list: {unreadable.error}"

@@ -1,4 +1,4 @@
-"""Reviews: questions about rights and tokens, answered and not stored.
+"""Reviews: access and token reviews, which are answered and not stored.
 
 The answer is the question with a status. Being denied is an answer too, and no error.
 """
@@ -17,8 +17,8 @@ from koguma.model.errors import BadRequest, Invalid, Unauthenticated
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
-AUDIENCE: Final = "koguma"  # whom our tokens are for, where somebody asks
-_GLOBAL: Final = "global"  # in the name of a reserved namespace: what belongs to no mesh
+AUDIENCE: Final = "koguma"  # the audience of our tokens in a TokenReview
+_GLOBAL: Final = "global"  # `mesh-global` is the namespace of objects of no mesh
 _RESOURCE: Final = "resourceAttributes"
 _PATH: Final = "nonResourceAttributes"
 
@@ -26,7 +26,7 @@ Verify = Callable[[str], User]
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """Who asks what, and what the answer is made of."""
+    """A review, its user, and what its answer is computed from."""
 
     document: Mapping[str, Json]
     spec: Mapping[str, Json]
@@ -36,7 +36,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 def answer(kind_name: str, document: Json, user: User, access: Authorizer, verify: Verify) -> Json:
-    """The document with its status. `verify` turns a token into its user, or raises Unauthenticated."""
+    """The review with its status. `verify` turns a token into its user, or raises Unauthenticated."""
     if not isinstance(document, dict):
         raise BadRequest(f"a {kind_name} is an object")
     spec = _mapping(document, "spec", "")
@@ -82,7 +82,7 @@ def _attempt(spec: Mapping[str, Json]) -> Attempt:
 
 
 def _mesh(namespace: str) -> str:
-    """The mesh that a namespace stands for; rules of the settings may be for one mesh only."""
+    """The mesh of a reserved namespace; rules in the settings may be for one mesh only."""
     found = namespaced_names.mesh_of(namespace)
     return "" if found is None or found == _GLOBAL else found
 
@@ -96,7 +96,7 @@ def _rules(asked: _Question) -> Json:
     if not namespace:
         raise BadRequest("no namespace on request")
     mesh = _mesh(namespace)
-    # A rule for other meshes says nothing about this namespace.
+    # A rule for other meshes does not apply to this namespace.
     found = [r for r in asked.access.rules(asked.user, namespace) if not r.meshes or mesh in r.meshes]
     return {
         "resourceRules": [_resource_rule(rule) for rule in found if rule.resources],
@@ -106,7 +106,7 @@ def _rules(asked: _Question) -> Json:
 
 
 def _path_rules(rules: Iterable[Rule]) -> Iterator[Json]:
-    """Paths, each once with its verbs: several roles open discovery, and people read this list."""
+    """Non-resource rules, merged by path: several roles allow discovery, and people read this list."""
     told: set[tuple[tuple[str, ...], str]] = set()
     for rule in rules:
         news = [path for path in rule.paths if (rule.verbs, path) not in told]
@@ -144,7 +144,7 @@ def _token(asked: _Question) -> Json:
 
 
 def user_info(user: User) -> dict[str, Json]:
-    """A user as Kubernetes' clients read one."""
+    """A user as Kubernetes' UserInfo."""
     shown: dict[str, Json] = {"username": user.name}
     if user.uid:
         shown["uid"] = user.uid

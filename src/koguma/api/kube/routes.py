@@ -20,11 +20,11 @@ from koguma.kube.registry import Registry
 from koguma.model.errors import KogumaError, NotFound
 
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
-_ROOT: Final = 2  # of `/apis/<group>/<version>`, the parts that name a version
+_ROOT: Final = 2  # segments of `/apis/<group>/<version>` after `apis`
 
 
 class Handlers(msgspec.Struct, frozen=True):
-    """Those who answer."""
+    """The handlers of all paths."""
 
     pages: Pages
     reading: KubeReads
@@ -35,7 +35,7 @@ class Handlers(msgspec.Struct, frozen=True):
 
 
 def kube(registry: Registry, handlers: Handlers) -> Route:
-    """All paths of the form."""
+    """All paths of the Kubernetes form."""
     pages = handlers.pages
     fixed: Mapping[tuple[str, ...], HttpEndpoint] = {
         ("api",): _page("discovery", pages.core),
@@ -81,7 +81,7 @@ async def _ok(_call: Call) -> web.StreamResponse:
 
 
 def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
-    """An error as Kubernetes' clients read it; an unknown path is told in plain text."""
+    """An error as a Kubernetes Status; an unknown path is answered in plain text."""
     target = parts[0] if parts and isinstance(parts[0], RequestTarget) else None
     if isinstance(error, status.TargetedError):
         target, error = error.target, error.error
@@ -96,7 +96,7 @@ def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
 
 
 class ObjectRoutes:
-    """What objects answer to, by method and by how much of the path names them."""
+    """Handlers of objects, by method and by whether the path names one object or a list."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._handlers = handlers
@@ -121,8 +121,8 @@ class ObjectRoutes:
         self._watch = _endpoint("list", {"GET": handlers.watching.watch})
 
     def route(self, registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> RouteMatch:
-        """Where a path below a group and version leads."""
-        is_watch = rest[0] == "watch"  # the older spelling of ?watch=true
+        """The endpoint of a path below a group and version."""
+        is_watch = rest[0] == "watch"  # the deprecated form of ?watch=true
         target = addressed(registry, group, version, rest[1:] if is_watch else rest)
         if target is None or (is_watch and (target.endpoint.set.kind is None or target.subresource)):
             known = any(registry.at(group, version))
@@ -152,10 +152,10 @@ async def _no_resource(_call: Call, why: str) -> web.StreamResponse:
 
 
 def _why(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> str:
-    """What a path asks for in vain, where it names an object that has no such part; else nothing."""
+    """The unknown subresource that a path names below an object; empty where it names none."""
     whole = addressed(registry, group, version, rest[:-1]) if len(rest) > 1 else None
     if whole is None or not whole.name or whole.subresource or whole.endpoint.plural == "namespaces":
-        return ""  # below a namespace may as well be meant what is in it
+        return ""  # below a namespace it may also be a resource in it
     endpoint, part = whole.endpoint, rest[-1][:100]
     has = f"only {', '.join(endpoint.subresources)}" if endpoint.subresources else "no subresources"
     return f': {endpoint.qualified} have no "{part}", they have {has}'

@@ -1,4 +1,4 @@
-"""Status: errors, and deletions that are done, as Kubernetes' clients read them."""
+"""Kubernetes Status objects: of errors and of finished deletions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -49,7 +49,7 @@ _RETRY_SECONDS: Final = 1
 
 
 class StatusResponse(msgspec.Struct, frozen=True):
-    """A Status that says no."""
+    """An HTTP status and the Status object of an error."""
 
     code: int
     body: Json
@@ -74,7 +74,7 @@ def refused(error: KogumaError, target: RequestTarget | None) -> StatusResponse:
 
 
 class TargetedError(KogumaError):
-    """An error about an object that the path alone does not name: one that was to be created."""
+    """An error with its target, where the path does not name the object: in a create."""
 
     def __init__(self, error: KogumaError, target: RequestTarget) -> None:
         super().__init__(error.detail)
@@ -83,7 +83,7 @@ class TargetedError(KogumaError):
 
 
 class Expired(errors.Gone):
-    """A list cannot go on as it began; `resume` is a token to go on with what is current."""
+    """The snapshot of a list has expired; `resume` is a token that continues on the current state."""
 
     def __init__(self, detail: str, resume: str = "") -> None:
         super().__init__(detail)
@@ -142,7 +142,7 @@ def _causes(violations: Sequence[Violation]) -> list[Json]:
 
 
 def deleted(target: RequestTarget, resource: Resource) -> Json:
-    """The Status of an object that is gone."""
+    """The Status of a finished deletion."""
     endpoint = target.endpoint
     details: dict[str, Json] = {"name": target.name, "kind": endpoint.plural, "uid": resource.uid}
     if endpoint.group:

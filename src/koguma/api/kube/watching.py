@@ -1,8 +1,9 @@
 """Watches of the Kubernetes form: changes as they happen, one JSON event per line.
 
-Without a revision, what is there comes first, as ADDED; from a revision on, only changes after it. With
-`sendInitialEvents` a BOOKMARK says where the first part ends. An object that stops to fit a selector is told
-as DELETED, with what it was and the revision of the change; one that begins to fit as ADDED.
+Without a revision, existing objects come first, as ADDED; from a revision on, only changes after it. With
+`sendInitialEvents` a BOOKMARK marks the end of the existing objects. An object that no longer matches the
+selector is sent as DELETED, as it was before and with the revision of the change; one that begins to match as
+ADDED.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
-from koguma.api.kube.reading import Fits, KubeReads
+from koguma.api.kube.reading import KubeReads, ResourceFilter
 from koguma.api.kube.target import RequestTarget, check
 from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.application.context import Context
@@ -34,9 +35,9 @@ from koguma.store.contract import Change, Op
 BOOKMARK_SECONDS: Final = 30.0
 _LAST_BOOKMARK_SECONDS: Final = 1.0
 _BATCH: Final = 500
-_END_OF_FIRST: Final = "k8s.io/initial-events-end"
-_MADE_MAX: Final = 1_000
-_WORDS: Final = {Op.CREATE: "ADDED", Op.UPDATE: "MODIFIED", Op.DELETE: "DELETED"}
+_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_CACHED_LINES_MAX: Final = 1_000
+_EVENT_TYPES: Final = {Op.CREATE: "ADDED", Op.UPDATE: "MODIFIED", Op.DELETE: "DELETED"}
 
 
 class KubeWatches:
@@ -49,147 +50,166 @@ class KubeWatches:
         self._finder = finder
         self._reading = reading
         self._answers = answers
-        self._made: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
+        self._cached_lines: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
         self._watches = watches
 
     async def watch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
-        """Send changes until the client leaves, its time is over, or the server stops."""
-        fits = self._reading.filter(call, target)
+        """Send changes until the client disconnects, the timeout ends, or the server stops."""
+        matches = self._reading.filter(call, target)
         check(self._context, call.user, target, "watch")
-        given = options.revision(call.query.get("resourceVersion"))
-        sends_first = self._sends_first(call)
-        wanted = negotiation.accepted_format(call)
+        revision = options.revision(call.query.get("resourceVersion"))
+        sends_initial_events = self._sends_initial_events(call)
+        accepted = negotiation.accepted_format(call)
         negotiation.include_object(call)  # refused before anything streams
-        seconds = _life(call)
-        if sends_first:
-            await self._reading.reached(given)
-        after, first, error = self._start(target, fits, given, sends_first=sends_first)
-        teller = _EventEncoder(call, target, self._answers, wanted)
+        seconds = _watch_seconds(call)
+        if sends_initial_events:
+            await self._reading.wait_for_revision(revision)
+        after, initial, error = self._start(
+            target, matches, revision, sends_initial_events=sends_initial_events
+        )
+        encoder = _EventEncoder(call, target, self._answers, accepted)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         response.enable_chunked_encoding()
         await response.prepare(call.request)
         if error is not None:
-            await response.write(teller.error(error))
+            await response.write(encoder.error(error))
             return response
-        for start in range(0, len(first), _BATCH):
-            await response.write(b"".join(teller.added(r) for r in first[start : start + _BATCH]))
-        if sends_first:
-            await response.write(teller.bookmark(after, ends_first=True))
+        for start in range(0, len(initial), _BATCH):
+            await response.write(b"".join(encoder.added(r) for r in initial[start : start + _BATCH]))
+        if sends_initial_events:
+            await response.write(encoder.bookmark(after, ends_initial_events=True))
         bookmarks = negotiation.flag(call, "allowWatchBookmarks")
-        await self._follow(response, teller, after, fits, seconds, bookmarks=bookmarks)
+        await self._follow(response, encoder, after, matches, seconds, bookmarks=bookmarks)
         return response
 
     async def _follow(
         self,
         response: web.StreamResponse,
-        teller: "_EventEncoder",
+        encoder: "_EventEncoder",
         after: int,
-        fits: Fits | None,
+        matches: ResourceFilter | None,
         seconds: float,
         *,
         bookmarks: bool,
     ) -> None:
-        call, target = teller.call, teller.target
+        call, target = encoder.call, encoder.target
         feed = self._context.store.watch(frozenset({target.endpoint.set.stored_as}), after)
         time = asyncio.get_running_loop().time
         ends_at = time() + seconds
-        marks = _BookmarkSchedule(time(), ends_at) if bookmarks else None
+        bookmark_schedule = _BookmarkSchedule(time(), ends_at) if bookmarks else None
         may_watch = partial(check, self._context, call.user, target, "watch")
         try:
             with self._watches.opened(call, feed, may_watch) as watch:
                 while (now := time()) < ends_at:
-                    changes = await watch.next_batch(min(ends_at, marks.next_at if marks else ends_at) - now)
-                    lines = self._told(changes, target, teller, fits)
-                    # One that waits for a revision still to come has been told nothing up to it.
-                    if marks and marks.due(time()) and feed.position <= self._context.state.revision:
-                        lines.append(teller.bookmark(feed.position))
+                    changes = await watch.next_batch(
+                        min(ends_at, bookmark_schedule.next_at if bookmark_schedule else ends_at) - now
+                    )
+                    lines = self._encoded_changes(changes, target, encoder, matches)
+                    # A watch from a future revision has no events up to it, so no bookmark either.
+                    if (
+                        bookmark_schedule
+                        and bookmark_schedule.due(time())
+                        and feed.position <= self._context.state.revision
+                    ):
+                        lines.append(encoder.bookmark(feed.position))
                     if lines:
                         await response.write(b"".join(lines))
-        except KogumaError as error:  # fell too far behind, may not watch any more, or the store is away
-            if not feed.is_over:  # a server that stops only ends the stream: clients then watch again
-                await response.write(teller.error(error))
+        except KogumaError as error:  # too far behind, the right is gone, or the store is unreachable
+            if not feed.is_over:  # on shutdown the stream just ends, and clients watch again
+                await response.write(encoder.error(error))
 
-    def _sends_first(self, call: Call) -> bool:
+    def _sends_initial_events(self, call: Call) -> bool:
         query = call.query
-        match, given = query.get("resourceVersionMatch"), query.get("sendInitialEvents")
-        at = "resourceVersionMatch"
-        if given is None:
+        match, send_initial_events = query.get("resourceVersionMatch"), query.get("sendInitialEvents")
+        field = "resourceVersionMatch"
+        if send_initial_events is None:
             if match is not None:
                 text = "is forbidden for watch unless sendInitialEvents is provided"
-                raise Invalid([Violation(at, text, "forbidden")])
+                raise Invalid([Violation(field, text, "forbidden")])
             return False
         if match != "NotOlderThan":
             text = "must be NotOlderThan where sendInitialEvents is set on a watch"
-            raise Invalid([Violation(at, text, "forbidden")])
+            raise Invalid([Violation(field, text, "forbidden")])
         return negotiation.flag(call, "sendInitialEvents")
 
     def _start(
-        self, target: RequestTarget, fits: Fits | None, given: int | None, *, sends_first: bool
+        self,
+        target: RequestTarget,
+        matches: ResourceFilter | None,
+        revision: int | None,
+        *,
+        sends_initial_events: bool,
     ) -> tuple[int, Sequence[Resource], KogumaError | None]:
-        """From where on, what comes first, and why it cannot begin there."""
+        """The revision to watch from, the initial objects, and an error where it cannot start there."""
         state = self._context.state
-        if not given or sends_first:
-            page = self._finder.chunk(target, fits, 0, "", None)
-            return page.revision, [resource for _, resource in page.objects], None
-        if given < state.compacted:
-            return given, (), Gone(f"too old resource version: {given} ({state.compacted})")
-        return given, (), None
+        if not revision or sends_initial_events:
+            chunk = self._finder.chunk(target, matches, 0, "", None)
+            return chunk.revision, [resource for _, resource in chunk.objects], None
+        if revision < state.compacted:
+            return revision, (), Gone(f"too old resource version: {revision} ({state.compacted})")
+        return revision, (), None
 
-    def _told(
-        self, changes: Sequence[Change], target: RequestTarget, teller: "_EventEncoder", fits: Fits | None
+    def _encoded_changes(
+        self,
+        changes: Sequence[Change],
+        target: RequestTarget,
+        encoder: "_EventEncoder",
+        matches: ResourceFilter | None,
     ) -> list[bytes]:
-        if fits is not None or not teller.is_whole:
-            return [line for change in changes for line in self._lines(change, target, teller, fits)]
+        if matches is not None or not encoder.is_whole:
+            return [line for change in changes for line in self._lines(change, target, encoder, matches)]
         namespace = target.namespace if target.endpoint.namespaced else None
-        made = [self._line(change, target.endpoint, teller) for change in changes if not change.error]
-        return [line for where, line in made if namespace is None or where == namespace]
+        lines = [self._line(change, target.endpoint, encoder) for change in changes if not change.error]
+        return [line for line_namespace, line in lines if namespace is None or line_namespace == namespace]
 
-    def _line(self, change: Change, endpoint: KubeEndpoint, teller: "_EventEncoder") -> tuple[str, bytes]:
-        """In which namespace a change is, and its line: made once for all watches that tell it alike."""
+    def _line(self, change: Change, endpoint: KubeEndpoint, encoder: "_EventEncoder") -> tuple[str, bytes]:
+        """The namespace of a change and its encoded line, which is cached for all watches of one format."""
         key = (endpoint.api_version, change.revision)
-        made = self._made.get(key)
-        if made is None:
-            if len(self._made) >= _MADE_MAX:
-                self._made.clear()
-            spot = namespaced_names.namespaced_name(
+        line = self._cached_lines.get(key)
+        if line is None:
+            if len(self._cached_lines) >= _CACHED_LINES_MAX:
+                self._cached_lines.clear()
+            namespaced = namespaced_names.namespaced_name(
                 change.resource, endpoint.kind, self._context.control_plane
             )
-            made = (spot.namespace, teller.event(_WORDS[change.op], change.resource))
+            line = (namespaced.namespace, encoder.event(_EVENT_TYPES[change.op], change.resource))
             if not self._answers.encoder.holds_secrets(change.resource):
-                self._made[key] = made
-        return made
+                self._cached_lines[key] = line
+        return line
 
     def _lines(
-        self, change: Change, target: RequestTarget, teller: "_EventEncoder", fits: Fits | None
+        self, change: Change, target: RequestTarget, encoder: "_EventEncoder", matches: ResourceFilter | None
     ) -> Iterator[bytes]:
         resource = change.resource
-        if change.error or not self._is_there(resource, target):
+        if change.error or not self._is_in_namespace(resource, target):
             return
         if change.op is Op.DELETE:
-            if fits is None or fits(resource):
-                yield teller.event("DELETED", resource)
-        elif fits is None:
-            yield teller.event(_WORDS[change.op], resource)
+            if matches is None or matches(resource):
+                yield encoder.event("DELETED", resource)
+        elif matches is None:
+            yield encoder.event(_EVENT_TYPES[change.op], resource)
         else:
-            yield from self._selected(change, teller, fits)
+            yield from self._selected(change, encoder, matches)
 
-    def _is_there(self, resource: Resource, target: RequestTarget) -> bool:
+    def _is_in_namespace(self, resource: Resource, target: RequestTarget) -> bool:
         if target.namespace is None or not target.endpoint.namespaced:
             return True
-        spot = namespaced_names.namespaced_name(resource, target.endpoint.kind, self._context.control_plane)
-        return spot.namespace == target.namespace
+        namespaced = namespaced_names.namespaced_name(
+            resource, target.endpoint.kind, self._context.control_plane
+        )
+        return namespaced.namespace == target.namespace
 
-    def _selected(self, change: Change, teller: "_EventEncoder", fits: Fits) -> Iterator[bytes]:
+    def _selected(self, change: Change, encoder: "_EventEncoder", matches: ResourceFilter) -> Iterator[bytes]:
         before = self._context.store.replaced(change.revision)
-        did_fit = fits(before) if before is not None else change.op is not Op.CREATE
-        if fits(change.resource):
-            yield teller.event("MODIFIED" if did_fit else "ADDED", change.resource)
-        elif did_fit:
+        did_match = matches(before) if before is not None else change.op is not Op.CREATE
+        if matches(change.resource):
+            yield encoder.event("MODIFIED" if did_match else "ADDED", change.resource)
+        elif did_match:
             last = before if before is not None else change.resource
-            yield teller.left(msgspec.structs.replace(last, revision=change.revision))
+            yield encoder.no_longer_matching(msgspec.structs.replace(last, revision=change.revision))
 
 
-def _life(call: Call) -> float:
+def _watch_seconds(call: Call) -> float:
     text = call.query.get("timeoutSeconds") or ""
     if text and text.isascii() and text.isdigit() and int(text) > 0:
         return float(min(int(text), 24 * 3600))
@@ -197,14 +217,14 @@ def _life(call: Call) -> float:
 
 
 class _BookmarkSchedule:
-    """When bookmarks are due: every so often, and a last time before the end."""
+    """When bookmarks are due: at intervals, and once shortly before the watch ends."""
 
     def __init__(self, now: float, ends_at: float) -> None:
         self._last_at = ends_at - _LAST_BOOKMARK_SECONDS
         self.next_at = min(now + BOOKMARK_SECONDS, self._last_at)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for one; then the next is later."""
+        """Whether a bookmark is due; if so, the next one is scheduled."""
         if now < self.next_at:
             return False
         self.next_at = min(now + BOOKMARK_SECONDS, self._last_at) if now < self._last_at else math.inf
@@ -212,7 +232,7 @@ class _BookmarkSchedule:
 
 
 class _EventEncoder:
-    """Makes the lines of one watch."""
+    """Encodes the events of one watch."""
 
     def __init__(self, call: Call, target: RequestTarget, answers: Answers, accepted: AcceptedFormat) -> None:
         self.call = call
@@ -224,47 +244,47 @@ class _EventEncoder:
         self._show: Callable[[Resource], bytes] = self._whole if self.is_whole else self._shaped
 
     def added(self, resource: Resource) -> bytes:
-        """An object that was there when the watch began."""
+        """An object that existed when the watch began."""
         return self.event("ADDED", resource)
 
-    def event(self, word: str, resource: Resource) -> bytes:
+    def event(self, type_: str, resource: Resource) -> bytes:
         """One change."""
-        return b'{"type":"%b","object":%b}\n' % (word.encode(), self._show(resource))
+        return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._show(resource))
 
-    def left(self, last: Resource) -> bytes:
-        """An object that fits no more: what it was, with the revision of the change.
+    def no_longer_matching(self, last: Resource) -> bytes:
+        """An object that no longer matches the selector: as it was, with the revision of the change.
 
-        At that revision it is stored otherwise, so these bytes are not kept for those who ask for it.
+        At that revision another content is stored, so these bytes must not be cached.
         """
         endpoint = self.target.endpoint
-        shown = (
+        encoded = (
             msgspec.json.encode(self._answers.encoder.visible_document(last, endpoint, self.call.user))
             if self.is_whole
             else self._shaped(last)
         )
-        return b'{"type":"DELETED","object":%b}\n' % shown
+        return b'{"type":"DELETED","object":%b}\n' % encoded
 
-    def bookmark(self, revision: int, *, ends_first: bool = False) -> bytes:
-        """Up to which revision everything was told."""
+    def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
+        """The revision up to which all events were sent."""
         endpoint = self.target.endpoint
         metadata: dict[str, Json] = {"resourceVersion": str(revision)}
-        if ends_first:
-            metadata["annotations"] = {_END_OF_FIRST: "true"}
-        shown: Json = {
+        if ends_initial_events:
+            metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}
+        bookmark: Json = {
             "kind": endpoint.kind_name,
             "apiVersion": endpoint.api_version,
             "metadata": {**metadata, "creationTimestamp": None},
         }
         if self._accepted.format is AnswerFormat.TABLE:
-            shown = self._table([shown], bookmark=True)
+            bookmark = self._table([bookmark], bookmark=True)
         elif self._accepted.format is AnswerFormat.PARTIAL:
-            shown = tables.partial(shown, self._accepted.api_version)
-        return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(shown)
+            bookmark = tables.partial(bookmark, self._accepted.api_version)
+        return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(bookmark)
 
     def error(self, error: KogumaError) -> bytes:
         """Why the watch cannot go on."""
-        shown = status.refused(error, None).body
-        return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(shown)
+        body = status.refused(error, None).body
+        return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(body)
 
     def _whole(self, resource: Resource) -> bytes:
         return self._answers.encoder.bytes(resource, self.target.endpoint, self.call.user)
@@ -277,7 +297,7 @@ class _EventEncoder:
 
     def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:
         meta = {"resourceVersion": documents[0]["metadata"]["resourceVersion"]}
-        made = self._answers.table(
+        table = self._answers.table(
             self.call,
             self.target.endpoint,
             documents,
@@ -287,5 +307,5 @@ class _EventEncoder:
         )
         self._has_columns = True
         if bookmark:
-            made["rows"] = [{**row, "cells": []} for row in made["rows"]]
-        return made
+            table["rows"] = [{**row, "cells": []} for row in table["rows"]]
+        return table

@@ -1,7 +1,7 @@
-"""WritePlanner: what a write stores, with its fields owned by who wrote them.
+"""Write planner: from a create, update, patch or apply to the object to store, with its managed fields.
 
-A writer owns what it changes; an apply owns what it says. What is stored is shown to it in the version of its
-endpoint, and what comes back is stored in the version that is stored.
+An update owns the fields that it changes, an apply the fields that it sets. Writers see the object in the
+version of their endpoint; it is converted to the storage version.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,45 +38,45 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class WritePlanner:
-    """Makes what writes store, for one request after another."""
+    """Plans the writes of the Kubernetes form."""
 
     def __init__(
-        self, context: Context, encoder: KubeEncoder, known: Catalog, clock: Callable[[], datetime]
+        self, context: Context, encoder: KubeEncoder, catalog: Catalog, clock: Callable[[], datetime]
     ) -> None:
         self._context = context
         self._shown = encoder
-        self._catalog = known
+        self._catalog = catalog
         self._clock = clock
 
     def new(self, request: WriteRequest, written: DecodedObject) -> PlannedWrite:
         """A new object."""
         return self._owned(request, written, None, None)
 
-    def changed(self, request: WriteRequest, before: Resource, given: Json) -> PlannedWrite:
-        """An object, or a part of it, written over what is stored, if the writer saw that."""
+    def changed(self, request: WriteRequest, before: Resource, document: Json) -> PlannedWrite:
+        """An update of an object or of a subresource, if the writer's revision is the stored one."""
         target, live = request.target, self._shown.document(before, request.endpoint)
-        given = codec.typed(given, request.endpoint)
-        if target.subresource:  # nothing else of what is sent counts
+        document = codec.typed(document, request.endpoint)
+        if target.subresource:  # the rest of the document is ignored
             part = "spec" if target.subresource == FINALIZE else target.subresource
-            given = {**live, **{name: given.get(name) for name in (*_WHOLE, part)}}
-        written = codec.read(given, request.endpoint, target.where, target.name)
-        _check_seen(before, written)
+            document = {**live, **{name: document.get(name) for name in (*_WHOLE, part)}}
+        decoded = codec.read(document, request.endpoint, target.where, target.name)
+        _check_seen(before, decoded)
         if target.subresource == STATUS:
-            return self._status(request, before, live, given)
+            return self._status(request, before, live, document)
         if target.subresource == FINALIZE:
-            return _finalized(before, given)
-        said = (given.get("metadata") or {}).get("managedFields")
-        return self._owned(request, written, before, said)
+            return _finalized(before, document)
+        managed_fields = (document.get("metadata") or {}).get("managedFields")
+        return self._owned(request, decoded, before, managed_fields)
 
     def applied(self, request: WriteRequest, before: Resource | None) -> PlannedWrite:
-        """What a server-side apply gives: what the writer wants, merged with what others own."""
+        """A server-side apply: the applied configuration merged with the fields of other managers."""
         target, endpoint = request.target, request.endpoint
         config = _config(request)
-        asked_for = codec.read({name: config[name] for name in _WHOLE}, endpoint, target.where, target.name)
+        identity = codec.read({name: config[name] for name in _WHOLE}, endpoint, target.where, target.name)
         if before is not None:
-            _check_seen(before, asked_for)
-        elif asked_for.draft.revision or asked_for.uid:
-            raise Conflict(_MODIFIED)  # it was there once
+            _check_seen(before, identity)
+        elif identity.draft.revision or identity.uid:
+            raise Conflict(_MODIFIED)  # it existed once
         live = self._shown.document(before, endpoint) if before else None
         if before is not None:
             spec = inline_secrets.restored_spec(self._context, endpoint.kind, config.get("spec"), before)
@@ -90,25 +90,27 @@ class WritePlanner:
         return self._with_meta(self._admitted(request, written, before), written.meta, before)
 
     def _owned(
-        self, request: WriteRequest, written: DecodedObject, before: Resource | None, said: Json
+        self, request: WriteRequest, decoded: DecodedObject, before: Resource | None, managed_fields: Json
     ) -> PlannedWrite:
-        """What a write that is no apply stores; `said` is what it says itself about owners."""
-        made = self._with_meta(self._admitted(request, written, before), written.meta, before)
+        """A write that is no apply; `managed_fields` are those that the document has."""
+        planned = self._with_meta(self._admitted(request, decoded, before), decoded.meta, before)
         live = self._shown.document(before, request.endpoint) if before else None
-        without = msgspec.structs.replace(made.resource.meta, managed_fields=())
-        new = self._shown.document(msgspec.structs.replace(made.resource, meta=without), request.endpoint)
-        if said is not None:
-            new["metadata"]["managedFields"] = said
+        without = msgspec.structs.replace(planned.resource.meta, managed_fields=())
+        new = self._shown.document(msgspec.structs.replace(planned.resource, meta=without), request.endpoint)
+        if managed_fields is not None:
+            new["metadata"]["managedFields"] = managed_fields
         shape = self._catalog.merge_schema(request.endpoint)
         fields = server_side_apply.updated(live, new, self._writer(request), shape)
-        meta = msgspec.structs.replace(written.meta, managed_fields=tuple(fields))
-        return self._with_meta(made, meta, before)
+        meta = msgspec.structs.replace(decoded.meta, managed_fields=tuple(fields))
+        return self._with_meta(planned, meta, before)
 
-    def _with_meta(self, made: PlannedWrite, meta: Meta, before: Resource | None) -> PlannedWrite:
-        """The same with other metadata; that it is on its way out is not for writers to say."""
-        ends = before.meta.deletion_timestamp if before else ""
-        kept = msgspec.structs.replace(meta, deletion_timestamp=ends)
-        return msgspec.structs.replace(made, resource=msgspec.structs.replace(made.resource, meta=kept))
+    def _with_meta(self, planned: PlannedWrite, meta: Meta, before: Resource | None) -> PlannedWrite:
+        """The same with other metadata; writers cannot change the deletion timestamp."""
+        deletion_timestamp = before.meta.deletion_timestamp if before else ""
+        new_meta = msgspec.structs.replace(meta, deletion_timestamp=deletion_timestamp)
+        return msgspec.structs.replace(
+            planned, resource=msgspec.structs.replace(planned.resource, meta=new_meta)
+        )
 
     def _admitted(
         self, request: WriteRequest, written: DecodedObject, before: Resource | None
@@ -127,7 +129,7 @@ class WritePlanner:
             raise request.refusal(error) from None
 
     def _check_rights(self, request: WriteRequest, written: DecodedObject, before: Resource | None) -> None:
-        """Nobody may give rights that he does not have; roles also gather others by labels."""
+        """Nobody may grant rights that he does not have; ClusterRoles aggregate by labels, so these count."""
         draft, old = written.draft, before.spec if before else None
         is_new = before is None or draft.spec != old or draft.labels != before.labels
         if request.endpoint.group == escalation.GROUP and is_new:
@@ -135,8 +137,8 @@ class WritePlanner:
             user, where = request.call.user, request.target.where
             escalation.check(access, user, kind, where, draft.spec, name=draft.name, before=old)
 
-    def _status(self, request: WriteRequest, before: Resource, live: Json, given: Json) -> PlannedWrite:
-        status = _checked_status(request, given.get("status"))
+    def _status(self, request: WriteRequest, before: Resource, live: Json, document: Json) -> PlannedWrite:
+        status = _checked_status(request, document.get("status"))
         new = {**live, "status": status}
         shape = self._catalog.merge_schema(request.endpoint)
         return _with_status(
@@ -149,20 +151,20 @@ class WritePlanner:
 
 
 def _config(request: WriteRequest) -> dict[str, Json]:
-    """What an applier says, with the names that the path says for it."""
-    given, target = request.body.value, request.target
-    codec.check_type(given, request.endpoint)
-    metadata = given.get("metadata")
+    """The applied configuration, with name and namespace from the path."""
+    document, target = request.body.value, request.target
+    codec.check_type(document, request.endpoint)
+    metadata = document.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise Invalid([Violation("metadata", "must be an object", "type")])
-    named = {"name": target.name, **(metadata or {})}
+    metadata_with_name = {"name": target.name, **(metadata or {})}
     if request.endpoint.namespaced:
-        named.setdefault("namespace", target.where)
-    return {**given, "metadata": named}
+        metadata_with_name.setdefault("namespace", target.where)
+    return {**document, "metadata": metadata_with_name}
 
 
 def _check_seen(before: Resource, written: DecodedObject) -> None:
-    """Whether the writer saw what is stored now, where it says what it saw."""
+    """Raise Conflict where the writer's uid or resourceVersion is not the stored one."""
     if written.uid and written.uid != before.uid:
         raise Conflict(
             f"Precondition failed: UID in precondition: {written.uid}, UID in object meta: {before.uid}"
@@ -172,12 +174,12 @@ def _check_seen(before: Resource, written: DecodedObject) -> None:
 
 
 def _is_same(request: WriteRequest, before: Resource, spec: Json) -> bool:
-    """Whether a writer of another version than the stored one gives back what it was shown."""
-    between = request.endpoint.converter
-    if between is None:
+    """Whether the spec, in another version than the storage version, is unchanged."""
+    converter = request.endpoint.converter
+    if converter is None:
         return False
     try:
-        return _encode(between.to_storage(between.from_storage(before.spec))) == _encode(spec)
+        return _encode(converter.to_storage(converter.from_storage(before.spec))) == _encode(spec)
     except Invalid:  # of a plugin that cannot read it any more
         return False
 
@@ -191,13 +193,13 @@ def _checked_status(request: WriteRequest, status: Json) -> Json:
     return status
 
 
-def _finalized(before: Resource, given: Json) -> PlannedWrite:
-    """A namespace that waits for those who are named now, and for nobody else."""
-    spec = given.get("spec") or {}
-    held = (spec.get("finalizers") if isinstance(spec, dict) else spec) or []
-    if not isinstance(held, list) or not all(isinstance(each, str) for each in held):
+def _finalized(before: Resource, document: Json) -> PlannedWrite:
+    """A namespace with these finalizers and no others."""
+    spec = document.get("spec") or {}
+    finalizers = (spec.get("finalizers") if isinstance(spec, dict) else spec) or []
+    if not isinstance(finalizers, list) or not all(isinstance(name, str) for name in finalizers):
         raise Invalid([Violation("spec.finalizers", "must be a list of names", "type")])
-    resource = msgspec.structs.replace(before, spec={**(before.spec or {}), "finalizers": held})
+    resource = msgspec.structs.replace(before, spec={**(before.spec or {}), "finalizers": finalizers})
     return PlannedWrite(resource, before.revision)
 
 
