@@ -295,30 +295,30 @@ def inbound(conf: Json, _ruled: tuple[InboundEntry, ...], context: OverlayContex
 
 
 def _outlier_detection(conf: Json) -> Data:
-    made: Data = {}
+    detection: Data = {}
     for field, name in (("interval", "interval"), ("baseEjectionTime", "base_ejection_time")):
         if conf.get(field) is not None:
-            made[name] = proto_json.seconds(conf[field])
+            detection[name] = proto_json.seconds(conf[field])
     if conf.get("maxEjectionPercent") is not None:
-        made["max_ejection_percent"] = conf["maxEjectionPercent"]
+        detection["max_ejection_percent"] = conf["maxEjectionPercent"]
     else:
         # A tenth of nine hosts is less than a host, and Envoy would then leave out none.
-        made["always_eject_one_host"] = True
+        detection["always_eject_one_host"] = True
     if conf.get("splitExternalAndLocalErrors") is not None:
-        made["split_external_local_origin_errors"] = conf["splitExternalAndLocalErrors"]
+        detection["split_external_local_origin_errors"] = conf["splitExternalAndLocalErrors"]
     detectors = conf.get("detectors") or {}
     for name, (values, switches) in _DETECTORS.items():
         detector = detectors.get(name)
-        made |= _renamed(detector or {}, values)
-        made |= {f"enforcing_{switch}": 0 if detector is None else 100 for switch in switches}
+        detection |= _renamed(detector or {}, values)
+        detection |= {f"enforcing_{switch}": 0 if detector is None else 100 for switch in switches}
     factor = (detectors.get("successRate") or {}).get("standardDeviationFactor")
     if factor is not None:
-        made["success_rate_stdev_factor"] = round(float(factor) * _THOUSAND)
-    return made
+        detection["success_rate_stdev_factor"] = round(float(factor) * _THOUSAND)
+    return detection
 
 
-def _renamed(said: Json, names: dict[str, str]) -> Data:
-    return {name: said[field] for field, name in names.items() if said.get(field) is not None}
+def _renamed(section: Json, names: dict[str, str]) -> Data:
+    return {name: section[field] for field, name in names.items() if section.get(field) is not None}
 
 
 _LIMITS_DEFAULT: Final = {

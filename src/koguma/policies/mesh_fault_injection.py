@@ -200,16 +200,16 @@ def inbound(_conf: Json, entries: tuple[InboundEntry, ...], context: OverlayCont
     """The faults of calls that arrive at one inbound."""
     if not context.is_http:
         return {}
-    written = [each for each in entries if each.conf.get("http") is not None]
-    by_identity = _by_identity([each for each in written if not _is_older(each)])
-    by_tags = _by_tags([each for each in written if _is_older(each)], context.mesh)
-    rows = [(caller, _folded(faults)) for caller, faults in _both(list(by_identity), list(by_tags))]
+    with_faults = [entry for entry in entries if entry.conf.get("http") is not None]
+    by_identity = _by_identity([entry for entry in with_faults if not _is_older(entry)])
+    by_tags = _by_tags([entry for entry in with_faults if _is_older(entry)], context.mesh)
+    rows = [(caller, _folded(faults)) for caller, faults in _combined(list(by_identity), list(by_tags))]
     n_filters = max((len(faults) for _, faults in rows), default=0)
-    made = {
+    configs = {
         filters.numbered_key(filters.FAULT, index + 1): by_caller.per_route(_filters(rows, index))
         for index in range(n_filters)
     }
-    return {"on_routes": made} if made else {}
+    return {"on_routes": configs} if configs else {}
 
 
 def _is_older(entry: InboundEntry) -> bool:
@@ -224,26 +224,28 @@ def _filters(rows: Iterable[_Row], index: int) -> Iterator[tuple[Caller, Data]]:
 
 def _by_identity(entries: list[InboundEntry]) -> Iterator[_Row]:
     """Most specific callers first, each with the faults of all entries that are for them."""
-    distinct = {(each.spiffe_id, each.sni): each for each in entries}  # the most important of equals
+    distinct = {(other.spiffe_id, other.sni): other for other in entries}  # the most important of equals
     ordered = sorted(distinct.values(), key=calling.specificity, reverse=True)
-    for one in ordered:
-        covering = [each for each in ordered if calling.covers(each, one)]
-        yield calling.of_entry(one), tuple(fault for each in covering for fault in _faults(each))
+    for entry in ordered:
+        covering = [other for other in ordered if calling.covers(other, entry)]
+        yield calling.of_entry(entry), tuple(fault for other in covering for fault in _faults(other))
 
 
 def _by_tags(entries: list[InboundEntry], mesh: str) -> Iterator[_Row]:
     """The most important first: it holds, even where another names the caller more closely."""
-    for each in reversed(entries):
-        yield calling.of_tags(each.tags, mesh), tuple(_faults(each))
+    for entry in reversed(entries):
+        yield calling.of_tags(entry.tags, mesh), tuple(_faults(entry))
 
 
-def _both(first: list[_Row], second: list[_Row]) -> list[_Row]:
+def _combined(first: list[_Row], second: list[_Row]) -> list[_Row]:
     if not first or not second:
         return first or second
     nobody_left: _Row = (Caller(), ())
     return [
-        (Caller((*one.uris, *other.uris), one.server_name), (*faults, *more))
-        for (one, faults), (other, more) in product([*first, nobody_left], [*second, nobody_left])
+        (Caller((*by_identity.uris, *by_tags.uris), by_identity.server_name), (*faults, *further_faults))
+        for (by_identity, faults), (by_tags, further_faults) in product(
+            [*first, nobody_left], [*second, nobody_left]
+        )
     ]
 
 
@@ -256,15 +258,15 @@ def _faults(entry: InboundEntry) -> Iterator[Data]:
 
 def _config(fault: Json) -> Data:
     delay, abort, slow = fault.get("delay"), fault.get("abort"), fault.get("responseBandwidth")
-    made: Data = {}
+    config: Data = {}
     if delay and duration.nanoseconds(delay["value"]) > 0:
-        made["delay"] = {"fixed_delay": proto_json.seconds(delay["value"]), "percentage": _share(delay)}
+        config["delay"] = {"fixed_delay": proto_json.seconds(delay["value"]), "percentage": _share(delay)}
     if abort and abort["httpStatus"] >= _ABORT_STATUS_MIN:
-        made["abort"] = {"http_status": abort["httpStatus"], "percentage": _share(abort)}
+        config["abort"] = {"http_status": abort["httpStatus"], "percentage": _share(abort)}
     if slow:
         limit = {"limit_kbps": max(1, _speed(slow["limit"]))}
-        made["response_rate_limit"] = {"fixed_limit": limit, "percentage": _share(slow)}
-    return made
+        config["response_rate_limit"] = {"fixed_limit": limit, "percentage": _share(slow)}
+    return config
 
 
 _SPEED: Final = re.compile(r"(\d+)\s?([kMG])bps", re.ASCII)
@@ -272,9 +274,9 @@ _UNITS: Final = {"k": 1, "M": 1_000, "G": 1_000_000}
 
 
 def _speed(limit: str) -> int:
-    found = _SPEED.fullmatch(limit)
-    assert found is not None, limit
-    return int(found[1]) * _UNITS[found[2]]
+    match = _SPEED.fullmatch(limit)
+    assert match is not None, limit
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _share(fault: Json) -> Data:
@@ -293,13 +295,13 @@ def _folded(faults: _Faults) -> _Faults:
 
     One fault filter of Envoy's has at most one fault of each sort, and delays before it aborts.
     """
-    made: list[Data] = []
+    folded: list[Data] = []
     for fault in faults:
-        if made and _goes_with(made[-1]["typed_config"], fault["typed_config"]):
-            made[-1] = {**made[-1], "typed_config": made[-1]["typed_config"] | fault["typed_config"]}
+        if folded and _goes_with(folded[-1]["typed_config"], fault["typed_config"]):
+            folded[-1] = {**folded[-1], "typed_config": folded[-1]["typed_config"] | fault["typed_config"]}
         else:
-            made.append(fault)
-    return tuple(made)
+            folded.append(fault)
+    return tuple(folded)
 
 
 def _goes_with(before: Data, after: Data) -> bool:

@@ -224,16 +224,18 @@ def outbound(conf: Json, context: OverlayContext) -> Overlay:
 
 
 def _common(conf: Json) -> Data:
-    made: Data = {name: proto_json.seconds(conf[field]) for field, name in _TIMES.items() if conf.get(field)}
-    made |= {name: conf[field] for field, name in _VALUES.items() if conf.get(field) is not None}
+    config: Data = {
+        name: proto_json.seconds(conf[field]) for field, name in _TIMES.items() if conf.get(field)
+    }
+    config |= {name: conf[field] for field, name in _VALUES.items() if conf.get(field) is not None}
     if conf.get("eventLogPath"):
         sink = proto_json.extension(
             "envoy.health_check.event_sinks.file",
             "envoy.extensions.health_check.event_sinks.file.v3.HealthCheckEventFileSink",
             event_log_path=conf["eventLogPath"],
         )
-        made["event_logger"] = [sink]
-    return made
+        config["event_logger"] = [sink]
+    return config
 
 
 def _checker(conf: Json, context: OverlayContext) -> Data:
@@ -252,28 +254,28 @@ def _checker(conf: Json, context: OverlayContext) -> Data:
 
 
 def _request(check: Json, protocol: str) -> Data:
-    made: Data = {"path": check.get("path") or "/"}
+    config: Data = {"path": check.get("path") or "/"}
     if protocol == "http2":
-        made["codec_client_type"] = "HTTP2"
+        config["codec_client_type"] = "HTTP2"
     if added := headers.added(check.get("requestHeadersToAdd") or {}):
-        made["request_headers_to_add"] = added
+        config["request_headers_to_add"] = added
     if statuses := check.get("expectedStatuses"):
-        made["expected_statuses"] = [{"start": each, "end": each + 1} for each in statuses]
-    return made
+        config["expected_statuses"] = [{"start": each, "end": each + 1} for each in statuses]
+    return config
 
 
 def _grpc(check: Json) -> Data:
-    found = {"service_name": check.get("serviceName"), "authority": check.get("authority")}
-    return {name: value for name, value in found.items() if value}
+    config = {"service_name": check.get("serviceName"), "authority": check.get("authority")}
+    return {name: value for name, value in config.items() if value}
 
 
 def _tcp(check: Json) -> Data:
-    made: Data = {}
+    config: Data = {}
     if check.get("send"):
-        made["send"] = _payload(check["send"])
+        config["send"] = _payload(check["send"])
     if check.get("receive"):
-        made["receive"] = [_payload(each) for each in check["receive"] if each]
-    return made
+        config["receive"] = [_payload(each) for each in check["receive"] if each]
+    return config
 
 
 def _payload(text: str) -> Data:

@@ -93,7 +93,7 @@ class VirtualHostMatch(PatchMatch):
     route_configuration_name: Annotated[str | None, doc("The name of its route configuration.")] = None
 
 
-class Change(Spec):
+class PatchChange(Spec):
     """What every modification has."""
 
     value: Annotated[str | dict[str, Json] | None, doc("Envoy's configuration: YAML text, or an object.")] = (
@@ -102,28 +102,28 @@ class Change(Spec):
     json_patches: Annotated[tuple[JsonPatch, ...] | None, doc("Changes of fields, for Patch only.")] = None
 
 
-class ClusterChange(Change, kw_only=True):
+class ClusterChange(PatchChange, kw_only=True):
     """A change of clusters."""
 
     operation: Annotated[Literal["Add", "Remove", "Patch"], doc("What to do.")]
     match: Annotated[PatchMatch | None, doc("Which clusters; not for Add.")] = None
 
 
-class ListenerChange(Change, kw_only=True):
+class ListenerChange(PatchChange, kw_only=True):
     """A change of listeners."""
 
     operation: Annotated[Literal["Add", "Remove", "Patch"], doc("What to do.")]
     match: Annotated[ListenerMatch | None, doc("Which listeners; not for Add.")] = None
 
 
-class VirtualHostChange(Change, kw_only=True):
+class VirtualHostChange(PatchChange, kw_only=True):
     """A change of virtual hosts."""
 
     operation: Annotated[Literal["Add", "Remove", "Patch"], doc("What to do.")]
     match: Annotated[VirtualHostMatch | None, doc("Which virtual hosts; for Add, where.")] = None
 
 
-class FilterChange(Change, kw_only=True):
+class FilterChange(PatchChange, kw_only=True):
     """A change of network or HTTP filters."""
 
     operation: Annotated[
@@ -132,7 +132,7 @@ class FilterChange(Change, kw_only=True):
     match: Annotated[FilterMatch | None, doc("Which filters; for Add..., where.")] = None
 
 
-class Modification(Spec):
+class PatchModification(Spec):
     """One change: exactly one of these."""
 
     cluster: Annotated[ClusterChange | None, doc("Clusters.")] = None
@@ -146,7 +146,7 @@ class PatchConf(Spec):
     """The changes."""
 
     append_modifications: Annotated[
-        tuple[Modification, ...] | None, doc("The changes, one after the other.")
+        tuple[PatchModification, ...] | None, doc("The changes, one after the other.")
     ] = None
 
 
@@ -179,21 +179,21 @@ def validate(spec: MeshProxyPatchSpec, context: ValidationContext) -> Iterator[V
     if not spec.default.append_modifications:
         yield Violation(path, fields.MUST_NOT_BE_EMPTY, "required")
     for index, modification in enumerate(spec.default.append_modifications or ()):
-        found = list(_modification(modification, item(path, index)))
-        yield from found
-        if not found and context.patch_checks is not None:
+        violations = list(_modification(modification, item(path, index)))
+        yield from violations
+        if not violations and context.patch_checks is not None:
             yield from context.patch_checks.violations(msgspec.to_builtins(modification), item(path, index))
 
 
-def _modification(modification: Modification, path: str) -> Iterator[Violation]:
-    every: tuple[tuple[str, AnyChange | None], ...] = (
+def _modification(modification: PatchModification, path: str) -> Iterator[Violation]:
+    changes: tuple[tuple[str, AnyChange | None], ...] = (
         ("cluster", modification.cluster),
         ("listener", modification.listener),
         ("networkFilter", modification.network_filter),
         ("httpFilter", modification.http_filter),
         ("virtualHost", modification.virtual_host),
     )
-    present = [(name, change) for name, change in every if change is not None]
+    present = [(name, change) for name, change in changes if change is not None]
     if len(present) != 1:
         message = (
             "exactly one modification can be defined at a time."
@@ -249,7 +249,7 @@ def _content(change: AnyChange, path: str, name: str) -> Iterator[Violation]:
         yield from _value(change.value, at)
 
 
-def _patch(change: Change, path: str, name: str) -> Iterator[Violation]:
+def _patch(change: PatchChange, path: str, name: str) -> Iterator[Violation]:
     if change.value is not None and change.json_patches:
         message = f"{name} must have only one type defined: value, jsonPatches"
         yield Violation(path, message, "exclusive")

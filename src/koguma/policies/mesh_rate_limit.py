@@ -284,15 +284,15 @@ def _for_some(
     conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext
 ) -> Iterator[tuple[Caller, Data]]:
     """What holds for some callers only, most specific first, with what wider entries say to the same."""
-    some = [each for each in entries if _of(each.conf) and not each.for_everybody]
-    some.sort(key=calling.specificity)
-    distinct = {(each.spiffe_id, each.sni): each for each in some}
-    for one in reversed(distinct.values()):
+    for_some = [other for other in entries if _of(other.conf) and not other.for_everybody]
+    for_some.sort(key=calling.specificity)
+    distinct = {(other.spiffe_id, other.sni): other for other in for_some}
+    for entry in reversed(distinct.values()):
         merged = _of(conf)
-        for each in some:
-            if calling.covers(each, one):
-                merged = _over(merged, _of(each.conf))
-        yield calling.of_entry(one), _requests(_name((one,)), merged, context)
+        for other in for_some:
+            if calling.covers(other, entry):
+                merged = _over(merged, _of(other.conf))
+        yield calling.of_entry(entry), _requests(_name((entry,)), merged, context)
 
 
 def _name(entries: tuple[InboundEntry, ...]) -> str:

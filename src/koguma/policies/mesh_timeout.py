@@ -218,8 +218,8 @@ _TCP_LIMITS: Final[dict[tuple[str, ...], tuple[_Place, ...]]] = {
 def outbound(conf: Json, context: OverlayContext) -> Overlay:
     """The limits of calls to others."""
     if not context.is_http:
-        return _laid_out(conf, _TCP_LIMITS)
-    overlay = _laid_out(conf, _HTTP_LIMITS)
+        return _limits_overlay(conf, _TCP_LIMITS)
+    overlay = _limits_overlay(conf, _HTTP_LIMITS)
     if conf.get("idleTimeout") is not None:
         # Idle time is limited at the cluster. The listener's own limit is switched off, so that only one of
         # the two counts.
@@ -230,13 +230,13 @@ def outbound(conf: Json, context: OverlayContext) -> Overlay:
 def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """The limits of calls that arrive: for everybody, and for some."""
     overlay = dict(outbound(conf, context))
-    if context.is_http and (found := list(_for_some(entries))):
-        overlay["callers"] = found
+    if context.is_http and (caller_routes := list(_caller_routes(entries))):
+        overlay["callers"] = caller_routes
         overlay["http_filters"] = {_CALLER_FILTER: _caller_filter()}
     return overlay
 
 
-def _laid_out(conf: Json, limits: dict[tuple[str, ...], tuple[_Place, ...]]) -> Data:
+def _limits_overlay(conf: Json, limits: dict[tuple[str, ...], tuple[_Place, ...]]) -> Data:
     overlay: Data = {}
     for field, places in limits.items():
         value = _value(conf, field)
@@ -262,17 +262,17 @@ def _put(overlay: Data, part: str, path: tuple[str, ...], value: Json) -> None:
     place[path[-1]] = value
 
 
-def _for_some(entries: tuple[InboundEntry, ...]) -> Iterator[Data]:
+def _caller_routes(entries: tuple[InboundEntry, ...]) -> Iterator[Data]:
     """What holds for some callers only, most specific first, with what wider entries say to the same."""
-    ordered = sorted((each for each in entries if not each.for_everybody), key=calling.specificity)
-    distinct = {(each.spiffe_id, each.sni): each for each in ordered}
-    for one in reversed(distinct.values()):
+    ordered = sorted((wider for wider in entries if not wider.for_everybody), key=calling.specificity)
+    distinct = {(wider.spiffe_id, wider.sni): wider for wider in ordered}
+    for entry in reversed(distinct.values()):
         action: Data = {}
-        for each in ordered:
-            if calling.covers(each, one):
-                action |= _laid_out(each.conf, _ROUTE_LIMITS).get("route_action", {})
+        for wider in ordered:
+            if calling.covers(wider, entry):
+                action |= _limits_overlay(wider.conf, _ROUTE_LIMITS).get("route_action", {})
         if action:
-            yield {"match": _match(calling.of_entry(one)), "route_action": action}
+            yield {"match": _match(calling.of_entry(entry)), "route_action": action}
 
 
 _URIS_KEY: Final = "koguma.caller"
@@ -280,12 +280,12 @@ _SERVER_NAME_KEY: Final = "koguma.server_name"
 
 
 def _match(caller: Caller) -> Data:
-    found = [
+    matchers = [
         {"key": _URIS_KEY, "string_match": {"safe_regex": {"regex": uri.pattern}}} for uri in caller.uris
     ]
     if caller.server_name:
-        found.append({"key": _SERVER_NAME_KEY, "string_match": {"exact": caller.server_name}})
-    return {"filter_state": found}
+        matchers.append({"key": _SERVER_NAME_KEY, "string_match": {"exact": caller.server_name}})
+    return {"filter_state": matchers}
 
 
 def _caller_filter() -> Data:

@@ -156,13 +156,13 @@ def inbound(conf: Json, _ruled: tuple[InboundEntry, ...], _where: OverlayContext
 def _parameters(conf: Json) -> Data:
     versions = conf.get("tlsVersion") or {}
     oldest, newest = versions.get("min") or "TLSAuto", versions.get("max") or "TLSAuto"
-    made: Data = {}
+    parameters: Data = {}
     if versions:
-        made = _range(oldest, newest)
+        parameters = _range(oldest, newest)
     ciphers = [*(conf.get("tlsCiphers") or ()), *(_OLD_CIPHERS if newest in _OLD else ())]
     if ciphers:
-        made["cipher_suites"] = ciphers
-    return made
+        parameters["cipher_suites"] = ciphers
+    return parameters
 
 
 def _range(oldest: str, newest: str) -> Data:

@@ -216,11 +216,11 @@ def _backend(backend: LogBackend, path: str) -> Iterator[Violation]:
 def _format(form: LogFormat | None, path: str) -> Iterator[Violation]:
     if form is None:
         return
-    written = form.plain if form.type == "Plain" else form.json
+    content = form.plain if form.type == "Plain" else form.json
     at = child(path, form.type.lower())
-    if written is None:
+    if content is None:
         yield Violation(at, fields.MUST_BE_DEFINED, "required")
-    elif not written:
+    elif not content:
         yield Violation(at, fields.MUST_NOT_BE_EMPTY, "required")
     if form.type == "Plain":
         yield from _commands(form.plain or "", at)

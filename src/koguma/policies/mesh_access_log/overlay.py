@@ -17,7 +17,7 @@ from koguma.model import kri
 from koguma.model.overlay import NO_DATA, InboundEntry, Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import calling, collectors
-from koguma.policies.parts.collectors import Unknown
+from koguma.policies.parts.collectors import UnknownCollector
 
 HTTP_FORMAT: Final = (
     '[%START_TIME%] %KUMA_MESH% "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%"'
@@ -53,7 +53,7 @@ _CALLING_SERVICE: Final = (
 )
 
 
-_Added = tuple[str, str, Any]  # a part of an overlay, and a name in it with what it means
+_Addition = tuple[str, str, Any]  # a part of an overlay, and a name in it with what it means
 
 
 class BadFormat(ValueError):
@@ -100,24 +100,24 @@ def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayConte
     call = _call_that_arrives(context)
     # Of entries for the very same callers the most important one, which comes last, says where lines go.
     for_some = {(each.spiffe_id, each.sni): each for each in entries if not each.for_everybody}
-    overlay = _overlay((*_backends(conf, call, _DEFAULT), *_of_some(for_some.values(), call)))
+    overlay = _overlay((*_backends(conf, call, _DEFAULT), *_of_some_callers(for_some.values(), call)))
     if not for_some:
         return overlay
     return {**overlay, "network_filters": {access_logs.CALLER_FILTER: access_logs.caller_filter()}}
 
 
-def _of_some(entries: Iterable[InboundEntry], call: _Call) -> Iterator[_Added]:
-    for index, each in enumerate(entries):
-        caller = calling.of_entry(each)
-        for part, name, made in _backends(each.conf, call, f"{_DEFAULT} of callers {index}"):
-            yield part, name, access_logs.from_caller(made, caller) if part == "access_logs" else made
+def _of_some_callers(entries: Iterable[InboundEntry], call: _Call) -> Iterator[_Addition]:
+    for index, entry in enumerate(entries):
+        caller = calling.of_entry(entry)
+        for part, name, value in _backends(entry.conf, call, f"{_DEFAULT} of callers {index}"):
+            yield part, name, access_logs.from_caller(value, caller) if part == "access_logs" else value
 
 
-def _overlay(added: Iterable[_Added]) -> Overlay:
-    made: Data = {}
-    for part, name, what in added:
-        made.setdefault(part, {})[name] = what
-    return made
+def _overlay(added: Iterable[_Addition]) -> Overlay:
+    overlay: Data = {}
+    for part, name, value in added:
+        overlay.setdefault(part, {})[name] = value
+    return overlay
 
 
 def _call_to_others(context: OverlayContext) -> _Call:
@@ -161,15 +161,15 @@ def _named(name: str) -> str:
     return kri.parse(name).name if kri.is_kri(name) else operators.escaped(name)
 
 
-def _backends(conf: Json, call: _Call, name: str) -> Iterator[_Added]:
+def _backends(conf: Json, call: _Call, name: str) -> Iterator[_Addition]:
     for index, backend in enumerate(conf.get("backends") or ()):
         try:
             yield from _backend(backend, call, f"{name} {index}")
-        except (BadFormat, Unknown) as error:
+        except (BadFormat, UnknownCollector) as error:
             yield "problems", f"{name}: backends[{index}]", str(error)
 
 
-def _backend(backend: Json, call: _Call, name: str) -> Iterator[_Added]:
+def _backend(backend: Json, call: _Call, name: str) -> Iterator[_Addition]:
     match backend["type"]:
         case "File":
             file = backend["file"]
@@ -186,8 +186,8 @@ def _backend(backend: Json, call: _Call, name: str) -> Iterator[_Added]:
 def _format(form: Json, call: _Call) -> Data:
     """A SubstitutionFormatString for a file."""
     line = _line(form, call)
-    made: Data = {"json_format": line} if isinstance(line, dict) else _text_format(f"{line}\n")
-    return {**made, **_omitting(form)}
+    format_string: Data = {"json_format": line} if isinstance(line, dict) else _text_format(f"{line}\n")
+    return {**format_string, **_omit_empty_values(form)}
 
 
 def _text_format(text: str) -> Data:
@@ -203,7 +203,7 @@ def _line(form: Json, call: _Call) -> Any:
     return {unquoted(pair["key"]): call.text(unquoted(pair["value"])) for pair in form["json"]}
 
 
-def _omitting(form: Json) -> Data:
+def _omit_empty_values(form: Json) -> Data:
     return {"omit_empty_values": True} if form and form.get("omitEmptyValues") else {}
 
 
@@ -218,11 +218,11 @@ def _tcp(tcp: Json, call: _Call) -> Data:
     line = _line(form, call)
     # What reads the pipe sends a text as it is, so a line has to end itself.
     message = line if isinstance(line, dict) else f"{line}\n"
-    told = {"address": operators.escaped(tcp["address"]), "message": message}
-    return access_logs.file(call.context.log_pipe, {"json_format": told, **_omitting(form)})
+    record = {"address": operators.escaped(tcp["address"]), "message": message}
+    return access_logs.file(call.context.log_pipe, {"json_format": record, **_omit_empty_values(form)})
 
 
-def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Added]:
+def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Addition]:
     collector = collectors.of_otel(otel)
     cluster = f"_kuma_access_log_opentelemetry_{collector.slug}"
     body = call.default if otel.get("body") is None else otel["body"]
@@ -243,10 +243,10 @@ def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Added]:
     yield "access_logs", name, log
 
 
-def _any_value(said: Json, call: _Call) -> Data:
+def _any_value(value: Json, call: _Call) -> Data:
     """An OTLP any-value: written as one, or as plain JSON. What Envoy fills in are texts."""
-    if isinstance(said, Mapping) and len(said) == 1:
-        (kind, inside), *_ = said.items()
+    if isinstance(value, Mapping) and len(value) == 1:
+        (kind, inside), *_ = value.items()
         match kind:
             case "stringValue" | "string_value" | "boolValue" | "bool_value" | "intValue" | "int_value":
                 return _any_value(inside, call)
@@ -257,13 +257,15 @@ def _any_value(said: Json, call: _Call) -> Data:
             case "kvlistValue" | "kvlist_value":
                 pairs = inside.get("values") or ()
                 return _key_values({each["key"]: each.get("value") for each in pairs}, call)
-    if isinstance(said, Mapping):
-        return _key_values(said, call)
-    if isinstance(said, list | tuple):
-        return {"array_value": {"values": [_any_value(each, call) for each in said]}}
-    return {"string_value": call.text(said if isinstance(said, str) else operators.escaped(json.dumps(said)))}
+    if isinstance(value, Mapping):
+        return _key_values(value, call)
+    if isinstance(value, list | tuple):
+        return {"array_value": {"values": [_any_value(each, call) for each in value]}}
+    return {
+        "string_value": call.text(value if isinstance(value, str) else operators.escaped(json.dumps(value)))
+    }
 
 
-def _key_values(said: Mapping[str, Json], call: _Call) -> Data:
-    values = [{"key": name, "value": _any_value(value, call)} for name, value in said.items()]
+def _key_values(attributes: Mapping[str, Json], call: _Call) -> Data:
+    values = [{"key": name, "value": _any_value(value, call)} for name, value in attributes.items()]
     return {"kvlist_value": {"values": values}}

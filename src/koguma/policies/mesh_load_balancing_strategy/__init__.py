@@ -277,8 +277,8 @@ def _hashes(conf: Json, balancer: Json) -> Json:
 def _cluster(balancer: Json) -> Data:
     match balancer["type"]:
         case "LeastRequest":
-            made = _least_request(balancer.get("leastRequest") or {})
-            return {"lb_policy": "LEAST_REQUEST", "least_request_lb_config": made}
+            config = _least_request(balancer.get("leastRequest") or {})
+            return {"lb_policy": "LEAST_REQUEST", "least_request_lb_config": config}
         case "RingHash":
             return {
                 "lb_policy": "RING_HASH",
@@ -294,30 +294,30 @@ def _cluster(balancer: Json) -> Data:
 
 
 def _least_request(least: Json) -> Data:
-    made: Data = {}
+    config: Data = {}
     if least.get("choiceCount") is not None:
-        made["choice_count"] = least["choiceCount"]
+        config["choice_count"] = least["choiceCount"]
     bias = least.get("activeRequestBias")
     if bias is not None:
         runtime = {
             "default_value": float(bias),
             "runtime_key": "koguma.active_request_bias",
         }  # it must have one
-        made["active_request_bias"] = runtime
-    return made
+        config["active_request_bias"] = runtime
+    return config
 
 
 def _ring_hash(ring: Json) -> Data:
-    made: Data = {}
+    config: Data = {}
     if ring.get("hashFunction"):
-        made["hash_function"] = {"XXHash": "XX_HASH", "MurmurHash2": "MURMUR_HASH_2"}[ring["hashFunction"]]
+        config["hash_function"] = {"XXHash": "XX_HASH", "MurmurHash2": "MURMUR_HASH_2"}[ring["hashFunction"]]
     smallest, largest = ring.get("minRingSize"), ring.get("maxRingSize")
     if smallest is not None:
-        made["minimum_ring_size"] = smallest
+        config["minimum_ring_size"] = smallest
     if largest is not None:
         # Two policies may each have set one end.
-        made["maximum_ring_size"] = max(largest, smallest or _RING_SIZE_MIN_DEFAULT)
-    return made
+        config["maximum_ring_size"] = max(largest, smallest or _RING_SIZE_MIN_DEFAULT)
+    return config
 
 
 _MERGED: Final = "it ends with its algorithm, where a more important policy chooses another one"

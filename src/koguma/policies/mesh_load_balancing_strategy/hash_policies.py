@@ -96,12 +96,12 @@ def _cookie(cookie: HashCookie, path: str) -> Iterator[Violation]:
 
 def envoy(policies: Json, *, is_http: bool) -> list[Data]:
     """What Envoy hashes, of a request or of a connection; what says nothing is left out."""
-    made = []
+    hashed = []
     for policy in policies or ():
         part = _request_part(policy) if is_http else _connection_part(policy)
         if part:
-            made.append({**part, "terminal": True} if is_http and policy.get("terminal") else part)
-    return made
+            hashed.append({**part, "terminal": True} if is_http and policy.get("terminal") else part)
+    return hashed
 
 
 def _connection_part(policy: Json) -> Data:
@@ -132,9 +132,9 @@ def _request_part(policy: Json) -> Data:
 
 
 def _cookie_part(cookie: Json) -> Data:
-    made = {"name": cookie["name"]}
+    config = {"name": cookie["name"]}
     if cookie.get("ttl") is not None:
-        made["ttl"] = proto_json.seconds(cookie["ttl"])
+        config["ttl"] = proto_json.seconds(cookie["ttl"])
     if cookie.get("path"):
-        made["path"] = cookie["path"]
-    return made
+        config["path"] = cookie["path"]
+    return config

@@ -18,7 +18,7 @@ from koguma.model.kri import SecretName
 from koguma.model.overlay import Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import collectors
-from koguma.policies.parts.collectors import Collector, Unknown
+from koguma.policies.parts.collectors import Collector, UnknownCollector
 
 PORT: Final = 5670
 PATH: Final = "/metrics"
@@ -52,7 +52,7 @@ def whole(conf: Json, context: OverlayContext) -> Overlay:
     exports = dict(_exports(backends, context))
     metrics = {
         "applications": [_application(each, context) for each in conf.get("applications") or ()],
-        "backends": list(_told(backends, context, problems)),
+        "backends": list(_agent_backends(backends, context, problems)),
         "sidecar": conf.get("sidecar") or {},
         "extraLabels": {
             "mesh": context.mesh,
@@ -79,7 +79,7 @@ def _application(application: Json, context: OverlayContext) -> Data:
     }
 
 
-def _told(backends: Json, context: OverlayContext, problems: dict[str, str]) -> Iterator[Data]:
+def _agent_backends(backends: Json, context: OverlayContext, problems: dict[str, str]) -> Iterator[Data]:
     for index, backend in enumerate(backends):
         if backend["type"] == "Prometheus":
             client = backend["prometheus"].get("clientId") or "default"
@@ -88,7 +88,7 @@ def _told(backends: Json, context: OverlayContext, problems: dict[str, str]) -> 
         otel = backend["openTelemetry"]
         try:
             collector = collectors.of_otel(otel)
-        except Unknown as error:
+        except UnknownCollector as error:
             problems[f"backends[{index}]"] = str(error)
             continue
         is_grpc = collector.protocol == "grpc"
@@ -99,8 +99,8 @@ def _told(backends: Json, context: OverlayContext, problems: dict[str, str]) -> 
         if context.kuma_dp is not None:
             endpoint = _export_socket(collector, context)
         interval = otel.get("refreshInterval") or INTERVAL
-        told = {"endpoint": endpoint, "refreshInterval": proto_json.seconds(interval)}
-        yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": told}
+        settings = {"endpoint": endpoint, "refreshInterval": proto_json.seconds(interval)}
+        yield {"type": "OpenTelemetry", "name": collector.slug, "openTelemetry": settings}
 
 
 def _exports(backends: Json, context: OverlayContext) -> Iterator[tuple[str, Collector]]:
@@ -109,7 +109,7 @@ def _exports(backends: Json, context: OverlayContext) -> Iterator[tuple[str, Col
         return
     for backend in backends:
         if backend["type"] != "Prometheus":
-            with contextlib.suppress(Unknown):  # which is told with the backend
+            with contextlib.suppress(UnknownCollector):  # which is told with the backend
                 collector = collectors.of_otel(backend["openTelemetry"])
                 if collector.protocol == "grpc":
                     yield f"{names.METRICS}_opentelemetry_{collector.slug}", collector
@@ -159,11 +159,11 @@ def _listeners(
 
 def _ports(backends: Json) -> Iterator[_Port]:
     """Backends with one port are one listener, protected as well as any of them asks for."""
-    found: dict[int, list[Json]] = {}
+    by_port: dict[int, list[Json]] = {}
     for backend in backends:
         if backend["type"] == "Prometheus":
-            found.setdefault(backend["prometheus"].get("port") or PORT, []).append(backend["prometheus"])
-    for number, same in found.items():
+            by_port.setdefault(backend["prometheus"].get("port") or PORT, []).append(backend["prometheus"])
+    for number, same in by_port.items():
         modes = [(each.get("tls") or {}).get("mode") or "Disabled" for each in same]
         paths = dict.fromkeys(each.get("path") or PATH for each in same)
         mode = next((each for each in modes if each != "Disabled"), "Disabled")

@@ -259,9 +259,9 @@ def _rate_limited(back_off: RetryRateLimitedBackOff, path: str) -> Iterator[Viol
         yield Violation(child(path, "maxInterval"), "must be defined and greater than zero", "range")
 
 
-def _host_selection(found: tuple[RetryHostSelection, ...], path: str) -> Iterator[Violation]:
+def _host_selection(predicates: tuple[RetryHostSelection, ...], path: str) -> Iterator[Violation]:
     priorities = 0
-    for index, each in enumerate(found):
+    for index, each in enumerate(predicates):
         at = item(path, index)
         if each.predicate == "OmitHostsWithTags" and each.tags is None:
             yield Violation(child(at, "tags"), fields.MUST_BE_DEFINED, "required")

@@ -92,16 +92,16 @@ def _request_headers(section: Json, methods: list[str]) -> Iterator[Data]:
 
 def _tries(section: Json) -> Data:
     """What HTTP and gRPC have in common."""
-    made: Data = {}
+    policy: Data = {}
     if section.get("numRetries") is not None:
-        made["num_retries"] = section["numRetries"]
+        policy["num_retries"] = section["numRetries"]
     if section.get("perTryTimeout") is not None:
-        made["per_try_timeout"] = proto_json.seconds(section["perTryTimeout"])
+        policy["per_try_timeout"] = proto_json.seconds(section["perTryTimeout"])
     if section.get("backOff"):
-        made["retry_back_off"] = _back_off(section["backOff"])
+        policy["retry_back_off"] = _back_off(section["backOff"])
     if (section.get("rateLimitedBackOff") or {}).get("resetHeaders"):
-        made["rate_limited_retry_back_off"] = _rate_limited(section["rateLimitedBackOff"])
-    return made
+        policy["rate_limited_retry_back_off"] = _rate_limited(section["rateLimitedBackOff"])
+    return policy
 
 
 def _back_off(back_off: Json) -> Data:
@@ -110,36 +110,36 @@ def _back_off(back_off: Json) -> Data:
     shortest = back_off.get("baseInterval") or min(
         (each for each in (_BASE_INTERVAL, longest) if each), key=duration.nanoseconds
     )
-    made = {"base_interval": proto_json.seconds(shortest)}
+    config = {"base_interval": proto_json.seconds(shortest)}
     if longest:
-        made["max_interval"] = proto_json.seconds(max(shortest, longest, key=duration.nanoseconds))
-    return made
+        config["max_interval"] = proto_json.seconds(max(shortest, longest, key=duration.nanoseconds))
+    return config
 
 
 def _rate_limited(back_off: Json) -> Data:
     formats = {"Seconds": "SECONDS", "UnixTimestamp": "UNIX_TIMESTAMP"}
     headers = [{"name": each["name"], "format": formats[each["format"]]} for each in back_off["resetHeaders"]]
-    made: Data = {"reset_headers": headers}
+    config: Data = {"reset_headers": headers}
     if back_off.get("maxInterval"):
-        made["max_interval"] = proto_json.seconds(back_off["maxInterval"])
-    return made
+        config["max_interval"] = proto_json.seconds(back_off["maxInterval"])
+    return config
 
 
 def _host_selection(section: Json) -> Data:
-    made: Data = {}
+    selection: Data = {}
     for each in section.get("hostSelection") or ():
         match each["predicate"]:
             case "OmitPreviousPriorities":
-                made["retry_priority"] = proto_json.extension(
+                selection["retry_priority"] = proto_json.extension(
                     "envoy.retry_priorities.previous_priorities",
                     "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
                     update_frequency=each.get("updateFrequency") or 2,
                 )
             case predicate:
-                made.setdefault("retry_host_predicate", []).append(_host_predicate(predicate, each))
+                selection.setdefault("retry_host_predicate", []).append(_host_predicate(predicate, each))
     if section.get("hostSelectionMaxAttempts") is not None:
-        made["host_selection_retry_max_attempts"] = section["hostSelectionMaxAttempts"]
-    return made
+        selection["host_selection_retry_max_attempts"] = section["hostSelectionMaxAttempts"]
+    return selection
 
 
 def _host_predicate(predicate: str, selection: Json) -> Data:

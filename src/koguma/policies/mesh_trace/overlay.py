@@ -15,7 +15,7 @@ from koguma.model import kri
 from koguma.model.overlay import InboundEntry, Overlay, OverlayContext
 from koguma.model.schema import Json
 from koguma.policies.parts import collectors, fields
-from koguma.policies.parts.collectors import Collector, Unknown
+from koguma.policies.parts.collectors import Collector, UnknownCollector
 
 _ALL: Final = 100
 _SHARES: Final = ("client", "random", "overall")
@@ -47,9 +47,12 @@ def _overlay(conf: Json, context: OverlayContext, directed: str) -> Overlay:
     name = f"_kuma_trace_{backend['type'].lower()}"
     try:
         collector = _collector(backend)
-    except Unknown as error:
+    except UnknownCollector as error:
         return {"problems": {"backends[0]": str(error)}}
-    tracing = {"provider": _provider(backend, name, collector, (context.service, directed)), **_how(conf)}
+    tracing = {
+        "provider": _provider(backend, name, collector, (context.service, directed)),
+        **_sampling_and_tags(conf),
+    }
     return {"hcm": {"tracing": tracing}, "clusters": {name: collectors.cluster(name, collector)}}
 
 
@@ -105,17 +108,17 @@ def _datadog(datadog: Json, cluster: str, collector: Collector, names: tuple[str
     )
 
 
-def _how(conf: Json) -> Data:
+def _sampling_and_tags(conf: Json) -> Data:
     """How many requests are traced, and the tags of every span."""
     sampling = conf.get("sampling") or {}
-    made: Data = {f"{each}_sampling": {"value": _share(sampling.get(each))} for each in _SHARES}
+    tracing: Data = {f"{each}_sampling": {"value": _share(sampling.get(each))} for each in _SHARES}
     tags = [_tag(each) for each in conf.get("tags") or ()]
-    return {**made, "custom_tags": tags} if tags else made
+    return {**tracing, "custom_tags": tags} if tags else tracing
 
 
-def _share(said: Json) -> float:
-    found = fields.number(said) if said is not None else None
-    return float(_ALL if found is None else found)
+def _share(percentage: Json) -> float:
+    number = fields.number(percentage) if percentage is not None else None
+    return float(_ALL if number is None else number)
 
 
 def _tag(tag: Json) -> Data:

@@ -31,7 +31,7 @@ DETECTORS: Final = [
 ]
 
 
-class Unknown(ValueError):
+class UnknownCollector(ValueError):
     """A reference to a collector that leads nowhere."""
 
 
@@ -68,27 +68,27 @@ def of_url(url: str) -> Collector:
     return Collector(parts.hostname or "", port, parts.scheme, path, is_whole=bool(path))
 
 
-def of_otel(said: Json) -> Collector:
+def of_otel(conf: Json) -> Collector:
     """The collector that a section `openTelemetry` means; Unknown where it means none."""
-    endpoint = said.get("endpoint") or ""
+    endpoint = conf.get("endpoint") or ""
     if "://" in endpoint:
-        found = of_url(endpoint)
+        collector = of_url(endpoint)
         has_port = urlsplit(endpoint).port is not None
-        return found if has_port else msgspec.structs.replace(found, port=_PORTS[found.protocol])
+        return collector if has_port else msgspec.structs.replace(collector, port=_PORTS[collector.protocol])
     if endpoint:
         parts = urlsplit(f"//{endpoint}")
         return Collector(parts.hostname or "", parts.port or _PORTS["grpc"])
-    return _of_object(said.get("backendRef") or {})
+    return _of_object(conf.get("backendRef") or {})
 
 
 def _of_object(ref: Json) -> Collector:
     spec = ref.get("spec")
     labels = ", ".join(f"{name}: {value}" for name, value in sorted((ref.get("labels") or {}).items()))
     if spec is None:
-        raise Unknown(f"no {KIND} has the labels {labels}; write one, or correct the reference")
+        raise UnknownCollector(f"no {KIND} has the labels {labels}; write one, or correct the reference")
     at, protocol = spec.get("endpoint") or {}, spec.get("protocol") or "grpc"
     if not at.get("address"):
-        raise Unknown(
+        raise UnknownCollector(
             f"the {KIND} with the labels {labels} does not say where it is; write its endpoint.address"
         )
     path = (at.get("path") or "").rstrip("/")

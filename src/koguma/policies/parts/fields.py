@@ -140,14 +140,14 @@ _ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(
 
 def is_address(text: str, *, needs_port: bool = False) -> bool:
     """Whether `text` is `host:port`, where the host is a name, an IPv4, or an IPv6 in brackets."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         return False
-    if not (_is_ipv6(found["six"]) if found["six"] else _is_host(found["host"])):
+    if not (_is_ipv6(match["six"]) if match["six"] else _is_host(match["host"])):
         return False
-    if found["port"] is None:
+    if match["port"] is None:
         return not needs_port
-    return 1 <= int(found["port"]) <= PORT_MAX
+    return 1 <= int(match["port"]) <= PORT_MAX
 
 
 def is_collector_address(text: str) -> bool:
@@ -219,18 +219,20 @@ class Entry(Protocol[Conf_co]):
 
 def entries(
     field: str,
-    found: Sequence[Entry[Conf]],
+    listed: Sequence[Entry[Conf]],
     kinds: Collection[str],
     conf: Callable[[Conf, str], Iterator[Violation]],
 ) -> Iterator[Violation]:
     """What is wrong with the items of `to` or `from`: each one's reference, then its configuration."""
-    for index, entry in enumerate(found):
+    for index, entry in enumerate(listed):
         path = item(field, index)
         yield from target_ref.violations(entry.target_ref, child(path, "targetRef"), kinds)
         yield from conf(entry.default, child(path, "default"))
 
 
-def matches(found: Sequence[ClientMatch], path: str, *, needs_one: bool = False) -> Iterator[Violation]:
+def matches(
+    client_matches: Sequence[ClientMatch], path: str, *, needs_one: bool = False
+) -> Iterator[Violation]:
     """What is wrong with a list of client matches."""
-    for index, match in enumerate(found):
+    for index, match in enumerate(client_matches):
         yield from client_match.violations(match, item(path, index), needs_one=needs_one)

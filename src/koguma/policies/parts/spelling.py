@@ -78,8 +78,8 @@ def typed(words: Mapping[str, str]) -> Reading:
     def read(value: Json) -> Json:
         if not isinstance(value, Mapping) or "type" in value:
             return value
-        found = [name for name in words if name in value]
-        return {"type": words[found[0]], **value} if len(found) == 1 else value
+        present = [name for name in words if name in value]
+        return {"type": words[present[0]], **value} if len(present) == 1 else value
 
     return read
 
@@ -117,10 +117,10 @@ def from_as_rules(spec: Json) -> Json:
     entries, rules = spec["from"], spec.get("rules") or []
     if not isinstance(entries, list) or not isinstance(rules, list) or not all(map(_is_everybody, entries)):
         return spec
-    made = [
+    from_rules = [
         {name: entry[name] for name in entry if name not in ("targetRef", "matches")} for entry in entries
     ]
-    turns = [rule for pair in zip_longest(made, rules) for rule in pair if rule is not None]
+    turns = [rule for pair in zip_longest(from_rules, rules) for rule in pair if rule is not None]
     rest = {name: value for name, value in spec.items() if name != "from"}
     return {**rest, "rules": turns} if turns else rest
 
