@@ -51,14 +51,19 @@ SCHEMA = {
         "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     },
 }
-SHAPE: MergeSchema = merge_schema_of(SCHEMA, DEFINITIONS.__getitem__)
+SCHEMA: MergeSchema = merge_schema_of(SCHEMA, DEFINITIONS.__getitem__)
 
 
 def config(spec: Json | str = None, metadata: Json = None, **rest: Json) -> Json:
     """A document as somebody writes it; `spec` may be YAML."""
-    said = yaml.safe_load(spec) if isinstance(spec, str) else spec
-    found = {"apiVersion": VERSION, "kind": "Thing", "metadata": {"name": "x", **(metadata or {})}, **rest}
-    return found if said is None else {**found, "spec": said}
+    sent = yaml.safe_load(spec) if isinstance(spec, str) else spec
+    collected = {
+        "apiVersion": VERSION,
+        "kind": "Thing",
+        "metadata": {"name": "x", **(metadata or {})},
+        **rest,
+    }
+    return collected if sent is None else {**collected, "spec": sent}
 
 
 def stored(spec: Json | str = None, metadata: Json = None, **rest: Json) -> Json:
@@ -84,21 +89,21 @@ class Thing:
         return FieldManager(manager, version, at(self.minute), subresource)
 
     def apply(
-        self, manager: str, said: Json | str = None, *, force: bool = False, version: str = VERSION
+        self, manager: str, sent: Json | str = None, *, force: bool = False, version: str = VERSION
     ) -> "Thing":
         """An apply of a whole document, or of a spec."""
-        whole = said if isinstance(said, dict) and "kind" in said else config(said)
+        whole = sent if isinstance(sent, dict) and "kind" in sent else config(sent)
         writer = self.writer(manager, version)
-        self.document = server_side_apply.applied(self.document, whole, writer, SHAPE, force)
+        self.document = server_side_apply.applied(self.document, whole, writer, SCHEMA, force)
         return self
 
     def update(
-        self, manager: str, said: Json | str = None, *, version: str = VERSION, subresource: str = ""
+        self, manager: str, sent: Json | str = None, *, version: str = VERSION, subresource: str = ""
     ) -> "Thing":
         """Another write, with the whole document or its spec."""
-        whole = said if isinstance(said, dict) and "kind" in said else config(said)
+        whole = sent if isinstance(sent, dict) and "kind" in sent else config(sent)
         listed = server_side_apply.updated(
-            self.document, whole, self.writer(manager, version, subresource), SHAPE
+            self.document, whole, self.writer(manager, version, subresource), SCHEMA
         )
         metadata = {name: value for name, value in whole["metadata"].items() if name != "managedFields"}
         self.document = {**whole, "metadata": {**metadata, "managedFields": listed} if listed else metadata}
@@ -118,14 +123,14 @@ class Thing:
         return {f"{each['manager']}/{each['operation']}": places(each["fieldsV1"]) for each in self.entries}
 
 
-def places(said: Json) -> list[str]:
+def places(sent: Json) -> list[str]:
     """The places of FieldsV1 for people, those with nothing below them only."""
-    return [field_set.path_text(path) for path in field_set.from_fields_v1(said).leaves.paths()]
+    return [field_set.path_text(path) for path in field_set.from_fields_v1(sent).leaves.paths()]
 
 
 def all_owned(listed: Iterable[Mapping[str, Json]]) -> FieldSet:
     """What is owned by anybody."""
-    found = field_set.EMPTY
+    collected = field_set.EMPTY
     for each in listed:
-        found |= field_set.from_fields_v1(each["fieldsV1"])
-    return found
+        collected |= field_set.from_fields_v1(each["fieldsV1"])
+    return collected

@@ -27,7 +27,7 @@ def aggregated(
     registry: Registry, form: str, *, resource_ids: bool = True
 ) -> dict[tuple[str, str, str], Json]:
     """All entries of the aggregated form, parts of objects too, by the same."""
-    found = {}
+    entries_by_resource = {}
     for core in (True, False):
         shown = discovery.aggregated(registry, form, core=core, resource_ids=resource_ids)
         assert (shown["kind"], shown["apiVersion"]) == (
@@ -39,11 +39,11 @@ def aggregated(
             assert (group == "") is core
             for version in item["versions"]:
                 for entry in version["resources"]:
-                    found[group, version["version"], entry["resource"]] = entry
+                    entries_by_resource[group, version["version"], entry["resource"]] = entry
                     for part in entry.get("subresources", ()):
                         name = f"{entry['resource']}/{part['subresource']}"
-                        found[group, version["version"], name] = part
-    return found
+                        entries_by_resource[group, version["version"], name] = part
+    return entries_by_resource
 
 
 def test_the_core_group_stands_under_api_and_all_others_under_apis_with_our_own_last():
@@ -65,7 +65,7 @@ def test_an_empty_registry_has_no_versions_and_no_groups():
 
 def test_the_most_mature_version_of_a_group_is_preferred():
     versions = ("v1alpha1", "v1", "v2beta1", "v2", "v10", "v1beta2", "experimental")
-    made = [
+    built = [
         KubeEndpoint(
             group="example.com",
             version=version,
@@ -76,9 +76,9 @@ def test_the_most_mature_version_of_a_group_is_preferred():
         )
         for version in versions
     ]
-    shown = discovery.group(Registry(made), "example.com")
-    wanted = ["v10", "v2", "v1", "v2beta1", "v1beta2", "v1alpha1", "experimental"]
-    assert [each["version"] for each in shown["versions"]] == wanted
+    shown = discovery.group(Registry(built), "example.com")
+    expected = ["v10", "v2", "v1", "v2beta1", "v1beta2", "v1alpha1", "experimental"]
+    assert [each["version"] for each in shown["versions"]] == expected
     assert shown["preferredVersion"]["groupVersion"] == "example.com/v10"
     assert (shown["kind"], shown["name"]) == ("APIGroup", "example.com")
 
@@ -160,14 +160,14 @@ def test_both_names_of_a_kind_show_one_set_and_one_stored_version():
 
 
 def test_the_hash_of_a_stored_version_is_that_of_kubernetes():
-    made = StorageSet("/registry/events", "v1", "Event", CONFIG_MAP)
-    endpoint = KubeEndpoint(group="", version="v1", plural="events", set=made, namespaced=True)
+    built = StorageSet("/registry/events", "v1", "Event", CONFIG_MAP)
+    endpoint = KubeEndpoint(group="", version="v1", plural="events", set=built, namespaced=True)
     assert plain(Registry([endpoint]))["", "v1", "events"]["storageVersionHash"] == "r2yiGXH7wu8="
 
 
 def test_an_object_without_a_namespace_is_of_the_whole_cluster():
-    made = aggregated(Registry([stored(NAMESPACE, "v1")]), "v2")
-    assert made["", "v1", "namespaces"]["scope"] == "Cluster"
+    built = aggregated(Registry([stored(NAMESPACE, "v1")]), "v2")
+    assert built["", "v1", "namespaces"]["scope"] == "Cluster"
 
 
 PREFIXES = st.sampled_from([f"/registry/{name}" for name in ("a", "b", "a/b", "demo.io/a", "aa")])
@@ -179,7 +179,7 @@ ENDPOINTS = st.dictionaries(
 
 
 @given(ENDPOINTS)
-def test_identities_are_equal_exactly_where_the_set_is(found):
+def test_identities_are_equal_exactly_where_the_set_is(entries_by_resource):
     registry = Registry(
         KubeEndpoint(
             group=group,
@@ -189,9 +189,11 @@ def test_identities_are_equal_exactly_where_the_set_is(found):
             namespaced=True,
             converter=IDENTITY,
         )
-        for (group, version, plural), prefix in found.items()
+        for (group, version, plural), prefix in entries_by_resource.items()
     )
     for entries in (plain(registry), *(aggregated(registry, form) for form in FORMS)):
-        assert entries.keys() == found.keys()
-        by_id = {(entry["resourceID"], found[place]) for place, entry in entries.items()}
-        assert len({identity for identity, _ in by_id}) == len(by_id) == len(set(found.values()))
+        assert entries.keys() == entries_by_resource.keys()
+        by_id = {(entry["resourceID"], entries_by_resource[place]) for place, entry in entries.items()}
+        assert (
+            len({identity for identity, _ in by_id}) == len(by_id) == len(set(entries_by_resource.values()))
+        )

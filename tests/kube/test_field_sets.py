@@ -21,15 +21,15 @@ def the_set(*paths: str) -> FieldSet:
 
 @pytest.mark.property
 @given(SETS)
-def test_what_is_written_is_read_back(found):
-    assert field_set.from_fields_v1(found.json()) == found
+def test_what_is_written_is_read_back(fields):
+    assert field_set.from_fields_v1(fields.json()) == fields
 
 
 @pytest.mark.property
 @given(SETS)
-def test_a_set_is_made_of_its_paths(found):
-    assert FieldSet.of(found.paths()) == found
-    assert FieldSet.of(reversed(list(found.paths()))).json() == found.json()
+def test_a_set_is_made_of_its_paths(fields):
+    assert FieldSet.of(fields.paths()) == fields
+    assert FieldSet.of(reversed(list(fields.paths()))).json() == fields.json()
 
 
 @pytest.mark.property
@@ -59,16 +59,16 @@ def test_what_is_shared_is_in_the_other_and_below_its_leaves_nothing_else(one, o
 
 @pytest.mark.property
 @given(SETS)
-def test_leaves_are_places_with_nothing_below(found):
-    every = {*found.paths()}
-    assert {*found.leaves.paths()} == {
+def test_leaves_are_places_with_nothing_below(fields):
+    every = {*fields.paths()}
+    assert {*fields.leaves.paths()} == {
         path for path in every if not any(other[: len(path)] == path and other != path for other in every)
     }
 
 
 def test_taking_nothing_away_gives_the_set_itself():
-    found = the_set("a", "b c")
-    assert found - the_set("d", "b e") is found
+    fields = the_set("a", "b c")
+    assert fields - the_set("d", "b e") is fields
 
 
 def test_who_replaces_a_whole_value_takes_it_from_those_who_own_parts():
@@ -82,24 +82,27 @@ def test_who_owns_a_container_does_not_own_what_others_put_into_it():
 
 
 def test_equal_places_written_differently_are_one():
-    said = {'k:{"b": "y",  "a": 1}': {"f:x": {}}, 'k:{"a":1,"b":"y"}': {".": {}}, 'v: "t"': {}}
-    assert field_set.from_fields_v1(said).json() == {'k:{"a":1,"b":"y"}': {".": {}, "f:x": {}}, 'v:"t"': {}}
+    fields_v1 = {'k:{"b": "y",  "a": 1}': {"f:x": {}}, 'k:{"a":1,"b":"y"}': {".": {}}, 'v: "t"': {}}
+    assert field_set.from_fields_v1(fields_v1).json() == {
+        'k:{"a":1,"b":"y"}': {".": {}, "f:x": {}},
+        'v:"t"': {},
+    }
 
 
 def test_the_order_of_what_is_written_is_always_the_same():
-    said = {'v:"t"': {}, "f:b": {}, "f:a": {"f:z": {}, ".": {}, "f:y": {}}}
-    assert list(field_set.from_fields_v1(said).json()) == ["f:a", "f:b", 'v:"t"']
-    assert list(field_set.from_fields_v1(said).json()["f:a"]) == [".", "f:y", "f:z"]
+    fields_v1 = {'v:"t"': {}, "f:b": {}, "f:a": {"f:z": {}, ".": {}, "f:y": {}}}
+    assert list(field_set.from_fields_v1(fields_v1).json()) == ["f:a", "f:b", 'v:"t"']
+    assert list(field_set.from_fields_v1(fields_v1).json()["f:a"]) == [".", "f:y", "f:z"]
 
 
-@pytest.mark.parametrize("said", [{}, {"f:a": {}}, {"f:a": {".": {}}}, {".": {}, "f:a": {}}])
-def test_a_place_itself_is_written_where_something_else_stands_beside_it(said):
-    short = {name: {} for name in said}
-    assert field_set.from_fields_v1(said).json() == short
+@pytest.mark.parametrize("fields_v1", [{}, {"f:a": {}}, {"f:a": {".": {}}}, {".": {}, "f:a": {}}])
+def test_a_place_itself_is_written_where_something_else_stands_beside_it(fields_v1):
+    short = {name: {} for name in fields_v1}
+    assert field_set.from_fields_v1(fields_v1).json() == short
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields_v1",
     [
         [],
         "x",
@@ -117,9 +120,9 @@ def test_a_place_itself_is_written_where_something_else_stands_beside_it(said):
     ],
     ids=str,
 )
-def test_what_is_no_fields_v1_is_refused(said):
+def test_what_is_no_fields_v1_is_refused(fields_v1):
     with pytest.raises(ValueError, match=r"must be an object|is not an element"):
-        field_set.from_fields_v1(said)
+        field_set.from_fields_v1(fields_v1)
 
 
 def test_nothing_is_empty_and_a_leaf_is_not():

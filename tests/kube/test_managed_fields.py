@@ -20,8 +20,8 @@ def entry(manager="m", operation="Update", **more):
 
 
 def test_who_creates_owns_everything_and_the_containers():
-    said = config("{size: 1, limits: {low: 1}, tags: [a]}", {"labels": {"a": "b"}, "generateName": "x-"})
-    assert Thing().update("creator", said).entries == [
+    sent = config("{size: 1, limits: {low: 1}, tags: [a]}", {"labels": {"a": "b"}, "generateName": "x-"})
+    assert Thing().update("creator", sent).entries == [
         {
             "manager": "creator",
             "operation": "Update",
@@ -140,9 +140,9 @@ def test_a_writer_can_end_the_tracking():
     assert list(thing.apply("three", "{size: 2}").owners) == ["three/Apply", "before-first-apply/Update"]
 
 
-@pytest.mark.parametrize("said", [[{}], []], ids=str)
-def test_what_is_created_is_tracked_whatever_it_says(said):
-    assert list(Thing().update("one", config("{size: 1}", {"managedFields": said})).owners) == ["one/Update"]
+@pytest.mark.parametrize("sent", [[{}], []], ids=str)
+def test_what_is_created_is_tracked_whatever_it_says(sent):
+    assert list(Thing().update("one", config("{size: 1}", {"managedFields": sent})).owners) == ["one/Update"]
 
 
 def test_a_writer_can_hand_fields_over():
@@ -156,27 +156,27 @@ def test_a_writer_can_hand_fields_over():
 
 def test_what_a_writer_says_of_owners_holds_before_what_it_changes():
     thing = Thing().update("one", "{size: 1, color: red}")
-    said = [entry("two", fieldsV1={"f:spec": {"f:size": {}, "f:color": {}}})]
-    thing.update("three", config("{size: 2, color: red}", {"managedFields": said}))
+    sent = [entry("two", fieldsV1={"f:spec": {"f:size": {}, "f:color": {}}})]
+    thing.update("three", config("{size: 2, color: red}", {"managedFields": sent}))
     assert thing.owners == {"two/Update": [".spec.color"], "three/Update": [".spec.size"]}
 
 
 def test_a_writer_of_a_subresource_cannot_say_who_owns_what():
     thing = Thing().update("one", "{size: 1}")
     before = thing.entries
-    said = config("{size: 1}", {"managedFields": [entry("two")]})
-    assert thing.update("two", said, subresource="status").entries == before
+    sent = config("{size: 1}", {"managedFields": [entry("two")]})
+    assert thing.update("two", sent, subresource="status").entries == before
 
 
 def test_two_entries_of_one_identity_become_one():
     thing = Thing().update("one", "{size: 1}")
-    said = [entry("two"), entry("two", fieldsV1={"f:spec": {"f:color": {}}}), entry("three", fieldsV1={})]
-    thing.update("one", config("{size: 1}", {"managedFields": said}))
+    sent = [entry("two"), entry("two", fieldsV1={"f:spec": {"f:color": {}}}), entry("three", fieldsV1={})]
+    thing.update("one", config("{size: 1}", {"managedFields": sent}))
     assert thing.owners == {"two/Update": [".spec.color", ".spec.size"]}
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("sent", "expected"),
     [
         ({}, [("metadata.managedFields", "type")]),
         ([5], [("metadata.managedFields[0]", "type")]),
@@ -198,10 +198,10 @@ def test_two_entries_of_one_identity_become_one():
     ],
     ids=str,
 )
-def test_a_list_that_is_none_is_refused(said, expected):
+def test_a_list_that_is_none_is_refused(sent, expected):
     thing = Thing().update("one", "{size: 1}")
     with pytest.raises(Invalid) as refused:
-        thing.update("one", config("{size: 1}", {"managedFields": said}))
+        thing.update("one", config("{size: 1}", {"managedFields": sent}))
     assert [(each.field, each.rule) for each in refused.value.violations] == expected
 
 

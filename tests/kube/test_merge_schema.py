@@ -4,7 +4,7 @@ import pytest
 
 from koguma.kube import typed
 from koguma.kube.merge_schema import MergeSchema, MergeStrategy, merge_schema_of
-from tests.kube.ownership import SHAPE, config, places
+from tests.kube.ownership import SCHEMA, config, places
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "string"}}}
 LIST = {"type": "array", "items": OBJECT}
@@ -61,8 +61,8 @@ def test_a_schema_that_refers_to_itself_is_followed_as_far_as_a_value_goes():
 
 
 def test_a_shape_is_made_once_for_each_place():
-    assert SHAPE.child("f:spec") is SHAPE.child("f:spec")
-    assert SHAPE.child("f:spec").child("f:ports").rest is SHAPE.child("f:spec").child("f:ports").rest
+    assert SCHEMA.child("f:spec") is SCHEMA.child("f:spec")
+    assert SCHEMA.child("f:spec").child("f:ports").rest is SCHEMA.child("f:spec").child("f:ports").rest
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object"}, {"type": "string"}], ids=str)
@@ -71,7 +71,7 @@ def test_without_a_schema_objects_are_taken_apart_and_lists_stay_whole(schema):
     assert places(typed.field_set_of(value, merge_schema_of(schema)).json()) == [".spec.a.b", ".spec.a.d"]
 
 
-@pytest.mark.parametrize("shape", [SHAPE, merge_schema_of(None)], ids=["schema", "none"])
+@pytest.mark.parametrize("shape", [SCHEMA, merge_schema_of(None)], ids=["schema", "none"])
 def test_metadata_has_its_own_shape(shape: MergeSchema):
     owner = {"uid": "u", "kind": "Mesh", "name": "m"}
     metadata = {
@@ -89,7 +89,7 @@ def test_metadata_has_its_own_shape(shape: MergeSchema):
 
 
 def test_a_key_that_an_item_leaves_out_has_its_default():
-    ports = SHAPE.child("f:spec").child("f:ports")
+    ports = SCHEMA.child("f:spec").child("f:ports")
     assert ports.element({"port": 80}, 0) == ports.element({"protocol": "tcp", "port": 80}, 5)
     assert ports.element({"port": 80}, 0) == 'k:{"port":80,"protocol":"tcp"}'
     assert ports.element("odd", 3) == "i:3"
@@ -108,4 +108,4 @@ def test_a_key_that_an_item_leaves_out_has_its_default():
     ],
 )
 def test_items_that_cannot_be_told_apart_are_named(spec, expected):
-    assert [(each.field, each.rule) for each in typed.violations(config(spec), SHAPE)] == expected
+    assert [(each.field, each.rule) for each in typed.violations(config(spec), SCHEMA)] == expected

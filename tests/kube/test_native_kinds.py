@@ -73,13 +73,13 @@ def test_no_more_than_a_mebibyte_is_kept(kind: Kind, spec: Any, at: str | None):
 
 
 def test_a_name_and_a_password_are_missed_together():
-    found = refusals(SECRET, {"type": "kubernetes.io/basic-auth"})
-    assert found == ["data[username]: Required value", "data[password]: Required value"]
+    violations_found = refusals(SECRET, {"type": "kubernetes.io/basic-auth"})
+    assert violations_found == ["data[username]: Required value", "data[password]: Required value"]
 
 
 def test_a_newer_event_says_who_saw_it_and_what_was_done():
-    found = refusals(EVENT, {"eventTime": "2026-11-15T09:22:00.000000Z", "message": "m" * 1025})
-    assert found == [
+    violations_found = refusals(EVENT, {"eventTime": "2026-11-15T09:22:00.000000Z", "message": "m" * 1025})
+    assert violations_found == [
         "reportingController: Required value",
         "reportingInstance: Required value",
         "action: Required value",
@@ -94,9 +94,9 @@ def test_no_text_of_a_secret_comes_back_in_a_refusal():
         {"data": {"a": secret}},
         {"type": "kubernetes.io/dockercfg", "stringData": {".dockercfg": secret}},
     ):
-        found = refusals(SECRET, spec)
-        assert found
-        assert not any(secret in text for text in found)
+        violations_found = refusals(SECRET, spec)
+        assert violations_found
+        assert not any(secret in text for text in violations_found)
 
 
 @pytest.mark.parametrize(("kind", "case"), cases("changes"))
@@ -143,14 +143,14 @@ NAMES: tuple[tuple[Kind, str, str], ...] = (
 
 @pytest.mark.parametrize(("kind", "name", "begins"), NAMES)
 def test_names_obey_the_rule_of_their_kind(kind: Kind, name: str, begins: str):
-    found = [v.message for v in native.name_violations(kind, name)]
-    assert len(found) == (1 if begins else 0)
-    assert all(text.startswith(f'Invalid value: "{name}": {begins}') for text in found)
+    violations_found = [v.message for v in native.name_violations(kind, name)]
+    assert len(violations_found) == (1 if begins else 0)
+    assert all(text.startswith(f'Invalid value: "{name}": {begins}') for text in violations_found)
 
 
 def test_an_object_needs_a_name():
-    (found,) = native.name_violations(SECRET, "")
-    assert (found.field, found.message) == (
+    (violations_found,) = native.name_violations(SECRET, "")
+    assert (violations_found.field, violations_found.message) == (
         "metadata.name",
         "Required value: name or generateName is required",
     )

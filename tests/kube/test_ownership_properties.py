@@ -8,7 +8,7 @@ from koguma.kube import field_managers, field_set, typed
 from koguma.kube.field_set import LEAF
 from koguma.kube.merge_schema import merge_schema_of
 from koguma.kube.server_side_apply import FieldConflicts
-from tests.kube.ownership import SHAPE, Thing, all_owned, config
+from tests.kube.ownership import SCHEMA, Thing, all_owned, config
 
 SMALL = st.integers(0, 2)
 NAMES = st.sampled_from(["a", "b"])
@@ -57,37 +57,37 @@ def content(document):
     return field_managers.tracked(document)
 
 
-def unordered(value, shape=SHAPE):
+def unordered(value, schema=SCHEMA):
     """A value with its lists of named items as mappings, for comparisons in which their order is nothing."""
-    parts = typed.parts(value, shape)
+    parts = typed.parts(value, schema)
     if parts is None:
         return value
-    return {element: unordered(part, shape.child(element)) for element, part in parts.items()}
+    return {element: unordered(part, schema.child(element)) for element, part in parts.items()}
 
 
 def written(writes) -> Thing:
     thing = Thing()
-    for how, who, said in writes:
+    for how, who, sent in writes:
         try:
             if how == "update":
-                thing.update(who, said)
+                thing.update(who, sent)
             else:
-                thing.apply(who, said, force=how == "force")
+                thing.apply(who, sent, force=how == "force")
         except FieldConflicts:
             pass
     return thing
 
 
 @given(CONFIGS)
-def test_an_apply_that_creates_stores_what_it_says(said):
-    assert content(Thing().apply("one", said).document) == content(said)
+def test_an_apply_that_creates_stores_what_it_says(sent):
+    assert content(Thing().apply("one", sent).document) == content(sent)
 
 
 @given(WRITES, CONFIGS)
-def test_applying_twice_changes_nothing(writes, said):
+def test_applying_twice_changes_nothing(writes, sent):
     thing = written(writes)
-    once = thing.apply("one", said, force=True).document
-    assert thing.apply("one", said).document == once
+    once = thing.apply("one", sent, force=True).document
+    assert thing.apply("one", sent).document == once
     assert thing.update("two", once).document == once
 
 
@@ -103,12 +103,12 @@ def test_what_the_only_applier_says_last_is_all_there_is(first, then):
 @given(st.data(), CONFIGS)
 def test_two_appliers_of_different_fields_never_conflict_and_their_order_is_nothing(data, whole):
     every = [
-        path for path in typed.field_set_of(content(whole), SHAPE).leaves.paths() if path[-1] != "f:metadata"
+        path for path in typed.field_set_of(content(whole), SCHEMA).leaves.paths() if path[-1] != "f:metadata"
     ]
-    mine = {path for path in every if data.draw(st.booleans())}
+    own = {path for path in every if data.draw(st.booleans())}
     halves = [
-        {**whole, **typed.extracted(content(whole), field_set.FieldSet.of(paths), SHAPE)}
-        for paths in (mine, {*every} - mine)
+        {**whole, **typed.extracted(content(whole), field_set.FieldSet.of(paths), SCHEMA)}
+        for paths in (own, {*every} - own)
     ]
     halves = [{**half, "metadata": {"name": "x", **half.get("metadata", {})}} for half in halves]
     there = Thing().apply("one", halves[0]).apply("two", halves[1])
@@ -118,13 +118,13 @@ def test_two_appliers_of_different_fields_never_conflict_and_their_order_is_noth
 
 
 @given(WRITES, CONFIGS)
-def test_force_gets_all_it_says(writes, said):
-    thing = written(writes).apply("boss", said, force=True)
+def test_force_gets_all_it_says(writes, sent):
+    thing = written(writes).apply("boss", sent, force=True)
     after = content(thing.document)
-    assert typed.comparison(after, typed.merged(after, content(said), SHAPE), SHAPE) == typed.NO_DIFFERENCE
-    wanted = Thing().apply("boss", said).entries
+    assert typed.comparison(after, typed.merged(after, content(sent), SCHEMA), SCHEMA) == typed.NO_DIFFERENCE
+    expected = Thing().apply("boss", sent).entries
     found = [each for each in thing.entries if each["manager"] == "boss"]
-    assert [each["fieldsV1"] for each in found] == [each["fieldsV1"] for each in wanted]
+    assert [each["fieldsV1"] for each in found] == [each["fieldsV1"] for each in expected]
 
 
 @given(WRITES)
@@ -132,16 +132,16 @@ def test_every_leaf_that_somebody_wrote_has_an_owner(writes):
     thing = written(writes)
     if thing.document is None:
         return
-    leaves, owned = typed.field_set_of(content(thing.document), SHAPE).leaves, all_owned(thing.entries)
+    leaves, owned = typed.field_set_of(content(thing.document), SCHEMA).leaves, all_owned(thing.entries)
     unowned = [path for path in (leaves - owned).paths() if not is_free(content(thing.document), path, owned)]
     assert [field_set.path_text(path) for path in unowned] == []
 
 
 def is_free(document, path, owned) -> bool:
     """Whether nobody needs to own it: a container that was emptied, or a key of an item that is owned."""
-    value, shape = document, SHAPE
+    value, schema = document, SCHEMA
     for element in path:
-        value, shape = typed.parts(value, shape)[element], shape.child(element)
+        value, schema = typed.parts(value, schema)[element], schema.child(element)
     if value in ({}, []):
         return True
     is_key = ("", *path)[-2].startswith("k:") and path[-1] in ("f:port", "f:protocol")
@@ -153,7 +153,7 @@ def test_every_place_that_is_owned_is_there(writes):
     thing = written(writes)
     if thing.document is None:
         return
-    present = typed.field_set_of(content(thing.document), SHAPE, containers=True)
+    present = typed.field_set_of(content(thing.document), SCHEMA, containers=True)
     owned = all_owned(thing.entries)
     assert {*owned.paths()} - {*present.paths()} == set()
 
@@ -163,26 +163,26 @@ def test_what_a_manager_owns_can_be_applied_again_without_a_change(writes):
     thing = written(writes)
     for each in [each for each in thing.entries if each["operation"] == "Apply"]:
         owned = field_set.from_fields_v1(each["fieldsV1"])
-        said = typed.extracted(content(thing.document), owned, SHAPE)
+        sent = typed.extracted(content(thing.document), owned, SCHEMA)
         before = content(thing.document)
-        again = {**config(), **said, "metadata": {"name": "x", **said.get("metadata", {})}}
+        again = {**config(), **sent, "metadata": {"name": "x", **sent.get("metadata", {})}}
         assert unordered(content(thing.apply(each["manager"], again).document)) == unordered(before)
 
 
 @given(CONFIGS, CONFIGS)
 def test_what_is_compared_says_how_to_get_from_one_to_the_other(old, new):
-    changes = typed.comparison(content(old), content(new), SHAPE)
+    changes = typed.comparison(content(old), content(new), SCHEMA)
     assert (changes == typed.NO_DIFFERENCE) == typed.same(unordered(content(old)), unordered(content(new)))
-    before, after = (typed.field_set_of(content(each), SHAPE, containers=True) for each in (old, new))
+    before, after = (typed.field_set_of(content(each), SCHEMA, containers=True) for each in (old, new))
     assert before - changes.written - changes.removed | changes.written == after
 
 
 @given(OPEN, OPEN)
 @settings(max_examples=200)
 def test_without_a_schema_all_of_it_holds_too(first, then):
-    shape = merge_schema_of(None)
+    schema = merge_schema_of(None)
     old, new = {"spec": first}, {"spec": then}
-    changes = typed.comparison(old, new, shape)
+    changes = typed.comparison(old, new, schema)
     assert (changes == typed.NO_DIFFERENCE) == typed.same(old, new)
-    assert typed.merged(old, new, shape) == typed.merged(typed.merged(old, new, shape), new, shape)
-    assert typed.pruned(old, field_set.FieldSet(children={"f:spec": LEAF}), field_set.EMPTY, shape) == {}
+    assert typed.merged(old, new, schema) == typed.merged(typed.merged(old, new, schema), new, schema)
+    assert typed.pruned(old, field_set.FieldSet(children={"f:spec": LEAF}), field_set.EMPTY, schema) == {}

@@ -1,4 +1,4 @@
-"""Schemas of the Kubernetes form: one dialect for all clients, made from the types that are checked."""
+"""Schemas of the Kubernetes form: one OpenAPI subset for all clients from the types that are checked."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ ALL_NODES = [(name, node) for name, made in SCHEMAS.definitions.items() for node
 
 def test_every_reference_leads_to_a_definition():
     missing = {
-        to for made in SCHEMAS.definitions.values() for to in schemas.references(made)
+        to for definition in SCHEMAS.definitions.values() for to in schemas.references(definition)
     } - SCHEMAS.definitions.keys()
     assert missing == set()
 
@@ -103,33 +103,33 @@ def test_a_definition_has_the_name_that_kubernetes_would_give_it(group, version,
 
 @pytest.mark.parametrize("endpoint", list(REGISTRY), ids=lambda e: f"{e.api_version}-{e.kind_name}")
 def test_an_endpoint_is_found_by_what_its_objects_say_of_themselves(endpoint):
-    made = SCHEMAS.of(endpoint)
-    said = {"group": endpoint.group, "version": endpoint.version, "kind": endpoint.kind_name}
-    assert made["x-kubernetes-group-version-kind"] == [said]
-    assert {"apiVersion", "kind", "metadata"} <= made["properties"].keys()
-    assert made["description"]
+    definition = SCHEMAS.of(endpoint)
+    expected = {"group": endpoint.group, "version": endpoint.version, "kind": endpoint.kind_name}
+    assert definition["x-kubernetes-group-version-kind"] == [expected]
+    assert {"apiVersion", "kind", "metadata"} <= definition["properties"].keys()
+    assert definition["description"]
     assert (schemas.list_name_of(endpoint) in SCHEMAS.definitions) is ("list" in endpoint.verbs)
 
 
 def test_no_two_kinds_are_found_by_the_same_words():
-    said = [
+    expected = [
         tuple(sorted(each.items()))
-        for made in SCHEMAS.definitions.values()
-        for each in made.get("x-kubernetes-group-version-kind", ())
+        for definition in SCHEMAS.definitions.values()
+        for each in definition.get("x-kubernetes-group-version-kind", ())
     ]
-    assert len(said) == len(set(said))
+    assert len(expected) == len(set(expected))
 
 
 def test_all_fields_of_metadata_are_described():
-    made = SCHEMAS.definitions[f"{META}ObjectMeta"]["properties"]
+    definition = SCHEMAS.definitions[f"{META}ObjectMeta"]["properties"]
     words = (
         "annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName "
     )
     words += "generation labels managedFields name namespace ownerReferences resourceVersion selfLink uid"
-    assert sorted(made) == words.split()
-    assert all(field["description"] for field in made.values())
-    assert made["ownerReferences"]["x-kubernetes-list-map-keys"] == ["uid"]
-    assert made["finalizers"]["x-kubernetes-list-type"] == "set"
+    assert sorted(definition) == words.split()
+    assert all(field["description"] for field in definition.values())
+    assert definition["ownerReferences"]["x-kubernetes-list-map-keys"] == ["uid"]
+    assert definition["finalizers"]["x-kubernetes-list-type"] == "set"
 
 
 def test_the_spec_of_our_kinds_stands_under_spec_and_native_fields_at_the_root():
@@ -194,8 +194,8 @@ def described(spec: type[Spec], without: tuple[str, ...] = (), **more) -> tuple[
     """The schemas of one kind, and that of its spec."""
     kind = native("Every", "everies", spec, group="example.com", **more)
     gone = {("example.com/v1", "Every"): frozenset(without)}
-    made = Schemas(Registry([stored(kind, "v1")]), gone)
-    return made, made.resolve(f"{EVERY}{spec.__name__}")
+    built = Schemas(Registry([stored(kind, "v1")]), gone)
+    return built, built.resolve(f"{EVERY}{spec.__name__}")
 
 
 @pytest.mark.parametrize(
@@ -228,19 +228,19 @@ def described(spec: type[Spec], without: tuple[str, ...] = (), **more) -> tuple[
         ),
     ],
 )
-def test_a_type_is_said_in_words_that_all_clients_read(field, wanted):
-    made = dict(described(Every)[1]["properties"][field])
-    assert made.pop("description")
-    assert made == wanted
+def test_a_type_is_described_in_keywords_that_all_clients_read(field, wanted):
+    field_schema = dict(described(Every)[1]["properties"][field])
+    assert field_schema.pop("description")
+    assert field_schema == wanted
 
 
 def test_a_field_that_an_endpoint_does_not_have_is_gone_there_and_nowhere_else():
     whole, every = described(Every)
     assert sorted(whole.resolve(INNER)["properties"]) == ["newer", "older"]
-    made, less = described(Every, ("spec.maybe", "spec.part.older", "spec.byName.*.newer", "spec.nothing"))
+    built, less = described(Every, ("spec.maybe", "spec.part.older", "spec.byName.*.newer", "spec.nothing"))
 
     def fields(schema: Json) -> list[str]:
-        return sorted(made.resolve(schema["$ref"])["properties"])
+        return sorted(built.resolve(schema["$ref"])["properties"])
 
     assert every["properties"].keys() - less["properties"].keys() == {"maybe"}
     assert fields(less["properties"]["part"]) == ["newer"]
@@ -249,26 +249,26 @@ def test_a_field_that_an_endpoint_does_not_have_is_gone_there_and_nowhere_else()
 
 
 def test_a_type_is_written_once_where_nothing_of_it_is_gone():
-    made, _ = described(Every, ("spec.part.nothing", "spec.parts[].nothing", "spec.nothing.older"))
-    assert made.definitions.keys() == described(Every)[0].definitions.keys()
+    built, _ = described(Every, ("spec.part.nothing", "spec.parts[].nothing", "spec.nothing.older"))
+    assert built.definitions.keys() == described(Every)[0].definitions.keys()
 
 
 def test_what_is_gone_from_a_list_is_not_required_either():
-    made, spec = described(Every, ("spec.text", "spec.parts[].older", "mesh"))
+    built, spec = described(Every, ("spec.text", "spec.parts[].older", "mesh"))
     assert "required" not in spec
-    assert sorted(made.resolve(spec["properties"]["parts"]["items"]["$ref"])["properties"]) == ["newer"]
-    assert "required" not in made.definitions["com.example.v1.Every"]
+    assert sorted(built.resolve(spec["properties"]["parts"]["items"]["$ref"])["properties"]) == ["newer"]
+    assert "required" not in built.definitions["com.example.v1.Every"]
     assert described(Every)[0].definitions["com.example.v1.Every"]["required"] == ["spec"]
 
 
 def test_fields_at_the_root_are_left_out_by_their_own_names():
     kind = native("Every", "everies", Every, group="example.com", at_root=True)
     endpoint = stored(kind, "v1")
-    made = Schemas(Registry([endpoint]), {("example.com/v1", "Every"): frozenset({"maybe", "part.older"})})
-    assert {"text", "part"} <= made.of(endpoint)["properties"].keys()
-    assert "maybe" not in made.of(endpoint)["properties"]
-    assert made.of(endpoint)["required"] == ["text"]
-    assert "older" not in made.resolve(made.of(endpoint)["properties"]["part"]["$ref"])["properties"]
+    built = Schemas(Registry([endpoint]), {("example.com/v1", "Every"): frozenset({"maybe", "part.older"})})
+    assert {"text", "part"} <= built.of(endpoint)["properties"].keys()
+    assert "maybe" not in built.of(endpoint)["properties"]
+    assert built.of(endpoint)["required"] == ["text"]
+    assert "older" not in built.resolve(built.of(endpoint)["properties"]["part"]["$ref"])["properties"]
 
 
 class Tree(Spec):
@@ -280,12 +280,12 @@ class Tree(Spec):
 
 @pytest.mark.parametrize("without", [(), ("spec.children[].children[].name",)])
 def test_a_type_that_holds_itself_ends(without):
-    made, spec = described(Tree, without)
+    built, spec = described(Tree, without)
     assert spec["properties"]["children"]["items"]["$ref"].startswith(f"{EVERY}Tree")
-    assert set(made.reachable("com.example.v1.Every")) <= made.definitions.keys()
+    assert set(built.reachable("com.example.v1.Every")) <= built.definitions.keys()
     grandchild = spec
     for _ in range(2):
-        grandchild = made.resolve(grandchild["properties"]["children"]["items"]["$ref"])
+        grandchild = built.resolve(grandchild["properties"]["children"]["items"]["$ref"])
     assert ("name" in grandchild["properties"]) is not bool(without)
 
 
@@ -298,23 +298,25 @@ class Asked(Spec):
 def test_a_request_that_is_not_stored_is_described_where_somebody_says_how():
     unknown = SCHEMAS.of(REVIEW)["properties"]["spec"]
     assert (unknown["type"], unknown[OPEN]) == ("object", True)
-    said = {("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ObjectParts("A question.", Asked, Asked)}
-    made = Schemas(Registry([REVIEW]), parts=said)
-    assert made.of(REVIEW)["description"] == "A question."
-    assert "verb" in made.resolve(made.of(REVIEW)["properties"]["status"]["$ref"])["properties"]
-    assert "io.k8s.api.authorization.v1.SelfSubjectAccessReviewList" not in made.definitions
+    expected = {
+        ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): ObjectParts("A question.", Asked, Asked)
+    }
+    built = Schemas(Registry([REVIEW]), parts=expected)
+    assert built.of(REVIEW)["description"] == "A question."
+    assert "verb" in built.resolve(built.of(REVIEW)["properties"]["status"]["$ref"])["properties"]
+    assert "io.k8s.api.authorization.v1.SelfSubjectAccessReviewList" not in built.definitions
 
 
-def test_an_alias_may_have_a_shape_of_its_own():
+def test_an_alias_may_have_parts_of_its_own():
     stored_as = native("Every", "everies", Every, group="example.com")
     first = stored(stored_as, "v1")
     alias = msgspec.structs.replace(first, group="other.com", converter=IDENTITY)
-    shapes = {
+    parts = {
         ("other.com/v1", "Every"): schemas.object_parts_of(native("Every", "everies", Asked, at_root=True))
     }
-    made = Schemas(Registry([first, alias]), parts=shapes)
-    assert "verb" in made.of(alias)["properties"]
-    assert "spec" in made.of(first)["properties"]
+    built = Schemas(Registry([first, alias]), parts=parts)
+    assert "verb" in built.of(alias)["properties"]
+    assert "spec" in built.of(first)["properties"]
 
 
 def examples(kind: Kind) -> list[Json]:

@@ -7,7 +7,7 @@ import pytest
 from koguma.kube import server_side_apply
 from koguma.kube.server_side_apply import FieldConflicts
 from koguma.model.errors import BadRequest, Invalid
-from tests.kube.ownership import OTHER_VERSION, SHAPE, Thing, at, config, stored
+from tests.kube.ownership import OTHER_VERSION, SCHEMA, Thing, at, config, stored
 
 
 def test_an_apply_creates_what_is_not_there():
@@ -60,7 +60,7 @@ def test_items_and_entries_of_maps_are_owned_beside_what_is_in_them():
 
 
 @pytest.mark.parametrize(
-    ("live", "said", "expected"),
+    ("live", "sent", "expected"),
     [
         ("{size: 1}", "{color: red}", "{size: 1, color: red}"),
         ("{limits: {low: 1}}", "{limits: {high: 2}}", "{limits: {low: 1, high: 2}}"),
@@ -82,13 +82,13 @@ def test_items_and_entries_of_maps_are_owned_beside_what_is_in_them():
         ("{limits: {low: 1}}", "{limits: {}}", "{limits: {low: 1}}"),
     ],
 )
-def test_what_is_said_is_merged_over_what_is_there(live, said, expected):
-    thing = Thing().apply("one", live).apply("two", said)
+def test_what_is_said_is_merged_over_what_is_there(live, sent, expected):
+    thing = Thing().apply("one", live).apply("two", sent)
     assert thing.spec == config(expected)["spec"]
 
 
 @pytest.mark.parametrize(
-    ("live", "said", "expected"),
+    ("live", "sent", "expected"),
     [
         ("{selector: {a: 1}}", "{selector: {b: 2}}", "{selector: {b: 2}}"),
         ("{steps: [a, b]}", "{steps: [c]}", "{steps: [c]}"),
@@ -96,11 +96,11 @@ def test_what_is_said_is_merged_over_what_is_there(live, said, expected):
         ("{limits: {low: 1}}", "{limits: null}", "{limits: null}"),
     ],
 )
-def test_a_whole_value_is_replaced_and_that_is_a_conflict(live, said, expected):
+def test_a_whole_value_is_replaced_and_that_is_a_conflict(live, sent, expected):
     thing = Thing().apply("one", live)
     with pytest.raises(FieldConflicts):
-        thing.apply("two", said)
-    assert thing.apply("two", said, force=True).spec == config(expected)["spec"]
+        thing.apply("two", sent)
+    assert thing.apply("two", sent, force=True).spec == config(expected)["spec"]
     assert list(thing.owners) == ["two/Apply"]
 
 
@@ -130,7 +130,7 @@ def test_a_whole_spec_that_is_left_out_goes():
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "expected"),
+    ("own", "theirs", "expected"),
     [
         ("{size: 1, color: red}", "{color: red}", "{color: red}"),
         ("{tags: [a, b]}", "{tags: [b]}", "{tags: [b]}"),
@@ -145,8 +145,8 @@ def test_a_whole_spec_that_is_left_out_goes():
         ("{extra: {a: {b: 1}}}", "{extra: {a: {c: 1}}}", "{extra: {a: {c: 1}}}"),
     ],
 )
-def test_what_somebody_else_owns_stays(mine, theirs, expected):
-    thing = Thing().apply("one", mine).apply("two", theirs).apply("one")
+def test_what_somebody_else_owns_stays(own, theirs, expected):
+    thing = Thing().apply("one", own).apply("two", theirs).apply("one")
     assert thing.spec == config(expected)["spec"]
     assert list(thing.owners) == ["two/Apply"]
 
@@ -238,8 +238,8 @@ def test_what_was_there_before_anybody_was_tracked_belongs_to_somebody():
 
 def test_what_the_server_keeps_is_not_the_appliers():
     live = stored("{size: 1}", status={"ready": True})
-    said = config("{size: 1}", {"creationTimestamp": None, "uid": "other", "resourceVersion": "1"})
-    document = Thing(live).apply("one", {**said, "status": {"ready": False}}).document
+    sent = config("{size: 1}", {"creationTimestamp": None, "uid": "other", "resourceVersion": "1"})
+    document = Thing(live).apply("one", {**sent, "status": {"ready": False}}).document
     assert {**document["metadata"], "managedFields": None} == {**live["metadata"], "managedFields": None}
     assert document["status"] == {"ready": True}
     assert document["kri"] == live["kri"]
@@ -248,16 +248,16 @@ def test_what_the_server_keeps_is_not_the_appliers():
 
 def test_who_applies_status_owns_only_status():
     live = Thing().apply("one", "{size: 1}").document
-    said = config("{size: 5}", {"labels": {"a": "b"}}, status={"ready": True})
+    sent = config("{size: 5}", {"labels": {"a": "b"}}, status={"ready": True})
     writer = server_side_apply.FieldManager("keeper", "kuma.io/v1alpha1", at(9), "status")
-    document = server_side_apply.applied(live, said, writer, SHAPE, force=False)
+    document = server_side_apply.applied(live, sent, writer, SCHEMA, force=False)
     assert document["spec"] == {"size": 1}
     assert document["status"] == {"ready": True}
     assert "labels" not in document["metadata"]
     keeper = document["metadata"]["managedFields"][1]
     assert keeper["subresource"] == "status"
     assert keeper["fieldsV1"] == {"f:status": {"f:ready": {}}}
-    gone = server_side_apply.applied(document, config(), writer, SHAPE, force=False)
+    gone = server_side_apply.applied(document, config(), writer, SCHEMA, force=False)
     assert gone == live
 
 
@@ -279,10 +279,10 @@ def test_fields_of_another_version_hold_where_the_document_has_them():
         thing.apply("two", "{size: 2}", version=OTHER_VERSION)
 
 
-@pytest.mark.parametrize("said", [[], [{}], [{"manager": "x"}]], ids=str)
-def test_an_applier_does_not_say_who_owns_what(said):
+@pytest.mark.parametrize("sent", [[], [{}], [{"manager": "x"}]], ids=str)
+def test_an_applier_does_not_say_who_owns_what(sent):
     with pytest.raises(BadRequest, match=r"metadata\.managedFields must be nil"):
-        Thing().apply("one", config("{size: 1}", {"managedFields": said}))
+        Thing().apply("one", config("{size: 1}", {"managedFields": sent}))
 
 
 def test_an_applier_has_a_name():
@@ -310,8 +310,8 @@ def test_items_that_cannot_be_told_apart_are_refused():
 
 def test_nothing_that_is_given_changes():
     live = Thing().apply("one", "{size: 1, tags: [a], ports: [{port: 1}]}").document
-    said = config("{size: 2, tags: [b], ports: [{port: 2}]}")
-    copies = copy.deepcopy((live, said))
-    Thing(live).apply("one", said).apply("two", said)
-    Thing(live).update("three", {**live, "spec": said["spec"]})
-    assert (live, said) == copies
+    sent = config("{size: 2, tags: [b], ports: [{port: 2}]}")
+    copies = copy.deepcopy((live, sent))
+    Thing(live).apply("one", sent).apply("two", sent)
+    Thing(live).update("three", {**live, "spec": sent["spec"]})
+    assert (live, sent) == copies

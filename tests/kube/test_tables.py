@@ -23,9 +23,9 @@ STORED = tuple(endpoint for endpoint in REGISTRY if endpoint.set.kind is not Non
 
 
 def at(group: str, plural: str, version: str = "v1") -> KubeEndpoint:
-    found = REGISTRY.find(group, version, plural)
-    assert found is not None, plural
-    return found
+    endpoint = REGISTRY.find(group, version, plural)
+    assert endpoint is not None, plural
+    return endpoint
 
 
 def kuma(plural: str) -> KubeEndpoint:
@@ -37,11 +37,11 @@ def document(**fields: Any) -> dict[str, Any]:
     return {"apiVersion": "x", "kind": "X", "metadata": metadata, **fields}
 
 
-def shown(endpoint: KubeEndpoint, given: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
+def shown(endpoint: KubeEndpoint, row_object: dict[str, Any], *, wide: bool = False) -> dict[str, Any]:
     """The cells of one document by their titles."""
-    made = tables.table([given], endpoint, NOW)
-    titles = [(each["name"], each["priority"]) for each in made["columnDefinitions"]]
-    cells = made["rows"][0]["cells"]
+    table = tables.table([row_object], endpoint, NOW)
+    titles = [(each["name"], each["priority"]) for each in table["columnDefinitions"]]
+    cells = table["rows"][0]["cells"]
     assert len(titles) == len(cells)
     return {name: cell for (name, low), cell in zip(titles, cells, strict=True) if wide or not low}
 
@@ -113,8 +113,8 @@ def test_wide_tables_of_bindings_say_who():
         {"kind": "Group", "name": "team"},
         {"kind": "ServiceAccount", "name": "bot", "namespace": "shop"},
     ]
-    given = document(roleRef={"kind": "Role", "name": "edit"}, subjects=subjects)
-    cells = shown(at(RBAC, "clusterrolebindings"), given, wide=True)
+    row_object = document(roleRef={"kind": "Role", "name": "edit"}, subjects=subjects)
+    cells = shown(at(RBAC, "clusterrolebindings"), row_object, wide=True)
     assert list(cells.items())[3:] == [
         ("Users", "ann, bob"),
         ("Groups", "team"),
@@ -251,12 +251,12 @@ CASES = [(plural, case) for plural, cases in yaml.safe_load(OURS).items() for ca
 
 @pytest.mark.parametrize(("plural", "case"), CASES, ids=[plural for plural, _ in CASES])
 def test_objects_of_a_mesh_show_what_matters_of_them(plural: str, case: dict[str, Any]):
-    given = document(spec=case["spec"], status=case.get("status"))
-    before = copy.deepcopy(given)
+    row_object = document(spec=case["spec"], status=case.get("status"))
+    before = copy.deepcopy(row_object)
     expected = {"Name": "it", "Mesh": "shop", **case["cells"], "Age": "28s"}
-    assert shown(kuma(plural), given) == expected
-    assert list(shown(kuma(plural), given)) == list(expected)
-    assert given == before
+    assert shown(kuma(plural), row_object) == expected
+    assert list(shown(kuma(plural), row_object)) == list(expected)
+    assert row_object == before
 
 
 @pytest.mark.parametrize(
@@ -277,14 +277,14 @@ def test_what_is_in_no_mesh_has_no_column_for_it(plural: str, spec: dict[str, An
 @pytest.mark.parametrize(("plural", "case"), CASES, ids=[plural for plural, _ in CASES])
 def test_the_clean_shape_shows_the_same_cells(plural: str, case: dict[str, Any]):
     endpoint = at("koguma.io", plural)
-    given = document(spec=endpoint.conversion.from_storage(case["spec"]), status=case.get("status"))
-    assert shown(endpoint, given) == {"Name": "it", "Mesh": "shop", **case["cells"], "Age": "28s"}
+    row_object = document(spec=endpoint.conversion.from_storage(case["spec"]), status=case.get("status"))
+    assert shown(endpoint, row_object) == {"Name": "it", "Mesh": "shop", **case["cells"], "Age": "28s"}
 
 
 def test_wide_tables_of_our_kinds_say_where_they_come_from():
-    given = document(spec={}, kri="kri_mt_shop___it_")
-    given["metadata"]["labels"] |= {"kuma.io/zone": "east", "kuma.io/origin": "zone"}
-    cells = shown(kuma("meshtimeouts"), given, wide=True)
+    row_object = document(spec={}, kri="kri_mt_shop___it_")
+    row_object["metadata"]["labels"] |= {"kuma.io/zone": "east", "kuma.io/origin": "zone"}
+    cells = shown(kuma("meshtimeouts"), row_object, wide=True)
     assert list(cells.items())[-4:] == [
         ("Age", "28s"),
         ("Zone", "east"),
@@ -297,11 +297,11 @@ def test_wide_tables_of_our_kinds_say_where_they_come_from():
 def test_no_shape_of_what_is_stored_breaks_a_table(endpoint: KubeEndpoint):
     odd: tuple[Any, ...] = (None, {}, {"to": 5, "ports": {}, "networking": [], "match": "x", "targetRef": []})
     for value in odd:
-        made = tables.table(
+        table = tables.table(
             [{"metadata": {"name": "it"}, "spec": value, "status": value, "data": 7}, {}], endpoint, NOW
         )
-        assert all(len(row["cells"]) == len(made["columnDefinitions"]) for row in made["rows"])
-        assert all(isinstance(cell, (str, int)) for row in made["rows"] for cell in row["cells"])
+        assert all(len(row["cells"]) == len(table["columnDefinitions"]) for row in table["rows"])
+        assert all(isinstance(cell, (str, int)) for row in table["rows"] for cell in row["cells"])
 
 
 @pytest.mark.parametrize("endpoint", STORED, ids=lambda e: f"{e.api_version}/{e.plural}")
@@ -313,27 +313,27 @@ def test_every_column_has_words_and_one_is_the_name(endpoint: KubeEndpoint):
 
 
 def test_rows_carry_what_was_asked_for():
-    given, endpoint = document(data={"a": "b"}), at("", "configmaps")
+    row_object, endpoint = document(data={"a": "b"}), at("", "configmaps")
     objects = {
-        include: tables.table([given], endpoint, NOW, include)["rows"][0]["object"]
+        include: tables.table([row_object], endpoint, NOW, include)["rows"][0]["object"]
         for include in tables.INCLUDES
     }
-    assert objects["Object"] == given
+    assert objects["Object"] == row_object
     assert objects["None"] is None
-    assert objects["Metadata"] == tables.partial(given)
-    assert tables.partial(given) == {
+    assert objects["Metadata"] == tables.partial(row_object)
+    assert tables.partial(row_object) == {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
-        "metadata": given["metadata"],
+        "metadata": row_object["metadata"],
     }
 
 
 def test_a_table_is_a_list_with_its_own_metadata():
     meta = {"resourceVersion": "41", "continue": "next"}
-    made = tables.table([], at("", "secrets"), NOW, "Metadata", meta)
-    assert (made["kind"], made["apiVersion"], made["metadata"]) == ("Table", "meta.k8s.io/v1", meta)
-    assert made["rows"] == []
-    assert made["columnDefinitions"][0] == {
+    table = tables.table([], at("", "secrets"), NOW, "Metadata", meta)
+    assert (table["kind"], table["apiVersion"], table["metadata"]) == ("Table", "meta.k8s.io/v1", meta)
+    assert table["rows"] == []
+    assert table["columnDefinitions"][0] == {
         "name": "Name",
         "type": "string",
         "format": "name",
@@ -343,13 +343,13 @@ def test_a_table_is_a_list_with_its_own_metadata():
 
 
 def test_later_tables_of_a_watch_do_without_columns():
-    made = tables.table([document()], at("", "secrets"), NOW, with_columns=False)
-    assert made["columnDefinitions"] is None
-    assert made["rows"][0]["cells"][0] == "it"
+    table = tables.table([document()], at("", "secrets"), NOW, with_columns=False)
+    assert table["columnDefinitions"] is None
+    assert table["rows"][0]["cells"][0] == "it"
 
 
 def test_a_list_without_contents_keeps_its_metadata():
-    made = tables.partial_list([document(), document()], {"resourceVersion": "41"})
-    assert made["kind"] == "PartialObjectMetadataList"
-    assert made["metadata"] == {"resourceVersion": "41"}
-    assert [each["kind"] for each in made["items"]] == ["PartialObjectMetadata"] * 2
+    table = tables.partial_list([document(), document()], {"resourceVersion": "41"})
+    assert table["kind"] == "PartialObjectMetadataList"
+    assert table["metadata"] == {"resourceVersion": "41"}
+    assert [each["kind"] for each in table["items"]] == ["PartialObjectMetadata"] * 2

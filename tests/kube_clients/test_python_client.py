@@ -57,8 +57,8 @@ def connected(plane, token):
     authority = base64.b64encode((plane.data_dir / "ca.pem").read_bytes()).decode()
     address = f"https://127.0.0.1:{plane.tls_port}"
     entry = kubeconfig_file.KubeconfigEntry("koguma", address, authority, Redacted(token), "default")
-    made = kubeconfig_file.content({}, entry, keep_current=False)
-    connection = config.new_client_from_config_dict(made, persist_config=False)
+    created = kubeconfig_file.content({}, entry, keep_current=False)
+    connection = config.new_client_from_config_dict(created, persist_config=False)
     yield connection
     pools = connection.rest_client.pool_manager.pools  # a closed client leaves them to the collector
     for key in pools.keys():  # noqa: SIM118 - they cannot be iterated
@@ -134,9 +134,9 @@ def test_discovery_says_which_endpoints_serve_the_same_objects(dynamic, timeouts
     assert ids["v1", "Event"] == ids["events.k8s.io/v1", "Event"]
     assert ids["v1", "Secret"] != ids["kuma.io/v1alpha1", "Secret"] == ids["koguma.io/v1", "Secret"]
     sets = {}
-    for (version, kind), found in ids.items():
-        sets.setdefault(found, set()).add(kind)
-        assert version != "koguma.io/v1" or ids["kuma.io/v1alpha1", kind] == found
+    for (version, kind), resource_id in ids.items():
+        sets.setdefault(resource_id, set()).add(kind)
+        assert version != "koguma.io/v1" or ids["kuma.io/v1alpha1", kind] == resource_id
     assert all(len(kinds) == 1 for kinds in sets.values())
 
 
@@ -146,9 +146,9 @@ def test_the_server_says_who_it_is(dynamic, api):
 
 
 def test_an_object_is_made_read_listed_patched_replaced_and_deleted(timeouts, clean, namespace):
-    made = timeouts.create(timeout("slow", team="red"), namespace=namespace)
-    assert (made.metadata.generation, made.metadata.labels.team) == (1, "red")
-    assert clean.get(name="slow", namespace=namespace).metadata.uid == made.metadata.uid
+    created = timeouts.create(timeout("slow", team="red"), namespace=namespace)
+    assert (created.metadata.generation, created.metadata.labels.team) == (1, "red")
+    assert clean.get(name="slow", namespace=namespace).metadata.uid == created.metadata.uid
     listed = timeouts.get(namespace=namespace, label_selector="team=red")
     assert [one.metadata.name for one in listed.items] == ["slow"]
     patched = timeouts.patch(
@@ -177,9 +177,9 @@ def test_what_is_wrong_is_named_by_field(timeouts, namespace):
 
 
 def test_appliers_own_what_they_apply_and_conflicts_name_them(timeouts, namespace):
-    mine = timeout("shared", team="red")
-    made = timeouts.server_side_apply(mine, namespace=namespace, field_manager="ann")
-    managers = {entry.manager: entry.operation for entry in made.metadata.managedFields}
+    own = timeout("shared", team="red")
+    created = timeouts.server_side_apply(own, namespace=namespace, field_manager="ann")
+    managers = {entry.manager: entry.operation for entry in created.metadata.managedFields}
     assert managers == {"ann": "Apply"}
     with pytest.raises(ConflictError) as refused:
         timeouts.server_side_apply(timeout("shared", team="blue"), namespace=namespace, field_manager="bob")
@@ -202,13 +202,13 @@ def test_a_dynamic_watch_follows_from_a_list(timeouts, clean, namespace):
     )
     timeouts.delete(name="slow", namespace=namespace)
     follow = {"namespace": namespace, "resource_version": listed.metadata.resourceVersion, "timeout": 10}
-    seen = []
+    observed = []
     for one in (timeouts, clean):
         with closing(one.watch(**follow)) as stream:
-            seen.append(list(itertools.islice(stream, 3)))
-    for events in seen:
+            observed.append(list(itertools.islice(stream, 3)))
+    for events in observed:
         assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
-    revisions = [[event["object"].metadata.resourceVersion for event in events] for events in seen]
+    revisions = [[event["object"].metadata.resourceVersion for event in events] for events in observed]
     assert revisions[0] == revisions[1]
 
 
@@ -227,10 +227,10 @@ def test_pages_are_of_one_revision(timeouts, namespace):
 
 def test_config_maps(api, namespace):
     core = client.CoreV1Api(api)
-    made = core.create_namespaced_config_map(
+    created = core.create_namespaced_config_map(
         namespace, client.V1ConfigMap(metadata=meta("c"), data={"a": "1"})
     )
-    assert made.metadata.namespace == namespace
+    assert created.metadata.namespace == namespace
     patched = core.patch_namespaced_config_map("c", namespace, {"data": {"b": "2"}})
     assert patched.data == {"a": "1", "b": "2"}
     patched.data = {"c": "3"}
@@ -245,17 +245,17 @@ def test_config_maps(api, namespace):
 def test_secrets(api, namespace):
     core = client.CoreV1Api(api)
     body = client.V1Secret(metadata=meta("s"), string_data={"word": "sesame"})
-    made = core.create_namespaced_secret(namespace, body)
-    assert (made.type, base64.b64decode(made.data["word"])) == ("Opaque", b"sesame")
-    assert made.string_data is None
-    found = core.list_secret_for_all_namespaces(field_selector=f"metadata.namespace={namespace}").items
-    assert [one.metadata.name for one in found] == ["s"]
+    created = core.create_namespaced_secret(namespace, body)
+    assert (created.type, base64.b64decode(created.data["word"])) == ("Opaque", b"sesame")
+    assert created.string_data is None
+    listed = core.list_secret_for_all_namespaces(field_selector=f"metadata.namespace={namespace}").items
+    assert [one.metadata.name for one in listed] == ["s"]
 
 
 def test_namespaces_and_service_accounts(api, namespace):
     core = client.CoreV1Api(api)
-    made = core.create_namespace(client.V1Namespace(metadata=meta(namespace)))
-    assert (made.status.phase, made.spec.finalizers) == ("Active", ["kubernetes"])
+    created = core.create_namespace(client.V1Namespace(metadata=meta(namespace)))
+    assert (created.status.phase, created.spec.finalizers) == ("Active", ["kubernetes"])
     account = core.create_namespaced_service_account(
         namespace, client.V1ServiceAccount(metadata=meta("robot"))
     )
@@ -263,12 +263,12 @@ def test_namespaces_and_service_accounts(api, namespace):
     with pytest.raises(ApiException) as refused:
         core.create_namespace(client.V1Namespace(metadata=meta(namespace)))
     assert refused.value.status == 409
-    seen = core.read_namespace(namespace).metadata.resource_version
+    observed = core.read_namespace(namespace).metadata.resource_version
     core.delete_namespace(namespace)
     gone = watch.Watch().stream(
         core.list_namespace,
         field_selector=f"metadata.name={namespace}",
-        resource_version=seen,
+        resource_version=observed,
         timeout_seconds=20,
     )
     with closing(gone):
@@ -307,8 +307,8 @@ def test_events_are_made_and_found(api, namespace):
             reporting_instance="robot-1",
         ),
     )
-    found = core.list_namespaced_event(namespace, field_selector="involvedObject.name=slow").items
-    assert [(one.metadata.name, one.message) for one in found] == [
+    listed = core.list_namespaced_event(namespace, field_selector="involvedObject.name=slow").items
+    assert [(one.metadata.name, one.message) for one in listed] == [
         ("e1", "it was tried"),
         ("e2", "it worked"),
     ]
@@ -327,8 +327,8 @@ def test_roles_and_bindings_give_rights(api, planes, namespace):
     rbac.create_namespaced_role_binding(namespace, binding)
     assert [one.metadata.name for one in rbac.list_namespaced_role(namespace).items] == ["reader"]
 
-    given = planes[0]("POST", "/tokens/user", {"name": "rita", "validFor": "1h"}).body.decode()
-    with connected(planes[0], given) as hers:
+    token_given = planes[0]("POST", "/tokens/user", {"name": "rita", "validFor": "1h"}).body.decode()
+    with connected(planes[0], token_given) as hers:
         objects, reviews = client.CustomObjectsApi(hers), client.AuthorizationV1Api(hers)
         listed = objects.list_namespaced_custom_object("kuma.io", "v1alpha1", namespace, "meshtimeouts")
         assert listed["items"] == []
@@ -346,8 +346,8 @@ def test_roles_and_bindings_give_rights(api, planes, namespace):
 
 def test_tokens_are_reviewed(api, token):
     reviews = client.AuthenticationV1Api(api)
-    for given, known in ((token, True), ("nonsense", False)):
-        spec = client.V1TokenReviewSpec(token=given)
+    for token_given, known in ((token, True), ("nonsense", False)):
+        spec = client.V1TokenReviewSpec(token=token_given)
         status = reviews.create_token_review(client.V1TokenReview(spec=spec)).status
         assert bool(status.authenticated) is known
         assert bool(status.error) is not known
@@ -409,15 +409,15 @@ def test_a_watch_from_before_history_begins_is_told_so(api, planes, namespace):
 
 
 def test_what_one_control_plane_wrote_the_other_shows_from_that_revision_on(api, other_api, namespace):
-    made = client.CoreV1Api(api).create_namespaced_config_map(
+    created = client.CoreV1Api(api).create_namespaced_config_map(
         namespace, client.V1ConfigMap(metadata=meta("a"))
     )
     there = client.CoreV1Api(other_api)
-    newest = made.metadata.resource_version
+    newest = created.metadata.resource_version
     listed = there.list_namespaced_config_map(
         namespace, resource_version=newest, resource_version_match="NotOlderThan"
     )
-    assert [one.metadata.uid for one in listed.items] == [made.metadata.uid]
+    assert [one.metadata.uid for one in listed.items] == [created.metadata.uid]
     assert int(listed.metadata.resource_version) >= int(newest)
 
 
@@ -450,9 +450,9 @@ def test_one_candidate_leads_at_a_time(api, other_api, namespace):
         ann.start()
         assert ann.leads.wait(20)
         bob.start()
-        while (seen := bob._election.observed_record) is None:
+        while (observed := bob._election.observed_record) is None:
             time.sleep(0.01)
-        assert (seen.holder_identity, bob.leads.is_set()) == ("ann", False)
+        assert (observed.holder_identity, bob.leads.is_set()) == ("ann", False)
         ann.resigns.set()
     for ann, bob in races:
         assert ann.stopped.wait(20)

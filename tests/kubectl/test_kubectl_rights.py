@@ -45,7 +45,7 @@ def test_a_user_sees_what_is_bound_and_nothing_else(reader):
     patch = ("patch", "mt", "slow", "--type=merge", "-p", "{}")
     assert denied("patch", "meshtimeouts", "kuma.io", here) in ann.refused(*patch)
     assert denied("create", "meshtimeouts", "kuma.io", here) in ann.refused(
-        "create", "-f", "-", "--validate=false", given=json.dumps(timeout("mine"))
+        "create", "-f", "-", "--validate=false", stdin=json.dumps(timeout("mine"))
     )
     assert denied("list", "secrets", "", here) in ann.refused("get", "secrets")
     rest = f"/meshes/default/meshtimeouts/slow.{reader.namespace}"
@@ -128,9 +128,9 @@ def test_reconcile_adds_what_is_missing_and_no_more(reader):
         "subjects": [{"apiGroup": group, "kind": "User", "name": "ann"}],
     }
     both = json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, binding]})
-    reader("auth", "reconcile", "-f", "-", given=both)
+    reader("auth", "reconcile", "-f", "-", stdin=both)
     made = reader.get("rolebinding", "given")
-    reader("auth", "reconcile", "-f", "-", given=both)
+    reader("auth", "reconcile", "-f", "-", stdin=both)
     assert reader.get("rolebinding", "given") == made
     reader("set", "subject", "rolebinding", "given", "--user=bob")
     subjects = reader.get("rolebinding", "given")["subjects"]
@@ -159,29 +159,29 @@ def test_a_key_in_an_object_is_hidden_and_survives_every_way_to_write_it(kube):
             "tls": {"enabled": True, "verification": certificate},
         },
     }
-    kube("apply", "-f", "-", given=json.dumps(service))
+    kube("apply", "-f", "-", stdin=json.dumps(service))
     role = f"{kube.namespace}-services"
     kube("create", "clusterrole", role, "--verb=get,list,watch,update,patch", f"--resource={kind}")
     kube("create", "rolebinding", role, f"--clusterrole={role}", "--user=ann", *here)
     ann = kube.of_user("ann")
 
     def stored():
-        found = json.loads(kube("get", kind, name, *here, "-o", "json"))
-        return found["spec"]["tls"]["verification"]["clientKey"], found["spec"]["endpoints"][0]["port"]
+        document = json.loads(kube("get", kind, name, *here, "-o", "json"))
+        return document["spec"]["tls"]["verification"]["clientKey"], document["spec"]["endpoints"][0]["port"]
 
     assert "VeryPrivateText" not in ann("get", kind, name, *here, "-o", "yaml")
     ann("edit", kind, name, *here, editor="sed -i 's/port: 443/port: 444/'")
     assert stored() == ({"inlineString": key}, 444)
     ann("patch", kind, name, *here, "--type=merge", "-p", '{"metadata":{"labels":{"a":"b"}}}')
-    seen = json.loads(ann("get", kind, name, *here, "-o", "json"))
-    del seen["metadata"]["resourceVersion"]
-    seen["spec"]["endpoints"][0]["port"] = 445
-    ann("replace", "-f", "-", given=json.dumps(seen))
+    document = json.loads(ann("get", kind, name, *here, "-o", "json"))
+    del document["metadata"]["resourceVersion"]
+    document["spec"]["endpoints"][0]["port"] = 445
+    ann("replace", "-f", "-", stdin=json.dumps(document))
     assert stored() == ({"inlineString": key}, 445)
-    seen["spec"]["endpoints"][0]["port"] = 446
-    ann("apply", "-f", "-", given=json.dumps(seen))
+    document["spec"]["endpoints"][0]["port"] = 446
+    ann("apply", "-f", "-", stdin=json.dumps(document))
     assert stored() == ({"inlineString": key}, 446)
-    kube("apply", "-f", "-", given=json.dumps(service))
+    kube("apply", "-f", "-", stdin=json.dumps(service))
     assert stored() == ({"inlineString": key}, 443)
     kube("delete", kind, name, *here)
     kube("delete", "rolebinding", role, *here)

@@ -26,26 +26,26 @@ def test_client_side_apply_creates_changes_and_leaves_alone(kube_everywhere):
     assert kube.applied(timeout()) == f"{SLOW} unchanged"
     before = kube.get("mt", "slow")
     changed = json.dumps(timeout(idle="7s"))
-    shown = kube.run("diff", "-f", "-", given=changed)
+    shown = kube.run("diff", "-f", "-", stdin=changed)
     assert shown.code == 1, shown.err
     assert "-      idleTimeout: 5s\n+      idleTimeout: 7s\n" in shown.out
     assert kube.get("mt", "slow") == before
     assert kube.applied(timeout(idle="7s")) == f"{SLOW} configured"
-    assert kube.run("diff", "-f", "-", given=changed).code == 0
+    assert kube.run("diff", "-f", "-", stdin=changed).code == 0
     after = kube.get("mt", "slow")
     assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
     assert int(after["metadata"]["resourceVersion"]) > int(before["metadata"]["resourceVersion"])
     assert after["spec"] == timeout(idle="7s")["spec"]
-    assert kube("delete", "-f", "-", given=changed).startswith('meshtimeout.kuma.io "slow" deleted')
+    assert kube("delete", "-f", "-", stdin=changed).startswith('meshtimeout.kuma.io "slow" deleted')
 
 
 def test_a_server_side_dry_run_warns_as_apply_does(kube):
     document = timeout()
     document["spec"]["to"][0]["targetRef"] = {"kind": "MeshService", "name": "nobody"}
-    given = json.dumps(document)
+    stdin = json.dumps(document)
 
     def warned(*words: str) -> list[str]:
-        done = kube.run(*words, "-f", "-", given=given)
+        done = kube.run(*words, "-f", "-", stdin=stdin)
         assert done.code == 0, done.err
         return [line for line in done.err.splitlines() if line.startswith("Warning: ")]
 
@@ -54,7 +54,7 @@ def test_a_server_side_dry_run_warns_as_apply_does(kube):
     assert warned("apply") == tried
     mesh = {"apiVersion": "kuma.io/v1alpha1", "kind": "Mesh", "metadata": {"name": "secure"}}
     backends = [{"name": "ca-1", "type": "builtin"}]
-    given = json.dumps({**mesh, "spec": {"mtls": {"enabledBackend": "ca-1", "backends": backends}}})
+    stdin = json.dumps({**mesh, "spec": {"mtls": {"enabledBackend": "ca-1", "backends": backends}}})
     tried = warned("apply", "--dry-run=server")
     assert [line for line in tried if line.endswith("(KG016)")]
     assert warned("apply") == tried
@@ -65,10 +65,10 @@ def test_what_apply_no_longer_says_goes_away_and_what_others_wrote_stays(kube):
     kube.applied(config_map("c", {"team": "a"}, one="1", two="2"))
     kube("annotate", "cm", "c", "note=mine")
     kube.applied(config_map("c", one="1", three="3"))
-    found = kube.get("cm", "c")
-    assert found["data"] == {"one": "1", "three": "3"}
-    assert "labels" not in found["metadata"]
-    assert found["metadata"]["annotations"]["note"] == "mine"
+    stored = kube.get("cm", "c")
+    assert stored["data"] == {"one": "1", "three": "3"}
+    assert "labels" not in stored["metadata"]
+    assert stored["metadata"]["annotations"]["note"] == "mine"
 
 
 def test_two_managers_of_a_field_have_to_agree_or_one_forces(kube):
@@ -76,11 +76,11 @@ def test_two_managers_of_a_field_have_to_agree_or_one_forces(kube):
     assert kube.applied(timeout(), *apply, "ann") == f"{SLOW} serverside-applied"
     assert kube.applied(timeout(), *apply, "bob") == f"{SLOW} serverside-applied"  # they agree
     words = ("apply", "-f", "-", *apply, "bob")
-    refused = kube.refused(*words, given=json.dumps(timeout(idle="9s")))
+    refused = kube.refused(*words, stdin=json.dumps(timeout(idle="9s")))
     assert 'conflict with "ann"' in refused
     assert ".spec.to" in refused
     assert idle(kube) == "5s"
-    kube(*words, "--force-conflicts", given=json.dumps(timeout(idle="9s")))
+    kube(*words, "--force-conflicts", stdin=json.dumps(timeout(idle="9s")))
     assert idle(kube) == "9s"
     fields = json.loads(kube("get", "mt", "slow", "-o", "json", *managed(kube)))["metadata"]["managedFields"]
     owners = [each["manager"] for each in fields if "f:to" in each["fieldsV1"].get("f:spec", {})]
@@ -93,8 +93,8 @@ def managed(kube):
 
 def test_an_object_moves_from_client_side_to_server_side_apply(kube):
     kube.applied(config_map("c", one="1", two="2"))
-    said = kube.applied(config_map("c", one="1", two="2"), "--server-side")
-    assert said == "configmap/c serverside-applied"
+    output = kube.applied(config_map("c", one="1", two="2"), "--server-side")
+    assert output == "configmap/c serverside-applied"
     if kube.minor > 25:  # older ones leave their first entry behind, which then holds the field
         kube.applied(config_map("c", one="1"), "--server-side")
         assert kube.get("cm", "c")["data"] == {"one": "1"}
@@ -134,9 +134,9 @@ def test_patches_of_every_type(kube):
     )
     tried = [{"op": "replace", "path": at, "value": "7s"}]
     assert patch(slow, "json", tried, "--dry-run=server", "-o", IDLE) == "7s"
-    found = kube.get("mt", "slow")
-    assert found["spec"]["to"][0]["default"] == {"idleTimeout": "6s"}
-    assert found["metadata"]["labels"]["tier"] == "front"
+    stored = kube.get("mt", "slow")
+    assert stored["spec"]["to"][0]["default"] == {"idleTimeout": "6s"}
+    assert stored["metadata"]["labels"]["tier"] == "front"
     wrong = json.dumps([{"op": "test", "path": at, "value": "5s"}])
     assert "is not what the test expects" in kube.refused("patch", *slow, "--type=json", "-p", wrong)
     strategic = kube.refused("patch", *slow, "-p", "{}")
@@ -161,10 +161,10 @@ def test_labels_and_annotations(kube):
     kube("label", "mhttpr", "one", "tier=back", "--overwrite")
     kube("label", "mhttpr", "--all", "seen=yes")
     kube("annotate", "mhttpr", "-l", "tier=back", "note=hi")
-    found = {each["metadata"]["name"]: each["metadata"] for each in kube.get("mhttpr")["items"]}
-    assert (found["one"]["labels"]["tier"], found["one"]["labels"]["seen"]) == ("back", "yes")
-    assert found["one"]["annotations"]["note"] == "hi"
-    assert "note" not in found["two"]["annotations"]
+    stored = {each["metadata"]["name"]: each["metadata"] for each in kube.get("mhttpr")["items"]}
+    assert (stored["one"]["labels"]["tier"], stored["one"]["labels"]["seen"]) == ("back", "yes")
+    assert stored["one"]["annotations"]["note"] == "hi"
+    assert "note" not in stored["two"]["annotations"]
     kube("label", "mhttpr", "one", "tier-")
     kube("annotate", "mhttpr", "one", "note-")
     again = kube.get("mhttpr", "one")["metadata"]
@@ -173,21 +173,21 @@ def test_labels_and_annotations(kube):
 
 
 def test_create_and_replace_are_for_what_is_not_there_and_for_what_is(kube):
-    assert kube("create", "-f", "-", given=json.dumps(timeout())) == f"{SLOW} created"
-    exists = kube.refused("create", "-f", "-", given=json.dumps(timeout()))
+    assert kube("create", "-f", "-", stdin=json.dumps(timeout())) == f"{SLOW} created"
+    exists = kube.refused("create", "-f", "-", stdin=json.dumps(timeout()))
     assert 'meshtimeouts.kuma.io "slow" already exists' in exists
     old = kube.get("mt", "slow")
-    assert kube("replace", "-f", "-", given=json.dumps(timeout(idle="6s"))) == f"{SLOW} replaced"
+    assert kube("replace", "-f", "-", stdin=json.dumps(timeout(idle="6s"))) == f"{SLOW} replaced"
     assert idle(kube) == "6s"
-    stale = kube.refused("replace", "-f", "-", given=json.dumps(old))
+    stale = kube.refused("replace", "-f", "-", stdin=json.dumps(old))
     assert "the object has been modified; please apply your changes to the latest version" in stale
-    kube("replace", "--force", "-f", "-", given=json.dumps(timeout(idle="7s")))
+    kube("replace", "--force", "-f", "-", stdin=json.dumps(timeout(idle="7s")))
     new = kube.get("mt", "slow")
     assert new["metadata"]["uid"] != old["metadata"]["uid"]
     assert 'meshtimeouts.kuma.io "none" not found' in kube.refused(
-        "replace", "-f", "-", given=json.dumps(timeout("none"))
+        "replace", "-f", "-", stdin=json.dumps(timeout("none"))
     )
-    named = kube("create", "-f", "-", "-o", "name", given=json.dumps(generated()))
+    named = kube("create", "-f", "-", "-o", "name", stdin=json.dumps(generated()))
     assert named.startswith("configmap/job-")
     assert len(named) == len("configmap/job-") + 5
 
@@ -199,21 +199,21 @@ def generated():
 def test_a_field_that_nobody_knows_is_an_error_or_a_warning_as_the_writer_asks(kube):
     odd = timeout()
     odd["spec"]["to"][0]["default"]["idelTimeout"] = "4s"
-    given = json.dumps(odd)
-    refused = kube.refused("apply", "-f", "-", given=given)
-    told = 'unknown field "spec.to[0].default.idelTimeout"'
+    stdin = json.dumps(odd)
+    refused = kube.refused("apply", "-f", "-", stdin=stdin)
+    message = 'unknown field "spec.to[0].default.idelTimeout"'
     if kube.minor >= VALIDATES_ON_THE_SERVER:
-        assert told in refused
-        assert told in kube.refused("apply", "-f", "-", "--validate=strict", given=given)
-        assert kube.refused("apply", "-f", "-", "--validate=strict", "--server-side", given=given)
-        warned = kube.run("apply", "-f", "-", "--validate=warn", given=given)
-        ignored = kube.run("replace", "-f", "-", "--validate=ignore", given=given)
+        assert message in refused
+        assert message in kube.refused("apply", "-f", "-", "--validate=strict", stdin=stdin)
+        assert kube.refused("apply", "-f", "-", "--validate=strict", "--server-side", stdin=stdin)
+        warned = kube.run("apply", "-f", "-", "--validate=warn", stdin=stdin)
+        ignored = kube.run("replace", "-f", "-", "--validate=ignore", stdin=stdin)
         assert (ignored.code, ignored.err) == (0, "")
     else:  # judges by itself; told not to, it asks for nothing and gets the server's default
         assert 'unknown field "idelTimeout"' in refused
-        warned = kube.run("apply", "-f", "-", "--validate=false", given=given)
+        warned = kube.run("apply", "-f", "-", "--validate=false", stdin=stdin)
     assert warned.code == 0
-    assert f"Warning: {told}" in warned.err
+    assert f"Warning: {message}" in warned.err
     assert idle(kube) == "5s"
 
 
@@ -221,7 +221,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_place(kube):
     wrong = timeout("bad", idle="soon")
     wrong["spec"]["targetRef"] = {"kind": "Nope"}
     for words in (("apply", "-f", "-"), ("create", "-f", "-", "--dry-run=server", "--validate=false")):
-        refused = kube.refused(*words, given=json.dumps(wrong))
+        refused = kube.refused(*words, stdin=json.dumps(wrong))
         assert 'The MeshTimeout "bad" is invalid' in refused
         assert "* spec.targetRef.kind: in body should be one of [Mesh " in refused
         assert '* spec.to[0].default.idleTimeout: must be a duration such as "5s"' in refused

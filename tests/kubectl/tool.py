@@ -29,8 +29,8 @@ _SECONDS = 30  # for one command, on a busy machine
 
 def on_path() -> str | None:
     """The machine's own kubectl, unless it is the packaged one."""
-    found = shutil.which("kubectl")
-    return None if found is None or found == _installed() else found
+    binary = shutil.which("kubectl")
+    return None if binary is None or binary == _installed() else binary
 
 
 @cache
@@ -49,31 +49,31 @@ def packaged() -> str:
         return installed
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koguma-tests"
     home.mkdir(parents=True, exist_ok=True)
-    found = home / "debian-kubectl"
+    binary = home / "debian-kubectl"
     with (home / "debian-kubectl.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test run may be at it
-        if not found.exists():
+        if not binary.exists():
             with tempfile.TemporaryDirectory(dir=home) as folder:
-                _unpacked(Path(folder)).rename(found)
-    return str(found)
+                _unpacked(Path(folder)).rename(binary)
+    return str(binary)
 
 
 def _unpacked(folder: Path) -> Path:
     """The kubectl of the first package that has one."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
         pytest.fail(f"these tests use the kubectl of Debian's package {PACKAGES[0]}: run them on Debian")
-    said = ""
+    output = ""
     for words in ((), ("apt-get", "update", "-q")):
         if words:  # the lists may be empty, or too old
             _run(*words)
         for package in PACKAGES:
-            said = _run("apt-get", "download", "-q", package, cwd=folder).stderr
+            output = _run("apt-get", "download", "-q", package, cwd=folder).stderr
             for file in folder.glob(f"{package}_*.deb"):
                 _run("dpkg", "-x", str(file), str(folder))
             binary = folder / "usr" / "bin" / "kubectl"
             if binary.exists():
                 return binary
-    pytest.fail(f"these tests need Debian's package {PACKAGES[0]}, which apt-get does not get: {said}")
+    pytest.fail(f"these tests need Debian's package {PACKAGES[0]}, which apt-get does not get: {output}")
 
 
 def _run(*words: str, timeout: float = 100, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -83,8 +83,8 @@ def _run(*words: str, timeout: float = 100, **more: Any) -> subprocess.Completed
 @cache
 def minor_of(binary: str) -> int:
     """20 of v1.20.2."""
-    said = json.loads(_run(binary, "version", "--client", "-o", "json").stdout)
-    return int(said["clientVersion"]["minor"].rstrip("+"))
+    output = json.loads(_run(binary, "version", "--client", "-o", "json").stdout)
+    return int(output["clientVersion"]["minor"].rstrip("+"))
 
 
 class Done(NamedTuple):
@@ -162,21 +162,21 @@ class Kube:
             "KUBE_EDITOR": editor,
         }
 
-    def run(self, *words: str, given: str = "", editor: str = "false") -> Done:
+    def run(self, *words: str, stdin: str = "", editor: str = "false") -> Done:
         """Run a command to its end."""
         environment = self._environment(editor)
-        done = _run(self._binary, *words, input=given, env=environment, cwd=self.folder, timeout=_SECONDS)
+        done = _run(self._binary, *words, input=stdin, env=environment, cwd=self.folder, timeout=_SECONDS)
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def __call__(self, *words: str, given: str = "", editor: str = "false") -> str:
+    def __call__(self, *words: str, stdin: str = "", editor: str = "false") -> str:
         """Run a command that works; what it printed."""
-        done = self.run(*words, given=given, editor=editor)
+        done = self.run(*words, stdin=stdin, editor=editor)
         assert done.code == 0, (words, done.out, done.err)
         return done.out.strip()
 
-    def refused(self, *words: str, given: str = "") -> str:
+    def refused(self, *words: str, stdin: str = "") -> str:
         """Run a command that does not work; why not."""
-        done = self.run(*words, given=given)
+        done = self.run(*words, stdin=stdin)
         assert done.code != 0, (words, done.out, done.err)
         return done.err.strip()
 
@@ -186,7 +186,7 @@ class Kube:
 
     def applied(self, document: Any, *words: str) -> str:
         """Apply a document; what was said."""
-        return self("apply", "-f", "-", *words, given=json.dumps(document))
+        return self("apply", "-f", "-", *words, stdin=json.dumps(document))
 
     @contextmanager
     def runs(self, *words: str) -> Iterator[Running]:
