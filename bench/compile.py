@@ -122,10 +122,10 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
         yield stored
 
 
-def connect(watching: SnapshotWatcher, proxy: Key) -> None:
+def connect(watcher: SnapshotWatcher, proxy: Key) -> None:
     """Let a proxy connect, and watch what it gets."""
-    watching.db.set(network.NODE_METADATA, proxy, NODE)
-    watching.add(proxy)
+    watcher.db.set(network.NODE_METADATA, proxy, NODE)
+    watcher.add(proxy)
 
 
 def measured(
@@ -139,10 +139,10 @@ def measured(
     started = time.process_time()
     db = pipeline.load(kinds, CONTROL_PLANE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
-    watching = SnapshotWatcher(db)
+    watcher = SnapshotWatcher(db)
     for key in proxies:
-        connect(watching, key)
-    watching.changed()
+        connect(watcher, key)
+    watcher.changed()
     full = time.process_time() - started
     gc.collect()
     gc.freeze()  # as the control plane does once it has loaded
@@ -154,24 +154,24 @@ def measured(
         "memory_mb": round(rss_mb() - before, 1),
         "memos": db.n_memos,
     }
-    figures["ten"] = _change(watching, lambda turn: [admitted(kinds, canary(100 + turn))])
+    figures["ten"] = _change(watcher, lambda turn: [admitted(kinds, canary(100 + turn))])
     figures["all"] = _change(
-        watching, lambda turn: [admitted(kinds, policy(0, n_services, seconds=100 + turn))], rounds=3
+        watcher, lambda turn: [admitted(kinds, policy(0, n_services, seconds=100 + turn))], rounds=3
     )
-    figures["unrelated"] = _change(watching, lambda turn: [_secret(kinds, turn)])
+    figures["unrelated"] = _change(watcher, lambda turn: [_secret(kinds, turn)])
     figures["no_effect"] = _change(
-        watching, lambda turn: [admitted(kinds, {**canary(108), "labels": {"note": f"n-{turn}"}})]
+        watcher, lambda turn: [admitted(kinds, {**canary(108), "labels": {"note": f"n-{turn}"}})]
     )
-    figures["matched"] = _matched(kinds, watching)
+    figures["matched"] = _matched(kinds, watcher)
     figures["new_proxy"] = _change(
-        watching, lambda turn: [admitted(kinds, dataplane(n_proxies + turn, n_services))], connects=True
+        watcher, lambda turn: [admitted(kinds, dataplane(n_proxies + turn, n_services))], connects=True
     )
     return figures
 
 
-def _matched(kinds: Kinds, watching: SnapshotWatcher, rounds: int = 9) -> dict[str, Any]:
+def _matched(kinds: Kinds, watcher: SnapshotWatcher, rounds: int = 9) -> dict[str, Any]:
     """A new proxy unlike all others: which policies select it."""
-    db, times = watching.db, []
+    db, times = watcher.db, []
     for turn in range(rounds):
         labels = {"team": f"team-{turn}", "app": f"svc-{turn * 7 + 3}", "canary": "yes"}
         document = {**dataplane(10**6 + turn, 10**6 + turn + 1), "labels": labels}
@@ -180,7 +180,7 @@ def _matched(kinds: Kinds, watching: SnapshotWatcher, rounds: int = 9) -> dict[s
         pipeline.take(db, [new])
         assert rules.class_of(db, new.key) is not None
         times.append(time.process_time() - started)
-    watching.changed()
+    watcher.changed()
     return {"ms": round(median(times) * 1000, 3)}
 
 
@@ -190,21 +190,21 @@ def _secret(kinds: Kinds, turn: int) -> Resource:
 
 
 def _change(
-    watching: SnapshotWatcher,
+    watcher: SnapshotWatcher,
     written: Callable[[int], list[Resource]],
     rounds: int = 9,
     *,
     connects: bool = False,
 ) -> dict[str, Any]:
-    db, times, changed, ran = watching.db, [], 0, 0
+    db, times, changed, ran = watcher.db, [], 0, 0
     for turn in range(rounds):
         resources = written(turn)
         db.reset_counts()
         started = time.process_time()
         pipeline.take(db, resources)
         if connects:
-            connect(watching, resources[0].key)
-        changed = len(watching.changed())
+            connect(watcher, resources[0].key)
+        changed = len(watcher.changed())
         times.append(time.process_time() - started)
         ran = sum(db.runs.values())
     return {"ms": round(median(times) * 1000, 3), "proxies_changed": changed, "questions_run": ran}

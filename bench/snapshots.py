@@ -46,11 +46,11 @@ def mesh(kinds: Kinds, n_proxies: int, n_services: int, n_policies: int) -> Iter
     yield admitted(kinds, {"type": "HostnameGenerator", "name": "all", "spec": names})
 
 
-def connect(db: Db, watching: SnapshotWatcher, key: Key) -> None:
+def connect(db: Db, watcher: SnapshotWatcher, key: Key) -> None:
     """Connect a proxy."""
     node = NodeMetadata(features=FEATURES, workdir=f"/run/koguma/{key.name}", admin_port=9901)
     db.set(network.NODE_METADATA, key, node)
-    watching.add(key)
+    watcher.add(key)
 
 
 def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
     before, started = rss_mb(), time.process_time()
     db = pipeline.load(kinds, CONTROL_PLANE, resources)
     db.set(encoding.ENCODER, "envoy", encoder)
-    watching = SnapshotWatcher(db)
+    watcher = SnapshotWatcher(db)
     for key in proxies:
-        connect(db, watching, key)
-    watching.changed()
+        connect(db, watcher, key)
+    watcher.changed()
     full = time.process_time() - started
     gc.collect()
     gc.freeze()  # as the control plane does once it has loaded
@@ -84,7 +84,7 @@ def measured(kinds: Kinds, encoder: Encoder, size: tuple[int, int, int]) -> dict
         "pieces": len(distinct),
         "encoding_s": round(_encoded(encoder, distinct), 3),
     }
-    timed = _Timed(db, watching, proxies, full)
+    timed = _Timed(db, watcher, proxies, full)
     figures["moves"] = timed.of(lambda turn: [admitted(kinds, _moved(turn, n_services))])
     figures["ten"] = timed.of(lambda turn: [admitted(kinds, canary(100 + turn))])
     figures["route"] = timed.of(lambda turn: [admitted(kinds, _route(turn, n_services))])
@@ -135,9 +135,9 @@ def _everywhere(seconds: int) -> dict[str, Any]:
 class _Timed:
     """Changes, each measured until every new snapshot is known."""
 
-    def __init__(self, db: Db, watching: SnapshotWatcher, proxies: list[Key], full: float) -> None:
+    def __init__(self, db: Db, watcher: SnapshotWatcher, proxies: list[Key], full: float) -> None:
         self._db = db
-        self._watching = watching
+        self._watching = watcher
         self._full = full
         self._known = {key: snapshot.of(db, key) for key in proxies}
 

@@ -122,10 +122,10 @@ def test_a_round_that_raises_is_counted_and_shown_and_the_next_one_serves(tmp_pa
         works = SnapshotWatcher.changed
         failures = iter([ValueError("too many values to unpack")])
 
-        def fails(watching):
+        def fails(watcher):
             for error in failures:
                 raise error
-            return works(watching)
+            return works(watcher)
 
         monkeypatch.setattr(SnapshotWatcher, "changed", fails)
         assert plane("PUT", "/meshes/default/meshtimeouts/t", timeout("t")).status == 201

@@ -1,4 +1,4 @@
-"""Meshes for tests of what Envoys get: objects as YAML, proxies that are connected, pieces to look into.
+"""Meshes for tests of what Envoys get: objects as YAML, proxies that are connected, resources to look into.
 
 A document may say what nobody can write: `status` is kept, `x-zone` is the zone that it comes from (empty:
 from Global), and `x-name` is a name that was legal once.
@@ -73,7 +73,7 @@ def proxy(db: Db, name: str) -> Key:
 
 
 @lru_cache(maxsize=2)
-def watching(db: Db) -> SnapshotWatcher:
+def watcher(db: Db) -> SnapshotWatcher:
     """Who is connected to a database; the same for all who ask in one test."""
     return SnapshotWatcher(db)
 
@@ -85,9 +85,9 @@ def of(db: Db, name: str) -> Snapshot:
     return found
 
 
-def decoded(piece: XdsResource) -> dict[str, Any]:
-    """A piece as plain data, made of plain dicts only, with its metadata in order."""
-    return json.loads(json.dumps(encoder().decoded(piece)), object_pairs_hook=_ordered)
+def decoded(resource: XdsResource) -> dict[str, Any]:
+    """A resource as plain data, made of plain dicts only, with its metadata in order."""
+    return json.loads(json.dumps(encoder().decoded(resource)), object_pairs_hook=_ordered)
 
 
 def _ordered(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def bodies(of: Snapshot | None) -> Any:
     """All that a proxy gets, to the last byte, and what could not be made."""
     if of is None:
         return None
-    return {piece.id: (piece.version, piece.body, piece.needs) for piece in of}, of.failures
+    return {resource.id: (resource.version, resource.body, resource.needs) for resource in of}, of.failures
 
 
 def at(value: Any, path: str) -> Any:

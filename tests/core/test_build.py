@@ -1,7 +1,7 @@
 """What Envoys get: each file in `cases/build` is a case, objects above, what comes out for a proxy below.
 
 Below stand the names of all that the proxy gets and, by type and name, what is to be found at some paths of a
-piece; nothing (null) where a path must not be there. `KOGUMA_GOLDEN=rewrite` writes what is there now.
+resource; nothing (null) where a path must not be there. `KOGUMA_GOLDEN=rewrite` writes what is there now.
 """
 
 import os
@@ -24,9 +24,9 @@ IDS = [case.path.stem for case in CASES]
 def found(case: Case, name: str, expected: Any) -> Any:
     """What there is at the places that a case looks at."""
     made = of(case.database(), name)
-    pieces = plain(made)
+    resources = plain(made)
     shown: dict[str, Any] = {
-        "names": {type_: list(pieces[type_]) for type_ in TYPES if pieces[type_]},
+        "names": {type_: list(resources[type_]) for type_ in TYPES if resources[type_]},
     }
     if made.failures:
         shown["failures"] = [f"{each.type} {each.name}: {each.text}" for each in made.failures]
@@ -34,8 +34,8 @@ def found(case: Case, name: str, expected: Any) -> Any:
         looked_at = expected.get(type_) or {}
         if looked_at:
             shown[type_] = {
-                piece: {path: at(pieces[type_].get(piece), path) for path in paths}
-                for piece, paths in looked_at.items()
+                resource: {path: at(resources[type_].get(resource), path) for path in paths}
+                for resource, paths in looked_at.items()
             }
     return shown
 
@@ -67,7 +67,7 @@ def test_a_proxy_gets_what_its_case_says(case: Case):
 
 
 def referred(data: Any) -> Iterator[tuple[str, str]]:
-    """Everything that plain data of a piece refers to, by type and name."""
+    """Everything that plain data of a resource refers to, by type and name."""
     if isinstance(data, list):
         for each in data:
             yield from referred(each)
@@ -94,10 +94,10 @@ def test_what_a_piece_refers_to_is_there_and_it_says_that_it_needs_it(case: Case
     for key in proxies(db):
         made = snapshot.of(db, key)
         missing = {each.id for each in made.failures}
-        for piece in made:
-            assert set(referred(decoded(piece))) - {("cluster", NOWHERE)} <= set(piece.needs), piece
-            here = [id_ for id_ in piece.needs if id_[0] != "secret"]
-            assert all(made.get(id_) or id_ in missing for id_ in here), piece
+        for resource in made:
+            assert set(referred(decoded(resource))) - {("cluster", NOWHERE)} <= set(resource.needs), resource
+            here = [id_ for id_ in resource.needs if id_[0] != "secret"]
+            assert all(made.get(id_) or id_ in missing for id_ in here), resource
 
 
 # Listeners whose ports another process may share, and why that is harmless.
@@ -121,19 +121,19 @@ def sharing(listener: dict[str, Any]) -> str:
 def test_no_listener_shares_its_port_with_another_process_without_a_reason(case: Case):
     db = case.database()
     for key in proxies(db):
-        pieces = [decoded(piece) for piece in snapshot.of(db, key) if piece.type == "listener"]
-        for listener in filter(binds_ports, pieces):
+        resources = [decoded(resource) for resource in snapshot.of(db, key) if resource.type == "listener"]
+        for listener in filter(binds_ports, resources):
             is_shared = listener.get("enable_reuse_port") is not False
             assert is_shared == bool(sharing(listener)), listener["name"]
 
 
 def test_the_cases_have_listeners_of_every_sort():
     names = {
-        piece.name
+        resource.name
         for db in (case.database() for case in CASES)
         for key in proxies(db)
-        for piece in snapshot.of(db, key)
-        if piece.type == "listener" and binds_ports(decoded(piece))
+        for resource in snapshot.of(db, key)
+        if resource.type == "listener" and binds_ports(decoded(resource))
     }
     for part in (
         "kri_dp_",

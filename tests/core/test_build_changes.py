@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from building import database, proxies, proxy, stored, watching
+from building import database, proxies, proxy, stored, watcher
 
 from koguma.core import pipeline, world
 from koguma.core.build import network, snapshot
@@ -62,19 +62,19 @@ def running(n_each: int = 2) -> Db:
     db = database(there)
     for key in proxies(db):
         connect(db, key)
-    watching(db).changed()
+    watcher(db).changed()
     db.reset_counts()
     return db
 
 
 def connect(db: Db, key: Any) -> None:
     db.set(network.NODE_METADATA, key, LINK)
-    watching(db).add(key)
+    watcher(db).add(key)
 
 
 def touched(before: Snapshot | None, after: Snapshot | None) -> set[Id]:
     """What is new, gone or different."""
-    old, new = ({piece.id: piece.version for piece in each or ()} for each in (before, after))
+    old, new = ({resource.id: resource.version for resource in each or ()} for each in (before, after))
     return {id_ for id_ in old | new if old.get(id_) != new.get(id_)}
 
 
@@ -83,7 +83,7 @@ def after(db: Db, *written: Resource, gone: Iterable[Resource] = ()) -> dict[str
     known = {key: snapshot.of(db, key) for key in network.NODE_METADATA.keys(db)}
     db.reset_counts()
     pipeline.take(db, written, [each.key for each in gone])
-    told = set(watching(db).changed())
+    told = set(watcher(db).changed())
     ran = dict(db.runs)
     found = {key: touched(known.get(key), snapshot.of(db, key)) for key in known}
     db.runs.clear()
@@ -166,7 +166,7 @@ def test_a_proxy_like_others_shares_what_it_calls_with_them():
     db = running()
     twin = proxy_at("10.0.1.99", "b-9", "b")
     pipeline.take(db, [twin])
-    watching(db).changed()
+    watcher(db).changed()
     db.reset_counts()
     connect(db, twin.key)
     assert not ran(
@@ -188,11 +188,11 @@ def test_what_connects_later_gets_its_names_and_loses_them_when_it_goes():
     key = proxy(db, "a-0")
     before = snapshot.of(db, key)
     db.remove(network.NODE_METADATA, key)
-    assert watching(db).changed() == [key]
+    assert watcher(db).changed() == [key]
     gone = {id_ for _, id_ in touched(before, snapshot.of(db, key))}
     assert {"_kuma_dynamicconfig", "_kuma_envoy_admin", "kri_msvc_default_east__b_http"} <= gone
     db.set(network.NODE_METADATA, key, LINK)
-    watching(db).changed()
+    watcher(db).changed()
     assert snapshot.of(db, key) == before
 
 

@@ -59,12 +59,12 @@ def snapshots(folder: Path, *, binding: bool) -> Iterator[tuple[str, Snapshot]]:
             yield f"{case.path.stem}: {key.name}", Snapshot((*made.bundles, known))
 
 
-def can_come(made: Snapshot, piece: XdsResource) -> bool:
-    """Whether all that a piece needs could be made; without a cluster Envoy answers 503 for it alone."""
+def can_come(made: Snapshot, resource: XdsResource) -> bool:
+    """Whether all that a resource needs could be made; without a cluster Envoy answers 503 for it alone."""
     failed = {each.id for each in made.failures}
-    needs = [need for need in piece.needs if need[0] != CLUSTER]
+    needs = [need for need in resource.needs if need[0] != CLUSTER]
     needed = [each for each in map(made.get, needs) if each is not None]
-    return failed.isdisjoint((piece.id, *needs)) and all(can_come(made, each) for each in needed)
+    return failed.isdisjoint((resource.id, *needs)) and all(can_come(made, each) for each in needed)
 
 
 async def listening(proxy: RunningEnvoy) -> dict[str, str]:
@@ -101,7 +101,7 @@ async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path, binding):
         connection = await gate.connection()
         for revision, (name, made) in enumerate(snapshots(tmp_path, binding=binding), start=1):
             connection.offer(revision, made)
-            names = {name for name, piece in made.of_type("listener").items() if can_come(made, piece)}
+            names = {name for name, resource in made.of_type("listener").items() if can_come(made, resource)}
             assert await settled(proxy, names) == dict.fromkeys(names, ""), name
             await connection.until("synced", acked=revision)
             assert connection.statuses[-1].rejections == (), name

@@ -140,7 +140,7 @@ def envoy(tmp_path_factory):
         servers |= {f"{name}-{n}": server for n, server in enumerate(both)}
         specs[name] = of_pair(name, *both)
     found = {n: built(spec, name=n, cert=CLIENT.pem, key=CLIENT.key_pem) for n, spec in specs.items()}
-    secrets = [ENCODER.decoded(piece) for each in found.values() for piece in each.secrets]
+    secrets = [ENCODER.decoded(resource) for each in found.values() for resource in each.secrets]
     running = Envoy(ENVOY, directory, {n: encoded(each) for n, each in found.items()}, secrets)
     try:
         running.wait()

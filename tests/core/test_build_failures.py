@@ -141,7 +141,7 @@ def test_a_policy_of_another_package_is_laid_over_like_any_other():
 
     found = made(outbound=outbound, inbound=giving({"cluster": {"alt_stat_name": "in"}}))
     assert found.failures == ()
-    said = {name: decoded(piece)["alt_stat_name"] for name, piece in found.of_type("cluster").items()}
+    said = {name: decoded(resource)["alt_stat_name"] for name, resource in found.of_type("cluster").items()}
     assert said == {
         "kri_dp_default_east__web_http": "in",
         "kri_msvc_default_east__a_80": "xkri_msvc_default_east__a_80",

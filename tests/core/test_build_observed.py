@@ -101,7 +101,7 @@ def collectors(db: Any) -> dict[str, Any]:
     """The collectors' addresses of the proxy of web, by the names of their clusters."""
     found = of(db, "web-1").of_type("cluster")
     path = "load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.socket_address.address"
-    return {name: at(decoded(piece), path) for name, piece in found.items() if "opentelemetry" in name}
+    return {name: at(decoded(resource), path) for name, resource in found.items() if "opentelemetry" in name}
 
 
 def test_a_collector_that_moves_is_called_at_its_new_place() -> None:

@@ -1,6 +1,6 @@
 """MeshProxyPatches on what Envoys get: each file in `cases/patches` is a case, as in `cases/build`.
 
-Beside pieces a case says which policies changed what (`touched`), and what could not be done (`failures`).
+Beside resources a case says which policies changed what (`touched`), and what could not be done (`failures`).
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from building import at, case, database, decoded, of, proxies, proxy, stored, watching
+from building import at, case, database, decoded, of, proxies, proxy, stored, watcher
 
 from koguma.core import pipeline, rules
 from koguma.core.build import inbound, network, patches, snapshot
@@ -37,8 +37,8 @@ def looked(made: Snapshot, expected: Any) -> Any:
 
 
 def _data(made: Snapshot, type_: str, name: str) -> Any:
-    piece = made.get((type_, name))
-    return decoded(piece) if piece else None
+    resource = made.get((type_, name))
+    return decoded(resource) if resource else None
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.path.stem for case in CASES])
@@ -94,8 +94,8 @@ def running(*more: Resource) -> Db:
     db = database(there)
     for key in proxies(db):
         db.set(network.NODE_METADATA, key, LINK)
-        watching(db).add(key)
-    watching(db).changed()
+        watcher(db).add(key)
+    watcher(db).changed()
     db.reset_counts()
     return db
 
@@ -107,7 +107,7 @@ def ran(db: Db) -> dict[str, int]:
 def told(db: Db, *written: Resource, gone: tuple[Resource, ...] = ()) -> list[str]:
     db.reset_counts()
     pipeline.take(db, written, [each.key for each in gone])
-    return sorted(key.name for key in watching(db).changed())
+    return sorted(key.name for key in watcher(db).changed())
 
 
 def test_without_patches_nothing_is_asked_and_bundles_are_the_same_objects():
@@ -171,7 +171,7 @@ def test_what_a_patch_adds_is_there_once_also_where_it_has_the_name_of_an_inboun
     taken = {"cluster": {"operation": "Add", "value": {"name": name, "connect_timeout": "7s"}}}
     db = running(patch("p", taken, on_clusters({"alt_stat_name": "x"}, name=name)))
     made = of(db, "a-1")
-    (only,) = [piece for piece in made if piece.id == (CLUSTER, name)]
+    (only,) = [resource for resource in made if resource.id == (CLUSTER, name)]
     assert decoded(only) == {"name": name, "connect_timeout": "7s", "alt_stat_name": "x"}
     assert snapshot.touching(db, proxy(db, "a-1")) == {(CLUSTER, name): ("kri_mpp_default_east__p_",)}
 
@@ -200,7 +200,7 @@ def test_a_stored_patch_of_a_shape_that_nobody_can_write_breaks_nothing():
 
 
 def bodies(made: Snapshot | None) -> Any:
-    return made and ({piece.id: piece.body for piece in made}, made.failures)
+    return made and ({resource.id: resource.body for resource in made}, made.failures)
 
 
 def some_change(random: Random) -> Resource:
@@ -247,7 +247,7 @@ def test_after_any_history_everything_is_as_after_a_fresh_start(seed):
         else:
             there[changed.key] = changed
             pipeline.take(db, [changed])
-        watching(db).changed()
+        watcher(db).changed()
         fresh = database(there.values())
         for key in proxies(fresh):
             fresh.set(network.NODE_METADATA, key, LINK)

@@ -268,7 +268,7 @@ class Fleet:
     def __init__(self, *, is_advised: bool = False) -> None:
         self.is_advised = is_advised
         self.db = building.database(())
-        self.watching = SnapshotWatcher(self.db)
+        self.watcher = SnapshotWatcher(self.db)
         self.rows: dict[Key, Resource] = {}
         self.nodes: dict[Key, NodeMetadata] = {}
         self.reported: dict[Key, object] = {}
@@ -297,14 +297,14 @@ class Fleet:
         key, node = random_meshes.dataplane_key(random), random_meshes.node_metadata(random)
         self.nodes[key] = node
         self.db.set(network.NODE_METADATA, key, node)
-        self.watching.add(key)
+        self.watcher.add(key)
         self.reported[key] = self.fresh(key)
 
     def disconnect(self, random: Random) -> None:
         if self.nodes:
             key = random.choice(sorted(self.nodes))
             del self.nodes[key], self.reported[key]
-            self.watching.remove(key)
+            self.watcher.remove(key)
             self.db.remove(network.NODE_METADATA, key)
 
     def ask(self, random: Random) -> None:
@@ -312,10 +312,10 @@ class Fleet:
         assert bodies(snapshot.of(self.db, key)) == self.fresh(key)
 
     def changed(self, _random: Random | None = None) -> None:
-        said = set(self.watching.changed())
+        said = set(self.watcher.changed())
         now = {key: self.fresh(key) for key in self.reported}
         assert {key: bodies(snapshot.of(self.db, key)) for key in self.reported} == now
-        assert {key: bodies(self.watching.of(key)) for key in self.reported} == now
+        assert {key: bodies(self.watcher.of(key)) for key in self.reported} == now
         assert said == {key for key in now if now[key] != self.reported[key]}
         self.reported = now
 
@@ -347,7 +347,7 @@ DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "cha
 def test_any_history_of_a_mesh_gives_the_bytes_of_a_fresh_start(seed):
     fleet = lived_through(Fleet(), Random(seed))
     for key in list(fleet.reported):
-        fleet.watching.remove(key)
+        fleet.watcher.remove(key)
     fleet.db.collect()
     assert fleet.db.n_memos == 0
 

@@ -276,11 +276,11 @@ def test_data_that_is_too_deep_to_be_read_is_refused(depth):
 
 def test_a_piece_has_the_hash_of_its_bytes_as_version():
     needs = (("endpoints", "c"),)
-    piece = ENCODER.resource("cluster", "c", {"name": "c", "type": "EDS"}, needs)
-    assert (piece.type, piece.name, piece.needs) == ("cluster", "c", needs)
-    assert piece.version == snapshot.version_of(piece.body)
-    assert piece == ENCODER.resource("cluster", "c", {"type": "EDS", "name": "c"})
-    assert piece != ENCODER.resource("cluster", "c", {"type": "STATIC", "name": "c"})
+    resource = ENCODER.resource("cluster", "c", {"name": "c", "type": "EDS"}, needs)
+    assert (resource.type, resource.name, resource.needs) == ("cluster", "c", needs)
+    assert resource.version == snapshot.version_of(resource.body)
+    assert resource == ENCODER.resource("cluster", "c", {"type": "EDS", "name": "c"})
+    assert resource != ENCODER.resource("cluster", "c", {"type": "STATIC", "name": "c"})
 
 
 @pytest.mark.parametrize("word", snapshot.TYPES)
