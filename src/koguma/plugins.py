@@ -29,7 +29,7 @@ BUILTIN: Final = "koguma.policies:POLICIES"  # our own come through the same doo
 Warn = Callable[[str], None]
 
 
-class Found(msgspec.Struct, frozen=True):
+class LoadedKinds(msgspec.Struct, frozen=True):
     """All kinds of a control plane, and the names of those that packages brought."""
 
     kinds: Kinds
@@ -41,7 +41,7 @@ def installed() -> Sequence[metadata.EntryPoint]:
     return tuple(metadata.entry_points(group=GROUP))
 
 
-def load(kinds: Iterable[Kind], entries: Iterable[metadata.EntryPoint], warn: Warn) -> Found:
+def load(kinds: Iterable[Kind], entries: Iterable[metadata.EntryPoint], warn: Warn) -> LoadedKinds:
     """These kinds and the policies of the entry points, less those for which `warn` is called."""
     known = list(kinds)
     foreign: set[str] = set()
@@ -56,7 +56,7 @@ def load(kinds: Iterable[Kind], entries: Iterable[metadata.EntryPoint], warn: Wa
             else:
                 known.append(_refusing(kind, _where(entry)))
                 foreign.add(kind.name)
-    return Found(Kinds(known), frozenset(foreign))
+    return LoadedKinds(Kinds(known), frozenset(foreign))
 
 
 def _where(entry: metadata.EntryPoint) -> str:
@@ -255,7 +255,7 @@ def _checked(value: Any, type_: type) -> Any:
     return value
 
 
-def for_engine(found: Found, failed: Callable[[str, str], None]) -> Kinds:
+def for_engine(found: LoadedKinds, failed: Callable[[str, str], None]) -> Kinds:
     """The kinds as the engine needs them: nothing raises; `failed` hears of which kind, and why."""
     return Kinds(_forgiving(kind, failed) if kind.name in found.foreign else kind for kind in found.kinds)
 

@@ -22,7 +22,7 @@ import pytest
 
 from koguma.core import incremental
 from koguma.core.answers import CycleError
-from koguma.core.incremental import Asked, Db, question
+from koguma.core.incremental import Db, QuestionCall, question
 from koguma.core.inputs import Index, Input
 
 
@@ -275,7 +275,7 @@ def test_an_answer_that_changes_back_before_it_is_reported_is_not_reported():
 def test_names_and_types_of_a_question_stay():
     assert selected.name == "test_incremental.selected"
     assert selected.__wrapped__.__name__ == selected.__name__ == "selected"
-    assert str(Asked(selected, ("one",))) == "test_incremental.selected(one)"
+    assert str(QuestionCall(selected, ("one",))) == "test_incremental.selected(one)"
 
 
 def test_arguments_are_given_by_position():
@@ -311,7 +311,7 @@ def test_an_argument_that_is_a_tuple_is_reported_as_a_tuple():
     db = Db()
     db.watch(row, ("a", "b"))
     db.set(NUMBERS, "ab", 1)
-    assert db.changed() == [Asked(row, (("a", "b"),))]
+    assert db.changed() == [QuestionCall(row, (("a", "b"),))]
 
 
 @question
@@ -334,7 +334,7 @@ def test_who_reads_a_change_on_two_ways_runs_once():
     db.watch(diamond_top)
     db.reset_counts()
     db.set(PROXIES, "one", Proxy("a"))
-    assert db.changed() == [Asked(diamond_top, ())]
+    assert db.changed() == [QuestionCall(diamond_top, ())]
     assert ran(db) == {"diamond_left": 1, "diamond_right": 1, "diamond_top": 1}
 
 
@@ -372,7 +372,11 @@ def test_an_edit_runs_only_who_read_that_aspect(edit, runs):
     db.unwatch(config, "one")
     db.unwatch(config, "two")
     db.unwatch(config, "three")
-    for asked in (Asked(keys_read, ()), Asked(items_read, ()), Asked(group_items_read, ("a",))):
+    for asked in (
+        QuestionCall(keys_read, ()),
+        QuestionCall(items_read, ()),
+        QuestionCall(group_items_read, ("a",)),
+    ):
         db.watch(asked.question, *asked.args)
     db.reset_counts()
     edit(db)
@@ -454,7 +458,7 @@ def test_an_error_ends_with_its_cause():
     db = Db()
     db.watch(quotient_plus_one, "x")
     db.set(NUMBERS, "x", 3)
-    assert db.changed() == [Asked(quotient_plus_one, ("x",))]
+    assert db.changed() == [QuestionCall(quotient_plus_one, ("x",))]
     assert quotient_plus_one(db, "x") == 5
 
 
@@ -492,7 +496,7 @@ def test_answers_that_cannot_be_compared_count_as_changed():
     db = Db()
     db.watch(incomparable)
     db.set(NUMBERS, "x", 0)
-    assert db.changed() == [Asked(incomparable, ())]
+    assert db.changed() == [QuestionCall(incomparable, ())]
     assert db.changed() == []
 
 
@@ -545,7 +549,7 @@ def test_a_cycle_is_named_the_same_wherever_it_is_entered(asked, first):
 def test_a_cycle_ends_wherever_it_is_cut_and_is_found_again(cut):
     db = Db()
     cycle(db, "a", "b", "c")
-    everyone = [Asked(end, (name,)) for name in "abc"]
+    everyone = [QuestionCall(end, (name,)) for name in "abc"]
     for name in "abc":
         db.watch(end, name)
     for _ in range(2):
@@ -606,7 +610,7 @@ def test_deeper_is_refused_in_words_until_the_chain_is_shorter():
         end(db, names[0])
     assert db.n_memos == 1
     db.remove(NEXT, names[70])
-    assert db.changed() == [Asked(end, (names[0],))]
+    assert db.changed() == [QuestionCall(end, (names[0],))]
     assert end(db, names[0]) == names[70]
     db.unwatch(end, names[0])
     assert (db.n_memos, db.n_cells) == (0, 0)
@@ -621,11 +625,11 @@ def test_a_chain_that_becomes_too_deep_stops_nobody_else():
         for number in range(90, 250):
             change.set(NEXT, f"{number - 1:05}", f"{number:05}")
         change.set(NEXT, "other", "else")
-    assert db.changed() == [Asked(end, (names[0],)), Asked(end, ("other",))]
+    assert db.changed() == [QuestionCall(end, (names[0],)), QuestionCall(end, ("other",))]
     assert end(db, "other") == "else"
     assert end(db, "00200") == "00249"
     db.remove(NEXT, "00180")
-    assert db.changed() == [Asked(end, (names[0],))]
+    assert db.changed() == [QuestionCall(end, (names[0],))]
     assert end(db, names[0]) == "00180"
 
 
@@ -637,7 +641,7 @@ def test_a_chain_asked_from_its_inner_end_has_no_limit_nor_has_its_propagation()
     db.watch(end, names[0])
     db.reset_counts()
     db.set(NEXT, names[-1], "beyond")
-    assert db.changed() == [Asked(end, (names[0],))]
+    assert db.changed() == [QuestionCall(end, (names[0],))]
     assert end(db, names[0]) == "beyond"
     assert ran(db) == {"end": 2001}
 
@@ -671,7 +675,7 @@ def test_an_aborted_propagation_continues_where_it_was():
         with pytest.raises(Interrupt):
             above_interrupted(db, "x")
     db.set(NUMBERS, "x", 7)
-    assert db.changed() == [Asked(above_interrupted, ("x",)), Asked(above_interrupted, ("y",))]
+    assert db.changed() == [QuestionCall(above_interrupted, ("x",)), QuestionCall(above_interrupted, ("y",))]
     assert [above_interrupted(db, name) for name in ("x", "y")] == [8, 6]
 
 

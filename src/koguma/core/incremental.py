@@ -12,7 +12,7 @@ key.
     watcher = Watcher(db)
     watcher.watch(labels, "web")                        # from now on, report when the answer changes
     db.set(PROXIES, "web", Proxy(...))
-    watcher.changed()                                   # [Asked(labels, ("web",))]
+    watcher.changed()                                   # [QuestionCall(labels, ("web",))]
 
 **Watchers.** Each `Watcher` has its own questions, and is told of changes independently of other watchers.
 `Db.watch` and `Db.changed` use a watcher of the database itself, for a single user. `Db.keep` keeps an answer
@@ -109,7 +109,7 @@ def question(function: Callable[Concatenate["Db", P], R]) -> Question[P, R]:
     return Question(function)
 
 
-class Asked(NamedTuple):
+class QuestionCall(NamedTuple):
     """A question with its arguments."""
 
     question: Question[..., Any]
@@ -159,7 +159,7 @@ class Db:
         """`Watcher.unwatch`, for a single user of the database."""
         self._watcher().unwatch(question, *args, **kwargs)
 
-    def changed(self) -> list[Asked]:
+    def changed(self) -> list[QuestionCall]:
         """`Watcher.changed`, for a single user of the database."""
         return self._watcher().changed()
 
@@ -375,7 +375,7 @@ class Db:
         if self._running:
             raise RuntimeError(f"{self._innermost()}: a question must not change, watch or collect")
 
-    def _innermost(self) -> Asked:
+    def _innermost(self) -> QuestionCall:
         return _asked(next(reversed(self._running)))
 
 
@@ -408,7 +408,7 @@ class Watcher:
             del self._reported[memo]
             self._pending.pop(memo, None)
 
-    def changed(self) -> list[Asked]:
+    def changed(self) -> list[QuestionCall]:
         """The watched questions whose answer differs from the last reported one, in the order of watching."""
         self._db.settle()
         reported = self._reported
@@ -427,5 +427,5 @@ class Watcher:
         self._pending[memo] = before is self._reported[memo][1]
 
 
-def _asked(memo: Memo) -> Asked:
-    return Asked(memo.of, memo.of.args_of(memo.key))
+def _asked(memo: Memo) -> QuestionCall:
+    return QuestionCall(memo.of, memo.of.args_of(memo.key))

@@ -150,7 +150,7 @@ def required_names(db: Db, destination: Key) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptVips(msgspec.Struct, frozen=True):
     """The addresses that an object keeps, and whether these are all that it needs."""
 
     assigned: NamedAddresses
@@ -159,7 +159,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 @question
-def kept(db: Db, destination: Key, of: Range) -> Kept:
+def kept(db: Db, destination: Key, of: Range) -> KeptVips:
     """The addresses that an object keeps; a question per object, since most never need another one."""
     have: dict[str, str] = {}
     for name, address in named(db, destination):
@@ -168,7 +168,7 @@ def kept(db: Db, destination: Key, of: Range) -> Kept:
     rivals = {rival.mesh for address in have.values() for rival in BY_ADDRESS.keys(db, address)}
     names = required_names(db, destination)
     assigned = tuple((name, have[name]) for name in names if name in have)
-    return Kept(assigned, len(assigned) == len(names), frozenset(rivals - {destination.mesh}))
+    return KeptVips(assigned, len(assigned) == len(names), frozenset(rivals - {destination.mesh}))
 
 
 class VipPlan(msgspec.Struct, frozen=True):
