@@ -1,9 +1,9 @@
-"""The places where a log can live; the contract is tested in each of them."""
+"""The backends of a log; the contract is tested with each of them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from store_cases import Clock, InFile, InMemory, InPostgres
+from store_cases import Clock, MemoryBackend, PostgresBackend, SqliteBackend
 
 from koguma.store import Store
 
@@ -11,16 +11,16 @@ Opened = Callable[..., Awaitable[Store]]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def place(request, tmp_path):
+def backend(request, tmp_path):
     match request.param:
         case "memory":
-            yield InMemory()
+            yield MemoryBackend()
         case "sqlite":
-            yield InFile(tmp_path / "store.db")
+            yield SqliteBackend(tmp_path / "store.db")
         case _:
             server = request.getfixturevalue("postgres")
             url = server.database()
-            yield InPostgres(server, url)
+            yield PostgresBackend(server, url)
             server.drop(url)
 
 
@@ -30,12 +30,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def opened(place, clock) -> AsyncIterator[Opened]:
-    """Opens stores on the test's place, and closes those that are left at the end."""
+async def opened(backend, clock) -> AsyncIterator[Opened]:
+    """Opens stores on the backend of the test, and closes them at the end."""
     stores: list[Store] = []
 
     async def open_one(**more) -> Store:
-        store = Store(place.log(), clock, **more)
+        store = Store(backend.log(), clock, **more)
         await store.open()
         stores.append(store)
         return store

@@ -1,4 +1,4 @@
-"""Small words for the store's tests: resources, transactions, a clock set by hand, where logs live."""
+"""Builders for the store's tests: resources, transactions, a manual clock, and the backends of logs."""
 
 import sqlite3
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that moves when told."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -28,28 +28,28 @@ class Clock:
         self.now += timedelta(**step)
 
 
-class InMemory:
+class MemoryBackend:
     """One log for all stores of a test."""
 
     def __init__(self) -> None:
-        self.kept = MemoryLog()
+        self._log = MemoryLog()
 
     def log(self, sealing: Sealing = PLAIN) -> Log:
-        self.kept._sealing = sealing
-        return self.kept
+        self._log._sealing = sealing
+        return self._log
 
     def bodies(self) -> list[bytes]:
-        """What is kept of all revisions, as it is kept."""
-        return [self.kept.rows[revision].body for revision in sorted(self.kept.rows)]
+        """The stored bodies of all revisions."""
+        return [self._log.rows[revision].body for revision in sorted(self._log.rows)]
 
-    def spoil(self, revision: int) -> None:
+    def corrupt(self, revision: int) -> None:
         self.replace(revision, b'{"uid": "half')
 
     def replace(self, revision: int, body: bytes) -> None:
-        self.kept.rows[revision] = self.kept.rows[revision]._replace(body=body)
+        self._log.rows[revision] = self._log.rows[revision]._replace(body=body)
 
 
-class InFile:
+class SqliteBackend:
     """One SQLite file."""
 
     def __init__(self, path: Path) -> None:
@@ -60,11 +60,11 @@ class InFile:
 
     def bodies(self) -> list[bytes]:
         with sqlite3.connect(self.path) as db:
-            found = db.execute("SELECT CAST(body AS BLOB) FROM changes ORDER BY revision").fetchall()
+            rows = db.execute("SELECT CAST(body AS BLOB) FROM changes ORDER BY revision").fetchall()
         db.close()
-        return [body for (body,) in found]
+        return [body for (body,) in rows]
 
-    def spoil(self, revision: int) -> None:
+    def corrupt(self, revision: int) -> None:
         self.replace(revision, b'{"uid": "half')
 
     def replace(self, revision: int, body: bytes) -> None:
@@ -73,7 +73,7 @@ class InFile:
         db.close()
 
 
-class InPostgres:
+class PostgresBackend:
     """One PostgreSQL database."""
 
     def __init__(self, server, url: str) -> None:
@@ -86,10 +86,10 @@ class InPostgres:
         return PostgresLog(self.url, sealing)
 
     def bodies(self) -> list[bytes]:
-        found = self.server.fetch("SELECT body FROM changes ORDER BY revision", self.url)
-        return [body.encode() for (body,) in found]
+        rows = self.server.fetch("SELECT body FROM changes ORDER BY revision", self.url)
+        return [body.encode() for (body,) in rows]
 
-    def spoil(self, revision: int) -> None:
+    def corrupt(self, revision: int) -> None:
         self.replace(revision, b'{"uid": "half')
 
     def replace(self, revision: int, body: bytes) -> None:
@@ -98,38 +98,40 @@ class InPostgres:
         )
 
 
-def thing(name: str, value: object = 1, kind: str = "MeshTimeout", mesh: str = "default", **more) -> Resource:
+def make_resource(
+    name: str, value: object = 1, kind: str = "MeshTimeout", mesh: str = "default", **more
+) -> Resource:
     """A resource; its spec is `{"value": value}`."""
     more = {"core_name": name, "spec": {"value": value}} | more
     return Resource(kind=kind, mesh=mesh, name=name, **more)
 
 
 def key(name: str, kind: str = "MeshTimeout", mesh: str = "default") -> Key:
-    return thing(name, kind=kind, mesh=mesh).key
+    return make_resource(name, kind=kind, mesh=mesh).key
 
 
 def puts(*resources: Resource, expect: int | None = None) -> Transaction:
-    return does(*(Put(resource, expect) for resource in resources))
+    return transaction_of(*(Put(resource, expect) for resource in resources))
 
 
 def deletes(*keys: Key, expect: int | None = None) -> Transaction:
-    return does(*(Delete(one, expect) for one in keys))
+    return transaction_of(*(Delete(key, expect) for key in keys))
 
 
-def does(*ops: Operation) -> Transaction:
+def transaction_of(*ops: Operation) -> Transaction:
     return Transaction(ops, "tester", "a test")
 
 
-async def all_after(store: Store, revision: int, kinds: frozenset[str] | None = None) -> list[Change]:
-    """Everything that a watch from a revision hands out without waiting."""
+async def changes_after(store: Store, revision: int, kinds: frozenset[str] | None = None) -> list[Change]:
+    """The changes that a watch from a revision delivers without waiting."""
     return await drained(store.watch(kinds, revision))
 
 
 async def drained(watch: Watch) -> list[Change]:
-    found: list[Change] = []
+    changes: list[Change] = []
     while batch := await watch.next_batch(0):
-        found += batch
-    return found
+        changes += batch
+    return changes
 
 
 def contents(store: Store) -> dict[Key, Resource]:

@@ -5,7 +5,7 @@ import random
 import uuid
 
 import pytest
-from store_cases import all_after, contents, deletes, does, drained, key, puts, thing
+from store_cases import changes_after, contents, deletes, drained, key, make_resource, puts, transaction_of
 
 from koguma.model.errors import (
     AlreadyExists,
@@ -27,7 +27,7 @@ def revisions(changes) -> list[int]:
 
 
 async def test_a_new_object_gets_its_identity_and_times(store) -> None:
-    [change] = await store.write(puts(thing("slow")))
+    [change] = await store.write(puts(make_resource("slow")))
     assert (change.op, change.revision, change.author, change.reason) == (Op.CREATE, 1, "tester", "a test")
     stored = store.state.get(key("slow"))
     assert stored == change.resource
@@ -38,10 +38,10 @@ async def test_a_new_object_gets_its_identity_and_times(store) -> None:
 
 
 async def test_an_update_keeps_the_identity_and_counts_new_specs(store, clock) -> None:
-    [created] = await store.write(puts(thing("slow")))
+    [created] = await store.write(puts(make_resource("slow")))
     clock.advance(seconds=90)
-    [labelled] = await store.write(puts(thing("slow", labels={"team": "a"})))
-    [changed] = await store.write(puts(thing("slow", 2, labels={"team": "a"})))
+    [labelled] = await store.write(puts(make_resource("slow", labels={"team": "a"})))
+    [changed] = await store.write(puts(make_resource("slow", 2, labels={"team": "a"})))
     assert (labelled.op, changed.op) == (Op.UPDATE, Op.UPDATE)
     assert {c.resource.uid for c in (created, labelled, changed)} == {created.resource.uid}
     assert [c.resource.generation for c in (created, labelled, changed)] == [1, 1, 2]
@@ -50,25 +50,25 @@ async def test_an_update_keeps_the_identity_and_counts_new_specs(store, clock) -
 
 
 async def test_a_write_that_changes_nothing_makes_no_revision(store, clock) -> None:
-    [created] = await store.write(puts(thing("slow", status={"ready": True})))
+    [created] = await store.write(puts(make_resource("slow", status={"ready": True})))
     clock.advance(seconds=5)
-    [again] = await store.write(puts(thing("slow", status={"ready": True})))
+    [again] = await store.write(puts(make_resource("slow", status={"ready": True})))
     assert again.op is Op.UNCHANGED
     assert again.resource == created.resource
     assert store.state.revision == 1
-    assert await all_after(store, 1) == []
+    assert await changes_after(store, 1) == []
 
 
 async def test_values_that_python_takes_for_equal_are_still_a_change(store) -> None:
-    await store.write(puts(thing("slow", 1)))
+    await store.write(puts(make_resource("slow", 1)))
     for value in (True, 1.0, [1], "1", 0, False, None):
-        [change] = await store.write(puts(thing("slow", value)))
+        [change] = await store.write(puts(make_resource("slow", value)))
         assert change.op is Op.UPDATE
         assert repr(store.state.get(key("slow")).spec) == repr({"value": value})
 
 
 async def test_a_delete_tells_the_last_state(store) -> None:
-    [created] = await store.write(puts(thing("slow", 7)))
+    [created] = await store.write(puts(make_resource("slow", 7)))
     [deleted] = await store.write(deletes(key("slow")))
     assert (deleted.op, deleted.revision, deleted.resource.revision) == (Op.DELETE, 2, 2)
     assert (deleted.resource.spec, deleted.resource.uid) == ({"value": 7}, created.resource.uid)
@@ -79,24 +79,28 @@ async def test_a_delete_tells_the_last_state(store) -> None:
 
 
 async def test_a_deleted_object_comes_back_as_another_one(store) -> None:
-    [first] = await store.write(puts(thing("slow")))
+    [first] = await store.write(puts(make_resource("slow")))
     await store.write(deletes(key("slow")))
-    [second] = await store.write(puts(thing("slow"), expect=0))
+    [second] = await store.write(puts(make_resource("slow"), expect=0))
     assert second.op is Op.CREATE
     assert second.resource.uid != first.resource.uid
 
 
 REFUSED = [
-    (puts(thing("slow", 2), expect=0), AlreadyExists, ['"slow"', "revision 1"]),
-    (puts(thing("slow", 2), expect=9), Conflict, ["revision 9", "1 is stored", "read it again and retry"]),
+    (puts(make_resource("slow", 2), expect=0), AlreadyExists, ['"slow"', "revision 1"]),
+    (
+        puts(make_resource("slow", 2), expect=9),
+        Conflict,
+        ["revision 9", "1 is stored", "read it again and retry"],
+    ),
     (deletes(key("slow"), expect=9), Conflict, ["revision 9", "1 is stored", "read it again and retry"]),
-    (puts(thing("gone"), expect=3), NotFound, ['"gone"', "revision 3"]),
+    (puts(make_resource("gone"), expect=3), NotFound, ['"gone"', "revision 3"]),
     (deletes(key("gone"), expect=3), NotFound, ['"gone"']),
 ]
 
 
 async def test_a_write_that_expects_another_revision_is_refused(store) -> None:
-    await store.write(puts(thing("slow")))
+    await store.write(puts(make_resource("slow")))
     for write, error, words in REFUSED:
         with pytest.raises(error) as refusal:
             await store.write(write)
@@ -105,27 +109,30 @@ async def test_a_write_that_expects_another_revision_is_refused(store) -> None:
 
 
 async def test_a_write_that_expects_the_stored_revision_is_done(store) -> None:
-    await store.write(puts(thing("slow"), expect=0))
-    await store.write(puts(thing("slow", 2), expect=1))
+    await store.write(puts(make_resource("slow"), expect=0))
+    await store.write(puts(make_resource("slow", 2), expect=1))
     await store.write(deletes(key("slow"), expect=2))
     assert store.state.revision == 3
 
 
 async def test_of_two_writers_with_the_same_revision_one_wins(store) -> None:
-    await store.write(puts(thing("slow")))
+    await store.write(puts(make_resource("slow")))
     results = await asyncio.gather(
-        *(store.write(puts(thing("slow", value), expect=1)) for value in (2, 3)), return_exceptions=True
+        *(store.write(puts(make_resource("slow", value), expect=1)) for value in (2, 3)),
+        return_exceptions=True,
     )
     assert [type(result) for result in results] == [tuple, Conflict]
     assert store.state.get(key("slow")).spec == {"value": 2}
 
 
 async def test_a_transaction_happens_together_or_not_at_all(store) -> None:
-    changes = await store.write(puts(thing("a"), thing("b"), thing("c")))
+    changes = await store.write(puts(make_resource("a"), make_resource("b"), make_resource("c")))
     assert revisions(changes) == [1, 2, 3]
     assert len({change.transaction for change in changes}) == 1
     with pytest.raises(NotFound):
-        await store.write(does(Put(thing("d")), Put(thing("a", 2)), Delete(key("nobody"))))
+        await store.write(
+            transaction_of(Put(make_resource("d")), Put(make_resource("a", 2)), Delete(key("nobody")))
+        )
     assert sorted(name.name for name in contents(store)) == ["a", "b", "c"]
     assert store.state.get(key("a")).spec == {"value": 1}
     assert store.state.revision == 3
@@ -133,14 +140,14 @@ async def test_a_transaction_happens_together_or_not_at_all(store) -> None:
 
 async def test_a_transaction_sees_its_own_steps(store) -> None:
     changes = await store.write(
-        does(
-            Put(thing("m", kind="Mesh", mesh="")),
+        transaction_of(
+            Put(make_resource("m", kind="Mesh", mesh="")),
             Require(key("m", kind="Mesh", mesh=""), NotFound("no mesh")),
-            Put(thing("a", mesh="m")),
-            Put(thing("a", 2, mesh="m"), expect=2),
+            Put(make_resource("a", mesh="m")),
+            Put(make_resource("a", 2, mesh="m"), expect=2),
             Delete(key("a", mesh="m"), expect=3),
-            Put(thing("a", 3, mesh="m"), expect=0),
-            Put(thing("a", 3, mesh="m")),
+            Put(make_resource("a", 3, mesh="m"), expect=0),
+            Put(make_resource("a", 3, mesh="m")),
         )
     )
     ops = [Op.CREATE, Op.CREATE, Op.UPDATE, Op.DELETE, Op.CREATE, Op.UNCHANGED]
@@ -150,29 +157,31 @@ async def test_a_transaction_sees_its_own_steps(store) -> None:
 
 
 async def test_a_taken_core_name_is_refused_with_both_names(store) -> None:
-    await store.write(puts(thing("slow", namespace="shop", core_name="slow.shop")))
+    await store.write(puts(make_resource("slow", namespace="shop", core_name="slow.shop")))
     with pytest.raises(AlreadyExists) as refusal:
-        await store.write(puts(thing("slow.shop")))
+        await store.write(puts(make_resource("slow.shop")))
     assert 'MeshTimeout "slow.shop" (mesh default)' in str(refusal.value)
     assert 'MeshTimeout "slow" (mesh default namespace shop)' in str(refusal.value)
-    await store.write(puts(thing("slow.shop", mesh="other"), thing("slow.shop", kind="MeshRetry")))
+    await store.write(
+        puts(make_resource("slow.shop", mesh="other"), make_resource("slow.shop", kind="MeshRetry"))
+    )
     assert store.state.revision == 3
 
 
 async def test_a_core_name_can_change_hands_in_one_transaction(opened) -> None:
     store = await opened()
-    await store.write(puts(thing("a", core_name="one"), thing("b", core_name="two")))
+    await store.write(puts(make_resource("a", core_name="one"), make_resource("b", core_name="two")))
     await store.write(
-        does(
+        transaction_of(
             Delete(key("a")),
             Delete(key("b")),
-            Put(thing("b", core_name="one")),
-            Put(thing("a", core_name="two")),
+            Put(make_resource("b", core_name="one")),
+            Put(make_resource("a", core_name="two")),
         )
     )
-    await store.write(does(Delete(key("b")), Put(thing("c", core_name="one"))))
-    await store.write(puts(thing("a", core_name="three")))
-    await store.write(puts(thing("c", core_name="two")))
+    await store.write(transaction_of(Delete(key("b")), Put(make_resource("c", core_name="one"))))
+    await store.write(puts(make_resource("a", core_name="three")))
+    await store.write(puts(make_resource("c", core_name="two")))
     await store.close()
     store = await opened()
     names = {name: found.name for name in ("one", "two", "three") if (found := _named(store, name))}
@@ -181,9 +190,13 @@ async def test_a_core_name_can_change_hands_in_one_transaction(opened) -> None:
 
 async def test_two_objects_can_swap_their_core_names_in_one_transaction(opened) -> None:
     store = await opened()
-    await store.write(puts(thing("a", core_name="one"), thing("b", core_name="two")))
+    await store.write(puts(make_resource("a", core_name="one"), make_resource("b", core_name="two")))
     await store.write(
-        puts(thing("a", core_name="three"), thing("b", core_name="one"), thing("a", core_name="two"))
+        puts(
+            make_resource("a", core_name="three"),
+            make_resource("b", core_name="one"),
+            make_resource("a", core_name="two"),
+        )
     )
     await store.close()
     store = await opened()
@@ -198,22 +211,32 @@ async def test_requirements_refuse_with_the_callers_own_words(store) -> None:
     mesh = key("default", kind="Mesh", mesh="")
     missing = Require(mesh, NotFound("mesh of name default is not found"))
     with pytest.raises(NotFound, match="mesh of name default is not found"):
-        await store.write(does(missing, Put(thing("slow"))))
-    await store.write(puts(thing("default", kind="Mesh", mesh=""), thing("dp", kind="Dataplane")))
-    await store.write(does(missing, Put(thing("slow"))))
+        await store.write(transaction_of(missing, Put(make_resource("slow"))))
+    await store.write(
+        puts(make_resource("default", kind="Mesh", mesh=""), make_resource("dp", kind="Dataplane"))
+    )
+    await store.write(transaction_of(missing, Put(make_resource("slow"))))
     in_use = RequireNone("Dataplane", "default", Forbidden("there are dataplanes in it"))
     with pytest.raises(Forbidden, match="there are dataplanes in it"):
-        await store.write(does(in_use, DeleteMesh("default"), Delete(mesh)))
-    await store.write(does(Delete(key("dp", kind="Dataplane")), in_use, DeleteMesh("default"), Delete(mesh)))
+        await store.write(transaction_of(in_use, DeleteMesh("default"), Delete(mesh)))
+    await store.write(
+        transaction_of(Delete(key("dp", kind="Dataplane")), in_use, DeleteMesh("default"), Delete(mesh))
+    )
     assert contents(store) == {}
 
 
 async def test_deleting_a_mesh_deletes_what_is_in_it_in_key_order(store) -> None:
-    mesh = thing("default", kind="Mesh", mesh="")
+    mesh = make_resource("default", kind="Mesh", mesh="")
     await store.write(
-        puts(thing("b"), thing("z", kind="Dataplane"), mesh, thing("a"), thing("a", mesh="other"))
+        puts(
+            make_resource("b"),
+            make_resource("z", kind="Dataplane"),
+            mesh,
+            make_resource("a"),
+            make_resource("a", mesh="other"),
+        )
     )
-    changes = await store.write(does(DeleteMesh("default"), Delete(mesh.key)))
+    changes = await store.write(transaction_of(DeleteMesh("default"), Delete(mesh.key)))
     assert [str(change.resource.key) for change in changes] == [
         'Dataplane "z" (mesh default)',
         'MeshTimeout "a" (mesh default)',
@@ -227,30 +250,33 @@ async def test_deleting_a_mesh_deletes_what_is_in_it_in_key_order(store) -> None
 async def test_everything_is_there_after_a_restart(opened) -> None:
     store = await opened()
     await store.write(
-        puts(thing("ä.日本", labels={"a": "1"}, annotations={"b": "\u2028"}, spec={"x": [1.5, None]}))
+        puts(make_resource("ä.日本", labels={"a": "1"}, annotations={"b": "\u2028"}, spec={"x": [1.5, None]}))
     )
-    await store.write(puts(thing("b"), thing("c", namespace="ns", zone="east", status={"ok": True})))
-    await store.write(does(Delete(key("b")), Put(thing("d"))))
+    await store.write(
+        puts(make_resource("b"), make_resource("c", namespace="ns", zone="east", status={"ok": True}))
+    )
+    await store.write(transaction_of(Delete(key("b")), Put(make_resource("d"))))
     before, revision = contents(store), store.state.revision
     await store.close()
     store = await opened()
     assert contents(store) == before
     assert store.state.revision == revision
-    assert revisions(await store.write(puts(thing("e")))) == [revision + 1]
+    assert revisions(await store.write(puts(make_resource("e")))) == [revision + 1]
 
 
 @pytest.mark.parametrize("seed", [3, 51])
-async def test_what_is_current_and_what_is_logged_agree_after_any_history(opened, place, seed) -> None:
+async def test_what_is_current_and_what_is_logged_agree_after_any_history(opened, backend, seed) -> None:
     dice = random.Random(seed)
 
     def operation() -> Put | Delete | DeleteMesh:
-        one = thing(dice.choice("abcd"), dice.randrange(3), core_name=dice.choice("wxyz"))
+        one = make_resource(dice.choice("abcd"), dice.randrange(3), core_name=dice.choice("wxyz"))
         return dice.choice([Put(one), Put(one), Put(one, 0), Delete(one.key), DeleteMesh("default")])
 
     store = await opened()
     for _ in range(25):
         batch = [
-            does(*(operation() for _ in range(dice.randrange(1, 5)))) for _ in range(dice.randrange(1, 5))
+            transaction_of(*(operation() for _ in range(dice.randrange(1, 5))))
+            for _ in range(dice.randrange(1, 5))
         ]
         answers = await asyncio.gather(*map(store.write, batch), return_exceptions=True)
         assert [answer for answer in answers if not isinstance(answer, (tuple, KogumaError))] == []
@@ -266,7 +292,9 @@ async def test_what_is_current_and_what_is_logged_agree_after_any_history(opened
 async def _some_history(store) -> list[Change]:
     changes: list[Change] = []
     for value in range(4):
-        changes += await store.write(puts(thing("a", value), thing("b", value, kind="MeshRetry")))
+        changes += await store.write(
+            puts(make_resource("a", value), make_resource("b", value, kind="MeshRetry"))
+        )
     changes += await store.write(deletes(key("a")))
     return changes
 
@@ -275,11 +303,11 @@ async def test_a_watch_from_any_revision_sees_the_rest_in_order(opened) -> None:
     store = await opened()
     changes = await _some_history(store)
     for revision in range(len(changes) + 1):
-        assert await all_after(store, revision) == changes[revision:]
+        assert await changes_after(store, revision) == changes[revision:]
     await store.close()
     store = await opened()
     for revision in range(len(changes) + 1):
-        assert await all_after(store, revision) == changes[revision:]
+        assert await changes_after(store, revision) == changes[revision:]
 
 
 async def test_a_watch_that_left_the_memory_reads_on_from_the_log(opened, monkeypatch) -> None:
@@ -296,26 +324,26 @@ async def test_a_watch_that_left_the_memory_reads_on_from_the_log(opened, monkey
 async def test_a_watch_wakes_for_its_kinds_only(store) -> None:
     watch = store.watch(frozenset({"MeshRetry", "Dataplane"}), 0)
     waiting = asyncio.create_task(watch.next_batch(30))
-    await store.write(puts(thing("a")))
+    await store.write(puts(make_resource("a")))
     await asyncio.sleep(0)
     assert not waiting.done()
-    [change] = await store.write(puts(thing("b", kind="MeshRetry")))
+    [change] = await store.write(puts(make_resource("b", kind="MeshRetry")))
     assert await waiting == [change]
     assert watch.position == 2
 
 
 async def test_a_watch_without_news_moves_on_with_the_store(store) -> None:
     watch = store.watch(frozenset({"MeshRetry"}), 0)
-    await store.write(puts(thing("a"), thing("b")))
+    await store.write(puts(make_resource("a"), make_resource("b")))
     assert await watch.next_batch(0.001) == []
     assert watch.position == 2
 
 
 async def test_a_watch_from_the_future_waits_for_it(store) -> None:
     watch = store.watch(None, 2)
-    await store.write(puts(thing("a"), thing("b")))
+    await store.write(puts(make_resource("a"), make_resource("b")))
     assert await watch.next_batch(0) == []
-    [change] = await store.write(puts(thing("c")))
+    [change] = await store.write(puts(make_resource("c")))
     assert await watch.next_batch(5) == [change]
 
 
@@ -332,7 +360,7 @@ async def test_compaction_forgets_old_changes_and_keeps_what_is_current(opened, 
     store = await opened()
     await _some_history(store)  # 9 revisions; b is current at 8, a is deleted at 9
     clock.advance(days=31)
-    await store.write(puts(thing("new"), thing("new", 2)))
+    await store.write(puts(make_resource("new"), make_resource("new", 2)))
     assert await store.compact() == 9
     assert store.state.compacted == 9
     before = contents(store)
@@ -340,7 +368,7 @@ async def test_compaction_forgets_old_changes_and_keeps_what_is_current(opened, 
     store = await opened()
     assert contents(store) == before
     assert store.state.compacted == 9
-    assert revisions(await all_after(store, 9)) == [10, 11]
+    assert revisions(await changes_after(store, 9)) == [10, 11]
     with pytest.raises(Gone, match="oldest revision to watch from is 9"):
         await store.watch(None, 8).next_batch(0)
     assert revisions(await store.history(key("b", kind="MeshRetry"))) == [8]
@@ -350,13 +378,13 @@ async def test_compaction_forgets_old_changes_and_keeps_what_is_current(opened, 
 async def test_compaction_finds_nothing_to_forget_in_young_history(store) -> None:
     await _some_history(store)
     assert await store.compact(["MeshRetry"]) == 0
-    assert revisions(await all_after(store, 0)) == list(range(1, 10))
+    assert revisions(await changes_after(store, 0)) == list(range(1, 10))
 
 
 async def test_the_history_of_some_kinds_is_short(store, clock) -> None:
     await _some_history(store)
     clock.advance(hours=2)
-    await store.write(puts(thing("b", 99, kind="MeshRetry")))
+    await store.write(puts(make_resource("b", 99, kind="MeshRetry")))
     assert await store.compact(["MeshRetry", "Secret"]) == 8
     assert revisions(await store.history(key("b", kind="MeshRetry"))) == [10]
     assert revisions(await store.history(key("a"))) == [9, 7, 5, 3, 1]
@@ -375,24 +403,24 @@ async def test_history_is_newest_first_and_tells_who_and_why(store) -> None:
     assert await store.history(key("nobody")) == []
 
 
-async def test_an_unreadable_object_hides_no_other_and_can_be_deleted(opened, place) -> None:
+async def test_an_unreadable_object_hides_no_other_and_can_be_deleted(opened, backend) -> None:
     store = await opened()
-    await store.write(puts(thing("a"), thing("bad"), thing("c")))
+    await store.write(puts(make_resource("a"), make_resource("bad"), make_resource("c")))
     await store.close()
-    place.spoil(2)
+    backend.corrupt(2)
     store = await opened()
     assert [resource.name for resource in store.state.listed("MeshTimeout")] == ["a", "c"]
     [broken] = store.state.unreadable.values()
     assert (broken.key, broken.core_name, broken.revision) == (key("bad"), "bad", 2)
     assert "revision 2 cannot be read" in broken.error
-    seen = await all_after(store, 0)
+    seen = await changes_after(store, 0)
     assert [(change.resource.name, bool(change.error)) for change in seen] == [
         ("a", False),
         ("bad", True),
         ("c", False),
     ]
     with pytest.raises(AlreadyExists):
-        await store.write(puts(thing("bad"), expect=0))
+        await store.write(puts(make_resource("bad"), expect=0))
     [deleted] = await store.write(deletes(key("bad"), expect=2))
     assert deleted.op is Op.DELETE
     assert store.state.unreadable == {}
@@ -400,24 +428,28 @@ async def test_an_unreadable_object_hides_no_other_and_can_be_deleted(opened, pl
     assert sorted(name.name for name in contents(await opened())) == ["a", "c"]
 
 
-async def test_an_unreadable_object_can_be_overwritten_or_go_with_its_mesh(opened, place) -> None:
+async def test_an_unreadable_object_can_be_overwritten_or_go_with_its_mesh(opened, backend) -> None:
     store = await opened()
-    await store.write(puts(thing("bad"), thing("worse")))
+    await store.write(puts(make_resource("bad"), make_resource("worse")))
     await store.close()
-    place.spoil(1)
-    place.spoil(2)
+    backend.corrupt(1)
+    backend.corrupt(2)
     store = await opened()
-    [mended] = await store.write(puts(thing("bad", 5)))
+    [mended] = await store.write(puts(make_resource("bad", 5)))
     assert (mended.op, mended.resource.generation) == (Op.UPDATE, 1)
     assert store.state.get(key("bad")).spec == {"value": 5}
-    assert revisions(await store.write(does(DeleteMesh("default")))) == [4, 5]
+    assert revisions(await store.write(transaction_of(DeleteMesh("default")))) == [4, 5]
     assert (contents(store), store.state.unreadable) == ({}, {})
 
 
 async def test_writers_share_commits_and_fail_alone(store) -> None:
-    await store.write(puts(thing("taken")))
-    bad = [puts(thing("taken"), expect=0), deletes(key("nobody")), puts(thing("taken", 2), expect=7)]
-    good = [puts(thing(f"n-{number}"), expect=0) for number in range(30)]
+    await store.write(puts(make_resource("taken")))
+    bad = [
+        puts(make_resource("taken"), expect=0),
+        deletes(key("nobody")),
+        puts(make_resource("taken", 2), expect=7),
+    ]
+    good = [puts(make_resource(f"n-{number}"), expect=0) for number in range(30)]
     mixed = [*good[:10], bad[0], *good[10:20], bad[1], bad[2], *good[20:]]
     results = await asyncio.gather(*map(store.write, mixed), return_exceptions=True)
     failed = [type(result) for result in results if isinstance(result, KogumaError)]
@@ -429,16 +461,16 @@ async def test_writers_share_commits_and_fail_alone(store) -> None:
 
 
 async def test_big_objects_go_in_several_appends(store) -> None:
-    big = [store.write(puts(thing(f"n-{number}", "x" * 3_000_000))) for number in range(6)]
+    big = [store.write(puts(make_resource(f"n-{number}", "x" * 3_000_000))) for number in range(6)]
     assert [change.revision for [change] in await asyncio.gather(*big)] == [1, 2, 3, 4, 5, 6]
     assert store.batches == 2
 
 
-async def test_a_batch_decides_each_member_on_top_of_the_others(store) -> None:
+async def test_a_batch_evaluates_each_transaction_on_top_of_the_others(store) -> None:
     created, updated, refused, deleted = await asyncio.gather(
-        store.write(puts(thing("a"), expect=0)),
-        store.write(puts(thing("a", 2), expect=1)),
-        store.write(puts(thing("a", 3), expect=1)),
+        store.write(puts(make_resource("a"), expect=0)),
+        store.write(puts(make_resource("a", 2), expect=1)),
+        store.write(puts(make_resource("a", 3), expect=1)),
         store.write(deletes(key("a"), expect=2)),
         return_exceptions=True,
     )
@@ -447,14 +479,14 @@ async def test_a_batch_decides_each_member_on_top_of_the_others(store) -> None:
 
 
 UNFIT = [
-    Transaction((Put(thing("bad", "\ud800")),), "tester"),
-    Transaction((Put(thing("bad", object())),), "tester"),
-    Transaction((Put(thing("bad")),), "tester", "a NUL \0 in the reason"),
+    Transaction((Put(make_resource("bad", "\ud800")),), "tester"),
+    Transaction((Put(make_resource("bad", object())),), "tester"),
+    Transaction((Put(make_resource("bad")),), "tester", "a NUL \0 in the reason"),
 ]
 
 
 async def test_what_no_database_can_keep_is_refused_alone(store) -> None:
-    good = [puts(thing(name)) for name in "abc"]
+    good = [puts(make_resource(name)) for name in "abc"]
     mixed = [one for pair in zip(good, UNFIT, strict=True) for one in pair]
     answers = await asyncio.gather(*map(store.write, mixed), return_exceptions=True)
     assert revisions(change for changes in answers[::2] for change in changes) == [1, 2, 3]
@@ -464,24 +496,24 @@ async def test_what_no_database_can_keep_is_refused_alone(store) -> None:
 
 
 async def test_a_write_goes_on_when_its_caller_is_cancelled(store) -> None:
-    callers = [asyncio.create_task(store.write(puts(thing(f"n-{number}")))) for number in range(3)]
+    callers = [asyncio.create_task(store.write(puts(make_resource(f"n-{number}")))) for number in range(3)]
     await asyncio.sleep(0)
     callers[0].cancel()
     await asyncio.sleep(0)
     callers[1].cancel()
     await asyncio.wait(callers)
-    await store.write(puts(thing("last")))
+    await store.write(puts(make_resource("last")))
     assert sorted(name.name for name in contents(store)) == ["last", "n-0", "n-1", "n-2"]
 
 
 async def test_closing_finishes_the_writes_under_way(opened) -> None:
     store = await opened()
-    writes = [asyncio.create_task(store.write(puts(thing(f"n-{number}")))) for number in range(20)]
+    writes = [asyncio.create_task(store.write(puts(make_resource(f"n-{number}")))) for number in range(20)]
     await asyncio.sleep(0)
     await store.close()
     assert revisions(change for [change] in [await write for write in writes]) == list(range(1, 21))
     with pytest.raises(Unavailable, match="nothing was written"):
-        await store.write(puts(thing("late")))
+        await store.write(puts(make_resource("late")))
     assert len(contents(await opened())) == 20
 
 

@@ -7,7 +7,7 @@ import stat
 import sys
 
 import pytest
-from store_cases import contents, puts, thing
+from store_cases import contents, make_resource, puts
 
 from koguma.model.redacted import masked_url
 from koguma.store import StoreUnusable, migrate, open_store
@@ -21,7 +21,7 @@ def mode(path) -> int:
 async def test_only_its_owner_can_read_a_store(tmp_path) -> None:
     file = tmp_path / "new" / "folder" / "store.db"
     store = await open_store(f"sqlite:///{file}")
-    await store.write(puts(thing("secret")))
+    await store.write(puts(make_resource("secret")))
     assert mode(file.parent) == 0o700
     assert {path.name: mode(path) for path in file.parent.iterdir()} == {
         "store.db": 0o600,
@@ -104,7 +104,7 @@ async def test_a_relative_address_begins_where_we_are(tmp_path, monkeypatch) -> 
 
 async def test_a_store_in_memory_is_forgotten() -> None:
     store = await open_store("memory://")
-    await store.write(puts(thing("a")))
+    await store.write(puts(make_resource("a")))
     await store.close()
     store = await open_store("memory://")
     assert contents(store) == {}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from store_cases import Clock, contents, deletes, key, puts, thing
+from store_cases import Clock, contents, deletes, key, make_resource, puts
 from structlog.testing import capture_logs
 
 from koguma.model.errors import StoreFull
@@ -40,7 +40,7 @@ async def until_full(store: Store, disk: SmallDisk) -> StoreFull:
 
 async def write_many(store: Store) -> None:
     for number in range(1000):
-        await store.write(puts(thing(f"more-{number}", LARGE)))
+        await store.write(puts(make_resource(f"more-{number}", LARGE)))
 
 
 async def until_room(store: Store) -> None:
@@ -63,13 +63,13 @@ async def test_a_write_without_room_is_refused_with_the_place_and_what_helps(dis
 async def test_reads_and_deletes_go_on_without_room(disk) -> None:
     store = await opened(disk.path)
     names = [f"kept-{number}" for number in range(20)]
-    await store.write(puts(*(thing(name, LARGE) for name in names)))
+    await store.write(puts(*(make_resource(name, LARGE) for name in names)))
     await until_full(store, disk)
     for name in names:
         await store.write(deletes(key(name)))
     assert [name for name in names if store.state.get(key(name))] == []
     with pytest.raises(StoreFull):  # what was kept for deletes is not for new objects
-        await store.write(puts(thing("new")))
+        await store.write(puts(make_resource("new")))
     found = contents(store)
     await store.close()
     again = await opened(disk.path)
@@ -79,12 +79,12 @@ async def test_reads_and_deletes_go_on_without_room(disk) -> None:
 
 async def test_a_delete_is_done_beside_a_write_that_has_no_room(disk) -> None:
     store = await opened(disk.path)
-    await store.write(puts(thing("old", LARGE)))
+    await store.write(puts(make_resource("old", LARGE)))
     await until_full(store, disk)
     results = await asyncio.gather(
-        *(store.write(puts(thing(f"new-{number}", LARGE))) for number in range(5)),
+        *(store.write(puts(make_resource(f"new-{number}", LARGE))) for number in range(5)),
         store.write(deletes(key("old"))),
-        *(store.write(puts(thing(f"next-{number}", LARGE))) for number in range(5)),
+        *(store.write(puts(make_resource(f"next-{number}", LARGE))) for number in range(5)),
         return_exceptions=True,
     )
     assert [isinstance(result, StoreFull) for result in results] == [True] * 5 + [False] + [True] * 5
@@ -96,12 +96,12 @@ async def test_old_history_can_be_removed_without_room_and_makes_some(disk) -> N
     clock = Clock()
     store = await opened(disk.path, clock)
     for value in range(70):
-        await store.write(puts(thing("one", f"{value}{LARGE}")))
+        await store.write(puts(make_resource("one", f"{value}{LARGE}")))
     refusal = await until_full(store, disk)
     assert refusal
     clock.advance(hours=2)
     await store.compact(retention=timedelta(hours=1))
-    await store.write(puts(thing("new", LARGE)))
+    await store.write(puts(make_resource("new", LARGE)))
     assert not store.full
     await store.close()
 
@@ -114,17 +114,17 @@ async def test_a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends(dis
         await until_full(store, disk)
         for number in range(100):
             with pytest.raises(StoreFull):
-                await store.write(puts(thing(f"again-{number}", LARGE)))
+                await store.write(puts(make_resource(f"again-{number}", LARGE)))
         disk.free()
         await until_room(store)
-        await store.write(puts(thing("new", LARGE)))
+        await store.write(puts(make_resource("new", LARGE)))
         await store.close()
     assert [line["event"] for line in lines] == ["store is full", "store has room again"]
 
 
 async def test_a_control_plane_starts_and_deletes_on_a_full_disk(disk) -> None:
     store = await opened(disk.path)
-    await store.write(puts(thing("old", LARGE)))
+    await store.write(puts(make_resource("old", LARGE)))
     await store.close()
     disk.fill()
     store = await opened(disk.path)
@@ -158,14 +158,14 @@ async def test_a_full_disk_of_postgres_is_refused_at_once_and_ends_by_itself(pos
         try:
             store = Store(PostgresLog(url), Clock(), write_timeout=600)
             await store.open()
-            await store.write(puts(thing("old")))
+            await store.write(puts(make_resource("old")))
             refusal = await until_full(store, disk)
             assert refusal.status == 507
             assert "the disk of the database postgresql://" in refusal.detail
             assert store.full
             disk.free()
             await until_room(store)
-            await store.write(puts(thing("new", LARGE)))
+            await store.write(puts(make_resource("new", LARGE)))
             await store.close()
         finally:
             postgres.drop_with_tablespace(url)

@@ -7,7 +7,16 @@ from contextlib import suppress
 
 import asyncpg
 import pytest
-from store_cases import InPostgres, all_after, contents, deletes, does, key, puts, thing
+from store_cases import (
+    PostgresBackend,
+    changes_after,
+    contents,
+    deletes,
+    key,
+    make_resource,
+    puts,
+    transaction_of,
+)
 
 from koguma.model.errors import AlreadyExists, Conflict, Unavailable
 from koguma.store import Delete, Put, Store, StoreUnusable, Transaction, migrate, open_store
@@ -15,9 +24,9 @@ from koguma.store.postgres import PostgresLog
 
 
 @pytest.fixture
-def place(postgres):
+def backend(postgres):
     url = postgres.database()
-    yield InPostgres(postgres, url)
+    yield PostgresBackend(postgres, url)
     postgres.drop(url)
 
 
@@ -40,7 +49,7 @@ async def test_a_write_to_one_is_seen_by_a_watch_on_the_other_in_order(two) -> N
     one, other = two
     watching = asyncio.create_task(seen(other, 120))
     for number in range(60):
-        await one.write(puts(thing(f"n-{number}"), thing("again", number)))
+        await one.write(puts(make_resource(f"n-{number}"), make_resource("again", number)))
     assert await watching == list(range(1, 121))
     assert contents(one) == contents(other)
 
@@ -50,7 +59,7 @@ async def test_news_come_long_before_the_next_poll(two) -> None:
     watch = other.watch(None, 0)
     delays = []
     for number in range(15):
-        await one.write(puts(thing("a", number)))
+        await one.write(puts(make_resource("a", number)))
         answered = time.perf_counter()
         assert await watch.next_batch(5)
         delays.append(time.perf_counter() - answered)
@@ -63,7 +72,7 @@ async def test_writers_on_both_sides_make_consecutive_revisions(two, rows_per_wr
     async def write(store: Store, name: str) -> list[int]:
         found = await asyncio.gather(
             *(
-                store.write(puts(*(thing(f"{name}-{number}-{row}") for row in range(rows_per_write))))
+                store.write(puts(*(make_resource(f"{name}-{number}-{row}") for row in range(rows_per_write))))
                 for number in range(200)
             )
         )
@@ -84,7 +93,7 @@ async def test_writers_that_fight_over_one_object_all_get_their_turn(two) -> Non
             stored = store.state.get(key("counter"))
             value, revision = (stored.spec["value"], stored.revision) if stored else (0, 0)
             with suppress(Conflict, AlreadyExists):  # the point
-                await store.write(puts(thing("counter", value + 1), expect=revision))
+                await store.write(puts(make_resource("counter", value + 1), expect=revision))
                 done += 1
 
     await asyncio.gather(*map(count_up, two))
@@ -93,10 +102,10 @@ async def test_writers_that_fight_over_one_object_all_get_their_turn(two) -> Non
     assert max(store.state.get(key("counter")).spec["value"] for store in two) == 50
 
 
-async def test_a_long_absence_is_caught_up_page_by_page(opened, place) -> None:
+async def test_a_long_absence_is_caught_up_page_by_page(opened, backend) -> None:
     store = await opened()
-    await store.write(puts(*(thing(f"n-{number}") for number in range(4_100))))
-    log = place.log()
+    await store.write(puts(*(make_resource(f"n-{number}") for number in range(4_100))))
+    log = backend.log()
     await log.open()
     assert [change.revision for change in await log.since(50)] == list(range(51, 4_101))
     assert [change.revision for change in await log.since(50, 2)] == [51, 52]
@@ -104,7 +113,7 @@ async def test_a_long_absence_is_caught_up_page_by_page(opened, place) -> None:
 
 
 async def test_a_reader_that_is_cancelled_does_not_harm_the_next(store) -> None:
-    await store.write(puts(thing("a")))
+    await store.write(puts(make_resource("a")))
     for pause in (0, 0.001, 0.002):
         reader = asyncio.create_task(store.history(key("a")))
         await asyncio.sleep(pause)
@@ -115,12 +124,12 @@ async def test_a_reader_that_is_cancelled_does_not_harm_the_next(store) -> None:
 
 async def test_mixed_batches_are_written_like_any_other(opened) -> None:
     store = await opened()
-    await store.write(puts(*(thing(f"n-{number}") for number in range(20))))
+    await store.write(puts(*(make_resource(f"n-{number}") for number in range(20))))
     await asyncio.gather(
         *(store.write(deletes(key(f"n-{number}"))) for number in range(10)),
-        *(store.write(puts(thing(f"n-{number}", 2))) for number in range(10, 20)),
+        *(store.write(puts(make_resource(f"n-{number}", 2))) for number in range(10, 20)),
         *(
-            store.write(does(Delete(key(f"n-{number}")), Put(thing(f"n-{number}", 3))))
+            store.write(transaction_of(Delete(key(f"n-{number}")), Put(make_resource(f"n-{number}", 3))))
             for number in range(15, 20)
         ),
     )
@@ -129,10 +138,10 @@ async def test_mixed_batches_are_written_like_any_other(opened) -> None:
     assert values == {f"n-{number}": 2 if number < 15 else 3 for number in range(10, 20)}
 
 
-async def test_two_control_planes_may_start_on_an_empty_database_at_once(place) -> None:
-    stores = await asyncio.gather(*(open_store(place.url) for _ in range(4)))
-    await asyncio.gather(*(store.write(puts(thing(f"n-{n}"))) for n, store in enumerate(stores)))
-    assert len(await all_after(stores[0], 0)) >= 1
+async def test_two_control_planes_may_start_on_an_empty_database_at_once(backend) -> None:
+    stores = await asyncio.gather(*(open_store(backend.url) for _ in range(4)))
+    await asyncio.gather(*(store.write(puts(make_resource(f"n-{n}"))) for n, store in enumerate(stores)))
+    assert len(await changes_after(stores[0], 0)) >= 1
     for store in stores:
         await store.close()
 
@@ -152,7 +161,7 @@ async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
         while not stopping.is_set():
             number += 1
             names = [f"{lane}-{number}-{part}" for part in "xyz"]
-            await written(store, puts(*map(thing, names), expect=0))
+            await written(store, puts(*map(make_resource, names), expect=0))
             acknowledged.update(names)
 
     lanes = [
@@ -175,7 +184,7 @@ async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
     await asyncio.gather(*lanes)
     third = await opened()
     assert acknowledged == {one.name for one in contents(third)}
-    revisions = [change.revision for change in await all_after(third, 0)]
+    revisions = [change.revision for change in await changes_after(third, 0)]
     assert revisions == list(range(1, third.state.revision + 1))
     for store in two:
         assert store.lost > 0
@@ -214,27 +223,32 @@ async def test_a_write_that_cannot_be_sent_is_refused_at_once_and_was_not_writte
     postgres, opened, stopped
 ) -> None:
     store = await opened(write_timeout=LONG_SECONDS)
-    await store.write(puts(thing("a")))
+    await store.write(puts(make_resource("a")))
     await stopped()
-    for transaction in (puts(thing("b")), puts(thing("a", 2)), puts(thing("a")), deletes(key("a"))):
+    for transaction in (
+        puts(make_resource("b")),
+        puts(make_resource("a", 2)),
+        puts(make_resource("a")),
+        deletes(key("a")),
+    ):
         with pytest.raises(Unavailable, match=r"cannot be reached .*; nothing was written: retry later"):
             await store.write(transaction)
     await asyncio.to_thread(postgres.start)
-    await written(store, puts(thing("b"), expect=0))
+    await written(store, puts(make_resource("b"), expect=0))
     assert [one.name for one in contents(await opened())] == ["a", "b"]
     await stopped()
 
 
-async def test_a_write_whose_answer_was_lost_may_have_happened(place, opened, stopped) -> None:
+async def test_a_write_whose_answer_was_lost_may_have_happened(backend, opened, stopped) -> None:
     store = await opened(write_timeout=1)
-    other = await asyncpg.connect(place.url)
+    other = await asyncpg.connect(backend.url)
     in_the_way = other.transaction()
     await in_the_way.start()
     await other.execute("SELECT revision FROM counter WHERE id = 1 FOR UPDATE")
-    sent = asyncio.create_task(store.write(puts(thing("a"))))
+    sent = asyncio.create_task(store.write(puts(make_resource("a"))))
     while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
         await other.execute("SELECT pg_sleep(0.01)")
-    queued = asyncio.create_task(store.write(puts(thing("b"))))
+    queued = asyncio.create_task(store.write(puts(make_resource("b"))))
     await asyncio.sleep(0)
     await stopped(at_once=True)
     with pytest.raises(Unavailable, match="nothing was written: retry later"):
@@ -262,31 +276,31 @@ async def test_an_address_that_cannot_be_read_keeps_its_password(url) -> None:
     assert "ter2" not in f"{refusal.value!r} {PostgresLog(url)!r}"
 
 
-async def test_a_database_that_does_not_exist_is_said_so(place) -> None:
+async def test_a_database_that_does_not_exist_is_said_so(backend) -> None:
     with pytest.raises(StoreUnusable, match="does not exist"):
-        await open_store(place.url + "_nowhere")
+        await open_store(backend.url + "_nowhere")
 
 
-async def test_a_database_of_a_newer_release_is_refused_with_both_numbers(place) -> None:
-    await (await open_store(place.url)).close()
-    place.server.execute("INSERT INTO schema_version VALUES (99, 'from_the_future')", place.url)
+async def test_a_database_of_a_newer_release_is_refused_with_both_numbers(backend) -> None:
+    await (await open_store(backend.url)).close()
+    backend.server.execute("INSERT INTO schema_version VALUES (99, 'from_the_future')", backend.url)
     known = migrate.migrations("postgres")[-1].version
     with pytest.raises(
         StoreUnusable, match=f"schema version 99, and this Koguma knows versions up to {known}"
     ):
-        await open_store(place.url)
+        await open_store(backend.url)
 
 
-async def test_a_restored_backup_is_read_anew(opened, place) -> None:
+async def test_a_restored_backup_is_read_anew(opened, backend) -> None:
     store = await opened()
     for number in range(4):
-        await store.write(puts(thing(f"n-{number}")))
+        await store.write(puts(make_resource(f"n-{number}")))
     for statement in (
         "DELETE FROM changes WHERE revision > 2",
         "DELETE FROM current WHERE revision > 2",
         "UPDATE counter SET revision = 2",
     ):
-        place.server.execute(statement, place.url)
-    [change] = await store.write(Transaction((Put(thing("after")),), "tester"))
+        backend.server.execute(statement, backend.url)
+    [change] = await store.write(Transaction((Put(make_resource("after")),), "tester"))
     assert change.revision == 3
     assert sorted(one.name for one in contents(store)) == ["after", "n-0", "n-1"]

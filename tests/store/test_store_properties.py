@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_cases import Clock, all_after, contents, thing
+from store_cases import Clock, changes_after, contents, make_resource
 
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.resource import Resource
@@ -24,7 +24,7 @@ json = st.recursive(
     max_leaves=4,
 )
 resources = st.builds(
-    lambda kind, mesh, name, core, spec, labels: thing(
+    lambda kind, mesh, name, core, spec, labels: make_resource(
         name, kind=kind, mesh=mesh, core_name=core, spec=spec, labels=labels
     ),
     st.sampled_from(KINDS),
@@ -98,7 +98,7 @@ def test_a_watch_from_any_revision_sees_exactly_the_rest(history, kinds, after) 
             for change in written
             if change.revision > after and (wanted is None or change.resource.kind in wanted)
         ]
-        assert await all_after(store, after, wanted) == rest
+        assert await changes_after(store, after, wanted) == rest
         await store.close()
 
     asyncio.run(run())

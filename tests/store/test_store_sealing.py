@@ -5,7 +5,7 @@ import os
 import stat
 
 import pytest
-from store_cases import Clock, contents, deletes, key, puts, thing
+from store_cases import Clock, contents, deletes, key, make_resource, puts
 
 from koguma.store import Store, StoreUnusable, open_store
 from koguma.store.keys import KeyCommand, KeyFile
@@ -26,18 +26,18 @@ def key_file(path, *keys: str):
 
 
 def secret(name: str = "ca", value: object = PAYLOAD):
-    return thing(name, value, kind="Secret")
+    return make_resource(name, value, kind="Secret")
 
 
 @pytest.fixture
-async def opened(place):
-    """Opens a store on the test's place with a sealing; only one at a time."""
+async def opened(backend):
+    """Opens a store on the test's backend with a sealing; only one at a time."""
     stores: list[Store] = []
 
     async def open_one(sealing: Sealing) -> Store:
         while stores:
             await stores.pop().close()
-        store = Store(place.log(sealing), Clock())
+        store = Store(backend.log(sealing), Clock())
         await store.open()
         stores.append(store)
         return store
@@ -51,18 +51,18 @@ def sealing(path, *, is_on: bool = True) -> Sealing:
     return Sealing(KINDS, KeyFile(path), is_on=is_on)
 
 
-def readable(place) -> list[bool]:
-    return [PAYLOAD.encode() in body for body in place.bodies()]
+def readable(backend) -> list[bool]:
+    return [PAYLOAD.encode() in body for body in backend.bodies()]
 
 
-async def test_no_revision_of_a_secret_can_be_read_in_the_log(place, opened, tmp_path) -> None:
+async def test_no_revision_of_a_secret_can_be_read_in_the_log(backend, opened, tmp_path) -> None:
     keys = key_file(tmp_path / "keys", a_key("a"))
     store = await opened(sealing(keys))
-    await store.write(puts(thing("plain", PAYLOAD), secret()))
+    await store.write(puts(make_resource("plain", PAYLOAD), secret()))
     await store.write(puts(secret(value=[PAYLOAD])))
-    await store.write(puts(thing("global", PAYLOAD, kind="GlobalSecret", mesh="")))
+    await store.write(puts(make_resource("global", PAYLOAD, kind="GlobalSecret", mesh="")))
     await store.write(deletes(key("ca", kind="Secret")))
-    assert readable(place) == [True, False, False, False, False]
+    assert readable(backend) == [True, False, False, False, False]
     history = [change.resource.spec for change in await store.history(key("ca", kind="Secret"))]
     assert history == [{"value": [PAYLOAD]}, {"value": [PAYLOAD]}, {"value": PAYLOAD}]
     assert (await store.change_at(2)).resource.spec == {"value": PAYLOAD}
@@ -72,49 +72,54 @@ async def test_no_revision_of_a_secret_can_be_read_in_the_log(place, opened, tmp
     assert again.state.unreadable == {}
 
 
-async def test_what_was_stored_plain_is_encrypted_at_the_next_start(place, opened, tmp_path) -> None:
+async def test_what_was_stored_plain_is_encrypted_at_the_next_start(backend, opened, tmp_path) -> None:
     store = await opened(Sealing(KINDS, None, is_on=False))
     await store.write(puts(secret()))
     await store.write(puts(secret(value=[PAYLOAD])))
     before = contents(store)
-    assert readable(place) == [True, True]
+    assert readable(backend) == [True, True]
     again = await opened(sealing(key_file(tmp_path / "keys", a_key("a"))))
-    assert readable(place) == [False, False]
+    assert readable(backend) == [False, False]
     assert contents(again) == before
 
 
-async def test_a_new_key_seals_and_old_keys_open_until_all_is_written_anew(place, opened, tmp_path) -> None:
+async def test_a_new_key_seals_and_old_keys_open_until_all_is_written_anew(backend, opened, tmp_path) -> None:
     file = key_file(tmp_path / "keys", a_key("a"))
     store = await opened(sealing(file))
     await store.write(puts(secret()))
-    before, of_old = contents(store), place.bodies()
+    before, of_old = contents(store), backend.bodies()
     key_file(file, a_key("b"), a_key("a"))
     again = await opened(sealing(file))
     assert contents(again) == before
-    assert place.bodies() != of_old
+    assert backend.bodies() != of_old
     key_file(file, a_key("b"))  # nothing needs the old one any more
     assert contents(await opened(sealing(file))) == before
 
 
-async def test_encryption_that_is_switched_off_gives_the_secrets_back(place, opened, tmp_path) -> None:
+async def test_encryption_that_is_switched_off_gives_the_secrets_back(backend, opened, tmp_path) -> None:
     file = key_file(tmp_path / "keys", a_key("a"))
     await (await opened(sealing(file))).write(puts(secret()))
     store = await opened(sealing(file, is_on=False))
-    assert readable(place) == [True]
+    assert readable(backend) == [True]
     file.unlink()
     assert contents(await opened(Sealing(KINDS, None, is_on=False))) == contents(store)
 
 
-async def test_a_wrong_or_missing_key_refuses_the_start_and_changes_nothing(place, opened, tmp_path) -> None:
+async def test_a_wrong_or_missing_key_refuses_the_start_and_changes_nothing(
+    backend, opened, tmp_path
+) -> None:
     file = key_file(tmp_path / "keys", a_key("a"))
     store = await opened(sealing(file))
     await store.write(puts(secret()))
-    before, bodies = contents(store), place.bodies()
+    before, bodies = contents(store), backend.bodies()
     await store.close()
     wrong = key_file(tmp_path / "wrong", a_key("b"))
     default = tmp_path / "default"
     for source, words in (
-        (KeyFile(wrong), [str(wrong), "does not have it", "put the key back", "nothing was changed"]),
+        (
+            KeyFile(wrong),
+            [str(wrong), "does not have it", "put the key back", "nothing was changed"],
+        ),
         (KeyFile(tmp_path / "nowhere"), [str(tmp_path / "nowhere"), "is not there"]),
         (KeyFile(default, is_default=True), [str(default), "does not have it", "put the key back"]),
         (None, ["no key file was given", "put the key back"]),
@@ -124,16 +129,16 @@ async def test_a_wrong_or_missing_key_refuses_the_start_and_changes_nothing(plac
                 await opened(Sealing(KINDS, source, is_on=is_on))
             assert [word for word in words if word not in refusal.value.detail] == []
     assert not default.exists()
-    assert place.bodies() == bodies
+    assert backend.bodies() == bodies
     assert contents(await opened(sealing(file))) == before
 
 
-async def test_a_body_that_was_moved_or_changed_is_not_believed(place, opened, tmp_path) -> None:
+async def test_a_body_that_was_moved_or_changed_is_not_believed(backend, opened, tmp_path) -> None:
     file = key_file(tmp_path / "keys", a_key("a"))
     store = await opened(sealing(file))
     await store.write(puts(secret("one"), secret("two", "other")))
     await store.close()
-    place.replace(1, place.bodies()[1])
+    backend.replace(1, backend.bodies()[1])
     again = await opened(sealing(file))
     [broken] = again.state.unreadable.values()
     assert broken.key == key("one", kind="Secret")
@@ -141,8 +146,8 @@ async def test_a_body_that_was_moved_or_changed_is_not_believed(place, opened, t
     assert again.state.get(key("two", kind="Secret")).spec == {"value": "other"}
 
 
-async def test_without_any_key_a_store_is_refused_with_what_to_do(place) -> None:
-    store = Store(place.log(Sealing(KINDS, None)), Clock())
+async def test_without_any_key_a_store_is_refused_with_what_to_do(backend) -> None:
+    store = Store(backend.log(Sealing(KINDS, None)), Clock())
     with pytest.raises(StoreUnusable, match="--store-key-file") as refusal:
         await store.open()
     assert "openssl rand -base64 32" in refusal.value.detail
