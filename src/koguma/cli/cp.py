@@ -48,7 +48,7 @@ def run(*, config_file: str | None, print_config: bool, **flags: Any) -> int:
     if masked_url(flags.get("store") or "") != (flags.get("store") or ""):
         print(_EXPOSED_STORE_WARNING, file=sys.stderr)
     # `main` assembles the control plane, so it is the top layer. It is imported by name, and only here: no
-    # other command pays for it, and the import contract (.importlinter) holds.
+    # other command imports it, and the import contract (.importlinter) holds.
     serve: Callable[[Settings], int] = importlib.import_module("koguma.main").run
     return serve(settings)
 

@@ -14,7 +14,7 @@ from koguma.cli.dp_options import SectionedCommand, all_options
 from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.model.redacted import Redacted
 
-if TYPE_CHECKING:  # `--help` does not pay for the kinds, HTTP and Envoy
+if TYPE_CHECKING:  # `--help` does not need the kinds, HTTP and Envoy
     from koguma.dp.dataplane import DataplaneProxy
     from koguma.dp.observability import MetricsCertificate
     from koguma.dp.run import RunOptions
@@ -42,7 +42,7 @@ def run(**flags: Any) -> int:
     started again when it crashes. SIGTERM and Ctrl-C take it out of the mesh and let calls under way end; a
     second signal ends it at once.
     """
-    import asyncio  # noqa: PLC0415 - `--help` does not pay for any of this
+    import asyncio  # noqa: PLC0415 - `--help` needs none of this
 
     from koguma.dp import run as agent  # noqa: PLC0415 - the same
     from koguma.dp.control_plane import ControlPlaneDenied  # noqa: PLC0415 - the same
@@ -62,7 +62,7 @@ def run(**flags: Any) -> int:
 
 def _become(user: str) -> None:
     """Become the user of --user, before any file is read or any process started."""
-    from koguma.dp import privileges  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp import privileges  # noqa: PLC0415 - `--help` does not need it
 
     if user:
         privileges.become(privileges.find_account(user))
@@ -100,7 +100,7 @@ def _token_hints(proxy: "DataplaneProxy") -> tuple[str, ...]:
 
 
 def _options(flags: Mapping[str, Any]) -> "RunOptions":
-    from koguma.dp.bootstrap import LOG_DIRECTORIES  # noqa: PLC0415 - `--help` does not pay for any of this
+    from koguma.dp.bootstrap import LOG_DIRECTORIES  # noqa: PLC0415 - `--help` needs none of this
     from koguma.dp.envoy import EnvoySettings  # noqa: PLC0415 - the same
     from koguma.dp.run import RunOptions  # noqa: PLC0415 - the same
     from koguma.envoy import schema  # noqa: PLC0415 - the same
@@ -135,7 +135,7 @@ def _options(flags: Mapping[str, Any]) -> "RunOptions":
 
 
 def _metrics_certificate(chain: str | None, key: str | None) -> "MetricsCertificate | None":
-    from koguma.dp.observability import MetricsCertificate  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.observability import MetricsCertificate  # noqa: PLC0415 - `--help` does not need it
 
     if bool(chain) != bool(key):
         raise click.UsageError("--metrics-cert-file and --metrics-key-file go together")
@@ -143,7 +143,7 @@ def _metrics_certificate(chain: str | None, key: str | None) -> "MetricsCertific
 
 
 def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
-    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
 
     file: TextIO | None = flags["dataplane_file"]
     described = {name: flags[name] for name in dataplane.FLAG_NAMES if flags[name]}
@@ -181,7 +181,7 @@ def _redirect_ports(flags: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], variables: Any) -> None:
-    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
 
     if file is not None and described:
         names = ", ".join(dataplane.FLAG_NAMES[name] for name in described)
@@ -208,7 +208,7 @@ def _address(address: str) -> str:
 def _ca_file(address: str, configured: str) -> str:
     """The CA of the control plane: the configured one, or that of its data directory where it runs here."""
     from koguma.identity import files  # noqa: PLC0415 - the same
-    from koguma.runtime import settings  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.runtime import settings  # noqa: PLC0415 - `--help` does not need it
 
     if configured:
         return str(Path(configured).expanduser())
@@ -235,7 +235,7 @@ def _token(file: str, text: str) -> Callable[[], Redacted | None]:
 
 def _reread_token(read: Callable[[], Redacted | None]) -> Redacted | None:
     """The token, for the running agent: KogumaError where it cannot be read now."""
-    from koguma.model.errors import KogumaError  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.model.errors import KogumaError  # noqa: PLC0415 - `--help` does not need it
 
     try:
         return read()

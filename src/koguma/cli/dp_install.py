@@ -12,7 +12,7 @@ from koguma.cli.dp_install_options import all_options
 from koguma.cli.dp_options import SectionedCommand
 from koguma.cli.failures import CommandFailure, ExitCode
 
-if TYPE_CHECKING:  # `--help` does not pay for them
+if TYPE_CHECKING:  # `--help` does not need them
     from koguma.dp.redirect_rules import NumberRange, RedirectSettings
 
 _USERS: Final = ("koguma-dp", "kuma-dp")
@@ -48,7 +48,7 @@ def install(**flags: Any) -> int:
 
     On a machine that you reach over SSH, exclude its port: --exclude-inbound-ports 22.
     """
-    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not need it
 
     settings = _settings(flags)
     if flags["dry_run"]:
@@ -65,7 +65,7 @@ def install(**flags: Any) -> int:
 
 def uninstall(*, dry_run: bool) -> int:
     """Remove the redirection from this machine: exactly what `koguma dp install transparent-proxy` made."""
-    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp import redirect  # noqa: PLC0415 - `--help` does not need it
 
     commands = redirect.uninstall(is_dry=dry_run)
     if dry_run:
@@ -100,7 +100,7 @@ def _listed(ranges: "tuple[NumberRange, ...]") -> str:
 
 
 def _settings(flags: Mapping[str, Any]) -> "RedirectSettings":
-    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not need it
     from koguma.dp.redirect_rules import RedirectSettings  # noqa: PLC0415 - the same
 
     has_ipv6 = flags["ip_family"] == "dualstack"
@@ -133,7 +133,7 @@ def _name_servers() -> tuple[str, ...]:
     Where one of them runs on this machine, only that one: its own queries to others must not be redirected,
     or they would come back to it.
     """
-    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp import machine  # noqa: PLC0415 - `--help` does not need it
     from koguma.dp.dns_message import upstreams_of  # noqa: PLC0415 - the same
 
     all_servers = [address.partition("%")[0] for address, _ in upstreams_of(machine.resolv_conf())]

@@ -8,7 +8,7 @@ import click
 
 from koguma.cli.dp_options import Option, ParsedType, port
 
-if TYPE_CHECKING:  # `--help` does not pay for it
+if TYPE_CHECKING:  # `--help` does not need it
     from koguma.dp.redirect_rules import NumberRange
 
 _PORT_MAX: Final = 65535
@@ -39,7 +39,7 @@ def ports(text: str) -> "tuple[NumberRange, ...]":
 
 def users(text: str) -> "tuple[NumberRange, ...]":
     """Users by name or number, and ranges of numbers."""
-    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not need it
 
     ranges = []
     for part in (part.strip() for part in text.split(",")):
@@ -51,7 +51,7 @@ def users(text: str) -> "tuple[NumberRange, ...]":
 
 
 def _range(text: str, least: int, most: int, what: str) -> "NumberRange":
-    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not pay for it
+    from koguma.dp.redirect_rules import NumberRange  # noqa: PLC0415 - `--help` does not need it
 
     first, dash, last = text.strip().partition("-")
     numbers = (first, last if dash else first)

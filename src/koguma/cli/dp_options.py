@@ -107,7 +107,7 @@ def directory(text: str) -> str:
 
 def outbound(text: str) -> Any:
     """A service and the local port through which it is reached."""
-    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not pay for the kinds
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
 
     try:
         return dataplane.outbound(text)

@@ -1,7 +1,7 @@
-"""The file of `koguma kubeconfig`: one cluster, user and context of the same name, among those of others.
+"""The file of `koguma kubeconfig`: adds a cluster, a user and a context of the same name to a kubeconfig.
 
-What is there already stays as it is, in its order; comments are not kept. The file is readable by its owner
-alone, and is written beside its place first.
+Other entries keep their content and order; comments are not kept. The file is readable by its owner alone,
+and is replaced atomically.
 """
 
 import os
@@ -83,7 +83,7 @@ def write(file: Path, entry: KubeconfigEntry, *, keep_current: bool) -> None:
 
 def text(value: Json) -> str:
     """The file's text."""
-    from koguma.cli import output  # noqa: PLC0415 - `--help` does not pay for YAML
+    from koguma.cli import output  # noqa: PLC0415 - `--help` does not need YAML
 
     return output.yaml_text(value)
 

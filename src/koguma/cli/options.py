@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-if TYPE_CHECKING:  # `--help` does not pay for HTTP
+if TYPE_CHECKING:  # `--help` does not need HTTP
     from koguma.cli.client import ApiClient
 
 VERBOSE: Final = "koguma.verbose"
@@ -65,7 +65,7 @@ def client(
     context: str | None = None,
 ) -> "ApiClient":
     """A client of the server that these options, the environment and the contexts name."""
-    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not need HTTP
     from koguma.cli.target import ConnectionOptions, resolve  # noqa: PLC0415 - the same
 
     return ApiClient(resolve(ConnectionOptions(address, token_file, ca_file, context), os.environ))
@@ -75,7 +75,7 @@ def impatient_client(
     flags: Mapping[str, str | None], connect_seconds: float, answer_seconds: float | None = None
 ) -> "contextlib.closing[ApiClient]":
     """The same with its own timeouts, for a request that is not worth waiting for."""
-    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not pay for HTTP
+    from koguma.cli.client import ApiClient  # noqa: PLC0415 - `--help` does not need HTTP
     from koguma.cli.target import ConnectionOptions, resolve  # noqa: PLC0415 - the same
 
     target = resolve(ConnectionOptions(**flags), os.environ)
