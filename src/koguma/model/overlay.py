@@ -1,7 +1,8 @@
-"""Overlays: what a policy lays over the skeleton of a proxy, as plain Envoy data.
+"""Overlays: what a policy changes in the configuration of a proxy, as plain Envoy data.
 
-A hook gets a merged configuration and says what it changes, part by part. It never sees the skeleton and
-never changes it: maps are merged key by key, everything else is replaced. Parts:
+The build makes a skeleton of each listener, route and cluster. A policy's hook gets a merged configuration
+and returns an overlay, part by part. It never sees the skeleton. Overlays are merged into it in the order of
+phases (`model/phase.py`): maps key by key, everything else is replaced. Parts:
 
     cluster          the Cluster
     http_options     its HttpProtocolOptions; only where the protocol is HTTP
@@ -10,11 +11,11 @@ never changes it: maps are merged key by key, everything else is replaced. Parts
     route            every Route (message envoy.config.route.v3.Route), or those of one MeshHTTPRoute
     route_action     the same routes' RouteAction, where they have one; a redirect or direct response has none
     callers          on an inbound, routes for some callers only: [{"match": ..., "route_action": ...}], each
-                     laid over copies of the routes, which are tried before them
+                     merged into copies of the routes, which are tried before the routes themselves
     http_filters     by the filter's name in the table of filters: its typed config
     network_filters  the same for network filters
-    extensions       filters that come apart from their listener, to act on open connections too: who may
-                     call an HTTP port, how many connections another one takes
+    extensions       filters that are sent apart from their listener (ECDS), to act on open connections too:
+                     who may call an HTTP port, how many connections another port accepts
     on_routes        on an inbound, by a filter's key: HTTP filters whose configuration comes with the routes
     tls              the DownstreamTlsContext of an inbound
     upstream_tls     with `both_ends`, the UpstreamTlsContext of the clusters by which others call the inbound
@@ -23,12 +24,12 @@ never changes it: maps are merged key by key, everything else is replaced. Parts
     access_logs      by name: AccessLogs of the listener, all policies' together; on a MeshHTTPRoute, those of
                      its requests, in place of the port's
 
-Beside what is there, a hook may add whole resources, by name. One name means one thing for the whole proxy,
-whoever adds it: so it is made of all that decides the resource.
+A hook may also add whole resources, by name. A name stands for one resource in the whole proxy, whichever
+policy adds it. So derive it from everything on which the resource's content depends.
 
     clusters         Clusters that the listener needs, such as a collector of logs
     listeners        Listeners; only in the hook `whole`
-    settings         by path: what the agent beside Envoy is told, as JSON; only in the hook `whole`
+    settings         by path: settings for the agent beside Envoy, as JSON; only in the hook `whole`
 """
 
 from collections.abc import Callable, Mapping
@@ -85,7 +86,7 @@ NO_DATA: Final = (
 
 
 class OverlayContext(msgspec.Struct, frozen=True):
-    """What the skeleton is for."""
+    """Which skeleton a hook's overlay will be merged into."""
 
     protocol: str  # tcp, http, http2, grpc
     mesh: str = ""
@@ -93,16 +94,16 @@ class OverlayContext(msgspec.Struct, frozen=True):
     name: str = ""  # of the listener and cluster
     proxy_tags: tuple[tuple[str, str], ...] = ()
     service: str = ""  # the proxy's own; on outbounds only where the policy's `per_service` asks for it
-    log_pipe: str = ""  # where the agent beside Envoy reads lines that it sends on; empty where it does not
+    log_pipe: str = ""  # from which the agent forwards log lines; empty where it forwards none
     address: str = ""  # the proxy's own, in the hook `whole`
     workdir: str = ""  # the agent's directory, in the hook `whole`; empty before the proxy has connected
-    has_mtls: bool = False  # whether the mesh has, in the hook `whole`
+    has_mtls: bool = False  # whether the mesh has mTLS, in the hook `whole`
     machine: MachineAccess = MachineAccess()
-    kuma_dp: KumaDp | None = None  # where Kuma's agent is beside Envoy and not ours, in the hook `whole`
+    kuma_dp: KumaDp | None = None  # set where the agent is Kuma's and not ours, in the hook `whole`
 
     @property
     def is_http(self) -> bool:
-        """Whether the listener understands requests."""
+        """Whether the listener handles HTTP requests, and not only connections."""
         return self.protocol in ("http", "http2", "grpc")
 
 
@@ -119,7 +120,7 @@ class InboundEntry(msgspec.Struct, frozen=True):
 
     @property
     def for_everybody(self) -> bool:
-        """Whether it does not look at the caller."""
+        """Whether it applies to every caller."""
         return not (self.tags or self.spiffe_id[1] or self.sni[1])
 
 

@@ -278,7 +278,7 @@ _THOUSAND: Final = 1000  # Envoy counts standard deviations in thousandths
 def outbound(conf: Json, _where: OverlayContext) -> Overlay:
     """The limits of a cluster, and which of its hosts are left out."""
     limits, outliers = conf.get("connectionLimits") or {}, conf.get("outlierDetection") or {}
-    # Envoy shows how much is left of each limit only when told so.
+    # Without it Envoy has no metrics of how much is left of each limit.
     thresholds = {"track_remaining": True, **_renamed(limits, _LIMITS)}
     cluster: Data = {"circuit_breakers": {"thresholds": [thresholds]}}
     if outliers and not outliers.get("disabled"):

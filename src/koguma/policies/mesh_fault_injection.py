@@ -217,7 +217,7 @@ def _is_older(entry: InboundEntry) -> bool:
 
 
 def _filters(rows: Iterable[_Row], index: int) -> Iterator[tuple[Caller, Data]]:
-    """One filter for each row; whoever has fewer faults than others gets one that does nothing."""
+    """One filter for each row; a caller with fewer faults than others gets one that does nothing."""
     for caller, faults in rows:
         yield caller, faults[index] if index < len(faults) else proto_json.extension(filters.FAULT, _TYPE)
 

@@ -183,7 +183,7 @@ def warn(spec: MeshHealthCheckSpec, _context: ValidationContext) -> Iterator[str
             )
 
 
-# Envoy must be told all of these.
+# Envoy requires all of these.
 _DEFAULTS: Final = {"interval": "1m", "timeout": "15s", "unhealthyThreshold": 5, "healthyThreshold": 1}
 _TIMES: Final = {
     "interval": "interval",

@@ -183,7 +183,7 @@ def _formats(backend: LogBackend, path: str) -> Iterator[tuple[str, str]]:
         if format_ is not None:
             yield child(at, "plain"), format_.plain or ""
             for index, pair in enumerate(format_.json or ()):
-                with contextlib.suppress(ValueError):  # told as such
+                with contextlib.suppress(ValueError):  # reported by `_pair`
                     yield (
                         child(item(child(at, "json"), index), "value"),
                         overlay.unquoted(pair.value),

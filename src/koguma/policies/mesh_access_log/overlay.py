@@ -81,7 +81,7 @@ class _Call(msgspec.Struct, frozen=True):
 
     @property
     def default(self) -> str:
-        """The line of who wants no other."""
+        """The format of a backend that has none of its own."""
         return HTTP_FORMAT if self.context.is_http else NETWORK_FORMAT
 
 

@@ -43,7 +43,7 @@ class _Port(msgspec.Struct, frozen=True):
 
 
 def whole(conf: Json, context: OverlayContext) -> Overlay:
-    """The ports of a proxy, and what its agent is told."""
+    """The listeners that serve metrics, and the settings of the agent that collects them."""
     backends = conf.get("backends") or ()
     if not backends or not context.workdir:
         return {}
@@ -109,7 +109,7 @@ def _exports(backends: Json, context: OverlayContext) -> Iterator[tuple[str, Col
         return
     for backend in backends:
         if backend["type"] != "Prometheus":
-            with contextlib.suppress(UnknownCollector):  # which is told with the backend
+            with contextlib.suppress(UnknownCollector):  # reported with the backend
                 collector = collectors.of_otel(backend["openTelemetry"])
                 if collector.protocol == "grpc":
                     yield f"{names.METRICS}_opentelemetry_{collector.slug}", collector

@@ -73,7 +73,7 @@ def word(old: str, new: str) -> Reading:
 
 
 def typed(words: Mapping[str, str]) -> Reading:
-    """A missing `type`, told by the only field present of those that belong to one type each."""
+    """A missing `type`, inferred from the only field present of those that belong to one type each."""
 
     def read(value: Json) -> Json:
         if not isinstance(value, Mapping) or "type" in value:
