@@ -84,13 +84,13 @@ def test_an_object_is_one_object_under_all_of_its_paths(kube_everywhere, capsys)
 
     watched = ("get", "meshtimeouts.koguma.io", "slow", "-w")
     with kube.runs(*watched, "-o", "jsonpath={.spec.to[0].default.idleTimeout};") as watch:
-        watch.says("5s;")
+        watch.wait_for_output("5s;")
         kube("patch", "meshtimeouts.koguma.io", "slow", "--type=json", "-p", _idle("6s"))
         assert kube("get", "mt", "slow", "-o", "jsonpath={.spec.to[0].default.idleTimeout}") == "6s"
         changed = {**plane("GET", path, **admin).json, "spec": timeout(idle="7s")["spec"]}
         assert plane("PUT", path, changed, **admin).status == 200
         kube("patch", "mt", "slow", "--type=json", "-p", _idle("8s"))
-        watch.says("5s;6s;7s;8s;")
+        watch.wait_for_output("5s;6s;7s;8s;")
     told = ("--address", plane.address, "--token-file", str(plane.data_dir / "admin-token"))
     capsys.readouterr()
     assert main(("get", "meshtimeout", f"slow.{here}", "-o", "json", *told)) == 0

@@ -17,11 +17,11 @@ def test_a_watch_tells_what_happens(kube_everywhere):
     kube = kube_everywhere
     kube.applied(config_map("first"))
     with kube.runs("get", "cm", "-w", "--output-watch-events") as watch:
-        watch.says("first")
+        watch.wait_for_output("first")
         kube.applied(config_map("second"))
         kube("label", "cm", "second", "a=b")
         kube("delete", "cm", "second")
-        watch.says("DELETED")
+        watch.wait_for_output("DELETED")
         rows = [line.split() for line in watch.output.splitlines()]
     assert [row[:2] for row in rows] == [
         ["EVENT", "NAME"],
@@ -39,15 +39,15 @@ def test_a_watch_of_some_objects_sees_them_come_and_go(kube):
         kube.runs("get", "cm", "-l", "a=b", "-w", "-o", "name", "--output-watch-events") as chosen,
         kube.runs("get", "cm", "out", "-w", "-v=6", "-o", "jsonpath=<{.metadata.labels.a}{.data.n}>") as one,
     ):
-        chosen.says("configmap/in")
-        one.says("watch=true")  # begins with what is there, which is not printed twice
+        chosen.wait_for_output("configmap/in")
+        one.wait_for_output("watch=true")  # begins with what is there, which is not printed twice
         kube("label", "cm", "out", "a=b")
-        chosen.says("configmap/out")
+        chosen.wait_for_output("configmap/out")
         kube("label", "cm", "out", "a-")
         until(lambda: chosen.output.count("configmap/out") == 2, "it is told as gone")
         assert "a" not in kube.get("cm", "out")["metadata"].get("labels", {})  # what it was is not what it is
         kube("patch", "cm", "out", "-p", '{"data":{"n":"1"}}')
-        one.says("<1>")
+        one.wait_for_output("<1>")
         assert re.findall("<([^>]*)>", one.output) == ["", "b", "", "1"]
 
 
@@ -58,15 +58,15 @@ def test_wait_ends_when_what_it_waits_for_is_so(kube):
     if kube.minor > JSONPATH_WAITS:
         for_label = "--for=jsonpath={.metadata.labels.a}=b"
         with kube.runs("wait", "mt/slow", for_label, "--timeout=30s", "-v=6") as waits:
-            waits.says("watch=true")
+            waits.wait_for_output("watch=true")
             kube("label", "mt", "slow", "a=b")
             assert waits.ends() == 0
         kube("wait", "ns", kube.namespace, "--for=jsonpath={.status.phase}=Active", "--timeout=30s")
     with kube.runs("wait", "mt/slow", "--for=delete", "--timeout=30s", "-v=6") as waits:
-        waits.says("watch=true")
+        waits.wait_for_output("watch=true")
         kube("delete", "mt", "slow")
         assert waits.ends() == 0
-        waits.says("meshtimeout.kuma.io/slow condition met")
+        waits.wait_for_output("meshtimeout.kuma.io/slow condition met")
 
 
 def test_wait_sees_the_conditions_that_the_control_plane_writes(kube):
@@ -88,7 +88,7 @@ def test_wait_sees_the_conditions_that_the_control_plane_writes(kube):
     met = ("wait", f"mzsvc/{name}", "-n", "kuma-system", "--timeout=30s")
     kube(*met, "--for=condition=MeshServicesMatched=false")
     with kube.runs(*met, "--for=condition=MeshServicesMatched", "-v=6") as waits:
-        waits.says("watch=true")
+        waits.wait_for_output("watch=true")
         kube.applied(service)
         assert waits.ends() == 0
     kube("delete", "mzsvc", name, "-n", "kuma-system")
@@ -132,7 +132,7 @@ def test_what_has_a_finalizer_stays_until_it_is_taken_off(kube):
     refused = kube.refused("patch", "mt", "slow", "--type=merge", "-p", more)
     assert "no new finalizers can be added if the object is being deleted" in refused
     with kube.runs("delete", "mt", "slow") as waits:
-        waits.says("deleted")
+        waits.wait_for_output("deleted")
         kube("patch", "mt", "slow", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
         assert waits.ends() == 0
     assert 'meshtimeouts.kuma.io "slow" not found' in kube.refused("get", "mt", "slow")
@@ -152,7 +152,7 @@ def test_a_namespace_goes_after_everything_that_is_in_it(kube_everywhere):
     refused = kube.refused("create", "cm", "late")
     assert f"unable to create new content in namespace {here} because it is being terminated" in refused
     with kube.runs("delete", "ns", here) as waits:
-        waits.says("deleted")
+        waits.wait_for_output("deleted")
         kube("patch", "secret", "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
         assert waits.ends() == 0
     assert f'namespaces "{here}" not found' in kube.refused("get", "ns", here)
