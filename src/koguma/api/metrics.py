@@ -15,7 +15,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class _Series:
-    """Requests of one sort: plain numbers, since this is counted on every request."""
+    """The histogram of one label set; plain numbers, since every request updates it."""
 
     __slots__ = ("counts", "seconds")
 
@@ -33,7 +33,7 @@ class Metrics(Collector):
         self._series: dict[tuple[str, str, int], _Series] = {}
 
     def observe(self, method: str, endpoint: str, code: int, seconds: float) -> None:
-        """Count one answered request."""
+        """Count one request."""
         series = self._series.get((method, endpoint, code))
         if series is None:
             series = self._series[method, endpoint, code] = _Series()

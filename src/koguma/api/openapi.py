@@ -96,15 +96,17 @@ def document(kinds: Kinds) -> Json:
 
 
 def _paths(kinds: Kinds) -> dict[str, Json]:
-    """What each path of the table answers, with the query parameters that the table gives it."""
-    words = _system_paths()
+    """The operations of each path, with the query parameters of `parameters.table`."""
+    descriptions = _system_paths()
     for kind in kinds:
-        words |= {**_kind_paths(kind), **_inspect_paths(kind)}
+        descriptions |= {**_kind_paths(kind), **_inspect_paths(kind)}
     described: dict[str, Json] = {}
     for path, declared in parameters.table(kinds).items():
-        described[path] = words[path]
-        for method, found in declared.queries.items():
-            described[path][method.lower()]["parameters"] = [parameter.described for parameter in found]
+        described[path] = descriptions[path]
+        for method, query_parameters in declared.queries.items():
+            described[path][method.lower()]["parameters"] = [
+                parameter.described for parameter in query_parameters
+            ]
     return described
 
 
@@ -117,15 +119,15 @@ def _schemas(kinds: Kinds) -> tuple[dict[str, Json], dict[str, Json]]:
 
 
 def _portable(schema: Json) -> Json:
-    """A schema without what only Python reads: its word for the very end of a text."""
+    r"""A schema that other languages can read: Python's \Z is $ in their regular expressions."""
     if isinstance(schema, list):
-        return [_portable(each) for each in schema]
+        return [_portable(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    shown = {name: _portable(value) for name, value in schema.items()}
-    if isinstance(shown.get("pattern"), str):
-        shown["pattern"] = shown["pattern"].replace(r"\Z", "$")
-    return shown
+    portable = {name: _portable(value) for name, value in schema.items()}
+    if isinstance(portable.get("pattern"), str):
+        portable["pattern"] = portable["pattern"].replace(r"\Z", "$")
+    return portable
 
 
 def _object(kind: Kind, refs: Mapping[str, Json], components: Mapping[str, Json]) -> Json:
@@ -394,7 +396,7 @@ _OF_PROXY: Final = {
 def _inspect_paths(kind: Kind) -> dict[str, Json]:
     base = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
     if kind.name == "Dataplane":
-        return {f"{base}/{path}": _inspected(path, *said) for path, said in _OF_PROXY.items()}
+        return {f"{base}/{path}": _inspected(path, *operation) for path, operation in _OF_PROXY.items()}
     below = parameters.below(kind)
     listed = {path: operation for path, operation in _SELECTING.items() if path in below}
     paths = {f"{base}/{path}": _selected(kind, operation) for path, operation in listed.items()}

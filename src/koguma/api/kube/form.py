@@ -31,7 +31,7 @@ Verify = Callable[[str], User]
 
 
 class KubeForm:
-    """The form of one control plane; `route` leads into it."""
+    """The Kubernetes form of one control plane: all its handlers and their route."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class KubeForm:
     ) -> None:
         self._context = context
         self._verify = verify
-        known = catalog.of(context.kinds)
-        self.registry = known.registry
+        kinds_catalog = catalog.of(context.kinds)
+        self.registry = kinds_catalog.registry
         answers = Answers(KubeEncoder(context), clock)
         finder = Finder(context)
         reading = KubeReads(context, finder, answers)
         watching = KubeWatches(context, finder, reading, answers, watches)
         handlers = Handlers(
-            Pages(context, known, resource_ids=resource_ids),
+            Pages(context, kinds_catalog, resource_ids=resource_ids),
             reading,
             watching,
-            KubeWrites(context, finder, answers, known, clock),
+            KubeWrites(context, finder, answers, kinds_catalog, clock),
             KubeDeletes(context, finder, reading, answers),
             self.review,
         )
@@ -65,21 +65,21 @@ class KubeForm:
         check(self._context, call.user, target, "create")
         if negotiation.accepted_format(call).format is not AnswerFormat.OBJECT:
             raise NotAcceptable("a review is answered as it is, not as a table")
-        given = codec.typed((await bodies.document(call)).value, target.endpoint)
-        given = _placed(given, target)
+        document = codec.typed((await bodies.document(call)).value, target.endpoint)
+        document = _in_path_namespace(document, target)
         answer = reviews.answer(
-            target.endpoint.kind_name, given, call.user, self._context.access, self._verify
+            target.endpoint.kind_name, document, call.user, self._context.access, self._verify
         )
         return encoded_response(msgspec.json.encode(answer), 201)
 
 
-def _placed(given: Json, target: RequestTarget) -> Json:
+def _in_path_namespace(document: Json, target: RequestTarget) -> Json:
     """A review in the namespace of its path, whatever it says itself."""
-    metadata = given.get("metadata") or {}
+    metadata = document.get("metadata") or {}
     if not target.endpoint.namespaced or not isinstance(metadata, dict):
-        return given
+        return document
     if metadata.get("namespace") not in (None, "", target.where):
         raise BadRequest(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-    return {**given, "metadata": {**metadata, "namespace": target.where}}
+    return {**document, "metadata": {**metadata, "namespace": target.where}}

@@ -28,7 +28,7 @@ _V2_SAID: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 # Which release of Kubernetes' API this speaks; clients compare their own version with it.
 _MAJOR: Final = "1"
 _MINOR: Final = "36"
-_KEPT_MAX: Final = 1_000
+_CACHED_MAX: Final = 1_000
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -45,8 +45,8 @@ class DiscoveryPage(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def headers(self) -> CIMultiDict[str]:
         """The headers, also of a 304."""
-        said = {"ETag": self.etag, "Cache-Control": "public"}
-        return CIMultiDict({**said, "Vary": "Accept"} if self.by_accept else said)
+        headers = {"ETag": self.etag, "Cache-Control": "public"}
+        return CIMultiDict({**headers, "Vary": "Accept"} if self.by_accept else headers)
 
 
 def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> DiscoveryPage:
@@ -56,16 +56,16 @@ def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> 
 class Pages:
     """Handlers of the documents that describe the API; they do not change while the control plane runs."""
 
-    def __init__(self, context: Context, known: Catalog, *, resource_ids: bool) -> None:
+    def __init__(self, context: Context, catalog: Catalog, *, resource_ids: bool) -> None:
         self._context = context
-        self._registry = known.registry
-        self._catalog = known  # its schemas are built at the first request for them
+        self._registry = catalog.registry
+        self._catalog = catalog  # its schemas are built at the first request for them
         self._resource_ids = resource_ids
         self._made: dict[tuple[str, ...], DiscoveryPage] = {}
-        self._asked: dict[tuple[str, str], DiscoveryPage] = {}  # by root and Accept header
+        self._negotiated_pages: dict[tuple[str, str], DiscoveryPage] = {}  # by root and Accept header
         self._attempts: dict[str, Attempt] = {}
 
-    def _kept(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> DiscoveryPage:
+    def _cached_page(self, key: tuple[str, ...], make: Callable[[], Json | None]) -> DiscoveryPage:
         page = self._made.get(key)
         if page is None:
             document = make()
@@ -85,37 +85,44 @@ class Pages:
     def _root(self, call: Call, word: str, plain: Callable[[], Json]) -> web.StreamResponse:
         self._check(call)
         accept = call.header("Accept") or "*/*"
-        page = self._asked.get((word, accept))
+        page = self._negotiated_pages.get((word, accept))
         if page is None:
             page = self._negotiated(word, accept, plain)
             if is_short(word, accept):
-                _remember(self._asked, (word, accept), page)
-        return _sent(call, page)
+                _cache(self._negotiated_pages, (word, accept), page)
+        return _page_response(call, page)
 
-    def _negotiated(self, word: str, accept: str, plain: Callable[[], Json]) -> DiscoveryPage:
+    def _negotiated(self, root: str, accept: str, plain: Callable[[], Json]) -> DiscoveryPage:
         for entry in accept.split(","):
-            media, said = negotiation.parameters(entry)
+            media, media_parameters = negotiation.parameters(entry)
             if media not in (JSON, "*/*", "application/*"):
                 continue
-            if "as" not in said:
-                return msgspec.structs.replace(self._kept((word,), plain), by_accept=True)
-            asked, form = (said["as"], said.get("g")), said.get("v", "")
-            if asked == ("APIGroupDiscoveryList", _DISCOVERY_GROUP) and form in discovery.AGGREGATED:
-                return self._aggregated(word, form)
+            if "as" not in media_parameters:
+                return msgspec.structs.replace(self._cached_page((root,), plain), by_accept=True)
+            requested, version = (
+                (media_parameters["as"], media_parameters.get("g")),
+                media_parameters.get("v", ""),
+            )
+            if requested == ("APIGroupDiscoveryList", _DISCOVERY_GROUP) and version in discovery.AGGREGATED:
+                return self._aggregated(root, version)
         raise NotAcceptable(f"only {JSON} is served here, plain or as APIGroupDiscoveryList")
 
-    def _aggregated(self, word: str, form: str) -> DiscoveryPage:
-        def make() -> Json:
-            core = word == "api"
-            return discovery.aggregated(self._registry, form, core=core, resource_ids=self._resource_ids)
+    def _aggregated(self, root: str, version: str) -> DiscoveryPage:
+        def build() -> Json:
+            core = root == "api"
+            return discovery.aggregated(self._registry, version, core=core, resource_ids=self._resource_ids)
 
-        said = f"{JSON};g={_DISCOVERY_GROUP};v={form};as=APIGroupDiscoveryList"
-        return msgspec.structs.replace(self._kept((word, form), make), content_type=said, by_accept=True)
+        content_type = f"{JSON};g={_DISCOVERY_GROUP};v={version};as=APIGroupDiscoveryList"
+        return msgspec.structs.replace(
+            self._cached_page((root, version), build), content_type=content_type, by_accept=True
+        )
 
     async def group(self, call: Call, name: str) -> web.StreamResponse:
         """`/apis/<group>`."""
         self._check(call)
-        return _sent(call, self._kept(("group", name), lambda: discovery.group(self._registry, name)))
+        return _page_response(
+            call, self._cached_page(("group", name), lambda: discovery.group(self._registry, name))
+        )
 
     async def resources(self, call: Call, group: str, version: str) -> web.StreamResponse:
         """`/apis/<group>/<version>` and `/api/v1`."""
@@ -124,25 +131,25 @@ class Pages:
         def make() -> Json:
             return discovery.resources(self._registry, group, version, resource_ids=self._resource_ids)
 
-        return _sent(call, self._kept(("resources", group, version), make))
+        return _page_response(call, self._cached_page(("resources", group, version), make))
 
     async def openapi_v3(self, call: Call, *path: str) -> web.StreamResponse:
         """The index, or the document of one group and version."""
         self._check(call)
         if not path:
-            return _sent(call, self._v3_index)
+            return _page_response(call, self._v3_index)
         page = self._v3.get("/".join(path))
         if page is None:
             raise NotFound("404 page not found")
-        return _sent(call, page)
+        return _page_response(call, page)
 
     @cached_property
     def _v3(self) -> dict[str, DiscoveryPage]:
-        made = {
+        documents = {
             root: openapi.v3_document(self._registry, self._catalog.schemas, group, version)
             for root, (group, version) in openapi.v3_roots(self._registry).items()
         }
-        return {root: _page(msgspec.json.encode(document)) for root, document in made.items()}
+        return {root: _page(msgspec.json.encode(document)) for root, document in documents.items()}
 
     @cached_property
     def _v3_index(self) -> DiscoveryPage:
@@ -155,9 +162,9 @@ class Pages:
         for entry in (call.header("Accept") or "*/*").split(","):
             media, _ = negotiation.parameters(entry)
             if media in (_V2_ASKED, _V2_SAID):
-                return _sent(call, self._v2_protobuf)
+                return _page_response(call, self._v2_protobuf)
             if media in (JSON, "*/*", "application/*"):
-                return _sent(call, self._v2_json)
+                return _page_response(call, self._v2_json)
         raise NotAcceptable(f"only {JSON} and {_V2_ASKED} are served here")
 
     @cached_property
@@ -193,12 +200,12 @@ class Pages:
         if attempt is None:
             attempt = Attempt("get", path=path.rstrip("/") or "/")
             if is_short(path):
-                _remember(self._attempts, path, attempt)
+                _cache(self._attempts, path, attempt)
         if not self._context.access.allows(call.user, attempt):
             raise Forbidden(denied(call.user, attempt))
 
 
-def _sent(call: Call, page: DiscoveryPage) -> web.Response:
+def _page_response(call: Call, page: DiscoveryPage) -> web.Response:
     headers = page.headers.copy()
     if page.etag in (call.header("If-None-Match") or ""):
         return web.Response(status=304, headers=headers)
@@ -206,11 +213,11 @@ def _sent(call: Call, page: DiscoveryPage) -> web.Response:
     return web.Response(body=page.body, headers=headers)
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> None:
+def _cache(cache: dict[K, V], key: K, value: V) -> None:
     """Cache an entry; the cache is limited, since clients choose the keys."""
-    if len(known) >= _KEPT_MAX:
-        known.clear()
-    known[key] = value
+    if len(cache) >= _CACHED_MAX:
+        cache.clear()
+    cache[key] = value
 
 
 def addressed(registry: Registry, group: str, version: str, rest: tuple[str, ...]) -> RequestTarget | None:

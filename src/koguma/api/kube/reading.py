@@ -42,44 +42,44 @@ class KubeReads:
 
     async def list(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A list, or a part of it."""
-        fits = self.filter(call, target)
+        matches = self.filter(call, target)
         check(self._context, call.user, target, "list")
         query = call.query
         if "sendInitialEvents" in query:
             raise Invalid([Violation("sendInitialEvents", "is forbidden for list", "forbidden")])
         token = query.get("continue") or ""
-        given = options.revision(query.get("resourceVersion"))
+        revision = options.revision(query.get("resourceVersion"))
         limit = options.limit(call)
-        exact = self._exact(query.get("resourceVersionMatch"), given, limit, token)
-        await self.wait_for_revision(given)
-        page = self._finder.chunk(target, fits, limit, token, exact)
-        meta: dict[str, str | int] = {"resourceVersion": str(page.revision)}
-        if page.token:
-            meta["continue"] = page.token
-        if page.n_left is not None:
-            meta["remainingItemCount"] = page.n_left
-        resources = [resource for _, resource in page.objects]
+        exact = self._exact(query.get("resourceVersionMatch"), revision, limit, token)
+        await self.wait_for_revision(revision)
+        chunk = self._finder.chunk(target, matches, limit, token, exact)
+        meta: dict[str, str | int] = {"resourceVersion": str(chunk.revision)}
+        if chunk.token:
+            meta["continue"] = chunk.token
+        if chunk.n_left is not None:
+            meta["remainingItemCount"] = chunk.n_left
+        resources = [resource for _, resource in chunk.objects]
         return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
 
-    def _exact(self, match: str | None, given: int | None, limit: int, token: str) -> int | None:
+    def _exact(self, match: str | None, revision: int | None, limit: int, token: str) -> int | None:
         """The exact revision that a list asks for, if it does."""
         if match is None:
-            if token and given:
+            if token and revision:
                 raise BadRequest("specifying resource version is not allowed when using continue")
-            return given if given and limit else None
+            return revision if revision and limit else None
         at = "resourceVersionMatch"
         if token:
             raise Invalid([Violation(at, "is forbidden for continue", "forbidden")])
-        if given is None:
+        if revision is None:
             raise Invalid([Violation(at, "is forbidden unless resourceVersion is provided", "forbidden")])
         if match == "NotOlderThan":
             return None
         if match != "Exact":
             text = f'Unsupported value: "{match[:100]}": supported values: "Exact", "NotOlderThan"'
             raise Invalid([Violation(at, text, "enum")])
-        if given == 0:
+        if revision == 0:
             raise Invalid([Violation(at, '"Exact" is forbidden for resourceVersion "0"', "forbidden")])
-        return given
+        return revision
 
     async def wait_for_revision(self, revision: int | None) -> None:
         """Wait until this control plane has a revision; another one may just have written it."""

@@ -44,23 +44,25 @@ def answer(kind_name: str, document: Json, user: User, access: Authorizer, verif
     return {**document, "status": status}
 
 
-def _self_access(asked: _Question) -> Json:
-    _refuse([*_attribute_violations(asked.spec), *_metadata_violations(asked.document)])
-    return _decision(asked, asked.user)
+def _self_access(question: _Question) -> Json:
+    _raise_invalid([*_attribute_violations(question.spec), *_metadata_violations(question.document)])
+    return _decision(question, question.user)
 
 
-def _access(asked: _Question) -> Json:
-    _refuse([*_subject_violations(asked.spec), *_metadata_violations(asked.document)])
-    return _decision(asked, _subject(asked.spec))
+def _access(question: _Question) -> Json:
+    _raise_invalid([*_subject_violations(question.spec), *_metadata_violations(question.document)])
+    return _decision(question, _subject(question.spec))
 
 
-def _local_access(asked: _Question) -> Json:
-    _refuse([*_subject_violations(asked.spec), *_local_violations(asked.document, asked.spec)])
-    return _decision(asked, _subject(asked.spec))
+def _local_access(question: _Question) -> Json:
+    _raise_invalid(
+        [*_subject_violations(question.spec), *_local_violations(question.document, question.spec)]
+    )
+    return _decision(question, _subject(question.spec))
 
 
-def _decision(asked: _Question, user: User) -> Json:
-    reason = asked.access.reason(user, _attempt(asked.spec))
+def _decision(question: _Question, user: User) -> Json:
+    reason = question.access.reason(user, _attempt(question.spec))
     return {"allowed": True, "reason": f"RBAC: allowed by {reason}"} if reason else {"allowed": False}
 
 
@@ -83,61 +85,61 @@ def _attempt(spec: Mapping[str, Json]) -> Attempt:
 
 def _mesh(namespace: str) -> str:
     """The mesh of a reserved namespace; rules in the settings may be for one mesh only."""
-    found = namespaced_names.mesh_of(namespace)
-    return "" if found is None or found == _GLOBAL else found
+    mesh = namespaced_names.mesh_of(namespace)
+    return "" if mesh is None or mesh == _GLOBAL else mesh
 
 
 def _subject(spec: Mapping[str, Json]) -> User:
     return User(_text(spec, "user"), _texts(spec, "groups"), _text(spec, "uid"))
 
 
-def _rules(asked: _Question) -> Json:
-    namespace = _text(asked.spec, "namespace")
+def _rules(question: _Question) -> Json:
+    namespace = _text(question.spec, "namespace")
     if not namespace:
         raise BadRequest("no namespace on request")
     mesh = _mesh(namespace)
     # A rule for other meshes does not apply to this namespace.
-    found = [r for r in asked.access.rules(asked.user, namespace) if not r.meshes or mesh in r.meshes]
+    rules = [r for r in question.access.rules(question.user, namespace) if not r.meshes or mesh in r.meshes]
     return {
-        "resourceRules": [_resource_rule(rule) for rule in found if rule.resources],
-        "nonResourceRules": list(_path_rules(found)),
+        "resourceRules": [_resource_rule(rule) for rule in rules if rule.resources],
+        "nonResourceRules": list(_path_rules(rules)),
         "incomplete": False,
     }
 
 
 def _path_rules(rules: Iterable[Rule]) -> Iterator[Json]:
     """Non-resource rules, merged by path: several roles allow discovery, and people read this list."""
-    told: set[tuple[tuple[str, ...], str]] = set()
+    seen_paths: set[tuple[tuple[str, ...], str]] = set()
     for rule in rules:
-        news = [path for path in rule.paths if (rule.verbs, path) not in told]
-        told |= {(rule.verbs, path) for path in news}
-        if news:
-            yield {"verbs": list(rule.verbs), "nonResourceURLs": news}
+        new_paths = [path for path in rule.paths if (rule.verbs, path) not in seen_paths]
+        seen_paths |= {(rule.verbs, path) for path in new_paths}
+        if new_paths:
+            yield {"verbs": list(rule.verbs), "nonResourceURLs": new_paths}
 
 
 def _resource_rule(rule: Rule) -> Json:
-    shown: dict[str, Json] = {
+    resource_rule: dict[str, Json] = {
         "verbs": list(rule.verbs),
         "apiGroups": list(rule.groups),
         "resources": list(rule.resources),
     }
     if rule.names:
-        shown["resourceNames"] = list(rule.names)
-    return shown
+        resource_rule["resourceNames"] = list(rule.names)
+    return resource_rule
 
 
-def _self(asked: _Question) -> Json:
-    return {"userInfo": user_info(asked.user)}
+def _self(question: _Question) -> Json:
+    return {"userInfo": user_info(question.user)}
 
 
-def _token(asked: _Question) -> Json:
-    token, audiences = _text(asked.spec, "token"), _texts(asked.spec, "audiences")
+def _token(question: _Question) -> Json:
+    token, audiences = _text(question.spec, "token"), _texts(question.spec, "audiences")
     if not token:
         raise BadRequest("token is required for TokenReview in authentication")
     if audiences and AUDIENCE not in audiences:
         return {"user": {}, "error": f'the token is for "{AUDIENCE}", which is not among the asked audiences'}
     try:
-        user = asked.verify(token)
+        user = question.verify(token)
     except Unauthenticated as error:
         return {"user": {}, "error": error.detail}
     return {"authenticated": True, "user": user_info(user), "audiences": [AUDIENCE]}
@@ -145,13 +147,13 @@ def _token(asked: _Question) -> Json:
 
 def user_info(user: User) -> dict[str, Json]:
     """A user as Kubernetes' UserInfo."""
-    shown: dict[str, Json] = {"username": user.name}
+    info: dict[str, Json] = {"username": user.name}
     if user.uid:
-        shown["uid"] = user.uid
-    shown["groups"] = list(user.all_groups)
+        info["uid"] = user.uid
+    info["groups"] = list(user.all_groups)
     if user.extra:
-        shown["extra"] = {key: list(values) for key, values in user.extra}
-    return shown
+        info["extra"] = {key: list(values) for key, values in user.extra}
+    return info
 
 
 _ANSWERS: Final[Mapping[str, Callable[[_Question], Json]]] = {
@@ -164,7 +166,7 @@ _ANSWERS: Final[Mapping[str, Callable[[_Question], Json]]] = {
 }
 
 
-def _refuse(violations: list[Violation]) -> None:
+def _raise_invalid(violations: list[Violation]) -> None:
     if violations:
         raise Invalid(violations)
 
@@ -203,8 +205,8 @@ def _local_violations(document: Mapping[str, Json], spec: Mapping[str, Json]) ->
 
 
 def _invalid(field: str, value: Json, words: str) -> Violation:
-    shown = json.dumps(value, separators=(",", ":"))
-    return Violation(field, f"Invalid value: {shown}: {words}", "invalid")
+    encoded = json.dumps(value, separators=(",", ":"))
+    return Violation(field, f"Invalid value: {encoded}: {words}", "invalid")
 
 
 def _mapping(document: Mapping[str, Json], name: str, under: str) -> Mapping[str, Json]:
@@ -223,6 +225,6 @@ def _text(document: Mapping[str, Json], name: str) -> str:
 
 def _texts(document: Mapping[str, Json], name: str) -> tuple[str, ...]:
     value = document.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise BadRequest(f"{name} must be a list of strings")
     return tuple(value)

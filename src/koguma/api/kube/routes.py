@@ -87,9 +87,9 @@ def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
         target, error = error.target, error.error
     if target is None and isinstance(error, NotFound):
         return web.Response(text="404 page not found\n", status=404)
-    said = status.refused(error, target)
-    response = encoded_response(msgspec.json.encode(said.body), said.code)
-    retry = (said.body.get("details") or {}).get("retryAfterSeconds")
+    status_response = status.error_status(error, target)
+    response = encoded_response(msgspec.json.encode(status_response.body), status_response.code)
+    retry = (status_response.body.get("details") or {}).get("retryAfterSeconds")
     if retry:
         response.headers["Retry-After"] = str(retry)
     return response
@@ -162,8 +162,8 @@ def _why(registry: Registry, group: str, version: str, rest: tuple[str, ...]) ->
 
 
 def _unknown(error: KogumaError, _parts: tuple[Any, ...]) -> web.Response:
-    said = status.refused(error, None)
-    return encoded_response(msgspec.json.encode(said.body), said.code)
+    status_response = status.error_status(error, None)
+    return encoded_response(msgspec.json.encode(status_response.body), status_response.code)
 
 
 _NONE: Final = dict.fromkeys(("GET", "PUT", "POST", "PATCH", "DELETE"), _no_resource)

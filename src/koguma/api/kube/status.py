@@ -55,10 +55,10 @@ class StatusResponse(msgspec.Struct, frozen=True):
     body: Json
 
 
-def refused(error: KogumaError, target: RequestTarget | None) -> StatusResponse:
+def error_status(error: KogumaError, target: RequestTarget | None) -> StatusResponse:
     """The Status of an error at a target."""
     code, reason = _reason(error)
-    shown: dict[str, Json] = {
+    body: dict[str, Json] = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {"continue": error.resume} if isinstance(error, Expired) and error.resume else {},
@@ -69,8 +69,8 @@ def refused(error: KogumaError, target: RequestTarget | None) -> StatusResponse:
     }
     details = _details(error, target, reason)
     if details:
-        shown["details"] = details
-    return StatusResponse(code, shown)
+        body["details"] = details
+    return StatusResponse(code, body)
 
 
 class TargetedError(KogumaError):
@@ -119,19 +119,19 @@ def _message(error: KogumaError, target: RequestTarget | None, reason: str) -> s
 
 
 def _details(error: KogumaError, target: RequestTarget | None, reason: str) -> dict[str, Json]:
-    shown: dict[str, Json] = {}
+    details: dict[str, Json] = {}
     if target is not None:
         endpoint = target.endpoint
         if target.name:
-            shown["name"] = target.name
+            details["name"] = target.name
         if endpoint.group:
-            shown["group"] = endpoint.group
-        shown["kind"] = endpoint.kind_name if reason == "Invalid" else endpoint.plural
+            details["group"] = endpoint.group
+        details["kind"] = endpoint.kind_name if reason == "Invalid" else endpoint.plural
     if error.violations:
-        shown["causes"] = _causes(error.violations)
+        details["causes"] = _causes(error.violations)
     if reason in ("Timeout", "ServiceUnavailable"):
-        shown["retryAfterSeconds"] = _RETRY_SECONDS
-    return shown
+        details["retryAfterSeconds"] = _RETRY_SECONDS
+    return details
 
 
 def _causes(violations: Sequence[Violation]) -> list[Json]:

@@ -283,7 +283,7 @@ class _EventEncoder:
 
     def error(self, error: KogumaError) -> bytes:
         """Why the watch cannot go on."""
-        body = status.refused(error, None).body
+        body = status.error_status(error, None).body
         return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(body)
 
     def _whole(self, resource: Resource) -> bytes:
