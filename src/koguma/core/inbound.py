@@ -40,16 +40,21 @@ class InboundRule(msgspec.Struct, frozen=True):
 @question
 def entries(db: Db, policies: Policies) -> tuple[InboundRule, ...]:
     """The entries for calls that arrive: most specific client first, then in ascending precedence."""
-    rules = [rule for policy in policies for rule in _inbound_entries(db, policy)]
+    rules = [rule for policy in policies for rule in of_policy(db, policy)]
     rules.sort(key=lambda rule: order.key(items.rank(db, rule.entry)))
     return tuple(sorted(rules, key=lambda rule: rule.client.specificity, reverse=True))
 
 
-def _inbound_entries(db: Db, policy: Key) -> Iterator[InboundRule]:
+@question
+def of_policy(db: Db, policy: Key) -> tuple[InboundRule, ...]:
+    """The entries of one policy; a question, so that editing a conf orders no entries again."""
     record = world.kind_of(db, policy.kind).policy
     if record is not None and record.rules_are_routes:
-        return
-    spec = items.clean_spec(db, policy)
+        return ()
+    return tuple(_rules(policy, items.clean_spec(db, policy)))
+
+
+def _rules(policy: Key, spec: Json) -> Iterator[InboundRule]:
     for index, entry in enumerate(spec.get("from") or ()):
         yield InboundRule(_from_client(entry.get("targetRef") or {}), ItemId(policy, "from", index))
     for index, entry in enumerate(spec.get("rules") or ()):

@@ -232,7 +232,11 @@ def whole_proxy(db: Db, proxy_class: ProxyClass) -> ByKind:
 @question
 def default_entries(db: Db, policies: Policies) -> Entries:
     """The `default`s of policies about whole proxies, in order."""
-    entries = [
-        ItemId(policy, "default", 0) for policy in policies if "default" in items.clean_spec(db, policy)
-    ]
+    entries = [ItemId(policy, "default", 0) for policy in policies if _has_default(db, policy)]
     return tuple(sorted(entries, key=lambda entry: order.key(items.rank(db, entry))))
+
+
+@question
+def _has_default(db: Db, policy: Key) -> bool:
+    """Whether a policy is about whole proxies; a question, so that editing a conf orders no entries again."""
+    return "default" in items.clean_spec(db, policy)
