@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them, in seconds or where order matters in microseconds; and ages for people."""
+"""Times as Kubernetes writes them (metav1.Time and metav1.MicroTime), and ages as kubectl prints them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -43,13 +43,13 @@ def read(text: Json) -> datetime | None:
 
 
 def to_seconds(text: Json) -> Json:
-    """A time in whole seconds of UTC; what is no time stays as it is, for the check to find."""
+    """A metav1.Time: whole seconds in UTC; what is no time stays as it is, for validation to report."""
     moment = read(text)
     return text if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
 def to_microseconds(text: Json) -> Json:
-    """A time with six digits after the second, as leases and events have it."""
+    """A metav1.MicroTime: six digits after the second, as leases and events have it."""
     moment = read(text)
     return text if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0")
 
@@ -61,7 +61,7 @@ def age(text: Json, now: datetime) -> str:
 
 
 def span(length: timedelta) -> str:
-    """A span of time in its largest unit, with the next one where that says much."""
+    """A span of time as kubectl prints it: its largest unit, with the next smaller one where it matters."""
     seconds = int(length.total_seconds())
     if seconds < -1:  # clocks differ by a second; by more, one of them is wrong
         return INVALID

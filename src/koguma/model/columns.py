@@ -100,8 +100,8 @@ def _port_names(spec: Json, _status: Json) -> str:
 
 
 def _vips(_spec: Json, status: Json) -> str:
-    found = status.get("vips") or ([status["vip"]] if status.get("vip") else [])
-    return _joined(vip["ip"] for vip in found)
+    vips = status.get("vips") or ([status["vip"]] if status.get("vip") else [])
+    return _joined(vip["ip"] for vip in vips)
 
 
 def _ready(_spec: Json, status: Json) -> str:
@@ -126,15 +126,16 @@ def _matches(spec: Json, _status: Json) -> str:
     match = spec["match"]
     if isinstance(match, dict):  # the shape that Kuma released has one, without a name
         return f"{match.get('protocol') or 'tcp'}:{match['port']}"
-    return _joined(f"{each['value']}:{each['port']}" for each in match)
+    return _joined(f"{entry['value']}:{entry['port']}" for entry in match)
 
 
 def _endpoints(spec: Json, _status: Json) -> str:
-    found = spec.get("endpoints") or _inside(spec, "destination.endpoints")
-    if not found:
+    endpoints = spec.get("endpoints") or _inside(spec, "destination.endpoints")
+    if not endpoints:
         return str(_inside(spec, "destination.type") or "Passthrough")
     return _joined(
-        f"{each['address']}:{each['port']}" if each.get("port") else each["address"] for each in found
+        f"{endpoint['address']}:{endpoint['port']}" if endpoint.get("port") else endpoint["address"]
+        for endpoint in endpoints
     )
 
 
@@ -148,21 +149,21 @@ MESH_EXTERNAL_SERVICE: Final = (
 def _inbound_services(spec: Json, _status: Json) -> str:
     inbounds = spec["networking"].get("inbound") or ()
     gateway = spec["networking"].get("gateway") or {}
-    named = [(each.get("tags") or {}).get(tags.SERVICE) for each in (*inbounds, gateway)]
+    named = [(inbound.get("tags") or {}).get(tags.SERVICE) for inbound in (*inbounds, gateway)]
     return _joined(dict.fromkeys(name for name in named if name))
 
 
 def _inbounds(spec: Json, _status: Json) -> str:
     return _joined(
-        f"{each.get('name') or each['port']}:{each['port']}"
-        for each in spec["networking"].get("inbound") or ()
+        f"{inbound.get('name') or inbound['port']}:{inbound['port']}"
+        for inbound in spec["networking"].get("inbound") or ()
     )
 
 
 def ready_inbounds(spec: Json, _status: Json = None) -> str:
     """How many inbounds of a proxy take calls, of all that are not ignored; empty where it has none."""
-    listed = spec["networking"].get("inbound") or ()
-    states = [_takes_calls(each) for each in listed if each.get("state") != "Ignored"]
+    inbounds = spec["networking"].get("inbound") or ()
+    states = [_takes_calls(inbound) for inbound in inbounds if inbound.get("state") != "Ignored"]
     return f"{sum(states)}/{len(states)}" if states else ""
 
 
@@ -181,7 +182,7 @@ ZONE_PROXY: Final = (ADDRESS,)
 
 
 def _listeners(spec: Json, _status: Json) -> str:
-    return _joined(f"{each['protocol']}:{each['port']}" for each in spec["conf"]["listeners"])
+    return _joined(f"{listener['protocol']}:{listener['port']}" for listener in spec["conf"]["listeners"])
 
 
 def _size(spec: Json, _status: Json) -> str:
@@ -225,7 +226,8 @@ MESH_OPEN_TELEMETRY_BACKEND: Final = (
 
 def _online(spec: Json, _status: Json) -> str:
     is_open = any(
-        each.get("connectTime") and not each.get("disconnectTime") for each in spec["subscriptions"]
+        subscription.get("connectTime") and not subscription.get("disconnectTime")
+        for subscription in spec["subscriptions"]
     )
     return "Online" if is_open else "Offline"
 

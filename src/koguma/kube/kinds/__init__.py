@@ -19,7 +19,7 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     rbac.CLUSTER_ROLE_BINDING,
 )
 
-# What is asked and not stored, by kind: the storage sets of these have no kind, so it is found here.
+# Reviews, which are answered and not stored, by kind: their storage sets have no Kind, so it is listed here.
 REVIEW_KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
@@ -32,5 +32,5 @@ REVIEW_KINDS: Final[Mapping[str, Kind]] = {
     )
 }
 
-# The shapes of endpoints that show another version than the stored one, by `apiVersion` and `kind`.
+# The kinds of endpoints in another version than the storage version, by `apiVersion` and `kind`.
 ALIAS_KINDS: Final[Mapping[tuple[str, str], Kind]] = {("events.k8s.io/v1", "Event"): events.NEWER}

@@ -1,7 +1,8 @@
 """Events: what happened to an object, told by whoever saw it, and kept for a short time.
 
 They are stored as the core group writes them. The group events.k8s.io serves the same objects with other
-words for the same things; `NEWER` describes that shape, and `CONVERTER` goes between the two without loss.
+words for the same things; `NEWER` describes that version, and `CONVERTER` converts between the two without
+loss.
 """
 
 from collections.abc import Iterator, Mapping
@@ -208,7 +209,7 @@ EVENT = Kind(
     validate=validate,
 )
 
-# The shape of the alias; nothing is stored under its name.
+# The kind of the events.k8s.io endpoint; nothing is stored under its name.
 NEWER: Final = Kind(
     name="Event",
     plural="events",
