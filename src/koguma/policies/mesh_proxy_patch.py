@@ -132,7 +132,7 @@ class FilterChange(PatchChange, kw_only=True):
     match: Annotated[FilterMatch | None, doc("Which filters; for Add..., where.")] = None
 
 
-class PatchModification(Spec):
+class Modification(Spec):
     """One change: exactly one of these."""
 
     cluster: Annotated[ClusterChange | None, doc("Clusters.")] = None
@@ -146,7 +146,7 @@ class PatchConf(Spec):
     """The changes."""
 
     append_modifications: Annotated[
-        tuple[PatchModification, ...] | None, doc("The changes, one after the other.")
+        tuple[Modification, ...] | None, doc("The changes, one after the other.")
     ] = None
 
 
@@ -185,7 +185,7 @@ def validate(spec: MeshProxyPatchSpec, context: ValidationContext) -> Iterator[V
             yield from context.patch_checks.violations(msgspec.to_builtins(modification), item(path, index))
 
 
-def _modification(modification: PatchModification, path: str) -> Iterator[Violation]:
+def _modification(modification: Modification, path: str) -> Iterator[Violation]:
     changes: tuple[tuple[str, AnyChange | None], ...] = (
         ("cluster", modification.cluster),
         ("listener", modification.listener),
