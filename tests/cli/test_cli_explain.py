@@ -164,8 +164,8 @@ def test_scripts_get_everything_as_json(explain):
         (("--to", "backend", "--field", "requestTimout"), 'did you mean "http.requestTimeout"?'),
         (("--to", "backend", "--kind", "MeshRetry"), "no policy sets anything of MeshRetry"),
         (
-            ("--to", "backend", "--kind", "MeshPassthrough"),
-            "MeshPassthrough is only stored, and does not act yet (KG015)",
+            ("--to", "backend", "--kind", "MeshGatewayHTTPRoute"),
+            "MeshGatewayHTTPRoute is only stored, and does not act yet (KG015)",
         ),
         (("--to", "backend", "--route", "other"), "through other"),
         (("--to", "backend", "-m", "other"), 'no Dataplane "web" in mesh "other"'),

@@ -260,25 +260,24 @@ def test_the_server_and_the_files_have_the_same_services(cli, shop, tmp_path):
     assert cli("lint", "-f", str(tmp_path)).code == 0
 
 
-def test_a_policy_that_does_not_act_yet_is_told_wherever_one_looks(cli, control_plane, shop):
-    document = (
-        f"{{type: MeshPassthrough, name: none, mesh: {shop}, spec: {{default: {{passthroughMode: None}}}}}}"
-    )
+def test_a_policy_that_does_not_act_yet_is_told_wherever_one_looks(cli, shop):
+    document = f"""
+type: MeshGatewayHTTPRoute
+name: edge
+mesh: {shop}
+spec:
+  targetRef: {{kind: MeshGateway, name: edge}}
+  rules:
+    - matches: [{{path: {{type: PathPrefix, value: /}}}}]
+      default: {{backendRefs: [{{kind: MeshService, name: backend, port: 80}}]}}
+"""
     applied = cli("apply", "-f", "-", given=document)
     assert applied.code == 0
-    assert f'MeshPassthrough "none" (mesh {shop} zone default) is stored and does not act yet' in applied.err
-    policy = cli("inspect", "policy", "meshpassthrough", "none", "-m", shop).out
+    text = f'MeshGatewayHTTPRoute "edge" (mesh {shop} zone default) is stored and does not act yet'
+    assert text in applied.err
+    policy = cli("inspect", "policy", "meshgatewayhttproute", "edge", "-m", shop).out
     assert re.search(
         r"^Acts: +not yet: it is stored, and no proxy follows it \(KG015\)$", policy, re.MULTILINE
     )
     acting = cli("inspect", "policy", "meshtimeout", "of-service", "-m", shop)
     assert (acting.code, "Acts" in acting.out) == (0, False)
-    proxy = cli("inspect", "dataplane", "web", "-m", shop).out
-    rules, _, warnings = proxy.partition("Warnings:")
-    assert "MeshPassthrough" not in rules
-    assert "(KG015)" in warnings
-    answer = control_plane("GET", f"/meshes/{shop}/dataplanes/web/_policies").json
-    assert answer["policies"] == []
-    assert [(policy["kind"], policy["reason"]) for policy in answer["inactive"]] == [
-        ("MeshPassthrough", "stored, does not act yet")
-    ]

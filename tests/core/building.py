@@ -159,7 +159,7 @@ def case(path: Path) -> Case:
     for part in below:
         head, _, text = part.partition("\n")
         kind, _, name = head.rpartition(" ")
-        (nodes if kind == "link" else expected)[name] = text
+        (nodes if kind == "node" else expected)[name] = text
     return Case(path, above, nodes, expected)
 
 

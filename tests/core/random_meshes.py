@@ -64,7 +64,7 @@ def _dataplane(random: Random) -> dict[str, Any]:
             {"port": 9000 + number, "backendRef": _ref(random) | {"port": random.choice([80, 81])}}
             for number in range(random.randint(1, 3))
         ]
-    if random.random() < 0.2:
+    if random.random() < 0.4:
         networking["transparentProxying"] = {"redirectPortInbound": 15006, "redirectPortOutbound": 15001}
     zone = random.choice(["east", "east", "east", "west"])
     labels = {"team": random.choice(["x", "y"])}
@@ -217,6 +217,23 @@ def _secret(_random: Random) -> dict[str, Any]:
     return _named("ca", data="LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
 
 
+def _passthrough(random: Random) -> dict[str, Any]:
+    possible = [
+        {"type": "Domain", "value": "a.test", "protocol": "tls"},
+        {"type": "Domain", "value": "*.a.test", "port": 443, "protocol": "tls"},
+        {"type": "Domain", "value": "b.test", "port": 80, "protocol": "http"},
+        {"type": "Domain", "value": "*.test", "port": 81, "protocol": "grpc"},
+        {"type": "IP", "value": "10.1.2.3", "port": 80, "protocol": "http"},
+        {"type": "IP", "value": "fd00::1", "protocol": "tls"},
+        {"type": "CIDR", "value": "10.1.0.0/16", "protocol": "tcp"},
+        {"type": "CIDR", "value": "10.0.0.0/8", "port": 3306, "protocol": "mysql"},
+    ]
+    conf: dict[str, Any] = {"appendMatch": random.sample(possible, random.randint(0, len(possible)))}
+    mode = random.choice([None, "Matched", "All", "None"])
+    spec = {"default": {**conf, **({"passthroughMode": mode} if mode else {})}}
+    return _named(random.choice(["p", "q"]), spec=spec)
+
+
 KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,
@@ -231,6 +248,7 @@ KINDS = {
     "MeshTLS": _tls,
     "MeshTrafficPermission": _permission,
     "MeshLoadBalancingStrategy": _load_balancing,
+    "MeshPassthrough": _passthrough,
     "Secret": _secret,
 }
 

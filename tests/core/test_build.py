@@ -58,9 +58,9 @@ def test_a_proxy_gets_what_its_case_says(case: Case):
         results[name] = expected, found(case, name, expected)
     differs = any(expected != made for expected, made in results.values())
     if os.environ.get("KOGUMA_GOLDEN") == "rewrite" and differs:
-        links = [f"---- link {name}\n{text.rstrip()}\n" for name, text in case.links.items()]
+        nodes = [f"---- node {name}\n{text.rstrip()}\n" for name, text in case.nodes.items()]
         sections = [f"---- {name}\n{written(made)}" for name, (_, made) in results.items()]
-        case.path.write_text("".join([case.objects.rstrip() + "\n", *links, *sections]))
+        case.path.write_text("".join([case.objects.rstrip() + "\n", *nodes, *sections]))
         return
     for name, (expected, made) in results.items():
         assert made == expected, name

@@ -6,6 +6,7 @@ empty is left out.
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,8 @@ from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model import kri as kris
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import Kinds
+from koguma.model.kind import Kind, Kinds
+from koguma.model.overlay import PolicyHooks
 from koguma.model.printed_yaml import yaml_text
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -119,7 +121,6 @@ VIEWS = {
     "tags": tags_of,
     "warnings": warnings_of,
     "policies": lambda db, name: inspect.whole_policies(db, proxy(db, name))["policies"],
-    "inactive": lambda db, name: inspect.whole_policies(db, proxy(db, name))["inactive"],
     "inbound": lambda db, name, at: inspect.inbound_policies(db, proxy(db, name), at)["policies"],
     "outbound": outbound_of,
     "routes": lambda db, name, at: inspect.outbound_routes(db, port_of(db, name, at))["routes"],
@@ -139,6 +140,24 @@ def test_case(case):
         view, *words = head.split()
         (expected,) = documents.load(text)
         assert VIEWS[view](db, *words) == expected.value, head
+
+
+def without_hooks(kind: Kind) -> Kind:
+    """A policy as a package may bring it that has none yet."""
+    return msgspec.structs.replace(kind, policy=msgspec.structs.replace(kind.policy, hooks=PolicyHooks()))
+
+
+def test_a_policy_that_reaches_no_envoy_is_listed_apart():
+    kinds = Kinds([without_hooks(kind) if kind.name == "MeshPassthrough" else kind for kind in KINDS])
+    stored_only = named("MeshPassthrough", "all", {"default": {"passthroughMode": "None"}})
+    documents = [{"type": "Mesh", "name": "default"}, WEB, stored_only]
+    resources = [
+        admission.admitted(forms.read(each, kinds), None, ControlPlaneInfo()).resource for each in documents
+    ]
+    db = pipeline.load(kinds, ControlPlaneInfo(), resources)
+    origins = [{"kri": "kri_mp_default_default__all_"}]
+    inactive = {"kind": "MeshPassthrough", "origins": origins, "reason": "stored, does not act yet"}
+    assert inspect.whole_policies(db, proxy(db, "web")) == {"policies": [], "inactive": [inactive]}
 
 
 def named(kind: str, name: str, spec: Json) -> Json:

@@ -9,6 +9,7 @@ calls. Nobody binds a service's address or has a port for an outbound: the kerne
 import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests import build
+from tests.authority import Authority
 from tests.http_client import Response
 from tests.live_mesh import KOGUMA, LiveMesh, Process, Sidecar
 from tests.netns import Namespace, Network, readable_by_others
@@ -29,6 +31,32 @@ BACKEND, BACKEND6 = "10.9.2.2", "fd09:2::2"
 SERVED, UNDESCRIBED, UNREDIRECTED = 8080, 9090, 9091
 BY_NAME, BY_TAG = "backend.svc.mesh.local", "backend.mesh"
 STRICT = {"mtls": build.builtin_mtls("ca-1")}
+
+
+TLS_SERVER = """
+import ssl, socket, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1])
+server = socket.create_server(("0.0.0.0", 443))
+print("ready", flush=True)
+while True:
+    connection, _ = server.accept()
+    try:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.sendall(b"secure")
+    except OSError:
+        pass
+"""
+TLS_CLIENT = """
+import ssl, socket, sys
+context = ssl._create_unverified_context()
+try:
+    connection = socket.create_connection((sys.argv[1], 443), 10)
+    with context.wrap_socket(connection, server_hostname=sys.argv[2]) as secure:
+        print(secure.recv(100).decode())
+except OSError:
+    print("closed")
+"""
 
 
 class HubMesh(LiveMesh):
@@ -87,6 +115,9 @@ class Machines:
         network.connect(self.hub, self.web, "10.9.1", "fd09:1")
         network.connect(self.hub, self.backend, "10.9.2", "fd09:2")
         self.hub.start_service("outside", 80)
+        pair = directory.parent / "pair.pem"
+        pair.write_text("".join(Authority().pem))
+        self.hub.start("tls", sys.executable, "-c", TLS_SERVER, str(pair), until_output="ready")
         self.hub.start_name_server("outside.test", HUB, HUB)
         self.web.use_name_servers(HUB)
         self.backend.start_service("backend", SERVED, UNDESCRIBED, UNREDIRECTED)
@@ -251,6 +282,96 @@ def test_a_mesh_may_keep_its_services_from_calling_what_it_does_not_know(machine
         assert tried == ["closed"] * 3
         assert machines.web.get(BY_NAME, SERVED).status == 200
     assert machines.web.get(HUB, 80).json["name"] == "outside"
+
+
+@contextlib.contextmanager
+def passthrough(machines: Machines, mode: str | None, *matches: dict[str, Any]) -> Iterator[None]:
+    """A MeshPassthrough for the calling proxy while the block runs."""
+    conf = {"passthroughMode": mode} if mode else {}
+    spec = {"default": {**conf, "appendMatch": list(matches)}}
+    machines.mesh.apply_and_wait(
+        {"type": "MeshPassthrough", "name": "outside", "mesh": "default", "spec": spec}
+    )
+    try:
+        yield
+    finally:
+        machines.mesh.delete_and_wait("meshpassthroughs", "outside")
+
+
+def test_a_policy_lets_nothing_out(machines: Machines):
+    with passthrough(machines, "None"):
+        tried = [machines.web.get(host, 80).text for host in (HUB, HUB6, "outside.test")]
+        assert tried == ["closed"] * 3
+        assert machines.web.get(BY_NAME, SERVED).status == 200
+    assert machines.web.get(HUB, 80).json["name"] == "outside"
+
+
+def test_a_policy_opens_what_the_mesh_has_closed(machines: Machines):
+    with (
+        machines.with_mesh(networking={"outbound": {"passthrough": False}}),
+        passthrough(machines, "All"),
+    ):
+        assert [machines.web.get(host, 80).json["name"] for host in (HUB, HUB6)] == ["outside"] * 2
+
+
+ADDRESS = {"type": "IP", "value": HUB, "port": 80, "protocol": "tcp"}
+RANGE6 = {"type": "CIDR", "value": "fd09:1::/64", "protocol": "tcp"}
+OTHER_PORT = {"type": "CIDR", "value": "10.9.1.0/24", "port": 81, "protocol": "tcp"}
+DOMAIN = {"type": "Domain", "value": "outside.test", "port": 80, "protocol": "http"}
+WILDCARD = {"type": "Domain", "value": "*.test", "port": 80, "protocol": "http"}
+OTHER_DOMAIN = {"type": "Domain", "value": "elsewhere.test", "port": 80, "protocol": "http"}
+TLS_DOMAIN = {"type": "Domain", "value": "safe.test", "protocol": "tls"}
+
+
+@pytest.mark.parametrize(
+    ("matches", "expected"),
+    [
+        ([ADDRESS], {HUB: "outside", HUB6: "closed", "outside.test": "outside"}),
+        ([RANGE6], {HUB: "closed", HUB6: "outside", "outside.test": "closed"}),
+        ([OTHER_PORT, RANGE6], {HUB: "closed", HUB6: "outside", "outside.test": "closed"}),
+        ([DOMAIN], {HUB: 503, HUB6: 503, "outside.test": "outside"}),
+        ([WILDCARD], {HUB: 503, "outside.test": "outside"}),
+        ([OTHER_DOMAIN], {HUB: 503, "outside.test": 503}),
+        # What is more specific hides nothing: by port, by address range, and by protocol.
+        ([OTHER_DOMAIN, {**ADDRESS, "port": None}], {HUB: "outside", "outside.test": "outside"}),
+        ([DOMAIN, {**OTHER_PORT, "port": 80, "protocol": "tls"}], {HUB: 503, "outside.test": "outside"}),
+        ([TLS_DOMAIN, ADDRESS], {HUB: "outside", HUB6: "closed"}),
+    ],
+)
+def test_a_policy_lets_out_what_it_names(
+    machines: Machines, matches: list[dict[str, Any]], expected: dict[str, str | int]
+):
+    with passthrough(machines, None, *matches):
+        answers = {host: machines.web.get(host, 80) for host in expected}
+        shown = {
+            host: answer.json["name"] if answer.status == 200 else answer.status or answer.text
+            for host, answer in answers.items()
+        }
+        assert shown == expected
+        assert machines.web.get(BY_NAME, SERVED).status == 200
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        (TLS_DOMAIN, {"safe.test": "secure", "a.safe.test": "closed", "other.test": "closed"}),
+        ({**TLS_DOMAIN, "value": "*.safe.test"}, {"safe.test": "closed", "a.safe.test": "secure"}),
+        ({**TLS_DOMAIN, "value": "*"}, {"safe.test": "secure", "other.test": "secure"}),
+        ({**ADDRESS, "port": 443, "protocol": "tls"}, {"other.test": "secure"}),
+        ({**ADDRESS, "port": 443}, {"other.test": "secure"}),
+        ({**ADDRESS, "port": 444}, {"other.test": "closed"}),
+    ],
+)
+def test_tls_is_let_out_by_its_server_name(
+    machines: Machines, match: dict[str, Any], expected: dict[str, str]
+):
+    with passthrough(machines, "Matched", match):
+        answers = {
+            name: machines.web.run(sys.executable, "-c", TLS_CLIENT, HUB, name).stdout.strip()
+            for name in expected
+        }
+        assert answers == expected
+        assert machines.web.get(HUB, 80).status != 200, "nothing else is let out"
 
 
 def test_without_the_redirection_all_is_as_before(machines: Machines):

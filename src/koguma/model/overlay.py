@@ -29,6 +29,8 @@ policy adds it. So derive it from everything on which the resource's content dep
 
     clusters         Clusters that the listener needs, such as a collector of logs
     listeners        Listeners; only in the hook `whole`
+    passthrough      what may leave the mesh: {"mode": "All" | "Matched" | "None", "matches": [...]}; only in
+                     the hook `whole`
     settings         by path: settings for the agent beside Envoy, as JSON; only in the hook `whole`
 """
 

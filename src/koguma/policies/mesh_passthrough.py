@@ -25,14 +25,15 @@ from typing import Annotated, Final, Literal
 
 from koguma.model import columns, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
+from koguma.model.overlay import Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
-from koguma.model.schema import Spec, doc
+from koguma.model.schema import Json, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies.parts import fields, spelling
 
 
-class PassthroughMatch(Spec):
+class AppendMatch(Spec):
     """One destination."""
 
     type: Annotated[Literal["Domain", "IP", "CIDR"], doc("What the value is.")]
@@ -50,7 +51,7 @@ class PassthroughConf(Spec):
         Literal["All", "Matched", "None"] | None, doc("Everything, only what matches, or nothing.")
     ] = None
     append_match: Annotated[
-        tuple[PassthroughMatch, ...] | None, doc("Destinations that pass in mode Matched.")
+        tuple[AppendMatch, ...] | None, doc("Destinations that pass in mode Matched.")
     ] = None
 
 
@@ -95,7 +96,7 @@ def validate(spec: MeshPassthroughSpec, _context: ValidationContext) -> Iterator
         seen.add(key)
 
 
-def _match(match: PassthroughMatch, path: str) -> Iterator[Violation]:
+def _match(match: AppendMatch, path: str) -> Iterator[Violation]:
     if match.protocol == "mysql" and match.port is None:
         yield Violation(child(path, "port"), "port must be defined for Mysql protocol", "required")
     yield from fields.port(match.port, child(path, "port"))
@@ -116,7 +117,7 @@ def _is_network(text: str, *, single: bool) -> bool:
     return single or "/" in text
 
 
-def _domain(match: PassthroughMatch, path: str) -> Iterator[Violation]:
+def _domain(match: AppendMatch, path: str) -> Iterator[Violation]:
     if match.protocol in ("tcp", "mysql"):
         message = f"protocol {match.protocol} is not supported for a domain"
         yield Violation(child(path, "protocol"), message, "forbidden")
@@ -145,6 +146,20 @@ def warn(spec: MeshPassthroughSpec, _context: ValidationContext) -> Iterator[str
         yield f"spec.default.appendMatch has no effect with passthroughMode {mode}"
 
 
+def whole(conf: Json, _context: OverlayContext) -> Overlay:
+    """What passes, for the listener to which the kernel redirects calls to unknown destinations."""
+    matches = [
+        {
+            "protocol": match.get("protocol") or "tcp",
+            "value": match["value"],
+            "port": match.get("port") or 0,
+            "domain": match["value"].lower() if match["type"] == "Domain" else "",
+        }
+        for match in conf.get("appendMatch") or ()
+    ]
+    return {"passthrough": {"mode": conf.get("passthroughMode") or "Matched", "matches": matches}}
+
+
 KIND = Kind(
     name="MeshPassthrough",
     plural="meshpassthroughs",
@@ -153,7 +168,7 @@ KIND = Kind(
     spec=MeshPassthroughSpec,
     columns=columns.PASSTHROUGH,
     sync=POLICY,
-    policy=Policy(phase=Phase.PASSTHROUGH),
+    policy=Policy(phase=Phase.PASSTHROUGH, hooks=PolicyHooks(whole=whole)),
     clean=spelling.refs,
     validate=validate,
     warn=warn,

@@ -88,7 +88,7 @@ def resources(db: Db, proxy: Key, records: Records) -> Bundle:
     return encoding.bundled(
         (
             *_agent_resources(db, networking, node, records, parts.get("settings") or {}),
-            *passthrough.resources(db, proxy, networking, node),
+            *passthrough.resources(db, proxy, networking, node, parts.get("passthrough")),
             *added_resources.clusters(db, parts, origin),
             *added_resources.listeners(db, parts, origin),
             *policy_overlays.failures,
