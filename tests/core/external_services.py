@@ -2,6 +2,8 @@
 
 import base64
 
+import msgspec
+
 from koguma.core import admission, pipeline, world
 from koguma.core.build import encoding, external
 from koguma.envoy import schema
@@ -28,8 +30,8 @@ def base64_of(text: str) -> str:
 
 
 def load(spec, name="out", **secrets):
-    """A mesh with one service and these secrets."""
-    documents = [{"type": "MeshExternalService", "name": name, "mesh": "default", "spec": spec}]
+    """A mesh with one service and these secrets; a spec that is refused now may be stored since before."""
+    documents = [{"type": "MeshExternalService", "name": name, "mesh": "default", "spec": regular()}]
     documents += [
         {"type": "Secret", "name": secret, "mesh": "default", "data": base64_of(text)}
         for secret, text in secrets.items()
@@ -37,6 +39,7 @@ def load(spec, name="out", **secrets):
     admitted = [
         admission.admitted(forms.read(each, KINDS), None, CONTROL_PLANE).resource for each in documents
     ]
+    admitted[0] = msgspec.structs.replace(admitted[0], spec=spec)
     db = pipeline.load(KINDS, CONTROL_PLANE, admitted)
     db.set(encoding.ENCODER, "envoy", ENCODER)
     return db

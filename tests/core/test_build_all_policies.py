@@ -69,7 +69,7 @@ LINK = NodeMetadata(("feature-embedded-dns", "feature-access-log-pipe"), "/w", 9
 def examples(kind: str) -> list[Resource]:
     """What the manual of a kind shows, with the services of this mesh for those of the manual."""
     found = re.findall(r"^```yaml\n(.*?)^```$", KINDS[kind].doc, re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\b(orders|shop|web|frontend|api)\b(?!-)", "backend", "---\n".join(found))
+    text = re.sub(r"\b(checkout|orders|shop|web|frontend|api)\b(?!-)", "backend", "---\n".join(found))
     made = [stored(each.value) for each in documents.load(text)]
     return [each for each in made if each.kind == kind]
 

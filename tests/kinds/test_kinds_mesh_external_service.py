@@ -1,7 +1,7 @@
 """What a MeshExternalService may say, in either of its shapes."""
 
 import pytest
-from kinds_check import Expected, violations
+from kinds_check import Expected, violations, warnings
 
 PORT = "port must be a valid (1-65535)"
 VERSIONS = '["TLSAuto", "TLS10", "TLS11", "TLS12", "TLS13"]'
@@ -31,7 +31,10 @@ REFUSED: list[tuple[str, Expected]] = [
         ],
     ),
     (
-        f"{{match: [{VIP}], destination: {{tls: {{version: {DOWN}, clientKey: {{secret: k}}}}}}}}",
+        (
+            f"{{match: [{VIP}], destination: {{type: Regular, endpoints: [{{address: a.com}}],"
+            f" tls: {{version: {DOWN}, clientKey: {{secret: k}}}}}}}}"
+        ),
         [
             ("spec.destination.tls.version.min", "min version must be lower than max"),
             ("spec.destination.tls.clientCert", "must be defined when clientKey is defined"),
@@ -103,6 +106,165 @@ REFUSED: list[tuple[str, Expected]] = [
 ]
 
 
+NO_VIP = (
+    "a virtual address leads nowhere by itself: InternalVIP needs a destination of type Regular or Extension"
+)
+PASSES = 'type "Passthrough", the default, sends calls on as they are and has no'
+REGULAR = 'type "Regular" sends calls to endpoints and has no'
+EXTENDS = 'type "Extension" gives calls to a plugin and has no'
+DOMAIN = "match: [{type: Domain, value: a.com, port: 80, protocol: http}]"
+WHERE = "endpoints: [{address: 10.0.0.1}]"
+REFUSED += [
+    # A virtual address has no original destination.
+    (f"{{match: [{VIP}]}}", [("spec.match[0].type", NO_VIP)]),
+    (f"{{match: [{VIP}], destination: {{type: Passthrough}}}}", [("spec.match[0].type", NO_VIP)]),
+    # The exclusions of the founding document.
+    (
+        f"{{{DOMAIN}, destination: {{{WHERE}, tls: {{enabled: true}}, extension: {{type: Lambda}}}}}}",
+        [
+            ("spec.destination.endpoints", f'{PASSES} "endpoints"; for that set type to "Regular"'),
+            ("spec.destination.tls", f'{PASSES} "tls"; for that set type to "Regular"'),
+            ("spec.destination.extension", f'{PASSES} "extension"; for that set type to "Extension"'),
+        ],
+    ),
+    (
+        f"{{{DOMAIN}, destination: {{type: Regular, {WHERE}, extension: {{type: Lambda}}}}}}",
+        [
+            (
+                "spec.destination.extension",
+                f'{REGULAR} "extension"; for that set type to "Extension"',
+            )
+        ],
+    ),
+    (
+        f"{{{DOMAIN}, destination: {{type: Extension, {WHERE}, tls: {{}}, extension: {{type: ''}}}}}}",
+        [
+            (
+                f"spec.destination.{field}",
+                f'{EXTENDS} "{field}"; for that set type to "Regular"',
+            )
+            for field in ("endpoints", "tls")
+        ]
+        + [("spec.destination.extension.type", "must not be empty")],
+    ),
+    (
+        f"{{{DOMAIN}, destination: {{type: Extension}}}}",
+        [("spec.destination.extension", "must not be empty")],
+    ),
+    (
+        f"{{{DOMAIN}, destination: {{type: Regular}}}}",
+        [("spec.destination.endpoints", "must not be empty")],
+    ),
+    (
+        (
+            f"{{match: [{{type: Domain, value: '*.a.com', port: 443, protocol: tls}}],"
+            f" destination: {{type: Regular, {WHERE}}}}}"
+        ),
+        [("spec.match[0].value", "a wildcard domain needs a destination of type Passthrough, not Regular")],
+    ),
+    # What each match may be.
+    ("{match: []}", [("spec.match", "must not be empty")]),
+    (
+        (
+            "{match: [{type: Domain, value: 'a*.com', port: 1, protocol: http},"
+            " {type: IP, value: 10.0.0.0/8, port: 2, protocol: tcp},"
+            " {type: CIDR, value: 10.0.0.1, port: 3, protocol: tcp}]}"
+        ),
+        [
+            ("spec.match[0].value", 'must be a domain, which may begin with "*."'),
+            ("spec.match[1].value", "must be an IP address"),
+            ("spec.match[2].value", "must be a range of addresses, such as 10.1.0.0/16"),
+        ],
+    ),
+    (
+        (
+            f"{{match: [{{type: Domain, value: a.com, port: 443, protocol: tls}}],"
+            f" destination: {{type: Regular, {WHERE}, tls: {{enabled: true}}}}}}"
+        ),
+        [
+            (
+                "spec.match[0].protocol",
+                (
+                    "tls means that programs start TLS themselves, and spec.destination.tls that the proxy"
+                    " does; choose the protocol inside of TLS, or leave spec.destination.tls out"
+                ),
+            )
+        ],
+    ),
+    (
+        (
+            "{match: [{type: CIDR, value: 10.0.0.0/8, port: 80, protocol: http},"
+            " {type: IP, value: 10.1.1.1, port: 80, protocol: tcp},"
+            " {type: Domain, value: '*.a.com', port: 80, protocol: http},"
+            " {type: Domain, value: B.a.com, port: 80, protocol: grpc},"
+            " {type: Domain, value: '*.a.com', port: 80, protocol: http}]}"
+        ),
+        [
+            (
+                "spec.match[1].protocol",
+                "one port speaks one protocol: spec.match[0] has http on port 80 there",
+            ),
+            (
+                "spec.match[3].protocol",
+                "one port speaks one protocol: spec.match[2] has http on port 80 there",
+            ),
+            ("spec.match[4]", "is the same as spec.match[2]"),
+            (
+                "spec.match[4].protocol",
+                "one port speaks one protocol: spec.match[3] has grpc on port 80 there",
+            ),
+        ],
+    ),
+    (
+        (
+            f"{{{DOMAIN}, destination: {{type: Regular, endpoints: [{{address: 'unix://x'}},"
+            " {address: 'unix:///x', port: 1}, {address: '<'}]}}"
+        ),
+        [
+            (
+                "spec.destination.endpoints[0].address",
+                "must be unix:// and an absolute path, such as unix:///run/app.sock",
+            ),
+            ("spec.destination.endpoints[1].port", "a unix socket has no port; leave it out"),
+            (
+                "spec.destination.endpoints[2].address",
+                "must be an IP address, a domain, or unix:// and a path",
+            ),
+        ],
+    ),
+    # Two shapes in one.
+    (
+        f"{{{DOMAIN}, {WHERE.replace('1}', '1, port: 1}')}}}",
+        [
+            (
+                "spec.endpoints",
+                'goes with a single match; with a list of matches write it in "spec.destination"',
+            )
+        ],
+    ),
+    (
+        "{match: {port: 80}, destination: {type: Passthrough}}",
+        [
+            (
+                "spec.destination",
+                'goes with a list of matches; with a single match write "endpoints" and "tls" beside it',
+            )
+        ],
+    ),
+]
+
+
 @pytest.mark.parametrize(("spec", "expected"), REFUSED)
 def test_an_external_service_must_not_say_this(spec: str, expected: Expected) -> None:
     assert violations("MeshExternalService", spec) == expected
+
+
+def test_a_domain_over_tcp_takes_its_whole_port():
+    named = "{type: Domain, value: a.com, port: 5432, protocol: tcp}"
+    (text,) = warnings("MeshExternalService", f"{{match: [{named}]}}")
+    assert text == (
+        "spec.match[0]: a tcp connection does not say which domain it is for, so this takes all traffic on"
+        " port 5432; choose tls, http, http2 or grpc, or match addresses"
+    )
+    address = "{type: IP, value: 10.0.0.1, port: 5432, protocol: tcp}"
+    assert warnings("MeshExternalService", f"{{match: [{named}, {address}]}}") == []

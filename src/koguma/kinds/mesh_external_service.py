@@ -38,7 +38,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from koguma.kinds import data_source, rules, v1_conversions
+from koguma.kinds import data_source, external_service_rules, rules, v1_conversions
 from koguma.kinds.data_source import TlsSource
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
@@ -206,8 +206,12 @@ class MeshExternalServiceStatus(Spec):
 
 def validate(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; what a plugin takes is the plugin's to say."""
+    is_released = isinstance(spec.match, MeshExternalServiceVipMatch)
+    yield from external_service_rules.shape_violations(spec, has_list=not is_released)
     if isinstance(spec.match, MeshExternalServiceVipMatch):
         yield from _match_violations(spec.match)
+    else:
+        yield from external_service_rules.violations(spec.match, spec.destination)
     if spec.extension is None:
         yield from _endpoint_violations(spec.endpoints or ())
         if spec.tls is not None:
@@ -216,6 +220,12 @@ def validate(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iter
         yield Violation("spec.extension.type", rules.NOT_EMPTY_MESSAGE, "required")
     if spec.destination is not None and spec.destination.tls is not None:
         yield from tls_violations(spec.destination.tls, "spec.destination.tls")
+
+
+def warn(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[str]:
+    """Matches that take more than they say."""
+    if not isinstance(spec.match, MeshExternalServiceVipMatch):
+        yield from external_service_rules.warnings(spec.match)
 
 
 def _match_violations(match: MeshExternalServiceVipMatch) -> Iterator[Violation]:
@@ -296,5 +306,6 @@ KIND = Kind(
     system_namespace_only=True,
     v1=v1_conversions.EXTERNAL_SERVICE,
     validate=validate,
+    warn=warn,
     dns_name=True,
 )
