@@ -25,7 +25,7 @@ _ANY_DOMAIN: Final = "*"
 _IDLE_TIMEOUT: Final = "3600s"
 _DENIED: Final = {
     "status": 503,
-    "body": {"inline_string": "the mesh does not let this proxy call that host (MeshPassthrough)\n"},
+    "body": {"inline_string": "a policy of the mesh does not let this proxy call that host\n"},
 }
 _HTTP2: Final = {
     HTTP_OPTIONS: proto_json.typed(HTTP_OPTIONS, explicit_http_config={"http2_protocol_options": {}})
