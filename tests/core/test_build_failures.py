@@ -102,17 +102,29 @@ def giving(overlay: Any) -> Any:
     return lambda *_: overlay
 
 
-@pytest.mark.parametrize("side", ["outbound", "inbound"])
+NO_PART = "is no part of an overlay here"
+WRONG = [
+    (fail, "ZeroDivisionError: by my own zero"),
+    (giving(None), "AttributeError"),
+    (giving({"cluster": 5}), 'TypeError: part "cluster" is no map'),
+    (giving({"hcm": None}), 'TypeError: part "hcm" is no map'),
+    (giving({"http_filter": {}}), f'TypeError: "http_filter" {NO_PART}; did you mean "http_filters"?'),
+    (giving({"settings": {}}), f'TypeError: "settings" {NO_PART}; this hook has access_logs, '),
+]
+WRONG_INBOUND = [
+    (giving({"callers": {}}), ""),
+    (giving({"callers": [5]}), 'TypeError: part "callers" is no map'),
+    (giving({"callers": [{"match": {}}]}), 'TypeError: part "callers" needs a map'),
+    (giving({"extensions": {"lua": {}}}), 'TypeError: part "extensions" has no "lua"; it may have envoy.'),
+]
+
+
 @pytest.mark.parametrize(
-    ("hook", "said"),
+    ("side", "hook", "said"),
     [
-        (fail, "ZeroDivisionError: by my own zero"),
-        (giving(None), "AttributeError"),
-        (giving({"cluster": 5}), 'TypeError: part "cluster" is no map'),
-        (giving({"hcm": None}), 'TypeError: part "hcm" is no map'),
-        (giving({"callers": {}}), ""),
-        (giving({"callers": [5]}), 'TypeError: part "callers" is no map'),
-        (giving({"callers": [{"match": {}}]}), 'TypeError: part "callers" needs a map'),
+        *((side, hook, said) for side in ("outbound", "inbound") for hook, said in WRONG),
+        *(("inbound", hook, said) for hook, said in WRONG_INBOUND),
+        ("outbound", giving({"on_routes": {}}), f'TypeError: "on_routes" {NO_PART}'),
     ],
 )
 def test_a_hook_that_goes_wrong_is_said_once_and_the_rest_stands(side: str, hook: Any, said: str):

@@ -45,6 +45,28 @@ from koguma.model.schema import Json
 
 Overlay = Mapping[str, Json]
 
+_SHARED_PARTS: Final = frozenset(
+    [
+        "cluster",
+        "http_options",
+        "hcm",
+        "tcp",
+        "route",
+        "route_action",
+        "http_filters",
+        "network_filters",
+        "access_logs",
+        "clusters",
+        "problems",
+    ]
+)
+# The parts that the overlay of each hook may have.
+OUTBOUND_PARTS: Final = _SHARED_PARTS
+INBOUND_PARTS: Final = _SHARED_PARTS | {
+    *("callers", "extensions", "on_routes", "tls", "upstream_tls", "inbound")
+}
+WHOLE_PARTS: Final = frozenset({"clusters", "listeners", "passthrough", "problems", "settings"})
+
 
 class KumaDp(msgspec.Struct, frozen=True):
     """Kuma's own agent beside Envoy, with the files by which others reach it."""

@@ -18,9 +18,23 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.rules import ProxyClass
 from koguma.core.world import Pairs, pairs
+from koguma.envoy import filters
 from koguma.envoy.snapshot import Failure
-from koguma.model.overlay import InboundEntry, Locality, Overlay, OverlayContext
+from koguma.model.nearest import nearest
+from koguma.model.overlay import (
+    INBOUND_PARTS,
+    OUTBOUND_PARTS,
+    WHOLE_PARTS,
+    InboundEntry,
+    Locality,
+    Overlay,
+    OverlayContext,
+)
 from koguma.model.schema import Json
+
+# Filters with a configuration source of their own, apart from their listener.
+_EXTENSIONS: Final = frozenset({filters.RBAC, filters.NETWORK_LOCAL_RATELIMIT})
+_ALL_PARTS: Final = OUTBOUND_PARTS | INBOUND_PARTS | WHOLE_PARTS
 
 
 class PolicyOverlays(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -78,7 +92,7 @@ class OutboundOverlays(NamedTuple):
 @question
 def outbound(db: Db, confs: MergedConfs, where: OverlayContext) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
-    policy_overlays = _collect(_outbound_calls(db, confs, where))
+    policy_overlays = _collect(_outbound_calls(db, confs, where), OUTBOUND_PARTS)
     cluster = _parts_of(policy_overlays, of_clusters=True)
     near = hooks.locality(db, ((kind, msgspec.json.decode(text)) for kind, text in confs))
     cluster = PolicyOverlays(cluster.overlays, (*cluster.failures, *near.failures), near.locality)
@@ -137,7 +151,7 @@ def is_per_service(db: Db, proxy_class: ProxyClass) -> bool:
 
 def of_both_ends(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
     """What these entries change at the client. Failures are reported at the other end, the inbound."""
-    return _collect(_calls_of_both_ends(db, entries, where))
+    return _collect(_calls_of_both_ends(db, entries, where), INBOUND_PARTS)
 
 
 def _calls_of_both_ends(
@@ -151,7 +165,7 @@ def _calls_of_both_ends(
 
 def whole(db: Db, proxy_class: ProxyClass, where: OverlayContext) -> PolicyOverlays:
     """What policies change for the proxy as a whole."""
-    return _collect(_whole_calls(db, proxy_class, where))
+    return _collect(_whole_calls(db, proxy_class, where), WHOLE_PARTS)
 
 
 def _whole_calls(
@@ -166,10 +180,11 @@ def _whole_calls(
 
 def inbound_of(db: Db, traits: match.Traits, section: str, where: OverlayContext) -> PolicyOverlays:
     """What policies change for one inbound."""
-    return _collect(
+    calls = (
         (kind, partial(hook, merged, inbound_entries, where))
         for kind, hook, merged, inbound_entries in _inbound_calls(db, traits, section)
     )
+    return _collect(calls, INBOUND_PARTS)
 
 
 @question
@@ -247,11 +262,11 @@ def _inbound_entry(db: Db, kind: str, rule: inbound.InboundRule) -> InboundEntry
     )
 
 
-def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverlays:
+def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]], parts: frozenset[str]) -> PolicyOverlays:
     overlays, failures = [], []
     for kind, call in calls:
         try:
-            overlay = checked(call())
+            overlay = checked(call(), parts)
             failures += [
                 hooks.failure(kind, f"{at}: {text}") for at, text in overlay.get("problems", {}).items()
             ]
@@ -261,12 +276,20 @@ def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]]) -> PolicyOverla
     return PolicyOverlays(tuple(overlays), tuple(failures))
 
 
-def checked(overlay: Overlay) -> Overlay:
+def checked(overlay: Overlay, parts: frozenset[str] = _ALL_PARTS) -> Overlay:
     """An overlay of the right structure; raises TypeError otherwise. The encoder checks its content."""
     for name, part in overlay.items():
+        if name not in parts:
+            near = nearest(name, parts)
+            hint = f'; did you mean "{near}"?' if near else f"; this hook has {', '.join(sorted(parts))}"
+            raise TypeError(f'"{name}" is no part of an overlay here{hint}')
         for each in part if name == "callers" else (part,):
             if not isinstance(each, Mapping):
                 raise TypeError(f'part "{name}" is no map')
+    for name in overlay.get("extensions") or ():
+        if name not in _EXTENSIONS:
+            text = f'part "extensions" has no "{name}"; it may have {", ".join(sorted(_EXTENSIONS))}'
+            raise TypeError(text)
     for caller in overlay.get("callers") or ():
         if not all(isinstance(caller.get(name), Mapping) for name in ("match", "route_action")):
             raise TypeError('part "callers" needs a map "match" and a map "route_action" in each entry')
