@@ -434,8 +434,9 @@ def test_objects_outlive_the_package_that_brought_their_kind(site, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_acts_on_calls_between_real_envoys(example_site, tmp_path):
-    mesh = LiveMesh(tmp_path / "mesh")
+def test_the_example_acts_on_calls_between_real_envoys(example_site, tmp_path_factory):
+    # Unix sockets lie in it, whose paths are short.
+    mesh = LiveMesh(tmp_path_factory.mktemp("example"))
     mesh.environment["PYTHONPATH"] = os.pathsep.join((str(example_site), str(EXAMPLE)))
     with mesh:
         mesh.apply(build.allow_all("everybody"))
