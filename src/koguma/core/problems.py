@@ -18,7 +18,17 @@ from typing import Final
 
 from koguma.core import match, world
 from koguma.core.incremental import Db
-from koguma.core.lint import effects, overlaps, permissions, ports, proxies, references, selection, ties
+from koguma.core.lint import (
+    effects,
+    external_addresses,
+    overlaps,
+    permissions,
+    ports,
+    proxies,
+    references,
+    selection,
+    ties,
+)
 from koguma.core.lint.effects import warning
 from koguma.core.lint.problem import (
     CODES,
@@ -90,8 +100,9 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     if key.kind == "Dataplane":
         return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
     conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
+    shared = external_addresses.shared(db, key) if key.kind == "MeshExternalService" else ()
     denied = permissions.none_allows(db, key.name) if key.kind == "Mesh" else ()
-    return _sorted((*effects.advice(db, key), *conflicts, *denied))
+    return _sorted((*effects.advice(db, key), *conflicts, *shared, *denied))
 
 
 def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:

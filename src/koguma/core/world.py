@@ -4,7 +4,7 @@ The inputs of the engine are the stored objects, the kinds, and which control pl
 users wrote them; nothing is filled in but what follows from the object itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -198,13 +198,22 @@ def port(db: Db, key: Key, section: str) -> Port | None:
     return target.port(section) if target else None
 
 
+def external_matches(spec: Json) -> Sequence[Json]:
+    """The matches of a MeshExternalService, in either of its shapes."""
+    match = spec.get("match") or ()
+    return (match,) if isinstance(match, Mapping) else match
+
+
+def _external_port(match: Json) -> Port:
+    number = match.get("port") or 0
+    return Port(str(number), number, match.get("protocol") or "tcp")
+
+
 def _ports(resource: Resource) -> Iterator[Port]:
     spec = resource.spec
     if resource.kind == "MeshExternalService":
-        match = spec.get("match") or ()
-        for each in [match] if isinstance(match, Mapping) else match:
-            number = each.get("port") or 0
-            yield Port(str(number), number, each.get("protocol") or "tcp")
+        # Several matches of one port are several ways to call it.
+        yield from dict.fromkeys(_external_port(match) for match in external_matches(spec))
         return
     for port in spec.get("ports") or ():
         number, name = port.get("port") or 0, port.get("name") or ""

@@ -121,16 +121,13 @@ def _problems(spec: Json, destination: _ExternalDestination, port: Port) -> Iter
             yield f'no plugin "{plugin}" is installed; install one, or give the service endpoints'
         case "Passthrough":
             # The original destination would be the virtual address: the proxy would call itself in a loop.
-            types = {each.get("type") for each in _matches(spec) if each.get("port") == port.number}
+            types = {
+                each.get("type") for each in world.external_matches(spec) if each.get("port") == port.number
+            }
             if types == {"InternalVIP"}:
                 yield f"port {port.number}: {_VIRTUAL_ONLY}"
         case _:
             yield from _endpoint_problems(destination, port)
-
-
-def _matches(spec: Json) -> Sequence[Json]:
-    match = spec.get("match") or ()
-    return (match,) if isinstance(match, Mapping) else match
 
 
 def _endpoint_problems(destination: _ExternalDestination, port: Port) -> Iterator[str]:

@@ -15,6 +15,9 @@ _ANY_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 def conflicts(db: Db, key: Key) -> Iterator[Problem]:
     """Two ports of a destination with a number or a name in common: a reference always finds the first."""
+    if key.kind == "MeshExternalService":
+        yield from _protocol_conflicts(db, key)
+        return
     destination = world.destination(db, key)
     seen_names: set[str] = set()
     for index, port in enumerate(destination.ports if destination else ()):
@@ -25,9 +28,23 @@ def conflicts(db: Db, key: Key) -> Iterator[Problem]:
                 f'{key} has two ports "{common[0]}"; only the first can be referred to. Give every port a'
                 " name and a number of its own"
             )
-            field = "spec.match" if key.kind == "MeshExternalService" else "spec.ports"
-            yield Problem(PORTS_CONFLICT, message, (key,), "error", f"{field}[{index}]")
+            yield Problem(PORTS_CONFLICT, message, (key,), "error", f"spec.ports[{index}]")
         seen_names |= port_names
+
+
+def _protocol_conflicts(db: Db, key: Key) -> Iterator[Problem]:
+    """Matches of one port with different protocols: a port has one cluster, which speaks one of them."""
+    resource = world.RESOURCES.get(db, key)
+    protocols: dict[int, str] = {}
+    for index, match in enumerate(world.external_matches(resource.spec) if resource else ()):
+        number, protocol = match.get("port") or 0, match.get("protocol") or "tcp"
+        first = protocols.setdefault(number, protocol)
+        if protocol != first:
+            message = (
+                f"{key} has two protocols on port {number}, {first} and {protocol}, and a port speaks one;"
+                " only the first acts. Use another port, or another MeshExternalService"
+            )
+            yield Problem(PORTS_CONFLICT, message, (key,), "error", f"spec.match[{index}]")
 
 
 def disagreements(db: Db, mesh: str) -> Iterator[Problem]:

@@ -31,6 +31,7 @@ OUTBOUND_TO_NOWHERE: Final = "KG014"
 NOT_BUILT: Final = "KG015"
 NO_PERMISSION: Final = "KG016"
 OVERLAP: Final = "KG017"
+SHARED_ADDRESSES: Final = "KG018"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -52,6 +53,7 @@ CODES: Final[Mapping[str, str]] = {
     NOT_BUILT: "a policy that is stored and does not act yet",
     NO_PERMISSION: "mTLS without a permission",
     OVERLAP: "policies of different kinds that set the same field",
+    SHARED_ADDRESSES: "external services with overlapping addresses",
 }
 
 
