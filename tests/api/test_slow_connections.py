@@ -81,7 +81,9 @@ def names_until(events, name):
 @pytest.mark.parametrize("port", PORTS)
 def test_headers_that_come_one_byte_at_a_time_are_not_waited_for(plane, port):
     with connected(plane, port) as connection:
-        assert trickled(connection, REQUEST_HEAD + b"X-Long: ").startswith(b"HTTP/1.1 408 ")
+        received = trickled(connection, REQUEST_HEAD + b"X-Long: ")
+        # Whoever still sends when the server closes may lose its answer to the reset.
+        assert received == b"" or received.startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("port", PORTS)
@@ -101,7 +103,9 @@ def test_the_second_request_of_a_connection_has_the_same_limit(plane):
     with connected(plane, "api") as connection:
         connection.sendall(REQUEST_HEAD + b"\r\n")
         assert b" 200 " in connection.recv(65536)
-        assert trickled(connection, REQUEST_HEAD + b"X-Long: ").startswith(b"HTTP/1.1 408 ")
+        received = trickled(connection, REQUEST_HEAD + b"X-Long: ")
+        # Whoever still sends when the server closes may lose its answer to the reset.
+        assert received == b"" or received.startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_client_that_keeps_its_connection_may_pause_between_requests(plane):

@@ -88,7 +88,11 @@ def test_one_port_for_the_metrics_of_two_proxies_is_told_and_stops_no_calls(
 ):
     port = free_port()
     backend = {"type": "Prometheus", "prometheus": {"port": port}}
-    mesh.apply({"type": "MeshMetric", "name": "all", "spec": {"default": {"backends": [backend]}}})
+    default = {"default": {"backends": [backend]}}
+    # One after the other: two Envoys that bind in the same moment both can, and then one fails to listen.
+    first = {"kind": "MeshSubset", "tags": {"kuma.io/service": "api"}}
+    mesh.apply_and_wait({"type": "MeshMetric", "name": "all", "spec": {"targetRef": first, **default}})
+    mesh.apply({"type": "MeshMetric", "name": "all", "spec": default})
     until(lambda: sorted(refused_metrics(mesh, port)) == [False, True], "one of the two has the port")
     late = mesh.sidecar("late-1", "late")
     assert f"cannot be scraped: it cannot listen on 127.0.0.1:{port}: Address already in use" in late.output
