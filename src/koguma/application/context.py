@@ -7,8 +7,10 @@ import msgspec
 
 from koguma.access.authorizer import Attempt, Authorizer, namespace_of
 from koguma.access.user import User
+from koguma.application.live_catalog import LiveCatalog
 from koguma.application.trial_engine import TrialEngine
 from koguma.core.incremental import Db
+from koguma.kube.catalog import Catalog
 from koguma.model import kri
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import KogumaError, NotFound
@@ -48,11 +50,17 @@ class Context(msgspec.Struct, frozen=True):
         None
     )  # of the local Envoy binary, if there is one
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
+    catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
 
     @property
     def state(self) -> State:
         """The newest committed state."""
         return self.store.state
+
+    @property
+    def catalog(self) -> Catalog:
+        """The endpoints that are served now; ask again for each request, since they come and go."""
+        return self.catalogs.current(self.kinds)
 
     def check_mesh(self, user: User, mesh: str) -> None:
         """Raise NotFound where a mesh does not exist."""

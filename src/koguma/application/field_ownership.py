@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from koguma.application.context import Context
-from koguma.kube import catalog, codec, server_side_apply
+from koguma.kube import codec, server_side_apply
 from koguma.kube.server_side_apply import FieldManager
 from koguma.model.resource import Resource
 from koguma.store.contract import rfc3339
@@ -19,10 +19,10 @@ def with_changed_fields_owned(
     context: Context, before: Resource, after: Resource, manager: str, now: datetime
 ) -> Resource:
     """The object to store, with its changed fields owned by a manager."""
-    kinds_catalog = catalog.of(context.kinds)
-    endpoint = kinds_catalog.stored(after.kind)
+    catalog = context.catalog
+    endpoint = catalog.stored(after.kind)
     live = codec.document(before, endpoint, context.control_plane)
     changed = codec.document(after, endpoint, context.control_plane)
     writer = FieldManager(manager, endpoint.api_version, rfc3339(now))
-    fields = tuple(server_side_apply.updated(live, changed, writer, kinds_catalog.merge_schema(endpoint)))
+    fields = tuple(server_side_apply.updated(live, changed, writer, catalog.merge_schema(endpoint)))
     return msgspec.structs.replace(after, meta=msgspec.structs.replace(after.meta, managed_fields=fields))

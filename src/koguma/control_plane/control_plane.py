@@ -37,6 +37,7 @@ from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
 from koguma.application.context import Context, InstanceInfo
+from koguma.application.live_catalog import LiveCatalog
 from koguma.application.live_engine import LiveEngine
 from koguma.control_plane import metrics, server_certificate
 from koguma.control_plane.checks import HealthChecks
@@ -77,6 +78,7 @@ class ControlPlane:
         self._sealing = self._new_sealing()
         log = log_at(settings.store_url, self._sealing)
         self.store = Store(log, now, background=self.background)
+        self.catalogs = LiveCatalog()
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
@@ -184,6 +186,7 @@ class ControlPlane:
             database=engine.database,
             background=self.background,
             patch_checks=lambda: self._patch_checks,
+            catalogs=self.catalogs,
         )
         return context, TokenKeys(lambda: self.store.state)
 

@@ -1,8 +1,10 @@
-"""Catalog: all endpoints of a control plane with certain kinds, what their objects look like, how they merge.
+"""Catalog: all endpoints at one moment, what their objects look like, and how they merge.
 
-Made once for a set of kinds; OpenAPI and merge schemas are made on first use.
+A catalog never changes: where endpoints come or go at run time, another one takes its place. Schemas and
+merge schemas are made on first use; those of the built-in kinds are shared by all catalogs.
 """
 
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -16,12 +18,14 @@ from koguma.model.kind import Kind, Kinds
 
 
 class Catalog:
-    """The endpoints over some kinds and Kubernetes' own."""
+    """The endpoints over some kinds and Kubernetes' own, and those that were added at run time."""
 
-    def __init__(self, kinds: Kinds) -> None:
+    def __init__(self, kinds: Kinds, added: tuple[KubeEndpoint, ...] = ()) -> None:
         self._kinds = kinds
-        self.registry = registry_of(kinds)
+        self._added = added
+        self.registry = Registry((*built_in(kinds), *added))
         self._by_set = {kind.stored_as: kind for kind in (*kinds, *NATIVE_KINDS)}
+        self._by_set |= {each.set.stored_as: each.kind for each in added}
         self._stored = {
             each.set.stored_as: each
             for each in self.registry
@@ -32,7 +36,9 @@ class Catalog:
     @cached_property
     def schemas(self) -> Schemas:
         """The schemas of everything that is served."""
-        return schemas_of(self.registry, self._kinds)
+        if not self._added:
+            return schemas_of(self.registry, self._kinds)
+        return schemas_of(self._added, self._kinds, of(self._kinds).schemas)
 
     def kind(self, stored_as: str) -> Kind | None:
         """The kind of objects whose keys have this word."""
@@ -54,13 +60,14 @@ class Catalog:
 
 @lru_cache(maxsize=4)
 def of(kinds: Kinds) -> Catalog:
-    """The catalog of these kinds, made once."""
+    """The catalog of these kinds alone, made once."""
     return Catalog(kinds)
 
 
-def registry_of(kinds: Kinds) -> Registry:
-    """All endpoints of a control plane with these kinds."""
-    return Registry((*endpoints.native(), *endpoints.ours(kinds, _converter)))
+@lru_cache(maxsize=4)
+def built_in(kinds: Kinds) -> tuple[KubeEndpoint, ...]:
+    """The endpoints that a control plane with these kinds has in any case."""
+    return (*endpoints.native(), *endpoints.ours(kinds, _converter))
 
 
 def _converter(kind: Kind) -> Converter:
@@ -72,11 +79,11 @@ def _converter(kind: Kind) -> Converter:
     )
 
 
-def schemas_of(registry: Registry, kinds: Kinds) -> Schemas:
-    """The schemas of everything that is served."""
+def schemas_of(served: Iterable[KubeEndpoint], kinds: Kinds, known: Schemas | None = None) -> Schemas:
+    """The schemas of these endpoints, beside those that are known."""
     without = {(v1_conversion.VERSION, kind.name): v1_conversion.deprecated(kind) for kind in kinds}
     parts = {(f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in REVIEW_KINDS.values()}
     parts |= {
         version_and_kind: schemas.object_parts_of(kind) for version_and_kind, kind in ALIAS_KINDS.items()
     }
-    return Schemas(registry, without, parts)
+    return Schemas(served, without, parts, known)

@@ -5,14 +5,14 @@ its group backwards, the version and the kind; the types inside a kind carry the
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from koguma.kube import meta_schemas, namespaced_names, schema_converter
 from koguma.kube.meta_schemas import REF
-from koguma.kube.registry import KubeEndpoint, Registry
+from koguma.kube.registry import KubeEndpoint
 from koguma.kube.schema_converter import FieldPaths, SchemaConverter
 from koguma.model.kind import Kind
 from koguma.model.schema import Json, json_schemas
@@ -45,7 +45,7 @@ class ObjectParts(msgspec.Struct, frozen=True):
 
 
 class Schemas:
-    """The schemas of one registry, made once.
+    """The schemas of some endpoints, made once, beside those that are `known` already.
 
     `without` names fields of the storage version that an endpoint does not have; `parts` gives
     the parts of endpoints that differ from the stored kind, and of requests that are answered and not stored.
@@ -53,12 +53,13 @@ class Schemas:
 
     def __init__(
         self,
-        registry: Registry,
+        endpoints: Iterable[KubeEndpoint],
         without: Mapping[VersionAndKind, frozenset[str]] | None = None,
         parts: Mapping[VersionAndKind, ObjectParts] | None = None,
+        known: "Schemas | None" = None,
     ) -> None:
-        definitions: dict[str, Json] = dict(meta_schemas.DEFINITIONS)
-        for endpoint in registry:
+        definitions: dict[str, Json] = dict(known.definitions if known else meta_schemas.DEFINITIONS)
+        for endpoint in endpoints:
             version_and_kind = (endpoint.api_version, endpoint.kind_name)
             removed = schema_converter.removed_fields((without or {}).get(version_and_kind, ()))
             own_parts = object_parts_of(endpoint.set.kind) if endpoint.set.kind else None

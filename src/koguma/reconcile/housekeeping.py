@@ -15,7 +15,7 @@ from koguma.application import compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.application.namespaces import NAMESPACE
 from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import catalog, namespaced_names
+from koguma.kube import namespaced_names
 from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its content goes before it does
 from koguma.kube.owner_graph import (
     FOREGROUND,
@@ -50,7 +50,6 @@ class Housekeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._catalog = catalog.of(context.kinds)
         self._owners = self._owners_of()
         self._ending: set[str] = set()  # namespaces that are being deleted
         self._retries = False
@@ -72,7 +71,7 @@ class Housekeeper:
         return OwnerGraph(resources, self._namespace_of, self._is_hidden)
 
     def _namespace_of(self, resource: Resource) -> str:
-        kind = self._catalog.kind(resource.kind)
+        kind = self._context.catalog.kind(resource.kind)
         return (
             namespaced_names.namespaced_name(resource, kind, self._context.control_plane).namespace
             if kind

@@ -23,7 +23,7 @@ from koguma.api.kube.watching import KubeWatches
 from koguma.api.kube.writing import KubeWrites
 from koguma.api.open_watches import OpenWatches
 from koguma.application.context import Context
-from koguma.kube import catalog, codec
+from koguma.kube import codec
 from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.schema import Json
 
@@ -44,21 +44,28 @@ class KubeForm:
     ) -> None:
         self._context = context
         self._verify = verify
-        kinds_catalog = catalog.of(context.kinds)
-        self.registry = kinds_catalog.registry
+        self._resource_ids = resource_ids
+        self._pages = Pages(context, context.catalog, resource_ids=resource_ids)
         answers = Answers(KubeEncoder(context), clock)
         finder = Finder(context)
         reading = KubeReads(context, finder, answers)
         watching = KubeWatches(context, finder, reading, answers, watches)
         handlers = Handlers(
-            Pages(context, kinds_catalog, resource_ids=resource_ids),
+            self.current_pages,
             reading,
             watching,
-            KubeWrites(context, finder, answers, kinds_catalog, clock),
+            KubeWrites(context, finder, answers, clock),
             KubeDeletes(context, finder, reading, answers),
             self.review,
         )
-        self.route: Route = routes.kube(self.registry, handlers)
+        self.route: Route = routes.kube(lambda: context.catalog.registry, handlers)
+
+    def current_pages(self) -> Pages:
+        """The pages that describe what is served now."""
+        current = self._context.catalog
+        if self._pages.catalog is not current:
+            self._pages = Pages(self._context, current, resource_ids=self._resource_ids, before=self._pages)
+        return self._pages
 
     async def review(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A question about rights or about a user, which is answered and not stored."""

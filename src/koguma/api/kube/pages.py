@@ -1,7 +1,8 @@
-"""Discovery, OpenAPI and version: documents that are built once and served with an ETag."""
+"""Discovery, OpenAPI and version: documents that are built once per catalog and served with an ETag."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -17,7 +18,7 @@ from koguma.api.kube.target import RequestTarget
 from koguma.application.context import Context
 from koguma.kube import discovery, openapi
 from koguma.kube.catalog import Catalog
-from koguma.kube.registry import Registry
+from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.model.errors import Forbidden, NotAcceptable, NotFound
 from koguma.model.schema import Json
 from koguma.model.short_keys import is_short
@@ -53,13 +54,30 @@ def _page(body: bytes, content_type: str = JSON, *, by_accept: bool = False) -> 
     return DiscoveryPage(body, f'"{hashlib.sha256(body).hexdigest().upper()}"', content_type, by_accept)
 
 
-class Pages:
-    """Handlers of the documents that describe the API; they do not change while the control plane runs."""
+class BuiltPage(msgspec.Struct, frozen=True):
+    """A document of OpenAPI v3, and the endpoints that it describes."""
 
-    def __init__(self, context: Context, catalog: Catalog, *, resource_ids: bool) -> None:
+    page: DiscoveryPage
+    endpoints: tuple[KubeEndpoint, ...]
+
+
+def _are_same(some: Sequence[KubeEndpoint], others: Sequence[KubeEndpoint]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+class Pages:
+    """Handlers of the documents that describe one catalog; another catalog has other pages.
+
+    Documents that are the same as in the pages `before` are not built again.
+    """
+
+    def __init__(
+        self, context: Context, catalog: Catalog, *, resource_ids: bool, before: "Pages | None" = None
+    ) -> None:
         self._context = context
         self._registry = catalog.registry
-        self._catalog = catalog  # its schemas are built at the first request for them
+        self.catalog = catalog  # its schemas are built at the first request for them
+        self._before = before.built_v3 if before else {}
         self._resource_ids = resource_ids
         self._made: dict[tuple[str, ...], DiscoveryPage] = {}
         self._negotiated_pages: dict[tuple[str, str], DiscoveryPage] = {}  # by root and Accept header
@@ -138,22 +156,31 @@ class Pages:
         self._check(call)
         if not path:
             return _page_response(call, self._v3_index)
-        page = self._v3.get("/".join(path))
-        if page is None:
+        built = self._v3.get("/".join(path))
+        if built is None:
             raise NotFound("404 page not found")
-        return _page_response(call, page)
+        return _page_response(call, built.page)
 
     @cached_property
-    def _v3(self) -> dict[str, DiscoveryPage]:
-        documents = {
-            root: openapi.v3_document(self._registry, self._catalog.schemas, group, version)
-            for root, (group, version) in openapi.v3_roots(self._registry).items()
-        }
-        return {root: _page(msgspec.json.encode(document)) for root, document in documents.items()}
+    def _v3(self) -> "dict[str, BuiltPage]":
+        pages = {}
+        for root, (group, version) in openapi.v3_roots(self._registry).items():
+            endpoints = self._registry.at(group, version)
+            before = self._before.get(root)
+            if before is None or not _are_same(before.endpoints, endpoints):
+                document = openapi.v3_document(self._registry, self.catalog.schemas, group, version)
+                before = BuiltPage(_page(msgspec.json.encode(document)), endpoints)
+            pages[root] = before
+        return pages
+
+    @property
+    def built_v3(self) -> "Mapping[str, BuiltPage]":
+        """The documents of OpenAPI v3 that were built so far, for the pages of the next catalog."""
+        return self._v3 if "_v3" in self.__dict__ else self._before
 
     @cached_property
     def _v3_index(self) -> DiscoveryPage:
-        digests = {root: openapi.digest(page.body) for root, page in self._v3.items()}
+        digests = {root: openapi.digest(built.page.body) for root, built in self._v3.items()}
         return _page(msgspec.json.encode(openapi.v3_index(digests)))
 
     async def openapi_v2(self, call: Call) -> web.StreamResponse:
@@ -169,7 +196,7 @@ class Pages:
 
     @cached_property
     def _v2(self) -> Json:
-        return openapi.v2_document(self._registry, self._catalog.schemas)
+        return openapi.v2_document(self._registry, self.catalog.schemas)
 
     @cached_property
     def _v2_json(self) -> DiscoveryPage:

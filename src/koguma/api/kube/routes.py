@@ -1,6 +1,6 @@
 """Routes of the Kubernetes form: `/api`, `/apis`, `/openapi`, `/version`, and what is below them."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -20,13 +20,14 @@ from koguma.kube.registry import Registry
 from koguma.model.errors import KogumaError, NotFound
 
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
+PageHandler = Callable[..., Awaitable[web.StreamResponse]]  # a method of Pages
 _ROOT: Final = 2  # segments of `/apis/<group>/<version>` after `apis`
 
 
 class Handlers(msgspec.Struct, frozen=True):
     """The handlers of all paths."""
 
-    pages: Pages
+    pages: Callable[[], Pages]  # of what is served now
     reading: KubeReads
     watching: KubeWatches
     writing: KubeWrites
@@ -34,20 +35,26 @@ class Handlers(msgspec.Struct, frozen=True):
     reviewing: Handler
 
 
-def kube(registry: Registry, handlers: Handlers) -> Route:
+def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
     """All paths of the Kubernetes form."""
-    pages = handlers.pages
+
+    def _described(word: str, page: PageHandler, *, is_open: bool = False) -> HttpEndpoint:
+        async def handler(call: Call, *parts: str) -> web.StreamResponse:
+            return await page(handlers.pages(), call, *parts)
+
+        return _page(word, handler, is_open=is_open)
+
     fixed: Mapping[tuple[str, ...], HttpEndpoint] = {
-        ("api",): _page("discovery", pages.core),
-        ("apis",): _page("discovery", pages.groups),
-        ("version",): _page("version", pages.version, is_open=True),
-        ("openapi", "v2"): _page("openapi", pages.openapi_v2),
-        ("openapi", "v3"): _page("openapi", pages.openapi_v3),
+        ("api",): _described("discovery", Pages.core),
+        ("apis",): _described("discovery", Pages.groups),
+        ("version",): _described("version", Pages.version, is_open=True),
+        ("openapi", "v2"): _described("openapi", Pages.openapi_v2),
+        ("openapi", "v3"): _described("openapi", Pages.openapi_v3),
         **{(word,): _page("health", _ok, is_open=True) for word in ("healthz", "livez")},
     }
-    group = _page("discovery", pages.group)
-    version = _page("discovery", pages.resources)
-    document = _page("openapi", pages.openapi_v3)
+    group = _described("discovery", Pages.group)
+    version = _described("discovery", Pages.resources)
+    document = _described("openapi", Pages.openapi_v3)
     objects = ObjectRoutes(handlers)
 
     def route(segments: tuple[str, ...]) -> RouteMatch | None:
@@ -64,9 +71,9 @@ def kube(registry: Registry, handlers: Handlers) -> Route:
             case ("apis", name, number):
                 return version, (name, number)
             case ("api", number, *rest):
-                return objects.route(registry, "", number, tuple(rest))
+                return objects.route(registry(), "", number, tuple(rest))
             case ("apis", name, number, *rest):
-                return objects.route(registry, name, number, tuple(rest))
+                return objects.route(registry(), name, number, tuple(rest))
         return None
 
     return route

@@ -18,7 +18,6 @@ from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
 from koguma.kube import codec, server_side_apply
-from koguma.kube.catalog import Catalog
 from koguma.kube.codec import DecodedObject
 from koguma.kube.server_side_apply import FieldManager
 from koguma.model.errors import Conflict, Invalid
@@ -40,12 +39,9 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 class WritePlanner:
     """Plans the writes of the Kubernetes form."""
 
-    def __init__(
-        self, context: Context, encoder: KubeEncoder, catalog: Catalog, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, context: Context, encoder: KubeEncoder, clock: Callable[[], datetime]) -> None:
         self._context = context
         self._shown = encoder
-        self._catalog = catalog
         self._clock = clock
 
     def new(self, request: WriteRequest, written: DecodedObject) -> PlannedWrite:
@@ -81,7 +77,7 @@ class WritePlanner:
         if before is not None:
             spec = inline_secrets.restored_spec(self._context, endpoint.kind, config.get("spec"), before)
             config = {**config, **({"spec": spec} if "spec" in config else {})}
-        shape = self._catalog.merge_schema(endpoint)
+        shape = self._context.catalog.merge_schema(endpoint)
         merged = server_side_apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
         if target.subresource == STATUS and before is not None:
@@ -99,7 +95,7 @@ class WritePlanner:
         new = self._shown.document(msgspec.structs.replace(planned.resource, meta=without), request.endpoint)
         if managed_fields is not None:
             new["metadata"]["managedFields"] = managed_fields
-        shape = self._catalog.merge_schema(request.endpoint)
+        shape = self._context.catalog.merge_schema(request.endpoint)
         fields = server_side_apply.updated(live, new, self._writer(request), shape)
         meta = msgspec.structs.replace(decoded.meta, managed_fields=tuple(fields))
         return self._with_meta(planned, meta, before)
@@ -140,7 +136,7 @@ class WritePlanner:
     def _status(self, request: WriteRequest, before: Resource, live: Json, document: Json) -> PlannedWrite:
         status = _checked_status(request, document.get("status"))
         new = {**live, "status": status}
-        shape = self._catalog.merge_schema(request.endpoint)
+        shape = self._context.catalog.merge_schema(request.endpoint)
         return _with_status(
             before, status, server_side_apply.updated(live, new, self._writer(request), shape)
         )

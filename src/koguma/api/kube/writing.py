@@ -25,7 +25,6 @@ from koguma.application.context import Context
 from koguma.application.kube_admission import PlannedWrite
 from koguma.core.admission import Admitted
 from koguma.kube import codec, namespaced_names, native, strategic
-from koguma.kube.catalog import Catalog
 from koguma.kube.codec import DecodedObject
 from koguma.kube.registry import KubeEndpoint
 from koguma.model import json_patch
@@ -52,13 +51,12 @@ class KubeWrites:
         context: Context,
         finder: Finder,
         answers: Answers,
-        catalog: Catalog,
         clock: Callable[[], datetime],
     ) -> None:
         self._context = context
         self._finder = finder
         self._answers = answers
-        self._planner = WritePlanner(context, answers.encoder, catalog, clock)
+        self._planner = WritePlanner(context, answers.encoder, clock)
 
     async def create(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Create an object."""
