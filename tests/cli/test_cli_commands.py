@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 @pytest.mark.parametrize("name", root.COMMANDS)
 def test_the_list_of_commands_says_what_each_command_says_of_itself(name):
-    command = importlib.import_module(f"koguma.cli.{name}").command
+    command = importlib.import_module(f"koguma.cli.{root.MODULES.get(name, name)}").command
     assert command.name == name
     assert command.get_short_help_str(200).startswith(root.COMMANDS[name].rstrip("."))
 

@@ -78,7 +78,7 @@ class Call:
         choices = ", ".join((*words, "false"))
         raise BadRequest(f'query parameter "{name}" must be one of {choices}, not "{value[:100]}"')
 
-    async def body(self, size_max: int = BODY_BYTES_MAX) -> bytes:
+    async def body(self, size_max: int = BODY_BYTES_MAX, seconds_max: float = BODY_SECONDS_MAX) -> bytes:
         """The whole body, refused as soon as it is known to be too large."""
         encoding = self.header("Content-Encoding") or "identity"
         if encoding.lower() != "identity":  # Kubernetes reads no compressed bodies either
@@ -90,16 +90,14 @@ class Call:
             raise too_large
         parts, size = [], 0
         try:
-            async with asyncio.timeout(BODY_SECONDS_MAX):
+            async with asyncio.timeout(seconds_max):
                 async for part in self.request.content.iter_any():
                     size += len(part)
                     if size > size_max:
                         raise too_large
                     parts.append(part)
         except TimeoutError:
-            text = (
-                f"the body did not come within {BODY_SECONDS_MAX:g} s, only {size} bytes of it; send it again"
-            )
+            text = f"the body did not come within {seconds_max:g} s, only {size} bytes of it; send it again"
             raise TooSlow(text) from None
         return b"".join(parts)
 

@@ -350,6 +350,23 @@ def _system_paths() -> dict[str, Json]:
                 },
             },
         },
+        "/_export": _page(
+            "export", "Every stored object, a line each.", 401, 403, media="application/x-ndjson"
+        ),
+        "/_import": {
+            "post": {
+                "operationId": "import",
+                "tags": ["System"],
+                "requestBody": {
+                    "required": True,
+                    "content": _content({"type": "string"}, "application/x-ndjson"),
+                },
+                "responses": {
+                    "200": _answer("How many objects were created, configured, ...", {"type": "object"}),
+                    **_errors(400, 401, 403, 413, 415, 503),
+                },
+            }
+        },
         "/_apply": {
             "post": {
                 "operationId": "apply",

@@ -109,6 +109,7 @@ STATE: Final = QueryParameter(
     "Only proxies in that state.",
     {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
 )
+PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
 VERBOSE: Final = QueryParameter("verbose", "The answer is the same; Kubernetes' programs ask so.")
 
 # What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
@@ -143,6 +144,8 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/_resources": PlainPath({"GET": _ignored()}),
     "/_kri/{kri}": READ_ONLY_ITEM,
     "/_apply": PlainPath({"POST": (DRY_RUN, FIELD_VALIDATION)}),
+    "/_export": NOTHING,
+    "/_import": PlainPath({"POST": (DRY_RUN, PRUNE)}),
     "/tokens/user": _ISSUER,
     "/tokens/dataplane": _ISSUER,
     "/tokens/zone": _ISSUER,

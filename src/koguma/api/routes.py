@@ -7,6 +7,7 @@ from aiohttp import web
 
 from koguma.api import parameters
 from koguma.api.apply import Apply
+from koguma.api.backup import Backup
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.inspect import Inspect
@@ -29,7 +30,11 @@ _LIST_TITLES = {"GET": "Could not retrieve resources", "HEAD": "Could not retrie
 
 
 def fixed(
-    system: System, apply: Apply, issuer: TokenIssuer, pages: Mapping[str, tuple[Handler, bool]]
+    system: System,
+    apply: Apply,
+    backup: Backup,
+    issuer: TokenIssuer,
+    pages: Mapping[str, tuple[Handler, bool]],
 ) -> Route:
     """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it needs no login."""
     endpoints = {
@@ -39,6 +44,8 @@ def fixed(
         "/policies": HttpEndpoint("policies", {"GET": system.policies}),
         "/_resources": HttpEndpoint("resources", {"GET": system.resources}),
         "/_apply": HttpEndpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
+        "/_export": HttpEndpoint("export", {"GET": backup.export}, {"GET": "Could not export the store"}),
+        "/_import": HttpEndpoint("import", {"POST": backup.restore}, {"POST": "Could not import a backup"}),
         "/_kri/{kri}": HttpEndpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
         "/tokens/user": _token(issuer.user),
         "/tokens/dataplane": _token(issuer.dataplane),

@@ -137,6 +137,22 @@ class ApiClient:
             ):  # an incomplete line: the connection was lost
                 yield json.loads(line)
 
+    def lines(self, path: str) -> Iterator[bytes]:
+        """The lines of a body of any size, as they come."""
+        with self._converted_errors():
+            response = self._request("GET", path, (), None, {})
+            if response.status >= _ERRORS_FROM:
+                self._api_response(f"GET {path}", response, response.read())
+            while line := response.readline():
+                yield line
+
+    def upload(self, path: str, query: Query, content: bytes, content_type: str) -> ApiResponse:
+        """Send a POST request with a body that is not JSON."""
+        with self._converted_errors():
+            response = self._request("POST", path, query, content, {"Content-Type": content_type})
+            data = response.read()
+        return self._api_response(f"POST {path}", response, data)
+
     def _request(
         self,
         method: str,

@@ -65,6 +65,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma delete -f shop.yaml --ignore-not-found",
         "koguma delete mesh shop --dry-run",
     ),
+    "export": ("koguma export -o backup.jsonl", "koguma export -o - | gzip > backup.jsonl.gz"),
+    "import": (
+        "koguma import backup.jsonl --dry-run",
+        "koguma import backup.jsonl --prune",
+        "gunzip -c backup.jsonl.gz | koguma import -",
+    ),
     "kinds": ("koguma kinds",),
     "kri": ("koguma kri parse kri_mt_shop___backend-is-quick_",),
     "kri parse": (

@@ -14,7 +14,7 @@ from koguma.cli import examples, failures
 from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.cli.options import VERBOSE
 
-# Each command `name` is the attribute `command` of the module `koguma.cli.<name>`.
+# Each command `name` is the attribute `command` of the module `koguma.cli.<name>`, or of the one named below.
 COMMANDS: Final[Mapping[str, str]] = {
     "cp": "Run a control plane.",
     "dp": "Run a proxy beside a service.",
@@ -29,6 +29,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "delete": "Remove objects.",
     "kinds": "List the kinds of objects and the words for them.",
     "kri": "Take resource identifiers apart, or build them.",
+    "export": "Back up every stored object.",
+    "import": "Restore a backup.",
     "token": "Issue, inspect and revoke tokens.",
     "config": "Keep the control planes that you talk to.",
     "kubeconfig": "Write a kubeconfig, for kubectl and its relatives.",
@@ -36,6 +38,9 @@ COMMANDS: Final[Mapping[str, str]] = {
     "version": "Show the versions of client and server.",
     "completion": "Print a completion script for a shell.",
 }
+
+
+MODULES: Final[Mapping[str, str]] = {"import": "import_backup"}  # a keyword cannot name a module
 
 
 class Root(click.Group):
@@ -49,7 +54,8 @@ class Root(click.Group):
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"koguma.cli.{cmd_name}").command
+        module = MODULES.get(cmd_name, cmd_name)
+        command: click.Command = importlib.import_module(f"koguma.cli.{module}").command
         examples.attach(command, cmd_name)
         if ctx.resilient_parsing:  # a shell completes the command line
             from koguma.cli import completers  # noqa: PLC0415 - only for completion

@@ -21,6 +21,7 @@ from koguma.access.token_keys import TokenKeys, TokenVerifier
 from koguma.api import openapi, routes, tracing
 from koguma.api.apply import Apply
 from koguma.api.authn import Authenticator
+from koguma.api.backup import Backup
 from koguma.api.call import Call, answer
 from koguma.api.dispatch import Dispatch
 from koguma.api.health import Checks, Health
@@ -258,7 +259,7 @@ class ControlPlane:
         }
         system = System(context, objects, resource_ids=with_ids)
         issuer = TokenIssuer(context, keys, now)
-        fixed = routes.fixed(system, Apply(context, objects), issuer, pages)
+        fixed = routes.fixed(system, Apply(context, objects), Backup(context, objects), issuer, pages)
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),

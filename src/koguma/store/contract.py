@@ -69,6 +69,12 @@ class Ensure(msgspec.Struct, frozen=True):
     resource: Resource
 
 
+class Restore(msgspec.Struct, frozen=True):
+    """Store this object as it is, with its uid, times and generation, over what has its key or name."""
+
+    resource: Resource
+
+
 class DeleteMesh(msgspec.Struct, frozen=True):
     """Remove all objects of the mesh, in key order; the Mesh object needs a Delete of its own."""
 
@@ -76,7 +82,7 @@ class DeleteMesh(msgspec.Struct, frozen=True):
 
 
 Requirement = Require | RequireNone | RequireAbsent | RequireEmpty
-Operation = Put | Delete | Ensure | DeleteMesh | Requirement
+Operation = Put | Delete | Ensure | Restore | DeleteMesh | Requirement
 
 
 def new_id() -> str:

@@ -26,6 +26,7 @@ from koguma.store.contract import (
     RequireEmpty,
     Requirement,
     RequireNone,
+    Restore,
     Transaction,
     Unreadable,
     rfc3339,
@@ -112,6 +113,8 @@ class _Evaluation:
             case Ensure(resource=resource):
                 if self._staged.entry(resource.key) is None:
                     yield self._put(Put(resource, 0))
+            case Restore(resource=resource):
+                yield from self._restore(resource)
             case DeleteMesh(mesh=mesh):
                 for key in sorted(key for key in self._staged.stored_keys() if key.mesh == mesh):
                     yield self._delete(Delete(key))
@@ -147,6 +150,18 @@ class _Evaluation:
             return self._staged_change(Op.UPDATE, key, self._updated(stored, new))
         op = Op.CREATE if stored is None else Op.UPDATE
         return self._staged_change(op, key, self._created(new))
+
+    def _restore(self, resource: Resource) -> Iterator[Change]:
+        key = resource.key
+        holder = self._staged.key_named(key.kind, key.mesh, resource.core_name)
+        if holder is not None and holder != key:
+            yield self._delete(Delete(holder))
+        stored = self._staged.entry(key)
+        if isinstance(stored, Resource) and _is_same_object(stored, resource):
+            yield self._change(Op.UNCHANGED, stored)
+        else:
+            op = Op.CREATE if stored is None else Op.UPDATE
+            yield self._staged_change(op, key, replace(resource, revision=self._staged.revision + 1))
 
     def _delete(self, delete: Delete) -> Change:
         stored = self._staged.entry(delete.key)
@@ -216,6 +231,14 @@ def _check_revision(key: Key, stored: Entry | None, expect: int | None) -> None:
             f"{key} was changed by somebody else: revision {expect} was expected, {stored.revision} is"
             " stored; read it again and retry"
         )
+
+
+def _is_same_object(stored: Resource, other: Resource) -> bool:
+    """Whether two objects are equal in all but their revision."""
+    return _is_unchanged(stored, other) and (
+        (stored.uid, stored.creation_time, stored.modification_time, stored.generation)
+        == (other.uid, other.creation_time, other.modification_time, other.generation)
+    )
 
 
 def _is_unchanged(stored: Resource, new: Resource) -> bool:
