@@ -228,3 +228,16 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_place(kube):
     assert kube("get", "mt") == ""
     name = kube.refused("create", "cm", "No_Name")
     assert 'ConfigMap "No_Name" is invalid: metadata.name: Invalid value' in name
+
+
+def test_a_field_that_was_not_stored_stands_in_nobodys_way(kube):
+    odd = {**config_map("settings", colour="red"), "status": {"kopf": {"progress": {}}}}
+    made = kube.run("create", "-f", "-", "--validate=false", stdin=json.dumps(odd))
+    assert made.code == 0, made.err
+    patch = json.dumps({"status": {"kopf": {"progress": {}}}})
+    assert kube("patch", "cm", "settings", "--type=merge", "-p", patch).endswith("patched (no change)")
+    assert "status" not in kube.get("cm", "settings")
+    assert kube("replace", "-f", "-", stdin=json.dumps(kube.get("cm", "settings"))).endswith("replaced")
+    assert kube.applied(config_map("settings", colour="blue")) == "configmap/settings configured"
+    assert kube("edit", "cm", "settings", editor="sed -i s/blue/green/").endswith("edited")
+    assert kube.get("cm", "settings")["data"] == {"colour": "green"}

@@ -1,10 +1,11 @@
 """Admission of the Kubernetes form: from a decoded document to a planned write, by the same rules.
 
-Kuma's and our kinds go through `core.admission`. Kubernetes' own kinds have no mesh, no origin and none of
-our labels; only the rules of their kind apply to them.
+Documents come here without unknown fields. Kuma's and our kinds go through `core.admission`. Kubernetes' own
+kinds have no mesh, no origin and none of our labels; only the rules of their kind apply to them.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,9 +21,10 @@ from koguma.model.errors import Invalid
 from koguma.model.forms import Draft
 from koguma.model.kind import ValidationContext
 from koguma.model.resource import NO_META, Key, Resource
-from koguma.model.schema import UNKNOWN
-from koguma.model.violation import Violation, key, truncated_texts
+from koguma.model.violation import Violation, key
 from koguma.store.contract import Delete, Operation, Put
+
+_MESH_LABEL: Final = key("metadata.labels", labels.MESH)
 
 
 class PlannedWrite(msgspec.Struct, frozen=True):
@@ -68,7 +70,6 @@ class KubeAdmission(msgspec.Struct, frozen=True):
     access: WriteAccess
     endpoint: KubeEndpoint
     before: Resource | None
-    validation: FieldValidation
 
     def planned(self, written: DecodedObject) -> PlannedWrite:
         """The write that a document asks for."""
@@ -94,28 +95,25 @@ class KubeAdmission(msgspec.Struct, frozen=True):
         return tuple(namespaces.required_namespace(self.context, draft.namespace or "", what))
 
     def _ours(self, written: DecodedObject) -> PlannedWrite:
-        before, validation = self.before, self.validation
+        before = self.before
         if before is not None:  # managed fields are computed by the caller in this form
             before = msgspec.structs.replace(before, meta=NO_META)
-        if validation is FieldValidation.WARN:
-            validation = FieldValidation.IGNORE  # warned about below, with Kubernetes' message
         draft = _in_its_mesh(written, before)
         try:
             admitted, operations = transactions.put(
-                self.context, self.access, draft, before, validation, key("metadata.labels", labels.MESH)
+                self.context, self.access, draft, before, FieldValidation.STRICT, _MESH_LABEL
             )
         except Invalid as error:
             raise Invalid(list(self._in_endpoint_fields(error.violations)), error.detail) from None
-        warnings = self._unknown_field_warnings(self._in_endpoint_fields(admitted.ignored))
         # The stored version may use deprecated fields that the writer's version does not have.
-        own_warnings = (
+        warnings = tuple(
             warning
             for warning in admitted.warnings
             if not self.endpoint.converter or "is deprecated" not in warning
         )
         *preconditions, put = operations
         assert isinstance(put, Put), "the object itself comes last"
-        return PlannedWrite(admitted.resource, put.expect, tuple(preconditions), (*warnings, *own_warnings))
+        return PlannedWrite(admitted.resource, put.expect, tuple(preconditions), warnings)
 
     def _in_endpoint_fields(self, violations: Iterable[Violation]) -> list[Violation]:
         return list(self.endpoint.conversion.relocated(violations))
@@ -134,10 +132,10 @@ class KubeAdmission(msgspec.Struct, frozen=True):
         violations = [
             *native.name_violations(kind, draft.name),
             *labels.syntax(draft.labels, "metadata.labels"),
-            *draft.unknown,
             *kind.violations(spec, validation),
         ]
-        ignored = self._ignorable(violations)
+        if violations:
+            raise Invalid(violations)
         resource = Resource(
             kind=kind.stored_as,
             namespace=namespace,
@@ -149,26 +147,7 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             status=before.status if before else native.first_status(kind),
         )
         revision = before.revision if before else _unreadable_revision(self.context, resource.key)
-        return PlannedWrite(resource, revision, (), self._unknown_field_warnings(ignored))
-
-    def _ignorable(self, all_violations: Sequence[Violation]) -> list[Violation]:
-        """Raise Invalid for violations; give those that the field validation lets pass."""
-        is_strict = self.validation is FieldValidation.STRICT
-        ignorable = [v for v in all_violations if v.rule == UNKNOWN and not is_strict]
-        violations = [v for v in all_violations if v.rule != UNKNOWN or is_strict]
-        if violations:
-            raise Invalid(violations)
-        return ignorable
-
-    def _unknown_field_warnings(self, ignored: Iterable[Violation]) -> tuple[str, ...]:
-        warns = self.validation is FieldValidation.WARN
-        return truncated_texts(unknown_text(violation) for violation in ignored) if warns else ()
-
-
-def unknown_text(violation: Violation) -> str:
-    """The warning for an unknown field, in Kubernetes' words, with a "did you mean" hint."""
-    _, mark, meant = violation.message.partition("; did you mean ")
-    return f'unknown field "{violation.field}"{mark}{meant}'
+        return PlannedWrite(resource, revision)
 
 
 def _in_its_mesh(written: DecodedObject, before: Resource | None) -> Draft:

@@ -41,7 +41,6 @@ class Admitted(msgspec.Struct, frozen=True):
     resource: Resource
     warnings: tuple[str, ...] = ()
     replaces: int = 0  # the revision of what it replaces
-    ignored: tuple[Violation, ...] = ()  # unknown fields that are stored all the same
 
 
 def admitted(
@@ -86,7 +85,7 @@ def admitted(
     warnings += _overwritten(draft, computed)
     replaces = stored.revision if stored else 0
     resource = _resource(draft, identity_, computed, stored)
-    return Admitted(resource, truncated_texts(warnings), replaces, tuple(ignorable))
+    return Admitted(resource, truncated_texts(warnings), replaces)
 
 
 def identity_of(draft: Draft, stored: Resource | None, control_plane: ControlPlaneInfo) -> Identity:

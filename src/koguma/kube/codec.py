@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import field_errors, namespaced_names
+from koguma.kube import field_errors, namespaced_names, pruning
 from koguma.kube.kinds import parts
 from koguma.kube.registry import KOGUMA, KUMA, KubeEndpoint
 from koguma.model import forms, labels
@@ -13,27 +13,9 @@ from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.forms import Draft, Form
 from koguma.model.resource import Meta, Resource
-from koguma.model.schema import Json, json_type, unknown_fields
+from koguma.model.schema import Json, json_type
 from koguma.model.violation import Violation, child, item, key
 
-_OURS: Final = ("apiVersion", "kind", "metadata", "kri", "mesh", "spec", "status")
-_META: Final = (
-    "name",
-    "generateName",
-    "namespace",
-    "selfLink",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
-    "managedFields",
-)
 _META_TEXTS: Final = ("name", "generateName", "namespace", "resourceVersion", "uid")
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
 _OWNER_FLAGS: Final = ("controller", "blockOwnerDeletion")
@@ -62,9 +44,12 @@ def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlP
 
 
 def _converted(resource: Resource, endpoint: KubeEndpoint) -> Json:
-    """The spec in the endpoint's version; one that the converter cannot read is returned as it is stored."""
+    """The spec in the endpoint's version, without fields that do not exist: older servers stored them.
+
+    One that the converter cannot read is returned as it is stored.
+    """
     try:
-        return endpoint.conversion.from_storage(resource.spec)
+        return endpoint.conversion.from_storage(pruning.stored_spec(endpoint.kind, resource.spec))
     except Invalid:  # from a plugin's converter; one broken object must not fail a whole list
         return resource.spec
 
@@ -103,11 +88,12 @@ class DecodedObject(msgspec.Struct, frozen=True):
     status: Json
     generate_name: str = ""
     uid: str = ""
+    unknown: tuple[Violation, ...] = ()  # fields that do not exist, and are no part of it any more
 
 
 def read(document: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> DecodedObject:
     """A document that was sent to a path, decoded; Invalid with all that is wrong outside the spec."""
-    document = typed(document, endpoint)
+    document, unknown = pruning.pruned(typed(document, endpoint), endpoint)
     metadata = document.get("metadata")
     if metadata is None:
         metadata = {}
@@ -117,7 +103,7 @@ def read(document: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> D
     if violations:
         raise Invalid(violations)
     _check_path(metadata, endpoint, namespace, name)
-    spec = _spec(document, endpoint)
+    spec = pruning.spec_of(document, endpoint)
     refusals = list(endpoint.conversion.refusals(spec))
     if refusals:
         raise Invalid(refusals)
@@ -133,7 +119,6 @@ def read(document: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> D
         annotations=metadata.get("annotations") or {},
         spec=endpoint.conversion.to_storage(spec),
         revision=_revision(metadata.get("resourceVersion")),
-        unknown=tuple(_unknown(document, metadata, endpoint)),
     )
     meta = Meta(
         tuple(metadata.get("finalizers") or ()),
@@ -141,7 +126,8 @@ def read(document: Json, endpoint: KubeEndpoint, namespace: str, name: str) -> D
         tuple(metadata.get("managedFields") or ()),
     )
     generate_name = metadata.get("generateName") or ""
-    return DecodedObject(draft, meta, document.get("status"), generate_name, metadata.get("uid") or "")
+    uid = metadata.get("uid") or ""
+    return DecodedObject(draft, meta, document.get("status"), generate_name, uid, unknown)
 
 
 def typed(document: Json, endpoint: KubeEndpoint) -> dict[str, Json]:
@@ -202,15 +188,6 @@ def _mesh(
         text = f'must be "{reserved}" in namespace {namespace}, which is that mesh\'s own, or be left out'
         raise Invalid([Violation(at, text, "mesh")])
     return mesh or reserved
-
-
-def _spec(document: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:
-    if endpoint.kind.at_root:
-        return {
-            name: value for name, value in document.items() if name not in ("apiVersion", "kind", "metadata")
-        }
-    spec = document.get("spec")
-    return {} if spec is None else spec
 
 
 def _revision(text: str | None) -> int | None:
@@ -283,19 +260,6 @@ def _owner_violations(owners: Json) -> Iterator[Violation]:
     if controllers > 1:
         text = f"Only one reference can have Controller set to true; {controllers} have"
         yield Violation("metadata.ownerReferences", text, "controller")
-
-
-def _unknown(
-    document: Mapping[str, Json], metadata: Mapping[str, Json], endpoint: KubeEndpoint
-) -> Iterator[Violation]:
-    if not endpoint.kind.at_root:
-        known = (
-            _OURS
-            if not namespaced_names.is_native(endpoint.kind)
-            else ("apiVersion", "kind", "metadata", "spec", "status")
-        )
-        yield from unknown_fields(document, known)
-    yield from unknown_fields(metadata, _META, "metadata.")
 
 
 def _type(path: str, expected: str, value: Json) -> Violation:

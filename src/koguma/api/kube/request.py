@@ -8,11 +8,9 @@ from koguma.api.call import Call
 from koguma.api.kube.bodies import RequestBody
 from koguma.api.kube.options import WriteOptions
 from koguma.api.kube.target import RequestTarget
-from koguma.application import kube_admission
 from koguma.core.admission import FieldValidation
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, Invalid, KogumaError
-from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, truncated_texts
 
 
@@ -54,14 +52,14 @@ class WriteRequest(msgspec.Struct, frozen=True):
             raise self._strict(violations, truncated_texts(violation.message for violation in violations))
         return truncated_texts(violation.message for violation in violations)
 
-    def refusal(self, error: Invalid) -> KogumaError:
-        """The error for an invalid document: with strict validation, unknown fields are a decoding error."""
-        unknown = [violation for violation in error.violations if violation.rule == UNKNOWN]
-        if not unknown or not self.is_strict:
-            return error
-        return self._strict(
-            error.violations, [kube_admission.unknown_text(violation) for violation in unknown]
-        )
+    def unknown_field_warnings(self, unknown: Sequence[Violation]) -> tuple[str, ...]:
+        """Warnings about fields that do not exist and are not stored; raises where they are refused."""
+        if not unknown or self.options.validation is FieldValidation.IGNORE:
+            return ()
+        texts = truncated_texts(unknown_text(violation) for violation in unknown)
+        if self.is_strict:
+            raise self._strict(unknown, texts)
+        return texts
 
     def _strict(self, violations: Sequence[Violation], texts: Sequence[str]) -> KogumaError:
         if self.call.request.method == "PATCH":
@@ -69,3 +67,9 @@ class WriteRequest(msgspec.Struct, frozen=True):
         kind = self.endpoint.kind_name
         message = f'{kind} in version "{self.endpoint.version}" cannot be handled as a {kind}'
         return BadRequest(f"{message}: strict decoding error: {', '.join(texts)}", violations=violations)
+
+
+def unknown_text(violation: Violation) -> str:
+    """The warning for an unknown field, in Kubernetes' words, with a "did you mean" hint."""
+    _, mark, meant = violation.message.partition("; did you mean ")
+    return f'unknown field "{violation.field}"{mark}{meant}'

@@ -17,7 +17,7 @@ from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
-from koguma.kube import codec, server_side_apply
+from koguma.kube import codec, pruning, server_side_apply
 from koguma.kube.codec import DecodedObject
 from koguma.kube.server_side_apply import FieldManager
 from koguma.model.errors import Conflict, Invalid
@@ -58,7 +58,7 @@ class WritePlanner:
         decoded = codec.read(document, request.endpoint, target.where, target.name)
         _check_seen(before, decoded)
         if target.subresource == STATUS:
-            return self._status(request, before, live, document)
+            return self._status(request, before, live, decoded)
         if target.subresource == FINALIZE:
             return _finalized(before, document)
         managed_fields = (document.get("metadata") or {}).get("managedFields")
@@ -67,7 +67,7 @@ class WritePlanner:
     def applied(self, request: WriteRequest, before: Resource | None) -> PlannedWrite:
         """A server-side apply: the applied configuration merged with the fields of other managers."""
         target, endpoint = request.target, request.endpoint
-        config = _config(request)
+        config, unknown = pruning.pruned(_config(request), endpoint)
         identity = codec.read({name: config[name] for name in _WHOLE}, endpoint, target.where, target.name)
         if before is not None:
             _check_seen(before, identity)
@@ -80,9 +80,9 @@ class WritePlanner:
         shape = self._context.catalog.merge_schema(endpoint)
         merged = server_side_apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
+        written = msgspec.structs.replace(written, unknown=(*unknown, *written.unknown))
         if target.subresource == STATUS and before is not None:
-            status = _checked_status(request, merged.get("status"))
-            return _with_status(before, status, written.meta.managed_fields)
+            return self._with_status(request, before, written, written.meta.managed_fields)
         return self._with_meta(self._admitted(request, written, before), written.meta, before)
 
     def _owned(
@@ -117,12 +117,11 @@ class WritePlanner:
             draft = msgspec.structs.replace(draft, spec=before.spec)
         written = msgspec.structs.replace(written, draft=draft)
         self._check_rights(request, written, before)
-        endpoint, validation = request.endpoint, request.options.validation
-        access = WriteAccess.through(endpoint, request.call.user, request.verb if before else "create")
-        try:
-            return KubeAdmission(self._context, access, endpoint, before, validation).planned(written)
-        except Invalid as error:
-            raise request.refusal(error) from None
+        warnings = request.unknown_field_warnings(written.unknown)
+        endpoint, verb = request.endpoint, request.verb if before else "create"
+        access = WriteAccess.through(endpoint, request.call.user, verb)
+        planned = KubeAdmission(self._context, access, endpoint, before).planned(written)
+        return msgspec.structs.replace(planned, warnings=(*warnings, *planned.warnings))
 
     def _check_rights(self, request: WriteRequest, written: DecodedObject, before: Resource | None) -> None:
         """Nobody may grant rights that he does not have; ClusterRoles aggregate by labels, so these count."""
@@ -133,13 +132,22 @@ class WritePlanner:
             user, where = request.call.user, request.target.where
             escalation.check(access, user, kind, where, draft.spec, name=draft.name, before=old)
 
-    def _status(self, request: WriteRequest, before: Resource, live: Json, document: Json) -> PlannedWrite:
-        status = _checked_status(request, document.get("status"))
-        new = {**live, "status": status}
+    def _status(
+        self, request: WriteRequest, before: Resource, live: Json, written: DecodedObject
+    ) -> PlannedWrite:
+        new = {**live, "status": written.status}
         shape = self._context.catalog.merge_schema(request.endpoint)
-        return _with_status(
-            before, status, server_side_apply.updated(live, new, self._writer(request), shape)
-        )
+        fields = server_side_apply.updated(live, new, self._writer(request), shape)
+        return self._with_status(request, before, written, fields)
+
+    def _with_status(
+        self, request: WriteRequest, before: Resource, written: DecodedObject, fields: Iterable[Json]
+    ) -> PlannedWrite:
+        warnings = request.unknown_field_warnings(written.unknown)
+        _check_status(request, written.status)
+        meta = msgspec.structs.replace(before.meta, managed_fields=tuple(fields))
+        resource = msgspec.structs.replace(before, status=written.status, meta=meta)
+        return PlannedWrite(resource, before.revision, warnings=warnings)
 
     def _writer(self, request: WriteRequest) -> FieldManager:
         now, version = rfc3339(self._clock()), request.endpoint.api_version
@@ -180,13 +188,12 @@ def _is_same(request: WriteRequest, before: Resource, spec: Json) -> bool:
         return False
 
 
-def _checked_status(request: WriteRequest, status: Json) -> Json:
+def _check_status(request: WriteRequest, status: Json) -> None:
     kind = request.endpoint.kind
     if kind.status is not None:
-        wrong = list(kind.status_checker(status if status is not None else {}, STATUS))
-        if wrong:
-            raise Invalid(wrong)
-    return status
+        violations = list(kind.status_checker(status if status is not None else {}, STATUS))
+        if violations:
+            raise Invalid(violations)
 
 
 def _finalized(before: Resource, document: Json) -> PlannedWrite:
@@ -197,8 +204,3 @@ def _finalized(before: Resource, document: Json) -> PlannedWrite:
         raise Invalid([Violation("spec.finalizers", "must be a list of names", "type")])
     resource = msgspec.structs.replace(before, spec={**(before.spec or {}), "finalizers": finalizers})
     return PlannedWrite(resource, before.revision)
-
-
-def _with_status(before: Resource, status: Json, fields: Iterable[Json]) -> PlannedWrite:
-    meta = msgspec.structs.replace(before.meta, managed_fields=tuple(fields))
-    return PlannedWrite(msgspec.structs.replace(before, status=status, meta=meta), before.revision)
