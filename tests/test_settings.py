@@ -97,6 +97,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "mesh_service_cidr",
             "mesh_external_service_cidr",
             "mesh_multi_zone_service_cidr",
+            "virtual_ipv6_cidr",
             "feature_gates",
             "traces_endpoint",
             "traces_ratio",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -33,6 +34,9 @@ from tests.core.destinations import (
 )
 
 SVC = stored_generator("local", "{{ .DisplayName }}.svc.mesh.local")
+
+
+NOTE = 1  # the revision that says which addresses are used
 
 
 class Clock:
@@ -166,7 +170,7 @@ async def test_a_settled_mesh_makes_no_revisions(plane):
         SVC,
         stored_dataplane("w", "web"),
     )
-    assert await plane.revisions(plane.writer.settle(["shop"])) == 3
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 3 + NOTE
     plane.clock.now += 10 * COUNT_INTERVAL
     assert await plane.revisions(plane.writer.settle(["shop"])) == 0
     assert await plane.revisions(plane.new_writer().settle(["shop"])) == 0
@@ -175,8 +179,8 @@ async def test_a_settled_mesh_makes_no_revisions(plane):
 async def test_many_services_are_written_in_few_batches(plane):
     await plane.write(*(stored_service(f"s{number}") for number in range(300)))
     before = plane.store.batches
-    assert await plane.revisions(plane.writer.settle(["shop"])) == 300
-    assert plane.store.batches - before == 2
+    assert await plane.revisions(plane.writer.settle(["shop"])) == 300 + NOTE
+    assert plane.store.batches - before == 2 + NOTE
 
 
 async def test_a_mesh_that_is_not_there_is_no_trouble(plane):
@@ -282,31 +286,82 @@ async def test_a_service_that_comes_back_has_a_new_address(plane):
 async def test_a_range_that_is_used_up_is_told_and_others_go_on(plane):
     writer = plane.new_writer(ranges=vips.ranges("241.0.0.0/30"))
     there = [stored_service(f"s{number}") for number in range(3)]
-    await plane.write(*there)
-    await writer.settle(["shop"])
-    assert [problem.about for problem in writer.problems] == [there[2].key]
-    await plane.delete(there[0])
-    await writer.settle(["shop"])
-    assert writer.problems == []
-    assert [plane.address(one) for one in there[1:]] == [["241.0.0.2"], ["241.0.0.1"]]
+    async with running(writer):
+        await plane.write(*there)
+        await eventually(lambda: [problem.about for problem in writer.problems], [there[2].key])
+        await plane.delete(there[0])
+        await eventually(lambda: list(writer._history.freed_at), ["241.0.0.1"])
+        plane.clock.now += timedelta(hours=1)
+        await writer.settle(["shop"])
+        assert plane.address(there[2]) == []
+        plane.clock.now += timedelta(hours=23)
+        writer.recount("elsewhere")  # as time itself would, the clock being ours
+        await eventually(lambda: [plane.address(one) for one in there[1:]], [["241.0.0.2"], ["241.0.0.1"]])
+        assert writer.problems == []
+
+
+async def test_an_address_is_not_forgotten_with_the_object_that_had_it():
+    log, api, web, new = (MemoryLog(), *map(stored_service, ("api", "web", "new")))
+    first = await Plane(log).open()
+    await first.write(stored_mesh(), web, api)
+    await first.writer.settle(["shop"])
+    assert first.address(web) == ["241.0.0.2"]
+    await first.delete(web)  # nobody looks before the restart
+    await first.store.close()
+    second = await Plane(log).open()
+    await second.write(new)
+    await second.writer.settle(["shop"])
+    assert second.address(new) == ["241.0.0.3"]
+    note = second.store.state.named("Config", "", "koguma-used-addresses-east")
+    assert json.loads(note.spec["config"])["241.0.0.0/8"] == "241.0.0.3"
+    await second.store.close()
+
+
+async def test_a_note_that_cannot_be_read_is_written_again(plane):
+    web = stored_service("web")
+    await plane.write(web)
+    await plane.writer.settle(["shop"])
+    note = plane.store.state.named("Config", "", "koguma-used-addresses-east")
+    await plane.write(msgspec.structs.replace(note, spec={"config": "?"}), stored_service("api"))
+    await plane.writer.settle(["shop"])
+    note = plane.store.state.named("Config", "", "koguma-used-addresses-east")
+    assert json.loads(note.spec["config"])["241.0.0.0/8"] == "241.0.0.2"
 
 
 # Several control planes.
 
 
-@pytest.mark.parametrize("place", ["shop", "other"])
-async def test_one_address_given_twice_at_the_same_moment_is_mended(place):
+async def test_control_planes_that_know_nothing_of_each_other_allocate_different_addresses():
     async with planes(2) as (one, other):
-        old, young = stored_service("old"), stored_service("a-young-one", mesh=place)
+        old, young = stored_service("old"), stored_service("young")
+        await one.write(old, young)
+        await eventually(lambda: other.store.state.revision, one.store.state.revision)
+        await one.blind_to(young).settle(["shop"])
+        await eventually(lambda: other.store.state.revision, one.store.state.revision)
+        await other.blind_to(old).settle(["shop"])
+        assert [other.address(old), other.address(young)] == [["241.0.0.1"], ["241.0.0.2"]]
+
+
+async def test_who_allocates_at_the_same_moment_waits_and_takes_the_next():
+    async with planes(2) as (one, other):
+        web, api = stored_service("web"), stored_service("api")
+        await one.write(web, api)
+        await eventually(lambda: other.store.state.revision, one.store.state.revision)
+        async with running(one.writer, other.writer):
+            await eventually(lambda: sorted(one.address(web) + one.address(api)), ["241.0.0.1", "241.0.0.2"])
+            await quiet(one)
+
+
+@pytest.mark.parametrize("place", ["shop", "other"])
+async def test_one_address_that_two_have_is_mended(place):
+    async with planes(2) as (one, other):
+        old, young = (
+            stored_service("old", "241.0.0.1"),
+            stored_service("a-young-one", "241.0.0.1", mesh=place),
+        )
         await one.write(stored_mesh("other"), old)
         one.clock.now += timedelta(seconds=5)
         await one.write(young)
-        await eventually(lambda: other.store.state.revision, one.store.state.revision)
-        await one.blind_to(young).settle(["shop"])
-        await other.blind_to(old).settle([place])
-        await eventually(lambda: one.store.state.revision, other.store.state.revision)
-        assert one.address(old) == one.address(young) == ["241.0.0.1"]
-
         await one.writer.settle(["shop"])  # also where the mesh of the younger one was not touched
         assert [one.address(old), one.address(young)] == [["241.0.0.1"], ["241.0.0.2"]]
         await eventually(lambda: other.store.state.revision, one.store.state.revision)
@@ -340,7 +395,7 @@ async def test_a_control_plane_that_is_behind_overwrites_nothing():
         late = one.new_writer(
             msgspec.structs.replace(one.context, database=behind), vips.ranges("10.0.0.0/8")
         )
-        assert await one.revisions(late.settle(["shop"])) == 0
+        assert await one.revisions(late.settle(["shop"])) == NOTE
         assert one.address(web) == ["241.0.0.1"]
 
 
@@ -508,6 +563,18 @@ def test_a_range_that_cannot_be_used_is_refused(setting, text, message):
     (violation,) = refused.value.violations
     assert violation.field == "--" + setting.replace("_", "-")
     assert violation.message.startswith(message)
+
+
+@pytest.mark.parametrize("text", ["fd00:fd00::/64", "fd00:fd00::1/96", "10.0.0.0/8", "x"])
+def test_a_range_of_ipv6_that_cannot_be_used_is_refused(text):
+    with pytest.raises(Invalid, match=r'"\S+" is no range of IPv6 .*; write one as fd00:fd00::/96'):
+        load(virtual_ipv6_cidr=text)
+
+
+def test_a_range_of_ipv6_is_one_of_its_own():
+    with pytest.raises(Invalid, match=r"fd00::/96 overlaps meshServiceCidr \(fd00::/64\)"):
+        load(virtual_ipv6_cidr="fd00::/96", mesh_service_cidr="fd00::/64")
+    assert load(virtual_ipv6_cidr="fd00::/96").virtual_ipv6_cidr == "fd00::/96"
 
 
 def test_the_settings_default_to_the_ranges_that_the_keeper_does():

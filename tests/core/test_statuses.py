@@ -1,9 +1,12 @@
 """What is reported on destinations, and the step from what is stored to that."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
 from koguma.core import pipeline, statuses, vips
+from koguma.core.address_history import AddressHistory
 from koguma.core.build import endpoints
 from koguma.core.statuses import ConnectedProxies
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -34,7 +37,9 @@ def proxies(connected=(), certified=()):
 
 
 def plan(db, seen=NONE):
-    return statuses.plan(db, "shop", seen, vips.DEFAULT, vips.first_cursors(db, vips.DEFAULT))
+    now = datetime(2026, 1, 9, tzinfo=UTC)
+    history = AddressHistory(now, vips.first_used(db, vips.DEFAULT, {}))
+    return statuses.plan(db, "shop", seen, vips.DEFAULT, history, now)
 
 
 def reported(resource, *others, seen=NONE, control_plane=None):

@@ -1,6 +1,7 @@
 """Virtual addresses: given once, kept, never given twice."""
 
 import itertools
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.core import pipeline, vips
+from koguma.core.address_history import REUSE_AFTER, AddressHistory
 from koguma.model.resource import Key
 from tests.core.destinations import (
     database,
@@ -21,10 +23,14 @@ from tests.core.destinations import (
 SMALL = vips.ranges("241.0.0.0/29", "242.0.0.0/29", "243.0.0.0/29")  # six usable addresses each
 
 
-def plan(db, *resources, ranges=vips.DEFAULT, cursors=None):
-    """A step for these; cursors as after a start, where none are given."""
-    cursors = vips.first_cursors(db, ranges) if cursors is None else dict.fromkeys(ranges, 0) | cursors
-    return vips.plan(db, [resource.key for resource in resources], ranges, cursors)
+NOW = datetime(2026, 1, 9, tzinfo=UTC)
+
+
+def plan(db, *resources, ranges=vips.DEFAULT, used=None, freed_at=None, since=NOW - REUSE_AFTER):
+    """A step for these; `used` as at the first start, where none is given."""
+    used = vips.first_used(db, ranges, {} if used is None else used)
+    history = AddressHistory(since, used, freed_at or {})
+    return vips.plan(db, [resource.key for resource in resources], ranges, history, NOW)
 
 
 def assigned(*resources, **more):
@@ -55,35 +61,50 @@ def test_an_address_stays_with_its_object():
 
 def test_addresses_of_other_meshes_are_taken():
     here, there = stored_service("web"), stored_service("web", "241.0.0.1", mesh="other")
-    made = plan(database(here, there), here, cursors={"MeshService": 0})
+    made = plan(database(here, there), here, used={"241.0.0.0/8": "241.0.0.0"})
     assert made.assigned[here.key] == (("", "241.0.0.2"),)
 
 
 def test_a_freed_address_is_not_allocated_again_while_others_were_never_used():
-    freed = stored_service("old", "241.0.0.5")
-    cursors = vips.advanced(vips.first_cursors(database(), vips.DEFAULT), vips.DEFAULT, freed)
     new = stored_service("new")
-    assert plan(database(new), new, cursors=cursors).assigned[new.key] == (("", "241.0.0.6"),)
+    made = plan(database(new), new, used={"241.0.0.0/8": "241.0.0.5"})
+    assert made.assigned[new.key] == (("", "241.0.0.6"),)
+    assert made.used["241.0.0.0/8"] == "241.0.0.6"
 
 
-def test_an_older_address_moves_no_cursor_back():
-    cursors = {"MeshService": 7}
-    assert vips.advanced(cursors, vips.DEFAULT, stored_service("old", "241.0.0.5")) == {"MeshService": 7}
-    assert vips.advanced(cursors, vips.DEFAULT, stored_service("foreign", "10.0.0.1")) == {"MeshService": 7}
-    assert vips.advanced(cursors, vips.DEFAULT, stored("Mesh", "m", {})) == {"MeshService": 7}
+def test_what_was_used_as_part_of_another_range_counts_as_used():
+    new = stored_service("new")
+    for used, expected in (("241.0.0.9", "241.0.0.10"), ("240.0.0.9", "241.0.0.1"), ("no", "241.0.0.1")):
+        made = plan(
+            database(new), new, used={"240.0.0.0/7": used, "x": "241.0.0.200", "fd00::/64": "fd00::9"}
+        )
+        assert made.assigned[new.key] == (("", expected),)
 
 
-def test_after_the_end_of_a_range_the_lowest_free_address_follows():
+FULL = {"241.0.0.0/29": "241.0.0.6"}
+
+
+def test_after_the_end_of_a_range_those_that_were_freed_first_follow():
     there = [stored_service("low", "241.0.0.1"), stored_service("high", "241.0.0.6")]
-    new = [stored_service("x", created=1), stored_service("y", created=2)]
-    found = assigned(*there, *new, ranges=SMALL)
-    assert (found["x"], found["y"]) == (["241.0.0.2"], ["241.0.0.3"])
+    new = [stored_service(name, created=1) for name in "wxyz"]
+    freed_at = {
+        "241.0.0.2": NOW - 2 * REUSE_AFTER,
+        "241.0.0.3": NOW - REUSE_AFTER + timedelta(seconds=1),
+        "241.0.0.4": NOW - 3 * REUSE_AFTER,
+        "10.0.0.1": NOW - 3 * REUSE_AFTER,
+    }
+    db = database(*there, *new)
+    made = plan(db, *new, ranges=SMALL, used=FULL, freed_at=freed_at)
+    found = [[address for _, address in made.assigned[one.key]] for one in new]
+    assert found == [["241.0.0.5"], ["241.0.0.4"], ["241.0.0.2"], []]
+    assert [problem.about for problem in made.problems] == [new[3].key]
+    assert made.used["241.0.0.0/29"] == "241.0.0.6"
 
 
-def test_around_the_end_of_a_range_a_just_freed_address_is_allocated_last():
-    cursors = vips.advanced({"MeshService": 6}, SMALL, stored_service("freed", "241.0.0.2"))
+def test_what_was_freed_before_a_start_counts_as_freed_by_it():
     new = stored_service("new")
-    assert plan(database(new), new, ranges=SMALL, cursors=cursors).assigned[new.key] == (("", "241.0.0.3"),)
+    made = plan(database(new), new, ranges=SMALL, used=FULL, since=NOW - REUSE_AFTER + timedelta(seconds=1))
+    assert made.assigned[new.key] == ()
 
 
 def test_a_range_that_is_used_up_is_a_problem_that_names_the_setting():
@@ -93,7 +114,8 @@ def test_a_range_that_is_used_up_is_a_problem_that_names_the_setting():
     (problem,) = made.problems
     assert (problem.about, problem.rule) == (there[6].key, "vip")
     assert problem.message == (
-        "has no virtual address: all of 241.0.0.0/29 are in use; make the setting meshServiceCidr larger"
+        "has no virtual address: all of 241.0.0.0/29 are in use, or were less than 24 hours ago; make the"
+        " setting meshServiceCidr larger"
     )
     assert len({made.assigned[one.key] for one in there}) == 7
 
@@ -106,6 +128,38 @@ def test_another_range_gives_new_addresses():
 
 def test_a_range_may_be_of_ipv6():
     assert assigned(stored_service("web"), ranges=vips.ranges("fd00::/64")) == {"web": ["fd00::1"]}
+
+
+IPV6 = vips.ranges(ipv6="fd00:fd00::/96")
+
+
+def test_with_a_range_for_ipv6_every_address_has_a_twin():
+    web, db_ = stored_service("web", "241.0.0.9"), stored_external("db", "a.ext", "b.ext")
+    assert assigned(web, db_, ranges=IPV6) == {
+        "web": ["241.0.0.9", "fd00:fd00::f100:9"],
+        "db": ["242.0.0.1", "fd00:fd00::f200:1", "242.0.0.2", "fd00:fd00::f200:2"],
+    }
+
+
+def test_twins_are_kept_and_go_with_the_setting():
+    status = {
+        "vips": [{"ip": "242.0.0.1", "hostname": "a.ext"}, {"ip": "fd00:fd00::f200:1", "hostname": "a.ext"}]
+    }
+    one = stored_external("db", "a.ext", "b.ext", status=status)
+    db = database(one)
+    assert vips.of(db, one.key) == ("242.0.0.1", "fd00:fd00::f200:1")
+    assert vips.of_families(vips.of(db, one.key), has_ipv6=False) == ("242.0.0.1",)
+    assert plan(db, one, ranges=IPV6).assigned[one.key] == (
+        ("a.ext", "242.0.0.1"),
+        ("a.ext", "fd00:fd00::f200:1"),
+        ("b.ext", "242.0.0.2"),
+        ("b.ext", "fd00:fd00::f200:2"),
+    )
+    assert plan(db, one).assigned[one.key] == (("a.ext", "242.0.0.1"), ("b.ext", "242.0.0.2"))
+
+
+def test_a_proxy_without_ipv6_uses_ipv6_where_there_is_nothing_else():
+    assert vips.of_families(["fd00::1"], has_ipv6=False) == ("fd00::1",)
 
 
 # MeshExternalServices.
@@ -195,12 +249,13 @@ ADDRESSES = [f"241.0.0.{number}" for number in range(8)]
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.integers(0, 6),
 )
-def test_one_step_leads_to_distinct_addresses_and_then_changes_nothing(held, ages, mark):
+def test_one_step_leads_to_distinct_addresses_and_then_changes_nothing(held, ages, used):
     there = [
         stored_service(f"s{number}", *filter(None, [address]), created=age)
         for number, (address, age) in enumerate(zip(held, ages, strict=False))
     ]
-    first = plan(database(*there), *there, ranges=SMALL, cursors={"MeshService": mark})
+    used = {"241.0.0.0/29": f"241.0.0.{used}"}
+    first = plan(database(*there), *there, ranges=SMALL, used=used)
     assert not first.problems
     found = list(itertools.chain.from_iterable(first.assigned.values()))
     assert len(found) == len(set(found)) == len(there)
@@ -208,8 +263,8 @@ def test_one_step_leads_to_distinct_addresses_and_then_changes_nothing(held, age
         msgspec.structs.replace(one, status={"vips": [{"ip": a} for _, a in first.assigned[one.key]]})
         for one in there
     ]
-    second = plan(database(*after), *after, ranges=SMALL, cursors=first.cursors)
-    assert (second.assigned, second.cursors) == (first.assigned, first.cursors)
+    second = plan(database(*after), *after, ranges=SMALL, used=first.used)
+    assert (second.assigned, second.used) == (first.assigned, first.used)
     kept = {one.key for one in there if vips.named(database(*there), one.key)}
     for key in kept:  # who rightly had an address that can be used still has it
         ((_, before),) = vips.named(database(*there), key)

@@ -71,6 +71,7 @@ class ProxyServices:
             settings.mesh_service_cidr,
             settings.mesh_external_service_cidr,
             settings.mesh_multi_zone_service_cidr,
+            settings.virtual_ipv6_cidr,
         )
         self._statuses = StatusWriter(context, clock, self._connected, self._certificates.certified, ranges)
         self._xds: XdsServer | None = None

@@ -244,16 +244,21 @@ def of(db: Db, destination: Key) -> tuple[HostnameClaim, ...]:
 
 
 @question
-def records(db: Db, destinations: tuple[Key, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def records(
+    db: Db,
+    destinations: tuple[Key, ...],
+    has_ipv6: bool = True,  # noqa: FBT001, FBT002 - arguments of questions are positional
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The DNS records of these destinations: names with their virtual addresses, sorted."""
     by_name: dict[str, dict[str, None]] = {}
     for key in destinations:
         addresses = vips.named(db, key)
         for claim in of(db, key):
-            claim_addresses = [address for name, address in addresses if name == claim.slot]
+            of_claim = [address for name, address in addresses if name == claim.slot]
+            claim_addresses = vips.of_families(of_claim, has_ipv6=has_ipv6)
             if claim.hostname and claim_addresses:
                 by_name.setdefault(claim.hostname, {}).update(dict.fromkeys(claim_addresses))
-    return tuple((name, tuple(sorted(claim_addresses))) for name, claim_addresses in sorted(by_name.items()))
+    return tuple((name, tuple(sorted(name_addresses))) for name, name_addresses in sorted(by_name.items()))
 
 
 def reported(claims: tuple[HostnameClaim, ...]) -> dict[str, Json]:

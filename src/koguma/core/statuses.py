@@ -10,17 +10,19 @@ only.
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
 import msgspec
 
 from koguma.core import hostnames, vips, workloads, world
+from koguma.core.address_history import AddressHistory, UsedAddresses
 from koguma.core.build import endpoints, network, tls
 from koguma.core.hostnames import HostnameClaim
 from koguma.core.incremental import Db, question
 from koguma.core.services import ReconcileProblem
-from koguma.core.vips import ITSELF, Cursors, NamedAddresses, Ranges
+from koguma.core.vips import ITSELF, NamedAddresses, Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -132,15 +134,17 @@ class StatusPlan(msgspec.Struct, frozen=True):
     """Objects with their desired status, to write over the revision that each carries; see VipPlan."""
 
     changes: tuple[Resource, ...]
-    cursors: Cursors
+    used: UsedAddresses
     problems: tuple[ReconcileProblem, ...] = ()
     other_meshes: frozenset[str] = frozenset()
 
 
-def plan(db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, cursors: Cursors) -> StatusPlan:
+def plan(
+    db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, history: AddressHistory, now: datetime
+) -> StatusPlan:
     """The changes that lead from the stored statuses of a mesh to the desired ones; none where they agree."""
     keys = [key for kind in world.DESTINATION_KINDS for key in world.BY_KIND.keys(db, (kind, mesh))]
-    vip_plan = vips.plan(db, keys, ranges, cursors)
+    vip_plan = vips.plan(db, keys, ranges, history, now)
     changes, problems = [], list(vip_plan.problems)
     for key, assigned in vip_plan.assigned.items():
         resource = world.RESOURCES.get(db, key)
@@ -156,7 +160,7 @@ def plan(db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, cursors: 
             changes.append(
                 msgspec.structs.replace(resource, status=desired_status(resource, known, (), proxies))
             )
-    return StatusPlan(tuple(changes), vip_plan.cursors, tuple(sorted(problems)), vip_plan.other_meshes)
+    return StatusPlan(tuple(changes), vip_plan.used, tuple(sorted(problems)), vip_plan.other_meshes)
 
 
 def is_recount(before: Resource, after: Resource) -> bool:

@@ -1,88 +1,57 @@
 """VIPs: the virtual addresses of services, allocated once and kept.
 
 `plan` keeps the addresses that objects have, and allocates one to each object that lacks one. An address
-stays with its object as long as the object lives. New addresses are allocated upwards from the last one (the
-*cursor*), and from the start of the range again only when it is used up: an address that was just freed would
-send clients of the old service to a new one.
+stays with its object as long as the object lives. Which ones may be allocated is decided by the history of
+addresses (`address_history`): never used ones first, and no address again soon after it was freed.
 
-No address is allocated twice, in all meshes of a zone. Two control planes can still allocate one at the same
-moment, to two objects. Both then read the same from the store: the older object keeps it (`holder`), of two
-that were created in the same second the first by key; the other object loses it, whatever its status says,
-and gets a new one.
+No address is allocated twice, in all meshes of a zone. Should two objects have one all the same, the older
+object keeps it (`holder`), of two that were created in the same second the first by key; the other object
+loses it, whatever its status says, and gets a new one.
 
 A MeshExternalService may have several addresses, one for each host name of a match of type InternalVIP. So
-every address has a name; the empty name stands for the object itself.
+every address has a name; the empty name stands for the object itself. Where there is a range for IPv6 too,
+every address has a twin there, under the same name.
 """
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from koguma.core import world
+from koguma.core.address_history import REUSE_AFTER, AddressHistory, Range, UsedAddresses
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index
 from koguma.core.services import ReconcileProblem
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NamedAddresses = tuple[tuple[str, str], ...]  # name and address, in order
-Cursors = Mapping[str, int]  # by kind: the offset in its range of the last allocated address
 
+RULE: Final = "vip"  # of the problem of an object without an address
 ITSELF: Final = ""  # the name of an address that is for the whole object
 _INTERNAL: Final = "InternalVIP"
 
-
-class Range(msgspec.Struct, frozen=True, cache_hash=True):
-    """The addresses of one kind; `setting` is the name of the setting for it."""
-
-    network: Network
-    setting: str
-
-    @property
-    def last(self) -> int:
-        """The offset of the last usable address; that of the first is 1."""
-        return self.network.num_addresses - 2
-
-    def at(self, offset: int) -> str:
-        """The address at an offset."""
-        return str(self.network.network_address + offset)
-
-    def offset(self, address: str) -> int | None:
-        """The offset of an address; None where it is not in this range."""
-        number = _number(address, self.network.version)
-        offset = -1 if number is None else number - int(self.network.network_address)
-        return offset if 1 <= offset <= self.last else None
-
-
 Ranges = Mapping[str, Range]
-
-
-@lru_cache(maxsize=1 << 16)
-def _number(address: str, version: int) -> int | None:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return None
-    return int(parsed) if parsed.version == version else None
 
 
 def ranges(
     mesh_service: str = "241.0.0.0/8",
     mesh_external_service: str = "242.0.0.0/8",
     mesh_multi_zone_service: str = "243.0.0.0/8",
+    ipv6: str = "",
 ) -> Ranges:
     """The ranges of all kinds, from settings."""
+    twins = ipaddress.IPv6Network(ipv6) if ipv6 else None
     return {
-        "MeshService": Range(ipaddress.ip_network(mesh_service), "meshServiceCidr"),
-        "MeshExternalService": Range(ipaddress.ip_network(mesh_external_service), "meshExternalServiceCidr"),
-        "MeshMultiZoneService": Range(
-            ipaddress.ip_network(mesh_multi_zone_service), "meshMultiZoneServiceCidr"
-        ),
+        kind: Range(ipaddress.ip_network(network), setting, twins)
+        for kind, network, setting in (
+            ("MeshService", mesh_service, "meshServiceCidr"),
+            ("MeshExternalService", mesh_external_service, "meshExternalServiceCidr"),
+            ("MeshMultiZoneService", mesh_multi_zone_service, "meshMultiZoneServiceCidr"),
+        )
     }
 
 
@@ -135,6 +104,12 @@ def of(db: Db, destination: Key) -> tuple[str, ...]:
     return tuple(address for _, address in named(db, destination))
 
 
+def of_families(addresses: Sequence[str], *, has_ipv6: bool) -> tuple[str, ...]:
+    """The addresses for a proxy; without IPv6 only those of IPv4, unless there are none."""
+    ipv4 = tuple(address for address in addresses if ":" not in address)
+    return tuple(addresses) if has_ipv6 or not ipv4 else ipv4
+
+
 @question
 def required_names(db: Db, destination: Key) -> tuple[str, ...]:
     """The names for which a destination needs addresses: itself, or its host names, each once, in order."""
@@ -167,68 +142,76 @@ def kept(db: Db, destination: Key, of: Range) -> KeptVips:
             have.setdefault(name, address)
     rivals = {rival.mesh for address in have.values() for rival in BY_ADDRESS.keys(db, address)}
     names = required_names(db, destination)
-    assigned = tuple((name, have[name]) for name in names if name in have)
-    return KeptVips(assigned, len(assigned) == len(names), frozenset(rivals - {destination.mesh}))
+    kept_names = [name for name in names if name in have]
+    assigned = _with_twins(((name, have[name]) for name in kept_names), of)
+    return KeptVips(assigned, len(kept_names) == len(names), frozenset(rivals - {destination.mesh}))
+
+
+def _with_twins(addresses: Iterable[tuple[str, str]], of: Range) -> NamedAddresses:
+    """Addresses, each followed by its IPv6 address where there are such."""
+    pairs = ((name, each) for name, address in addresses for each in (address, of.twin(address)))
+    return tuple((name, address) for name, address in pairs if address is not None)
 
 
 class VipPlan(msgspec.Struct, frozen=True):
-    """The addresses of all objects, the new cursors, and problems.
+    """The addresses of all objects, which addresses are used then, and problems.
 
     `other_meshes` have an object that has to give up an address, so they need a plan too.
     """
 
     assigned: Mapping[Key, NamedAddresses]
-    cursors: Cursors
+    used: UsedAddresses
     problems: tuple[ReconcileProblem, ...] = ()
     other_meshes: frozenset[str] = frozenset()
 
 
-def first_cursors(db: Db, ranges: Ranges) -> Cursors:
-    """The cursors after a start: the highest address of each kind."""
-    return {kind: max(_offsets(db, kind, of), default=0) for kind, of in ranges.items()}
+def first_used(db: Db, ranges: Ranges, used: UsedAddresses) -> UsedAddresses:
+    """The highest used addresses; for a range of which nothing is known, those that objects have now."""
+    return {**{str(of.network): _highest(db, kind, of, used) for kind, of in ranges.items()}, **used}
 
 
-def _offsets(db: Db, kind: str, of: Range) -> Iterator[int]:
-    for _, resource in world.BY_KIND_EVERYWHERE.items(db, kind):
-        for _, address in stored(resource.status):
-            yield of.offset(address) or 0
+def _highest(db: Db, kind: str, of: Range, used: UsedAddresses) -> str:
+    if str(of.network) in used:
+        return used[str(of.network)]
+    offsets = (
+        of.offset(address) or 0
+        for _, resource in world.BY_KIND_EVERYWHERE.items(db, kind)
+        for _, address in stored(resource.status)
+    )
+    return of.at(max(offsets, default=0))
 
 
-def advanced(cursors: Cursors, ranges: Ranges, resource: Resource) -> Cursors:
-    """The cursors moved past the addresses of an object, which may be about to be deleted."""
-    of = ranges.get(resource.kind)
-    if of is None:
-        return cursors
-    cursor = cursors[resource.kind]
-    for _, address in stored(resource.status):
-        offset = of.offset(address)
-        # Ahead of the cursor is what is nearer upwards than downwards, around the end of the range.
-        if offset is not None and 0 < (offset - cursor) % of.last <= of.last // 2:
-            cursor = offset
-    return {**cursors, resource.kind: cursor}
+def freed(before: Resource | None, after: Resource | None) -> frozenset[str]:
+    """The addresses that an object loses by a change."""
+    addresses = [
+        {address for _, address in stored(resource.status)} if resource else set()
+        for resource in (before, after)
+    ]
+    return frozenset(addresses[0] - addresses[1])
 
 
-def plan(db: Db, destinations: Iterable[Key], ranges: Ranges, cursors: Cursors) -> VipPlan:
+def plan(
+    db: Db, destinations: Iterable[Key], ranges: Ranges, history: AddressHistory, now: datetime
+) -> VipPlan:
     """The addresses of each of these: those that it keeps, and new ones, oldest object first."""
-    builder = _PlanBuilder(db, ranges, cursors)
+    builder = _PlanBuilder(db, ranges, history, now)
     lacking = [key for key in destinations if not builder.keep(key)]
     rows = ((key, world.RESOURCES.get(db, key)) for key in lacking)
     for _, key in sorted((row.creation_time, key) for key, row in rows if row is not None):
         builder.allocate(key)
     return VipPlan(
-        builder.assigned, builder.cursors, tuple(sorted(builder.problems)), frozenset(builder.other_meshes)
+        builder.assigned, builder.used, tuple(sorted(builder.problems)), frozenset(builder.other_meshes)
     )
 
 
 class _PlanBuilder:
     """A plan under construction."""
 
-    def __init__(self, db: Db, ranges: Ranges, cursors: Cursors) -> None:
+    def __init__(self, db: Db, ranges: Ranges, history: AddressHistory, now: datetime) -> None:
         self._db = db
         self._ranges = ranges
-        self._new: set[str] = set()
-        self._used_up: set[str] = set()
-        self.cursors = dict(cursors)
+        self._candidates = {kind: history.candidates(of, now) for kind, of in ranges.items()}
+        self.used = dict(history.used)
         self.assigned: dict[Key, NamedAddresses] = {}
         self.problems: list[ReconcileProblem] = []
         self.other_meshes: set[str] = set()
@@ -243,27 +226,27 @@ class _PlanBuilder:
 
     def allocate(self, key: Key) -> None:
         """Allocate the addresses that an object lacks."""
-        of = self._ranges[key.kind]
-        have, names = dict(kept(self._db, key, of).assigned), required_names(self._db, key)
-        pairs = ((name, have.get(name) or self._next(key.kind, of)) for name in names)
-        self.assigned[key] = tuple((name, address) for name, address in pairs if address is not None)
-        if len(self.assigned[key]) < len(names):
+        of, names = self._ranges[key.kind], required_names(self._db, key)
+        have = dict(reversed(kept(self._db, key, of).assigned))  # the first of a name, without its twin
+        pairs = [(name, have.get(name) or self._next(key.kind, of)) for name in names]
+        found = [(name, address) for name, address in pairs if address is not None]
+        self.assigned[key] = _with_twins(found, of)
+        if len(found) < len(names):
             self.problems.append(_used_up(key, of))
 
     def _next(self, kind: str, of: Range) -> str | None:
-        if kind in self._used_up:
-            return None
-        cursor = min(self.cursors[kind], of.last)
-        for offset in chain(range(cursor + 1, of.last + 1), range(1, cursor + 1)):
-            address = of.at(offset)
-            if address not in self._new and not BY_ADDRESS.keys(self._db, address):
-                self._new.add(address)
-                self.cursors[kind] = offset
+        for address in self._candidates[kind]:
+            if not BY_ADDRESS.keys(self._db, address):
+                if (of.offset(address) or 0) > of.used_offset(self.used):
+                    self.used[str(of.network)] = address
                 return address
-        self._used_up.add(kind)
         return None
 
 
 def _used_up(key: Key, of: Range) -> ReconcileProblem:
-    message = f"has no virtual address: all of {of.network} are in use; make the setting {of.setting} larger"
-    return ReconcileProblem(key, "vip", message)
+    hours = REUSE_AFTER // timedelta(hours=1)
+    message = (
+        f"has no virtual address: all of {of.network} are in use, or were less than {hours} hours ago;"
+        f" make the setting {of.setting} larger"
+    )
+    return ReconcileProblem(key, RULE, message)

@@ -16,14 +16,16 @@ from koguma.access.user import SYSTEM
 from koguma.application import compare_and_swap
 from koguma.application.context import Context, mesh_key
 from koguma.core import statuses, vips, workloads, world
+from koguma.core.address_history import AddressHistory
 from koguma.core.incremental import Db
 from koguma.core.services import ReconcileProblem
-from koguma.core.statuses import ConnectedProxies
-from koguma.core.vips import Cursors, Ranges
+from koguma.core.statuses import ConnectedProxies, StatusPlan
+from koguma.core.vips import Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+from koguma.reconcile import used_addresses
 from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
-from koguma.store.contract import Change, Put, Transaction
+from koguma.store.contract import Change, Op, Put, Transaction
 from koguma.store.watch import Watch
 
 COUNT_INTERVAL: Final = timedelta(seconds=1)  # between two counts of the proxies of a service, at least
@@ -33,6 +35,7 @@ PAUSE_SHARE: Final = 4
 COUNT_PAUSE_SHARE: Final = 60
 COUNT_PAUSE_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS_MAX: Final = 1.0
+NO_ADDRESS_INTERVAL: Final = timedelta(minutes=5)  # until an address that was freed may be free to use
 REASON: Final = "status"
 
 _GENERATOR: Final = "HostnameGenerator"
@@ -68,7 +71,7 @@ class StatusWriter:
         self._connected = connected
         self._certified = certified
         self._ranges = ranges
-        self._cursors: Cursors = {}  # none before the first look
+        self._history = AddressHistory(since=clock())
         self._proxies = ConnectedProxies(frozenset(), frozenset())
         self._count_interval = COUNT_INTERVAL
         self._loop = MeshLoop(context, clock, "status writer", _log, self._reconcile)
@@ -95,7 +98,7 @@ class StatusWriter:
 
     async def _follow(self, watch: Watch) -> None:
         meshes = self._loop.meshes()
-        await self._database()  # from here on the cursors follow the changes
+        self._history = AddressHistory(since=self._clock())  # from here on every freed address is seen
         while True:
             began_at = time.monotonic()
             await self.settle(meshes)
@@ -122,33 +125,53 @@ class StatusWriter:
         await self._loop.settle(meshes)
 
     def _mark(self, changes: Iterable[Change]) -> None:
-        """Remember addresses that others allocated or freed, so that they are not allocated again soon."""
-        for change in changes if self._cursors else ():
-            self._cursors = vips.advanced(self._cursors, self._ranges, change.resource)
-
-    async def _database(self) -> Db:
-        db = await self.context.database()
-        if not self._cursors:
-            self._cursors = vips.first_cursors(db, self._ranges)
-        return db
+        """Remember which addresses were freed, by whomever, so that they are not allocated again soon."""
+        freed: set[str] = set()
+        for change in changes:
+            if change.resource.kind not in world.DESTINATION_KINDS or change.op is Op.CREATE:
+                continue
+            before = self.context.store.replaced(change.revision)
+            if change.op is Op.DELETE:
+                freed |= vips.freed(change.resource, None)
+            elif before is None:  # it has left the memory: any address may have been freed until now
+                self._history = AddressHistory(since=self._clock())
+            else:
+                freed |= vips.freed(before, change.resource)
+        if freed:
+            self._history = self._history.freed(freed, self._clock())
 
     async def _reconcile(self, mesh: str) -> Collection[str]:
         """Write what a mesh lacks; returns the meshes that have to give way to it."""
-        db = await self._database()
+        db = await self.context.database()
         if self.context.state.get(mesh_key(mesh)) is None:  # all that was in it has gone with it
             self._looked_at.pop(mesh, None)
             self._written.pop(mesh, None)
             self._loop.forget(mesh)
             return ()
         now = self._looked_at[mesh] = self._clock()
-        step = statuses.plan(db, mesh, self._current_proxies(), self._ranges, self._cursors)
-        self._cursors = step.cursors
+        step = await self._plan(db, mesh, now)
+        if step is None:  # another control plane allocated addresses; its writes are about to arrive
+            self._loop.schedule(mesh, now + timedelta(seconds=PAUSE_SECONDS))
+            return ()
         for problem in self._loop.note(mesh, step.problems):
             about = str(problem.about)
             _log.warning("service is odd", about=about, rule=problem.rule, problem=problem.message)
         before = {change.key: world.RESOURCES.get(db, change.key) for change in step.changes}
         await self._write(mesh, [c for c in step.changes if self._is_time(mesh, before[c.key], c, now)], now)
         return step.other_meshes
+
+    async def _plan(self, db: Db, mesh: str, now: datetime) -> StatusPlan | None:
+        """What a mesh lacks, once the addresses in it are noted as used; None if another was first."""
+        noted = used_addresses.stored(self.context)
+        used = vips.first_used(db, self._ranges, noted.used)
+        history = msgspec.structs.replace(self._history, used=used)
+        step = statuses.plan(db, mesh, self._current_proxies(), self._ranges, history, now)
+        if step.changes and step.used != noted.used:
+            is_noted = await used_addresses.note(self.context, noted, step.used)
+            return step if is_noted else None
+        if any(problem.rule == vips.RULE for problem in step.problems):
+            self._loop.schedule(mesh, now + NO_ADDRESS_INTERVAL)
+        return step
 
     def _current_proxies(self) -> ConnectedProxies:
         """Which proxies are here; the same value while that does not change, since it keeps its counts."""

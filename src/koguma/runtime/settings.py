@@ -25,8 +25,10 @@ from koguma.runtime import data_directory
 
 ENV_PREFIX: Final = "KOGUMA_"
 ADDRESSES_MIN: Final = 256  # of a range of virtual addresses
+IPV6_PREFIX: Final = 96  # of the range in which virtual IPv4 addresses have twins
 _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PortNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -98,6 +100,13 @@ class Settings(Spec):
     mesh_multi_zone_service_cidr: Annotated[
         str, doc("Range of the virtual addresses of MeshMultiZoneServices.")
     ] = "243.0.0.0/8"
+    virtual_ipv6_cidr: Annotated[
+        str,
+        doc(
+            "Range of IPv6, a /96, in which every virtual IPv4 address has an address too, as fd00:fd00::/96;"
+            " none by default."
+        ),
+    ] = ""
     proof_interval: Annotated[
         Duration, doc("How often the engine is checked against a compile from scratch; 0s for never.")
     ] = "10m"
@@ -241,7 +250,7 @@ def _traces_violations(address: str) -> Iterator[Violation]:
 
 def _range_violations(settings: Settings) -> Iterator[Violation]:
     """Ranges of virtual addresses that cannot be used; each is named by its own setting."""
-    found: dict[str, ipaddress.IPv4Network | ipaddress.IPv6Network] = {}
+    found: dict[str, Network] = {}
     for name, text in (
         ("meshServiceCidr", settings.mesh_service_cidr),
         ("meshExternalServiceCidr", settings.mesh_external_service_cidr),
@@ -260,6 +269,27 @@ def _range_violations(settings: Settings) -> Iterator[Violation]:
                 message = f"{network} overlaps {other} ({taken}); give every kind a range of its own"
                 yield Violation(name, message, "overlap")
         found[name] = network
+    yield from _twin_violations(settings.virtual_ipv6_cidr, found)
+
+
+def _twin_violations(text: str, found: Mapping[str, Network]) -> Iterator[Violation]:
+    name = "virtualIpv6Cidr"
+    if not text:
+        return
+    try:
+        network = ipaddress.IPv6Network(text)
+    except ValueError:
+        network = None
+    if network is None or network.prefixlen != IPV6_PREFIX:
+        message = (
+            f'"{text}" is no range of IPv6 that ends in the 32 bits of IPv4; write one as fd00:fd00::/96'
+        )
+        yield Violation(name, message, "network")
+        return
+    for other, taken in found.items():
+        if taken.version == network.version and network.overlaps(taken):
+            message = f"{network} overlaps {other} ({taken}); give it a range of its own"
+            yield Violation(name, message, "overlap")
 
 
 def _gates(text: str) -> dict[str, bool]:

@@ -76,8 +76,19 @@ def _ports(
     if networking.redirect_outbound or node.binds_outbounds:
         binding = ListenerBinding(is_bound=not networking.redirect_outbound, is_shared=True)
         of_class = proxy_class.mesh, proxy_class.zone, proxy_class.namespace, proxy_class.reach
-        return virtual_ports(db, *of_class, binding.is_bound), binding
+        return virtual_ports(db, *of_class, binding.is_bound, _has_ipv6(networking, node)), binding
     return Group(_explicit_ports(db, proxy, networking)), ListenerBinding(is_shared=True)
+
+
+def has_ipv6(db: Db, proxy: Key) -> bool:
+    """Whether a proxy can be called on virtual addresses of IPv6."""
+    networking, node = network.networking(db, proxy), network.node_metadata(db, proxy)
+    return networking is not None and _has_ipv6(networking.with_redirection_of(node), node)
+
+
+def _has_ipv6(networking: Networking, node: NodeMetadata) -> bool:
+    """Only where the kernel redirects IPv6: an address that is on no interface cannot be bound."""
+    return bool(networking.redirect_outbound) and node.has_ipv6 and networking.ip_family != "IPv4"
 
 
 @question
@@ -88,12 +99,14 @@ def virtual_ports(
     namespace: str,
     reach: Reach,
     is_bound: bool,  # noqa: FBT001 - arguments of questions are positional
+    has_ipv6: bool,  # noqa: FBT001 - the same
 ) -> Group[OutboundPort]:
     """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
     ports = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
         numbers = _port_numbers(db, destination, section, is_bound=is_bound)
-        addresses = tuple((ip, number) for ip in vips.of(db, destination) for number in numbers)
+        ips = vips.of_families(vips.of(db, destination), has_ipv6=has_ipv6)
+        addresses = tuple((ip, number) for ip in ips for number in numbers)
         if addresses:
             ports.append(OutboundPort(destination, section, addresses))
     return Group(ports)

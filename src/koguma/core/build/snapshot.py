@@ -70,12 +70,12 @@ def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     spec = outbound_spec.of(db, proxy)
     if spec is None:
         return ()
-    of_internals = internals.resources(db, proxy, records(db, spec.ports))
+    of_internals = internals.resources(db, proxy, records(db, spec.ports, outbound_spec.has_ipv6(db, proxy)))
     return (patches.INBOUND, inbound.resources(db, proxy)), (patches.INTERNAL, of_internals)
 
 
 @question
-def records(db: Db, ports: Group[OutboundPort]) -> Records:
+def records(db: Db, ports: Group[OutboundPort], has_ipv6: bool) -> Records:  # noqa: FBT001 - positional
     """The DNS records by which these ports are reached."""
     destinations = tuple(sorted({port.destination for port in ports}))
-    return Group(hostnames.records(db, destinations))
+    return Group(hostnames.records(db, destinations, has_ipv6))
