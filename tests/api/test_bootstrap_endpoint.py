@@ -627,12 +627,12 @@ async def test_a_body_that_does_not_come_is_not_waited_for(endpoint, monkeypatch
         ({"readinessPort": -1}, "readinessPort: must be in range [0, 65535]"),
         (
             {"proxyType": "ingress"},
-            'proxyType: "ingress" is not served; a Dataplane with networking.listeners is a zone proxy',
+            'proxyType: "ingress" is not served; there are dataplane, egress',
         ),
         (
-            {"proxyType": "egress", "workdir": ""},
+            {"dnsPort": -1, "workdir": ""},
             (
-                'proxyType: "egress" is not served; a Dataplane with networking.listeners is a zone proxy\n'
+                "dnsPort: must be in range [0, 65535]\n"
                 "workdir: must be an absolute path: Envoy keeps its sockets there"
             ),
         ),

@@ -138,7 +138,7 @@ def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> Con
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        ((404, b""), ControlPlaneUnavailable, "does not know this Dataplane yet"),
+        ((404, b""), ControlPlaneUnavailable, "does not know this proxy yet"),
         ((503, b"starting"), ControlPlaneUnavailable, "answers 503: starting"),
         ((429, b"slowly"), ControlPlaneUnavailable, "answers 429: slowly"),
         ((404, b"404: Page Not Found"), ControlPlaneDenied, "not the port for proxies"),

@@ -7,6 +7,7 @@ import pytest
 from koguma.core import admission, world
 from koguma.dp import dataplane
 from koguma.dp.dataplane import BadDataplane, DataplaneFlags, Outbound
+from koguma.identity.proxy_types import EGRESS
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -206,3 +207,35 @@ def test_a_kubernetes_file_becomes_the_plain_form_of_the_same_object():
 def test_a_file_that_is_no_dataplane_is_refused_with_its_name(text, words):
     with pytest.raises(BadDataplane, match=words):
         dataplane.from_file(text, {}, "web.yaml")
+
+
+def egress(**flags: Any) -> dataplane.DataplaneProxy:
+    return dataplane.zone_proxy(EGRESS, dataplane.ZoneProxyFlags(name="egress-1", **flags))
+
+
+def test_flags_make_a_zone_egress_that_the_control_plane_admits():
+    proxy = egress(address="10.0.0.3", port=10002, admin_port=9901, labels={"team": "edge"})
+    assert proxy.resource == {
+        "type": "ZoneEgress",
+        "name": "egress-1",
+        "labels": {"team": "edge"},
+        "networking": {"address": "10.0.0.3", "port": 10002, "admin": {"port": 9901}},
+    }
+    draft = forms.read(proxy.resource, Kinds(KINDS))
+    assert admission.admitted(draft, None, ControlPlaneInfo()).resource.key.kind == "ZoneEgress"
+    assert (proxy.mesh, proxy.place, proxy.accepts_traffic) == ("", "zone egress", True)
+    assert proxy.may_be_transparent is False
+
+
+def test_a_name_alone_means_a_zone_egress_that_is_stored():
+    assert egress().resource is None
+    with pytest.raises(BadDataplane, match="--address, --admin-port describes a new ZoneEgress"):
+        egress(address="10.0.0.3", admin_port=9901)
+
+
+def test_a_zone_egress_comes_from_a_file_too():
+    text = "type: ZoneEgress\nname: egress-1\nnetworking: {address: '{{ ip }}', port: 10002}\n"
+    proxy = dataplane.from_file(text, {"ip": "10.0.0.3"}, "egress.yaml", EGRESS)
+    assert proxy.resource["networking"] == {"address": "10.0.0.3", "port": 10002}
+    with pytest.raises(BadDataplane, match="not a ZoneEgress; it is for --proxy-type egress"):
+        dataplane.from_file(text, {"ip": "10.0.0.3"}, "egress.yaml")

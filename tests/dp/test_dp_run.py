@@ -113,7 +113,8 @@ def test_a_proxy_becomes_ready_and_keeps_its_token_to_itself(start, plane):
     (asked, *_) = plane.paths("/bootstrap")
     brought = json.loads(asked.body["dataplaneResource"])
     instance = brought["labels"]["koguma.io/instance"]
-    assert left.body == {"mesh": "default", "name": "web-1", "instance": instance}
+    expected = {"mesh": "default", "name": "web-1", "proxyType": "dataplane", "instance": instance}
+    assert left.body == expected
     assert left.authorization == f"Bearer {TOKEN}"
 
 
@@ -190,7 +191,7 @@ def test_a_control_plane_that_is_away_is_waited_for(token_file, tmp_path):
         proxy.line("waiting for the control plane")
         stand_in.answer = lambda _asked: (404, b"")
         with stand_in:
-            proxy.line("it does not know this Dataplane yet")
+            proxy.line("it does not know this proxy yet")
             stand_in.answer = lambda asked: packed(bootstrap(asked))
             proxy.ready()
             assert len(re.findall("waiting for the control plane", proxy.log)) == 2

@@ -1,8 +1,9 @@
 """Bootstrap server: the port where a proxy gets its Envoy bootstrap, and deregisters when it stops.
 
-The caller must send a dataplane token that is valid for the proxy that it names; nothing is answered before
-that check. Nothing is stored here: a Dataplane in the request is only validated, and registered when the
-proxy connects over xDS. Errors are plain text with one sentence per line, which proxies print as they are.
+The caller must send a token that is valid for the proxy that it names: a dataplane token, or for a zone proxy
+a zone token; nothing is answered before that check. Nothing is stored here: a Dataplane or ZoneEgress in the
+request is only validated, and registered when the proxy connects over xDS. Errors are plain text with one
+sentence per line, which proxies print as they are.
 """
 
 import asyncio
@@ -29,10 +30,9 @@ from koguma.envoy import bootstrap
 from koguma.envoy.bootstrap import AdsServer, BootstrapNode
 from koguma.fleet import bootstrap_request
 from koguma.fleet.bootstrap_request import BootstrapRequest, Farewell, ProxyName
-from koguma.fleet.gate import ProxyGate, is_registered
+from koguma.fleet.gate import ProxyClaims, ProxyGate, is_registered
 from koguma.fleet.refused_proxies import RefusedProxies
 from koguma.identity import certificate_facts, dataplane_auth
-from koguma.identity.claims import DataplaneClaims
 from koguma.model import forms, labels
 from koguma.model.errors import (
     BadRequest,
@@ -71,8 +71,8 @@ class _TokenRequired(KogumaError):
     status = _UNPROCESSABLE
 
 
-class _DataplaneNotFound(NotFound):
-    """No such Dataplane. The empty body tells Kuma's agent to ask again."""
+class _ProxyNotFound(NotFound):
+    """No such Dataplane or zone proxy. The empty body tells Kuma's agent to ask again."""
 
 
 class BootstrapServer:
@@ -157,7 +157,7 @@ class BootstrapServer:
                 self._gate.authenticate(token)
                 return
         if not tokens:
-            raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
+            raise _TokenRequired(bootstrap_request.token_required())
         large = f"a body of more than {BODY_BYTES_MAX_UNAUTHENTICATED} bytes is read with a valid token only"
         raise Unauthenticated(f"authentication failed: the token does not hold; {large}")
 
@@ -175,7 +175,7 @@ class BootstrapServer:
     async def _checked_bootstrap(self, call: Call, request: BootstrapRequest) -> web.Response:
         token = _token(call, request.dataplane_token)
         if not token:
-            raise _TokenRequired(bootstrap_request.TOKEN_REQUIRED)
+            raise _TokenRequired(bootstrap_request.token_required(request))
         claims = self._authenticated(call, token, request)
         _raise_invalid(bootstrap_request.violations(request))
         size = len(request.dataplane_resource)
@@ -188,31 +188,34 @@ class BootstrapServer:
             return answer(bootstrap_request.answer(bootstrap_json, proxy.spec, warnings), headers=headers)
         return answer(bootstrap_json, headers=headers, content_type="text/x-yaml")
 
-    def _authenticated(self, call: Call, token: str, proxy_name: ProxyName) -> DataplaneClaims:
-        """The claims of a token that is valid for a proxy of this name."""
-        if self._context.state.get(mesh_key(proxy_name.mesh)) is None:
-            raise Invalid([Violation("mesh", f'mesh "{proxy_name.mesh[:100]}" does not exist', "missing")])
+    def _authenticated(self, call: Call, token: str, proxy_name: ProxyName) -> ProxyClaims:
+        """The claims of a token that is valid for a proxy of this type and name."""
+        mesh, proxy_type = proxy_name.mesh, proxy_name.type
+        if proxy_type is None:
+            raise Invalid([bootstrap_request.unserved(proxy_name.proxy_type)])
+        if not proxy_type.is_of_zone and self._context.state.get(mesh_key(mesh)) is None:
+            raise Invalid([Violation("mesh", f'mesh "{mesh[:100]}" does not exist', "missing")])
         try:
-            claims = self._gate.claims(proxy_name.mesh, token)
+            claims = self._gate.presented_by(proxy_type, mesh, token).claims
         except Unauthenticated as error:
             raise Unauthenticated(f"authentication failed: {error.detail}") from error
-        dataplane_auth.check_name(claims, proxy_name.mesh, proxy_name.name)
+        self._gate.check_name(claims, proxy_type, mesh, proxy_name.name)
         call.user = User(f"proxy:{proxy_name.mesh}.{proxy_name.name}")
         return claims
 
-    def _admitted(self, claims: DataplaneClaims, request: BootstrapRequest, document: Json) -> Resource:
-        """The Dataplane in the request, as it would be stored; one of an operator, as it is stored."""
+    def _admitted(self, claims: ProxyClaims, request: BootstrapRequest, document: Json) -> Resource:
+        """The object in the request, as it would be stored; one of an operator, as it is stored."""
         context = self._context
-        draft = forms.read_plain(document, context.kinds["Dataplane"])
+        draft = forms.read_plain(document, context.kinds[document["type"]])
         stored = self._gate.stored(draft)
         if stored is not None and not is_registered(stored):
             self._gate.check_stored(claims, stored)
             self._gate.check_restated(draft, stored)
             return stored
-        dataplane = admission.admitted(draft, stored, context.control_plane).resource
-        _raise_invalid(bootstrap_request.transparency_violations(request, dataplane.spec))
-        self._gate.check_brought(claims, dataplane, stored)
-        return dataplane
+        proxy = admission.admitted(draft, stored, context.control_plane).resource
+        _raise_invalid(bootstrap_request.transparency_violations(request, proxy.spec))
+        self._gate.check_brought(claims, proxy, stored)
+        return proxy
 
     async def _warnings(self, proxy: Resource) -> list[str]:
         """Outbounds of the proxy that have no destination now; one may be created later."""
@@ -221,12 +224,13 @@ class BootstrapServer:
         db = await self._context.database()
         return [problem.message for problem in proxy_lint.dangling_outbounds(db, proxy)]
 
-    def _stored(self, claims: DataplaneClaims, proxy_name: ProxyName) -> Resource:
-        dataplane = self._context.state.named("Dataplane", proxy_name.mesh, proxy_name.name)
-        if dataplane is None:
-            raise _DataplaneNotFound("")
-        self._gate.check_stored(claims, dataplane)
-        return dataplane
+    def _stored(self, claims: ProxyClaims, proxy_name: ProxyName) -> Resource:
+        assert proxy_name.type is not None
+        proxy = self._context.state.named(proxy_name.type.kind, proxy_name.mesh, proxy_name.name)
+        if proxy is None:
+            raise _ProxyNotFound("")
+        self._gate.check_stored(claims, proxy)
+        return proxy
 
     def _bootstrap_json(
         self, call: Call, request: BootstrapRequest, proxy: Resource, document: Json, token: str
@@ -286,33 +290,31 @@ class BootstrapServer:
         if not token:
             raise Unauthenticated('send the proxy\'s token as "Authorization: Bearer <token>"')
         no_content = web.Response(status=204)
-        if self._context.state.get(mesh_key(request.mesh)) is None:
+        if request.mesh and self._context.state.get(mesh_key(request.mesh)) is None:
             return no_content
         claims = self._authenticated(call, token, request)
         await self._remove(call, claims, request)
         return no_content
 
-    async def _remove(self, call: Call, claims: DataplaneClaims, request: Farewell) -> None:
-        """Delete a Dataplane that its proxy registered; one that an operator wrote stays."""
-        context = self._context
+    async def _remove(self, call: Call, claims: ProxyClaims, request: Farewell) -> None:
+        """Delete what a proxy registered; an object that an operator wrote stays."""
+        context, proxy_type = self._context, request.type
+        assert proxy_type is not None
 
         async def attempt() -> None:
-            dataplane = context.state.named("Dataplane", request.mesh, request.name)
-            if dataplane is None:
+            proxy = context.state.named(proxy_type.kind, request.mesh, request.name)
+            if proxy is None:
                 return
-            dataplane_auth.check_resource(claims, dataplane)
-            if not is_registered(dataplane):
+            self._gate.check_claims(claims, proxy)
+            if not is_registered(proxy):
                 return
-            if (
-                request.instance
-                and dataplane.labels.get(labels.INSTANCE, request.instance) != request.instance
-            ):
+            if request.instance and proxy.labels.get(labels.INSTANCE, request.instance) != request.instance:
                 return  # a newer process of the same proxy has registered it
-            operations = tuple(transactions.delete(context, dataplane, dataplane.revision))
+            operations = tuple(transactions.delete(context, proxy, proxy.revision))
             with contextlib.suppress(NotFound):
                 await context.store.write(Transaction(operations, call.user.name, "the proxy has stopped"))
 
-        await compare_and_swap.retried(attempt, f'Dataplane "{request.name}"')
+        await compare_and_swap.retried(attempt, f'{proxy_type.kind} "{request.name}"')
 
 
 async def _read_beside(size: int, read: Callable[..., _Read], *arguments: Any) -> _Read:

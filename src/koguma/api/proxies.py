@@ -1,6 +1,6 @@
 """Proxies: the sync state of connected proxies, what they refused (NACK), and the configuration for each.
 
-The right to list the Dataplanes of a mesh is enough to see their state.
+The right to list the Dataplanes of a mesh, or zone proxies, is enough to see their state.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +13,7 @@ from koguma.application.context import Context
 from koguma.core.build import encoding, snapshot, what_if
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET, TYPE_URLS
+from koguma.identity.proxy_types import EGRESS, SIDECAR
 from koguma.model import json_diff
 from koguma.model.errors import BadRequest, NotAllowed, Unavailable
 from koguma.model.redacted import SHOWN
@@ -40,25 +41,25 @@ class Proxies:
 
         Those whose connection was refused are listed apart: they have no state.
         """
-        kind = self._context.kinds["Dataplane"]
         mesh, state = call.query.get("mesh", ""), call.query.get("state", "")
         if state and state not in STATES:
             raise BadRequest(
                 f'query parameter "state" must be one of {", ".join(STATES)}, not "{state[:100]}"'
             )
         if mesh:
-            self._context.check(call.user, "list", kind, mesh)
+            self._context.check(call.user, "list", self._context.kinds[SIDECAR.kind], mesh)
             self._context.check_mesh(call.user, mesh)
         connected, refused = (
-            [
-                proxy
-                for proxy in proxies
-                if self._context.access.allows_on(call.user, "list", kind.plural, "", proxy["mesh"])
-            ]
+            [proxy for proxy in proxies if self._may_list(call, proxy)]
             for proxies in (self._connected(mesh), () if state else self._refused(mesh))
         )
         items = [proxy for proxy in connected if state in ("", proxy["state"])]
         return answer_json({"total": len(items), "items": items, "refused": refused})
+
+    def _may_list(self, call: Call, proxy: Mapping[str, Json]) -> bool:
+        """Whether a user may see a proxy; one that was refused and has no mesh is a zone proxy."""
+        kind = self._context.kinds[proxy.get("kind") or (SIDECAR if proxy["mesh"] else EGRESS).kind]
+        return self._context.access.allows_on(call.user, "list", kind.plural, "", proxy["mesh"])
 
     async def config(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """The xDS resources for a proxy, by type and name, as Envoy's proto-JSON; secrets are masked.

@@ -12,6 +12,7 @@ import click
 from koguma.cli import dp_install, target, terminal
 from koguma.cli.dp_options import SectionedCommand, all_options
 from koguma.cli.failures import CommandFailure, ExitCode
+from koguma.identity import proxy_types
 from koguma.model.redacted import Redacted
 
 if TYPE_CHECKING:  # `--help` does not need the kinds, HTTP and Envoy
@@ -27,6 +28,9 @@ Examples:
       --outbound backend:9001 --dataplane-token-file web-1.token
   koguma dp run --dataplane-file backend.yaml --dataplane-var ip=10.0.0.7 \\
       --cp-address https://10.0.0.2:5678 --ca-cert-file ca.pem --dataplane-token-file backend.token
+  koguma token zone --zone east --scope egress --valid-for 720h > egress.token
+  koguma dp run --proxy-type egress --name egress-1 --address 10.0.0.3 --port 10002 \\
+      --dataplane-token-file egress.token
 """
 
 
@@ -92,9 +96,12 @@ def _check_root(user: str, *, is_transparent: bool) -> None:
 def _token_hints(proxy: "DataplaneProxy") -> tuple[str, ...]:
     name = proxy.name
     bindings = " ".join((f"--name {name}", *(f"--service {service}" for service in proxy.services)))
+    what = f"dataplane --mesh {proxy.mesh} {bindings}"
+    if proxy.type.is_of_zone:
+        what = f"zone --zone ZONE --scope {proxy.type.scope}"
     return (
         " - no token was given; make one, and start again with it:",
-        f"   koguma token dataplane --mesh {proxy.mesh} {bindings} --valid-for 720h > {name}.token",
+        f"   koguma token {what} --valid-for 720h > {name}.token",
         f"   koguma dp run ... --dataplane-token-file {name}.token",
     )
 
@@ -146,12 +153,18 @@ def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
 
     file: TextIO | None = flags["dataplane_file"]
+    proxy_type = proxy_types.SERVED[flags["proxy_type"]]
     described = {name: flags[name] for name in dataplane.FLAG_NAMES if flags[name]}
     _refuse_contradictions(file, described, flags["variables"])
     ports = _redirect_ports(flags)
     try:
+        if proxy_type.is_of_zone:
+            _refuse_flags_of_sidecars(described, flags)
         if file is not None:
-            proxy = dataplane.from_file(file.read(), dict(flags["variables"]), file.name)
+            proxy = dataplane.from_file(file.read(), dict(flags["variables"]), file.name, proxy_type)
+        elif proxy_type.is_of_zone:
+            own_labels = dict(described.pop("labels", ()))
+            proxy = dataplane.zone_proxy(proxy_type, dataplane.ZoneProxyFlags(labels=own_labels, **described))
         else:
             maps = {name: dict(described.pop(name, ())) for name in ("tags", "labels")}
             is_redirected = bool(ports and ports[0])
@@ -164,6 +177,25 @@ def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
         raise click.UsageError(error.detail) from None
     except UnicodeDecodeError:
         raise click.UsageError(f"--dataplane-file: {flags['dataplane_file'].name} is no text") from None
+
+
+def _refuse_flags_of_sidecars(described: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Refuse flags that a zone proxy has no use for: it has no service, and calls nobody by name."""
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
+
+    names = [dataplane.FLAG_NAMES[name] for name in described if name not in dataplane.ZONE_FLAG_NAMES]
+    switches = (
+        "bind_outbounds",
+        "transparent_proxy",
+        "dns",
+        "redirect_inbound_port",
+        "redirect_outbound_port",
+    )
+    names += [f"--{name.replace('_', '-')}" for name in switches if flags[name]]
+    if names:
+        raise click.UsageError(
+            f"{', '.join(names)}: only a sidecar has it, not --proxy-type {flags['proxy_type']}"
+        )
 
 
 def _redirect_ports(flags: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -191,7 +223,7 @@ def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], va
     if file is None and "name" not in described:
         raise click.UsageError(
             "say who the proxy is: --name with --service, --dataplane-file, or --name alone for a Dataplane"
-            " that is stored already"
+            " that is stored already; --name with --port for a zone egress"
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from koguma.dp import TOKEN_VARIABLE
+from koguma.identity import proxy_types
 from koguma.model import duration, tags
 
 DEFAULT_ADDRESS: Final = "https://127.0.0.1:5678"
@@ -152,6 +153,14 @@ def _identity() -> list[click.Parameter]:
     who = "Who the proxy is"
     return [
         Option(who, "--name", metavar="NAME", help="Name of the Dataplane; alone, of one that is stored."),
+        Option(
+            who,
+            "--proxy-type",
+            type=click.Choice(tuple(proxy_types.SERVED)),
+            default=proxy_types.SIDECAR.word,
+            show_default=True,
+            help="A sidecar, or the egress of a zone (a ZoneEgress, which needs a zone token).",
+        ),
         Option(who, "--mesh", "-m", metavar="MESH", help="Its mesh.  [default: default]"),
         Option(who, "--service", metavar="NAME", help="The service; makes the Dataplane from these flags."),
         Option(who, "--port", type=_PORT, help="Where others call the service; none where it only calls."),
@@ -172,6 +181,12 @@ def _identity() -> list[click.Parameter]:
         Option(who, "--address", metavar="IP", help="Where others reach the proxy.  [default: 127.0.0.1]"),
         Option(
             who,
+            "--admin-port",
+            type=_PORT,
+            help="Port on 127.0.0.1 where Envoy's admin can be read.  [default: none, only a unix socket]",
+        ),
+        Option(
+            who,
             "--outbound",
             "outbounds",
             type=ParsedType("NAME:[PORT:]LOCALPORT", outbound),
@@ -188,7 +203,7 @@ def _identity() -> list[click.Parameter]:
             "--dataplane-file",
             type=click.File(encoding="utf-8"),
             metavar="FILE",
-            help="The whole Dataplane instead, plain or Kubernetes form; - is standard input.",
+            help="The whole Dataplane or ZoneEgress instead, plain or Kubernetes form; - is standard input.",
         ),
         Option(
             who,
@@ -224,7 +239,7 @@ def _control_plane() -> list[click.Parameter]:
             where,
             "--dataplane-token-file",
             metavar="FILE",
-            help="The proxy's token, from `koguma token dataplane`; read at every start of Envoy.",
+            help="The proxy's token, from `koguma token dataplane` or `zone`; read at every start of Envoy.",
         ),
         Option(
             where,

@@ -64,7 +64,8 @@ def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
     for proxy in refused:
         times = "once" if proxy["count"] == 1 else f"{proxy['count']} times"
         source = f"from {proxy['address']}, {times} since {proxy['since']}"
-        yield f"  {proxy['name']} (mesh {proxy['mesh']}) {source}:"
+        place = f"mesh {proxy['mesh']}" if proxy["mesh"] else "zone proxy"
+        yield f"  {proxy['name']} ({place}) {source}:"
         yield f"    {proxy['reason']}"
         yield f"    {proxy['hint']}"
 
@@ -150,7 +151,7 @@ def _row(proxy: Json, *, wide: bool) -> tuple[str, ...]:
     lag = proxy["behindSeconds"]
     cells = (
         proxy["name"],
-        proxy["mesh"],
+        proxy["mesh"] or "-",
         proxy["state"].upper() if proxy["state"] == "nack" else proxy["state"],
         str(proxy["revision"]),
         f"{lag:.1f}s" if lag else "-",

@@ -74,12 +74,19 @@ def dataplane(  # noqa: PLR0913 - one for each flag
 
 @command.command("zone")
 @click.option("--zone", help="Name of the zone; any where it is left out.")
-@click.option("--scope", "scopes", multiple=True, help="ingress, egress or cp; repeatable, all by default.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    metavar="SCOPE[,SCOPE]",
+    help="ingress, egress or cp; repeatable, all by default.",
+)
 @_valid_for
 @options.connected
 def zone(client: ApiClient, *, zone: str | None, scopes: Sequence[str], valid_for: str | None) -> None:
     """Issue a token for what a zone runs."""
-    _issue(client, "zone", {"zone": zone, "scope": list(scopes), "validFor": valid_for})
+    listed = [scope for text in scopes for scope in text.split(",") if scope]
+    _issue(client, "zone", {"zone": zone, "scope": listed, "validFor": valid_for})
 
 
 @command.command("revoke")

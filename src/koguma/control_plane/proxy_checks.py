@@ -8,7 +8,7 @@ from koguma.control_plane.metrics import Gauge
 from koguma.envoy.snapshot import Failure
 from koguma.fleet.proxy_view import ProxyView
 from koguma.fleet.quarantine import HeldResource
-from koguma.identity.claims import DataplaneClaims
+from koguma.identity.claims import TokenClaims, ZoneClaims
 from koguma.proof.prover import Prover
 from koguma.runtime.checks import Check
 
@@ -54,14 +54,15 @@ def of_tokens(views: Sequence[ProxyView], now: datetime) -> Iterator[Check]:
     for exp, view in ending[:_SHOWN_MAX]:
         end = datetime.fromtimestamp(exp, now.tzinfo)
         text = f"the token of {view.key} ends at {end:%Y-%m-%dT%H:%M:%SZ}; the proxy is disconnected then"
-        hint = "write a new one to the file of --dataplane-token-file: koguma token dataplane"
+        command = "koguma token zone" if isinstance(view.token, ZoneClaims) else "koguma token dataplane"
+        hint = f"write a new one to the file of --dataplane-token-file: {command}"
         yield Check("tokens", "warning", text, hint)
     if len(ending) > _SHOWN_MAX:
         text = f"the tokens of {len(ending) - _SHOWN_MAX} more proxies end soon"
         yield Check("tokens", "warning", text, "begin with the first ones")
 
 
-def _ends_soon(claims: DataplaneClaims, now: datetime) -> bool:
+def _ends_soon(claims: TokenClaims, now: datetime) -> bool:
     """Whether a token is in the last days of its life, or in the last fifth of a short one."""
     left = claims.exp - now.timestamp()
     return left < min(_TOKEN_ENDS_SECONDS, (claims.exp - claims.iat) * _TOKEN_ENDS_SHARE)

@@ -51,6 +51,9 @@ def listen_addresses(proxy: DataplaneProxy) -> Iterator[ListenAddress]:
     """All addresses that a proxy listens on, as far as its Dataplane is known here."""
     networking = proxy.networking
     address = networking.get("address") or LOOPBACK
+    if proxy.type.is_of_zone:
+        yield ListenAddress(address, networking.get("port") or 0, "networking.port", "--port")
+        return
     redirect = networking.get("transparentProxying") or {}
     for name, flag in (("Inbound", "--redirect-inbound-port"), ("Outbound", "--redirect-outbound-port")):
         port = redirect.get(f"redirectPort{name}") or 0

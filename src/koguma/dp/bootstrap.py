@@ -94,7 +94,7 @@ def request(
     return {
         "mesh": proxy.mesh,
         "name": proxy.name,
-        "proxyType": "dataplane",
+        "proxyType": proxy.type.word,
         **{name: value for name, value in optional.items() if value},
         "version": {
             "kumaDp": {"version": __version__, "gitTag": "", "gitCommit": "", "buildDate": ""},

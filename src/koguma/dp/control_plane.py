@@ -108,7 +108,7 @@ class ControlPlaneClient:
         if status in _OK:
             return _decoded(text)
         if status == _NOT_FOUND and not text.strip():
-            raise ControlPlaneUnavailable("it does not know this Dataplane yet")
+            raise ControlPlaneUnavailable("it does not know this proxy yet")
         if status == _NOT_FOUND and text.strip() == _WRONG_PAGE:
             raise ControlPlaneDenied(
                 f"{self.address} is not the port for proxies, which is usually 5678; see --cp-address"

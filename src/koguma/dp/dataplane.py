@@ -1,4 +1,4 @@
-"""The Dataplane of a proxy: from flags, or from a file with variables.
+"""The Dataplane of a proxy, or the object of a zone proxy: from flags, or from a file with variables.
 
 Pure: the result is the proxy's name and the Dataplane, in the plain form, that registers it. The control
 plane validates the Dataplane; here only contradictions between flags are refused.
@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 
 from koguma.core import identity
+from koguma.identity import proxy_types
+from koguma.identity.proxy_types import ProxyType
 from koguma.kinds import KINDS
 from koguma.model import documents, forms, labels, tags
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -44,6 +46,7 @@ FLAG_NAMES: Final[Mapping[str, str]] = {
     "service_probe": "--service-probe",
     "protocol": "--protocol",
     "address": "--address",
+    "admin_port": "--admin-port",
     "outbounds": "--outbound",
     "tags": "--tag",
     "labels": "--label",
@@ -55,11 +58,20 @@ class BadDataplane(BadRequest):
 
 
 class DataplaneProxy(msgspec.Struct, frozen=True):
-    """A proxy and its Dataplane; `resource` is None where the control plane has the Dataplane already."""
+    """A proxy and its object; `resource` is None where the control plane has the object already.
+
+    The object is a Dataplane; that of a zone proxy is a ZoneEgress, and is in no mesh.
+    """
 
     mesh: str
     name: str  # the core name
     resource: Json = None
+    type: ProxyType = proxy_types.SIDECAR
+
+    @property
+    def place(self) -> str:
+        """Where it belongs, for people: its mesh, or what it is for its zone."""
+        return f"zone {self.type.word}" if self.type.is_of_zone else f"mesh {self.mesh}"
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -86,8 +98,10 @@ class DataplaneProxy(msgspec.Struct, frozen=True):
     @property
     def accepts_traffic(self) -> bool:
         """Whether other proxies may send requests to it, as far as its Dataplane is known here."""
-        return self.resource is None or any(
-            self.networking.get(part) for part in ("inbound", "gateway", "listeners")
+        return (
+            self.resource is None
+            or self.type.is_of_zone
+            or any(self.networking.get(part) for part in ("inbound", "gateway", "listeners"))
         )
 
     @property
@@ -98,7 +112,7 @@ class DataplaneProxy(msgspec.Struct, frozen=True):
     @property
     def may_be_transparent(self) -> bool:
         """The same, but also true for a Dataplane that is not known here."""
-        return self.resource is None or self.is_transparent
+        return not self.type.is_of_zone and (self.resource is None or self.is_transparent)
 
 
 class Outbound(msgspec.Struct, frozen=True):
@@ -132,10 +146,31 @@ class DataplaneFlags(msgspec.Struct, frozen=True, kw_only=True):
     service_probe: bool = False  # whether the proxy checks that the service takes connections
     protocol: str = ""
     address: str = ""
+    admin_port: int = 0
     tags: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     outbounds: Sequence[Outbound] = ()
     is_redirected: bool = False  # the kernel redirects inbound traffic of the service to the proxy
+
+
+class ZoneProxyFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that describe a zone proxy."""
+
+    name: str
+    address: str = ""
+    port: int = 0
+    admin_port: int = 0
+    labels: Mapping[str, str] = {}
+
+
+# The flags of the fields of ZoneProxyFlags.
+ZONE_FLAG_NAMES: Final[Mapping[str, str]] = {
+    "name": "--name",
+    "address": "--address",
+    "port": "--port",
+    "admin_port": "--admin-port",
+    "labels": "--label",
+}
 
 
 def outbound(text: str) -> Outbound:
@@ -167,7 +202,7 @@ def from_flags(flags: DataplaneFlags) -> DataplaneProxy:
     if not flags.service:
         _refuse_flags_without_service(flags)
         return DataplaneProxy(flags.mesh, flags.name)
-    networking: dict[str, Json] = {"address": flags.address or LOOPBACK}
+    networking: dict[str, Json] = {"address": flags.address or LOOPBACK, **_admin(flags.admin_port)}
     own_labels = dict(flags.labels)
     if flags.port:
         networking["inbound"] = [_inbound(flags)]
@@ -177,6 +212,10 @@ def from_flags(flags: DataplaneFlags) -> DataplaneProxy:
     if flags.outbounds:
         networking["outbound"] = [outbound.document for outbound in flags.outbounds]
     return _proxy(flags.mesh, flags.name, own_labels, {"networking": networking})
+
+
+def _admin(port: int) -> dict[str, Json]:
+    return {"admin": {"port": port}} if port else {}
 
 
 def redirected(proxy: DataplaneProxy, inbound_port: int, outbound_port: int) -> DataplaneProxy:
@@ -244,11 +283,29 @@ def _set_flags(flags: DataplaneFlags, *fields: str) -> str:
     return ", ".join(FLAG_NAMES[field] for field in fields if getattr(flags, field))
 
 
-def from_file(text: str, variables: Mapping[str, str], source: str) -> DataplaneProxy:
-    """The proxy whose Dataplane a file describes, in Kuma's plain or in the Kubernetes form."""
-    objects = documents.load(rendered(text, variables, source), source)
+def zone_proxy(proxy_type: ProxyType, flags: ZoneProxyFlags) -> DataplaneProxy:
+    """A zone proxy that flags describe; without a port, one whose object is stored already."""
+    if not flags.port:
+        unused = [name for name in ("address", "admin_port", "labels") if getattr(flags, name)]
+        if unused:
+            names = ", ".join(ZONE_FLAG_NAMES[name] for name in unused)
+            raise BadDataplane(f"{names} describes a new {proxy_type.kind}: say with --port where it listens")
+        return DataplaneProxy("", flags.name, None, proxy_type)
+    networking: dict[str, Json] = {"address": flags.address or LOOPBACK, "port": flags.port}
+    networking |= _admin(flags.admin_port)
+    resource: dict[str, Json] = {"type": proxy_type.kind, "name": flags.name}
+    if flags.labels:
+        resource["labels"] = dict(sorted(flags.labels.items()))
+    return DataplaneProxy("", flags.name, {**resource, "networking": networking}, proxy_type)
+
+
+def from_file(
+    text: str, variables: Mapping[str, str], source: str, proxy_type: ProxyType = proxy_types.SIDECAR
+) -> DataplaneProxy:
+    """The proxy whose object a file describes, in Kuma's plain or in the Kubernetes form."""
+    kind, objects = proxy_type.kind, documents.load(rendered(text, variables, source), source)
     if len(objects) != 1:
-        raise BadDataplane(f"{source}: must hold one Dataplane; there are {len(objects)} objects in it")
+        raise BadDataplane(f"{source}: must hold one {kind}; there are {len(objects)} objects in it")
     try:
         draft = forms.read(_with_mesh_label(objects[0].value), Kinds(KINDS))
     except Invalid as error:
@@ -257,11 +314,13 @@ def from_file(text: str, variables: Mapping[str, str], source: str) -> Dataplane
         raise BadDataplane(f"{source}: {error.detail}") from None
     if draft.unknown:
         raise BadDataplane(f"{source}: " + "; ".join(f"{v.field}: {v.message}" for v in draft.unknown))
-    if draft.kind.name != "Dataplane":
-        raise BadDataplane(f"{source}: must hold a Dataplane, not a {draft.kind.name}")
+    if draft.kind.name != kind:
+        of_other = proxy_types.BY_KIND.get(draft.kind.name)
+        hint = f"; it is for --proxy-type {of_other.word}" if of_other else ""
+        raise BadDataplane(f"{source}: must hold a {kind}, not a {draft.kind.name}{hint}")
     if not draft.name:
-        raise BadDataplane(f"{source}: the Dataplane needs a name")
-    return _from_draft(draft)
+        raise BadDataplane(f"{source}: the {kind} needs a name")
+    return _from_draft(draft, proxy_type)
 
 
 def _with_mesh_label(document: Json) -> Json:
@@ -276,11 +335,15 @@ def _with_mesh_label(document: Json) -> Json:
     return rest
 
 
-def _from_draft(draft: Draft) -> DataplaneProxy:
+def _from_draft(draft: Draft, proxy_type: ProxyType) -> DataplaneProxy:
     identified = identity.of(draft, ControlPlaneInfo())
     own_labels = dict(draft.labels)
     if identified.key.namespace:
         own_labels[labels.NAMESPACE] = identified.key.namespace
+    if proxy_type.is_of_zone:
+        own = {"labels": dict(sorted(own_labels.items()))} if own_labels else {}
+        resource = {"type": proxy_type.kind, "name": identified.core_name, **own, **draft.spec}
+        return DataplaneProxy("", identified.core_name, resource, proxy_type)
     return _proxy(identified.key.mesh, identified.core_name, own_labels, draft.spec)
 
 

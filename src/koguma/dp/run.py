@@ -254,7 +254,7 @@ class Agent:
 
     def _report(self, text: str) -> None:
         proxy = self._options.proxy
-        self._report_line(f"koguma dp: {proxy.name} (mesh {proxy.mesh}) {text}")
+        self._report_line(f"koguma dp: {proxy.name} ({proxy.place}) {text}")
 
     async def _pause_after(self, envoy_exit: EnvoyExit, pause: float) -> None:
         self._readiness.state = ReadinessState.STARTING
@@ -314,7 +314,12 @@ class Agent:
         proxy = self._options.proxy
         if proxy.resource is None or not self._is_registered:
             return
-        body = {"mesh": proxy.mesh, "name": proxy.name, "instance": self._instance}
+        body = {
+            "mesh": proxy.mesh,
+            "name": proxy.name,
+            "proxyType": proxy.type.word,
+            "instance": self._instance,
+        }
         try:
             await self._plane.post("/deregister", body, _DEREGISTER_SECONDS)
         except (ControlPlaneUnavailable, ControlPlaneDenied) as error:

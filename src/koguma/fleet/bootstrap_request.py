@@ -14,13 +14,14 @@ import msgspec
 
 from koguma.core.build import network
 from koguma.envoy.bootstrap import ADMIN_ADDRESS, TOKEN_FILE
+from koguma.identity import proxy_types
+from koguma.identity.proxy_types import ProxyType
 from koguma.model import documents, labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, json_type, read
 from koguma.model.violation import Violation, cut
 
-SIDECAR: Final = "dataplane"
 DEFAULT_MESH: Final = "default"
 DEFAULT_ADMIN_PORT: Final = 9901
 
@@ -36,12 +37,16 @@ _INT64_MAX: Final = 2**63 - 1
 _SOCKET_PATH_BYTES_MAX: Final = 107  # of a unix socket, on Linux
 _SOCKET_LONGEST: Final = "kuma-readiness-reporter.sock"
 
-TOKEN_REQUIRED: Final = (
+_TOKEN_REQUIRED: Final = (
     "Dataplane Token is required. Generate token using 'kumactl generate dataplane-token > /path/file' and"  # noqa: S105 - Kuma's words
     " provide it via --dataplane-token-file=/path/file argument to Kuma DP"
 )
+_ZONE_TOKEN_REQUIRED: Final = (
+    "a zone proxy needs a zone token; make one with `koguma token zone --zone ZONE --scope {scope}`, and"  # noqa: S105 - words
+    " give it with --dataplane-token-file"
+)
 DATAPLANE_BYTES_MAX: Final = 64 * 1024
-DATAPLANE_TOO_LARGE: Final = f"the proxy's Dataplane is larger than {DATAPLANE_BYTES_MAX} bytes"
+TOO_LARGE: Final = f"is larger than {DATAPLANE_BYTES_MAX} bytes"
 TOKEN_FILE_FEATURE: Final = "feature-token-file"  # noqa: S105 - the agent keeps the token in a file for Envoy
 NOT_A_CA: Final = (
     "A data plane proxy is trying to verify the control plane using the certificate which is not a"
@@ -49,6 +54,14 @@ NOT_A_CA: Final = (
     "Provide CA that was used to sign a certificate used in the control plane by using"
     " 'kuma-dp run --ca-cert-file=file' or via KUMA_CONTROL_PLANE_CA_CERT_FILE"
 )
+
+
+def token_required(request: "ProxyName | None" = None) -> str:
+    """The error for a request without a token."""
+    proxy_type = request.type if request is not None else None
+    if proxy_type is None or not proxy_type.is_of_zone:
+        return _TOKEN_REQUIRED
+    return _ZONE_TOKEN_REQUIRED.format(scope=proxy_type.scope)
 
 
 def written_tokens(body: bytes) -> list[str]:
@@ -61,6 +74,12 @@ class ProxyName(Spec):
 
     mesh: str = ""
     name: str = ""
+    proxy_type: str = ""
+
+    @property
+    def type(self) -> ProxyType | None:
+        """The type of the proxy; None where no such proxies are served."""
+        return proxy_types.named(self.proxy_type)
 
 
 class Farewell(ProxyName):
@@ -72,9 +91,8 @@ class Farewell(ProxyName):
 class BootstrapRequest(ProxyName):
     """What a proxy says about itself."""
 
-    proxy_type: str = ""
     dataplane_token: str = ""
-    dataplane_resource: str = ""  # the Dataplane that it brings, as JSON or YAML
+    dataplane_resource: str = ""  # the Dataplane or ZoneEgress that it brings, as JSON or YAML
     version: Mapping[str, Any] = {}
     ca_cert: str = ""  # the CA by which it knows the control plane
     system_ca_path: str = ""
@@ -103,7 +121,9 @@ def of(body: bytes, type_: type[R]) -> R:
     if wrong:
         raise BadRequest("the request cannot be read", violations=wrong)
     found: R = read(type_, given)
-    return found
+    # A zone proxy is in no mesh, whatever its agent sends: Kuma's sends the default of a flag.
+    is_of_zone = found.type is not None and found.type.is_of_zone
+    return msgspec.structs.replace(found, mesh="") if is_of_zone else found
 
 
 _CHECKERS: Final[Mapping[type[ProxyName], Checker]] = {
@@ -115,10 +135,6 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
     """What is wrong with a request that can be read."""
     if not request.name:
         yield Violation("name", "cannot be empty", "required")
-    if request.proxy_type not in ("", SIDECAR):
-        said = cut(request.proxy_type, _NAME_MAX)
-        text = f'"{said}" is not served; a Dataplane with networking.listeners is a zone proxy'
-        yield Violation("proxyType", text, "enum")
     for field, port in (("dnsPort", request.dns_port), ("readinessPort", request.readiness_port)):
         if not 0 <= port <= _PORT_MAX:
             yield Violation(field, f"must be in range [0, {_PORT_MAX}]", "range")
@@ -130,19 +146,35 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
         yield Violation("workdir", text, "length")
 
 
+def unserved(proxy_type: str) -> Violation:
+    """What is wrong with a type of proxy that is not served."""
+    known = ", ".join(proxy_types.SERVED)
+    return Violation("proxyType", f'"{cut(proxy_type, _NAME_MAX)}" is not served; there are {known}', "enum")
+
+
+def without_mesh(document: Json) -> dict[str, Json]:
+    """A zone proxy's object without a mesh; some agents write one all the same."""
+    return {name: value for name, value in document.items() if name != "mesh"}
+
+
 def brought(request: BootstrapRequest) -> dict[str, Json]:
-    """The Dataplane that a proxy brings, checked to be its own, in full: with type, mesh and name."""
+    """The object that a proxy brings, checked to be its own, in full: with type, mesh and name."""
+    proxy_type = request.type or proxy_types.SIDECAR
     field, text = "dataplaneResource", request.dataplane_resource
     if len(text) > DATAPLANE_BYTES_MAX:
-        raise Invalid([Violation(field, f"is larger than {DATAPLANE_BYTES_MAX} bytes", "length")])
+        raise Invalid([Violation(field, TOO_LARGE, "length")])
     try:
         found = _from_json(text) or [document.value for document in documents.load(text)]
     except documents.BadDocument as error:
         raise Invalid([Violation(field, error.detail, "syntax")]) from None
     if len(found) != 1 or not isinstance(found[0], dict):
-        raise Invalid([Violation(field, "must be one Dataplane", "type")])
-    document = {"mesh": DEFAULT_MESH, **found[0]}
-    wanted = {"type": "Dataplane", "mesh": request.mesh, "name": request.name}
+        raise Invalid([Violation(field, f"must be one {proxy_type.kind}", "type")])
+    wanted = {"type": proxy_type.kind, "name": request.name}
+    if proxy_type.is_of_zone:
+        document = without_mesh(found[0])
+    else:
+        document = {"mesh": DEFAULT_MESH, **found[0]}
+        wanted["mesh"] = request.mesh
     other = [
         Violation(
             name,
@@ -175,7 +207,7 @@ def transparency_violations(request: BootstrapRequest, spec: Json) -> Iterator[V
 
 
 def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str, Json]:
-    """What an Envoy says of itself on its streams; `document` is the Dataplane that registers it, if any."""
+    """What an Envoy says of itself on its streams; `document` is the object that registers it, if any."""
     admin, certificate = admin_port(request, spec), request.metrics_resources
     optional: dict[str, Json] = {
         "dataplane.resource": msgspec.json.encode(document).decode() if document else "",
@@ -190,7 +222,7 @@ def metadata(request: BootstrapRequest, spec: Json, document: Json) -> dict[str,
         "dynamicMetadata": dict(request.dynamic_metadata),
     }
     return {
-        "dataplane.proxyType": SIDECAR,
+        "dataplane.proxyType": request.proxy_type or proxy_types.SIDECAR.word,
         "workdir": request.workdir,
         "version": dict(request.version),
         "features": list(request.features),
@@ -236,6 +268,8 @@ def reports_health(request: BootstrapRequest, spec: Json) -> bool:
     Each stream costs the control plane something, so an Envoy with nothing to check opens none. Kuma's agent
     says only by Envoy's own health that it drains.
     """
+    if request.type is not None and request.type.is_of_zone:
+        return False
     if not network.is_own_agent(request.features):
         return True
     inbounds = (spec.get("networking") or {}).get("inbound") or ()
@@ -243,7 +277,12 @@ def reports_health(request: BootstrapRequest, spec: Json) -> bool:
 
 
 def service(proxy: Resource) -> str:
-    """The name under which an Envoy counts itself: the service of its first port, of a label, or its own."""
+    """The name under which an Envoy counts itself: the service of its first port, of a label, or its own.
+
+    Zone proxies are counted by their type, as in Kuma.
+    """
+    if proxy.kind != proxy_types.SIDECAR.kind:
+        return proxy_types.BY_KIND[proxy.kind].word
     networking = proxy.spec.get("networking") or {}
     parts = (*(networking.get("inbound") or ()), networking.get("gateway") or {})
     found = [(part.get("tags") or {}).get(tags.SERVICE) for part in parts]

@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.node_metadata import node_metadata_of, run_of
-from koguma.identity.claims import DataplaneClaims
+from koguma.identity.claims import DataplaneClaims, ZoneClaims
 from koguma.model.resource import Key, Resource
 from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older offer cannot be attributed
+_OF_PROXY: Final = ("kri_dp_", "kri_ze_")  # in names
 _NO_VERSIONS: Final[Mapping[str, str]] = {}
 
 
@@ -43,7 +44,7 @@ class Admission(Protocol):
     """The right by which a proxy is connected."""
 
     @property
-    def claims(self) -> DataplaneClaims:
+    def claims(self) -> DataplaneClaims | ZoneClaims:
         """The claims of its token."""
 
     def check(self) -> None:
@@ -222,8 +223,8 @@ class ConnectedProxy:
 
 
 def _is_of_inbound(resource: XdsResource) -> bool:
-    """Whether a resource is part of an inbound: named by the Dataplane, or an extension of its listener."""
-    return resource.type == EXTENSION or (resource.type != CLUSTER and resource.name.startswith("kri_dp_"))
+    """Whether it is part of an inbound: named by the proxy's object, or an extension of its listener."""
+    return resource.type == EXTENSION or (resource.type != CLUSTER and resource.name.startswith(_OF_PROXY))
 
 
 def is_same(one: Snapshot, other: Snapshot) -> bool:

@@ -27,15 +27,17 @@ from koguma.fleet.refused_proxies import RefusedProxies
 from koguma.fleet.registration import RETRY_SECONDS, Registration, document
 from koguma.fleet.roster import Roster
 from koguma.fleet.rounds import PushRounds
-from koguma.identity import dataplane_auth
-from koguma.model.errors import Conflict, KogumaError, NotFound, Unavailable
+from koguma.identity import proxy_types
+from koguma.identity.proxy_types import ProxyType
+from koguma.model.errors import BadRequest, Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
-from koguma.model.violation import Violation
+from koguma.model.violation import Violation, cut
 from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest
 
 DEREGISTRATION_SECONDS: Final = 10.0
+_WORD_MAX: Final = 100
 
 _log = structlog.get_logger("koguma.fleet")
 
@@ -84,7 +86,7 @@ class Fleet:
         self.gate.authenticate(token)
 
     async def connect(self, request: ConnectRequest) -> ConnectedProxy:
-        """Let a proxy in, with a token that is for it, and a Dataplane that is stored or that it brings."""
+        """Let a proxy in, with a token that is for it, and an object that is stored or that it brings."""
         try:
             proxy = await self._admitted(request)
         except KogumaError as error:
@@ -95,38 +97,50 @@ class Fleet:
         return proxy
 
     async def _admitted(self, request: ConnectRequest) -> ConnectedProxy:
-        if self.context.state.get(mesh_key(request.mesh)) is None:
-            raise NotFound(f'there is no mesh "{request.mesh}"')
-        token = self.gate.presented(request.mesh, request.token)
+        proxy_type = self._proxy_type(request)
+        token = self.gate.presented_by(proxy_type, request.mesh, request.token)
         claims = token.claims
         brought = request.metadata.get("dataplane.resource")
         if brought:
-            dataplane_auth.check_name(claims, request.mesh, request.name)
-            plan = self._registration.plan(document(str(brought), request.mesh, request.name), claims)
+            self.gate.check_name(claims, proxy_type, request.mesh, request.name)
+            object_ = document(str(brought), request.mesh, request.name, proxy_type.kind)
+            plan = self._registration.plan(object_, claims)
             self._check_run(request, plan.resource)
-            dataplane = await self._registration.register(plan)
+            proxy = await self._registration.register(plan)
         else:
-            dataplane = self._stored(request)
-            self.gate.check_stored(claims, dataplane)
-            self._check_run(request, dataplane)
+            proxy = self._stored(request, proxy_type)
+            self.gate.check_stored(claims, proxy)
+            self._check_run(request, proxy)
         return ConnectedProxy(
             self,
             request,
-            dataplane,
-            self.gate.admission(token, dataplane),
-            registered=bool(brought) and is_registered(dataplane),
-            identity_tags=self.gate.identity_tags(claims, dataplane),
+            proxy,
+            self.gate.admission(token, proxy),
+            registered=bool(brought) and is_registered(proxy),
+            identity_tags=self.gate.identity_tags(claims, proxy),
         )
 
-    def _stored(self, request: ConnectRequest) -> Resource:
-        dataplane = self.context.state.named("Dataplane", request.mesh, request.name)
-        if dataplane is None:
-            text = f'there is no Dataplane "{request.name}" in mesh "{request.mesh}"'
-            raise NotFound(text, violations=[Violation("name", text, "missing")])
-        return dataplane
+    def _proxy_type(self, request: ConnectRequest) -> ProxyType:
+        """The type of a proxy; the node of one that is not authenticated is not read, but it has no mesh."""
+        if request.mesh:
+            if self.context.state.get(mesh_key(request.mesh)) is None:
+                raise NotFound(f'there is no mesh "{request.mesh}"')
+            return proxy_types.SIDECAR
+        proxy_type = proxy_types.named(request.proxy_type or proxy_types.EGRESS.word)
+        if proxy_type is None or not proxy_type.is_of_zone:
+            raise BadRequest(f'proxies of type "{cut(request.proxy_type, _WORD_MAX)}" are not served')
+        return proxy_type
 
-    def _check_run(self, request: ConnectRequest, dataplane: Resource) -> None:
-        if self.roster.was_replaced(dataplane.key, run_of(request, dataplane.labels)):
+    def _stored(self, request: ConnectRequest, proxy_type: ProxyType) -> Resource:
+        proxy = self.context.state.named(proxy_type.kind, request.mesh, request.name)
+        if proxy is None:
+            where = f' in mesh "{request.mesh}"' if request.mesh else ""
+            text = f'there is no {proxy_type.kind} "{request.name}"{where}'
+            raise NotFound(text, violations=[Violation("name", text, "missing")])
+        return proxy
+
+    def _check_run(self, request: ConnectRequest, proxy: Resource) -> None:
+        if self.roster.was_replaced(proxy.key, run_of(request, proxy.labels)):
             text = f'a later run of proxy "{request.name}" has taken the place of this one'
             raise Conflict(f"{text}; stop one of them, or give it a name of its own")
 
@@ -139,7 +153,7 @@ class Fleet:
         self._on_change(proxy.key.mesh)
 
     async def disconnect(self, proxy: ConnectedProxy) -> None:
-        """A stream has ended; the Dataplane that the proxy registered is removed after a while."""
+        """A stream has ended; what the proxy registered is removed after a while."""
         if not self.roster.remove(proxy):
             return  # another stream of the same proxy has replaced it
         key = proxy.key
@@ -186,7 +200,7 @@ class Fleet:
         self.quarantine.release_acked(proxy.key, proxy.acked_snapshot)
 
     def ready(self, proxy: ConnectedProxy) -> None:
-        """A proxy can be called now; one that brought its own Dataplane gets no calls until then."""
+        """A proxy can be called now; one that brought its own object gets no calls until then."""
         if proxy.registered and not self._stopping and not self._registration.is_ready(proxy.proxy):
             task = self.context.background.once(f"readiness of {proxy.key.name}", self._store_ready(proxy))
             self._readiness_writes.add(task)
@@ -220,15 +234,14 @@ class Fleet:
         return counts
 
     def views(self, mesh: str = "") -> Iterator[ProxyView]:
-        """The state of each connected proxy, in key order."""
+        """The state of each connected proxy, in key order; of a mesh, with the zone proxies that serve it."""
         state, revision = self.context.state, self.rounds.revision
         for view in proxy_view.views(self.roster, self.quarantine, state, revision, self.clock()):
-            if not mesh or view.key.mesh == mesh:
+            if view.key.mesh in (mesh, "") or not mesh:  # zone proxies serve all meshes
                 yield view
 
     def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The state of each connected proxy, as the API returns it."""
-        short = self.context.kinds["Dataplane"].short
         for view in self.views(mesh):
-            identifier = self.roster[view.key].proxy.kri(short)
+            identifier = self.roster[view.key].proxy.kri(self.context.kinds[view.key.kind].short)
             yield proxy_view.proxy_json(view, str(identifier or ""), self.context.about.instance_id)

@@ -11,7 +11,7 @@ from koguma.envoy.snapshot import Failure, Id
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.quarantine import HeldResource, Quarantine
 from koguma.fleet.roster import Roster
-from koguma.identity.claims import DataplaneClaims
+from koguma.identity.claims import DataplaneClaims, ZoneClaims
 from koguma.kinds import service_probe
 from koguma.model import kri
 from koguma.model.resource import Key
@@ -38,7 +38,7 @@ class ProxyView(msgspec.Struct, frozen=True):
     kept: frozenset[Id] = (
         frozenset()
     )  # resources that could not be built, of which the proxy has an earlier version
-    token: DataplaneClaims | None = None  # the claims of the token by which it is connected
+    token: DataplaneClaims | ZoneClaims | None = None  # the claims of the token by which it is connected
     not_ready: tuple[str, ...] = ()  # a sentence for each inbound that takes no calls
 
 
@@ -76,6 +76,7 @@ def proxy_json(view: ProxyView, identifier: str, instance: str) -> Mapping[str, 
     return {
         "name": view.core_name,
         "mesh": view.key.mesh,
+        "kind": view.key.kind,
         "kri": identifier,
         "state": view.status.state,
         "revision": view.revision,

@@ -73,11 +73,12 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     held: tuple[HeldResource, ...]
+    kind: str = "Dataplane"
 
     @property
     def key(self) -> Key:
         """The proxy."""
-        return Key("Dataplane", self.mesh, self.zone, self.namespace, self.name)
+        return Key(self.kind, self.mesh, self.zone, self.namespace, self.name)
 
 
 def held(
@@ -238,7 +239,9 @@ class Quarantine:
         holding = self._holding.get(proxy)
         operation: Operation
         if holding:
-            record = QuarantineRecord(*proxy[1:], tuple(holding[id_] for id_ in sorted(holding)))
+            record = QuarantineRecord(
+                *proxy[1:], tuple(holding[id_] for id_ in sorted(holding)), kind=proxy.kind
+            )
             document = {
                 "type": "Config",
                 "name": _config_name(proxy),
@@ -296,7 +299,8 @@ def _instead(rejections: list[tuple[Key, HeldResource]]) -> str:
 
 
 def _config_name(proxy: Key) -> str:
-    return PREFIX + hashlib.blake2b("/".join(proxy[1:]).encode(), digest_size=12).hexdigest()
+    named = proxy[1:] if proxy.kind == "Dataplane" else proxy  # names of zone proxies may be equal
+    return PREFIX + hashlib.blake2b("/".join(named).encode(), digest_size=12).hexdigest()
 
 
 def _read(config: Resource) -> QuarantineRecord | None:

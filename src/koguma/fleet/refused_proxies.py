@@ -54,6 +54,11 @@ class RefusedProxy(msgspec.Struct, frozen=True):
     last: datetime
     count: int = 1
 
+    @property
+    def place(self) -> str:
+        """Its mesh, for people; a zone proxy has none."""
+        return f"mesh {self.mesh}" if self.mesh else "zone proxy"
+
 
 class RefusedProxies:
     """The proxies that this control plane did not admit."""
@@ -107,7 +112,7 @@ class RefusedProxies:
     def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """Those of a mesh, or all, as the API returns them."""
         for each in self:
-            if mesh in ("", each.mesh):
+            if mesh in ("", each.mesh) or not each.mesh:
                 yield {
                     "name": each.name,
                     "mesh": each.mesh,
@@ -126,7 +131,7 @@ class RefusedProxies:
         for each in found[:_SHOWN_MAX]:
             times = "once" if each.count == 1 else f"{each.count} times"
             text = (
-                f"{each.name} (mesh {each.mesh}, from {each.address}) was refused {times}"
+                f"{each.name} ({each.place}, from {each.address}) was refused {times}"
                 f" since {each.since.strftime(_TIME)}: {each.reason}"
             )
             yield Check("refused proxies", "error", text, each.hint)
@@ -191,7 +196,7 @@ def _host(address: str) -> str:
 def _reason(error: KogumaError, mesh: str, name: str) -> str:
     text = str(error)
     if isinstance(error, NotFound) and text in ("", "Not found"):
-        text = f'there is no Dataplane "{name}" in mesh "{mesh}"'
+        text = f'there is no Dataplane "{name}" in mesh "{mesh}"' if mesh else f'there is no "{name}"'
     return _printable(text, _REASON_MAX)
 
 
@@ -200,11 +205,13 @@ def _hint(error: KogumaError, mesh: str, name: str) -> str:
     if isinstance(error, Conflict):
         return "stop one of the two, or start it under a name of its own (--name)"
     if isinstance(error, NotFound):
+        if not mesh:
+            return "apply the ZoneEgress, or start the proxy so that it brings one (--port)"
         return "apply the Dataplane, or start the proxy so that it brings one (--service or --dataplane-file)"
     if isinstance(error, Invalid | BadRequest):
         return "correct what the proxy is started with, or the mesh; it is let in as soon as that fits"
     bound = f"--mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --service SERVICE"
-    command = f"koguma token dataplane {bound} --valid-for 720h"
+    command = f"koguma token {f'dataplane {bound}' if mesh else 'zone --scope egress'} --valid-for 720h"
     if isinstance(error, IdentityNotInToken):
         command = _printable(error.command, _REASON_MAX)
     token = f"`{command}` makes a token for it; write it to the file of --dataplane-token-file"

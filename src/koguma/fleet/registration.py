@@ -1,4 +1,4 @@
-"""Registration: a proxy that brings its own Dataplane has it stored while it is connected.
+"""Registration: a proxy that brings its own Dataplane, or ZoneEgress, has it stored while it is connected.
 
 Which control plane a proxy is connected to is noted on the object, so that only that one takes it away
 again when the proxy has gone: a proxy that moved to another control plane stays.
@@ -21,8 +21,8 @@ from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
 from koguma.fleet import bootstrap_request
-from koguma.fleet.gate import PROXY, ProxyGate, is_registered
-from koguma.identity.claims import DataplaneClaims
+from koguma.fleet.gate import PROXY, ProxyClaims, ProxyGate, is_registered
+from koguma.identity import proxy_types
 from koguma.model import documents, forms, labels
 from koguma.model.errors import BadRequest, Invalid, Unavailable
 from koguma.model.resource import Key, Resource
@@ -46,31 +46,32 @@ _WRITER: Final = WriteAccess(User(SYSTEM), is_control_plane=True)
 _log = structlog.get_logger("koguma.fleet")
 
 
-def document(text: str, mesh: str, name: str) -> Json:
-    """The Dataplane that a proxy brought, checked to be its own."""
+def document(text: str, mesh: str, name: str, kind: str = proxy_types.SIDECAR.kind) -> Json:
+    """The object that a proxy brought, checked to be its own."""
     if len(text) > bootstrap_request.DATAPLANE_BYTES_MAX:
-        raise BadRequest(bootstrap_request.DATAPLANE_TOO_LARGE)
+        raise BadRequest(f"the proxy's {kind} {bootstrap_request.TOO_LARGE}")
     try:
-        dataplane = msgspec.json.decode(text)
-        documents.check_depth(dataplane)
+        brought = msgspec.json.decode(text)
+        documents.check_depth(brought)
     except (msgspec.DecodeError, RecursionError, documents.BadDocument) as error:
-        raise BadRequest(f"the proxy's Dataplane is no JSON: {error}") from error
-    if not isinstance(dataplane, dict):
-        raise BadRequest("the proxy's Dataplane must be a JSON object")
-    for field, expected in (("mesh", mesh), ("name", name)):
-        value = dataplane.get(field)
-        if value != expected:
-            text = f'is "{cut(str(value), _NAME_MAX)}", but the proxy connected as "{expected}"'
-            raise Invalid([Violation(field, text, "identity")], "the proxy's Dataplane is another one")
-    with_origin = {**(dataplane.get("labels") or {}), labels.REGISTERED_BY: PROXY}
-    return {**dataplane, "type": "Dataplane", "mesh": intern(mesh), "labels": with_origin}
+        raise BadRequest(f"the proxy's {kind} is no JSON: {error}") from error
+    if not isinstance(brought, dict):
+        raise BadRequest(f"the proxy's {kind} must be a JSON object")
+    expected = {"mesh": mesh, "name": name} if mesh else {"name": name}
+    for field, value in expected.items():
+        if brought.get(field) != value:
+            text = f'is "{cut(str(brought.get(field)), _NAME_MAX)}", but the proxy connected as "{value}"'
+            raise Invalid([Violation(field, text, "identity")], f"the proxy's {kind} is another one")
+    with_origin = {**(brought.get("labels") or {}), labels.REGISTERED_BY: PROXY}
+    whole = {**brought, "type": kind, "labels": with_origin}
+    return {**whole, "mesh": intern(mesh)} if mesh else bootstrap_request.without_mesh(whole)
 
 
 class RegistrationPlan(NamedTuple):
-    """A Dataplane to be stored over the stored one that was read, for the bearer of a token."""
+    """An object to be stored over the stored one that was read, for the bearer of a token."""
 
     document: Json
-    claims: DataplaneClaims
+    claims: ProxyClaims
     before: Resource | None
     resource: Resource
     operations: tuple[Operation, ...]
@@ -78,7 +79,7 @@ class RegistrationPlan(NamedTuple):
 
 
 class Registration:
-    """Stores and removes the Dataplanes of proxies that bring their own."""
+    """Stores and removes the objects of proxies that bring their own."""
 
     def __init__(self, context: Context, gate: ProxyGate) -> None:
         self._context = context
@@ -87,9 +88,9 @@ class Registration:
         self._claiming: asyncio.Task[None] | None = None
         self._n_claims = 0  # so far
 
-    def plan(self, document: Json, claims: DataplaneClaims) -> RegistrationPlan:
+    def plan(self, document: Json, claims: ProxyClaims) -> RegistrationPlan:
         """What there is to write; Invalid where it may not be, Forbidden where the token is not for it."""
-        draft = forms.read_plain(document, self._context.kinds["Dataplane"])
+        draft = forms.read_plain(document, self._context.kinds[document["type"]])
         before = self._gate.stored(draft)
         if before is not None and is_stored(draft, before, self._context.control_plane):
             self._gate.check_stored(claims, before)
@@ -106,7 +107,7 @@ class Registration:
         return RegistrationPlan(document, claims, before, dataplane, tuple(operations))
 
     async def register(self, plan: RegistrationPlan) -> Resource:
-        """Store the Dataplane as it is now; nothing is written where nothing differs."""
+        """Store the object as it is now; nothing is written where nothing differs."""
 
         def plan_again() -> bool:
             nonlocal plan
@@ -114,7 +115,7 @@ class Registration:
             return True
 
         return await compare_and_swap.retried(
-            lambda: self._register(plan), f'Dataplane "{plan.resource.core_name}"', plan_again
+            lambda: self._register(plan), f'{plan.resource.kind} "{plan.resource.core_name}"', plan_again
         )
 
     async def _register(self, plan: RegistrationPlan) -> Resource:
@@ -169,7 +170,7 @@ class Registration:
                 self._claims.pop(key, None)
 
     def _claimed(self, key: Key, seen: str) -> Put | None:
-        """The Dataplane as connected to us, unless another control plane has claimed it meanwhile."""
+        """The object as connected to us, unless another control plane has claimed it meanwhile."""
         now = self._context.state.get(key)
         if now is None or now.annotations.get(CONNECTED_TO, "") != seen:
             return None
@@ -207,9 +208,9 @@ class Registration:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def left_behind(self) -> list[Resource]:
-        """Dataplanes that proxies registered with other control planes."""
+        """Objects that proxies registered with other control planes."""
         here = self._context.about.instance_id
-        stored = self._context.state.listed("Dataplane")
+        stored = (each for kind in proxy_types.BY_KIND for each in self._context.state.listed(kind))
         return [each for each in stored if is_registered(each) and each.annotations.get(CONNECTED_TO) != here]
 
     async def remove(self, resource: Resource) -> None:

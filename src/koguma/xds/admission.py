@@ -57,7 +57,7 @@ class NewStream(msgspec.Struct, frozen=True):
         node_id = "" if is_eof else unparsed_node.node_id(self.data, id_path, NODE_ID_LENGTH_MAX + 1)
         if not node_id:
             raise self.auth_error
-        return self.connect_request(XdsNode(node_id, "", {}))
+        return connect_request(XdsNode(node_id, "", {}), self.token, self.peer, is_parsed=False)
 
 
 class StreamAdmission:

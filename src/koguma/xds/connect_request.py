@@ -25,6 +25,7 @@ from koguma.xds.messages import XdsNode
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "bearer "
 NODE_ID_LENGTH_MAX: Final = 317  # of a mesh's name, a dot and a proxy's name
+_ZONE_PROXIES: Final = ("ingress", "egress")  # proxy types without a mesh
 _AUTHENTICATION_FAILED: Final = "authentication failed: "
 
 _CODES: Final = (
@@ -60,8 +61,11 @@ def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return text[len(_BEARER) :] if text.lower().startswith(_BEARER) else text
 
 
-def connect_request(node: XdsNode | None, token: str, peer: str) -> ConnectRequest:
-    """The connect request of a node. Its id is `<mesh>.<name>`, and the name may have dots."""
+def connect_request(node: XdsNode | None, token: str, peer: str, *, is_parsed: bool = True) -> ConnectRequest:
+    """The connect request of a node. Its id is `<mesh>.<name>`, and the name may have dots.
+
+    The id of a zone proxy has no mesh. Where the node is not parsed, its type is not known.
+    """
     if node is None or not node.id:
         raise BadRequest("request must have a valid Proxy ID: Envoy ID must not be nil")
     if len(node.id) > NODE_ID_LENGTH_MAX:
@@ -69,13 +73,14 @@ def connect_request(node: XdsNode | None, token: str, peer: str) -> ConnectReque
             f"request must have a valid Proxy ID: it is longer than {NODE_ID_LENGTH_MAX} characters"
         )
     mesh, dot, name = node.id.partition(".")
-    if not mesh:
+    request = ConnectRequest(mesh, name, token, node.metadata, node.version, peer)
+    if not mesh and is_parsed and request.proxy_type not in _ZONE_PROXIES:
         raise BadRequest("request must have a valid Proxy ID: mesh must not be empty")
     if not dot:
         raise BadRequest("request must have a valid Proxy ID: the name should be provided after the dot")
     if not name:
         raise BadRequest("request must have a valid Proxy ID: name must not be empty")
-    return ConnectRequest(mesh, name, token, node.metadata, node.version, peer)
+    return request
 
 
 def node_id_changed(before: str, after: str) -> str:

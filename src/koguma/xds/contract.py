@@ -17,12 +17,22 @@ from koguma.model.schema import Json
 class ConnectRequest(msgspec.Struct, frozen=True):
     """Which proxy a stream claims to be: the node of its first request, and its token."""
 
-    mesh: str
-    name: str  # core name of the Dataplane
+    mesh: str  # empty for a zone proxy
+    name: str  # core name of the Dataplane, or of a zone proxy's object
     token: str  # as sent, may be empty
     metadata: Mapping[str, Json]  # of the node
     version: str = ""  # of Envoy, for example 1.40.0
     peer: str = ""
+
+    @property
+    def proxy_type(self) -> str:
+        """The type of the proxy, in Kuma's words; empty where the node does not say."""
+        return str(self.metadata.get("dataplane.proxyType") or "")
+
+    @property
+    def proxy_id(self) -> tuple[str, str, str]:
+        """What identifies the proxy among all; proxies of a mesh have no type here."""
+        return "" if self.mesh else self.proxy_type, self.mesh, self.name
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ class HdsStream:
         connection: HdsConnection,
         request: ConnectRequest,
     ) -> None:
-        self.id = request.mesh, request.name
+        self.id = request.proxy_id
         self._call = call
         self._decoder = decoder
         self._session = session
@@ -65,7 +65,7 @@ class HdsStream:
         except DecodeError as error:
             self._end = GrpcStatus(grpc.StatusCode.INVALID_ARGUMENT, f"the report cannot be read: {error}")
         except Exception:  # noqa: BLE001 - a bug that one proxy triggers does not end other streams
-            _log.exception("health stream failed", mesh=self.id[0], proxy=self.id[1])
+            _log.exception("health stream failed", mesh=self.id[1], proxy=self.id[2])
             self._end = GrpcStatus(
                 grpc.StatusCode.INTERNAL, "internal error; the control plane's log says more"
             )

@@ -78,8 +78,8 @@ class XdsServer:
             scheduler, clock, self._limits.last_write_seconds, self._log_unknown_type, log
         )
         self._servers: list[grpc.aio.Server] = []
-        self._streams: dict[tuple[str, str], XdsStream[Any, Any]] = {}
-        self._hds_streams: dict[tuple[str, str], HdsStream] = {}
+        self._streams: dict[tuple[str, str, str], XdsStream[Any, Any]] = {}
+        self._hds_streams: dict[tuple[str, str, str], HdsStream] = {}
         self._unknown_types: set[str] = set()
         self._is_started = False
 

@@ -87,7 +87,7 @@ class XdsStream(Generic[_Req, _Resp]):
         context: StreamContext,
     ) -> None:
         self._variant, self._call, self.connection = variant, call, connection
-        self.id = request.mesh, request.name
+        self.id = request.proxy_id
         self._first: DecodedRequest[_Req] | None = first  # dropped once handled, since it may be large
         self._context = context
         self._session = variant.session()
@@ -106,7 +106,7 @@ class XdsStream(Generic[_Req, _Resp]):
     @property
     def log(self) -> FilteringBoundLogger:
         """A logger with the proxy's name; bound only when something is logged, to save memory."""
-        mesh, name = self.id
+        _, mesh, name = self.id
         return self._context.log.bind(mesh=mesh, proxy=name, peer=self._call.peer())
 
     def check_access(self) -> None:
@@ -199,8 +199,8 @@ class XdsStream(Generic[_Req, _Resp]):
 
     def _receive(self, decoded: DecodedRequest[_Req]) -> None:
         node = decoded.node
-        if node is not None and node.id not in ("", ".".join(self.id)):
-            self.end(grpc.StatusCode.INVALID_ARGUMENT, node_id_changed(".".join(self.id), node.id))
+        if node is not None and node.id not in ("", ".".join(self.id[1:])):
+            self.end(grpc.StatusCode.INVALID_ARGUMENT, node_id_changed(".".join(self.id[1:]), node.id))
         elif decoded.request is None:
             self._context.on_unknown_type(decoded.type_url)
         else:

@@ -1,0 +1,149 @@
+"""Zone proxies and the control plane: who is let in as an egress, what is registered, and what is shown."""
+
+import base64
+import json
+
+import pytest
+
+from koguma.model.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from koguma.model.labels import REGISTERED_BY
+from tests.build import dataplane
+from tests.control_plane import LocalControlPlane
+from tests.proxy_connections import connect, next_offer, web_token
+from tests.waiting import until
+
+EGRESS = {"dataplane.proxyType": "egress"}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with LocalControlPlane(tmp_path_factory.mktemp("z")) as running:
+        yield running
+
+
+def zone_token(plane, **claims):
+    answer = plane("POST", "/tokens/zone", {"zone": "default", "scope": ["egress"], **claims})
+    assert answer.status == 200, answer.text
+    return answer.text
+
+
+def egress(name="egress-1", port=10002, **fields):
+    return {
+        "type": "ZoneEgress",
+        "name": name,
+        "networking": {"address": "127.0.0.1", "port": port},
+        **fields,
+    }
+
+
+def bring(plane, name="egress-1", shown=None, document=None, **metadata):
+    shown = zone_token(plane) if shown is None else shown
+    document = egress(name) if document is None else document
+    return connect(plane, document, name, mesh="", shown=shown, **{**EGRESS, "workdir": "/w", **metadata})
+
+
+def stored(plane, name="egress-1"):
+    return plane.plane.store.state.named("ZoneEgress", "", name)
+
+
+def test_an_egress_brings_its_object_and_gets_a_configuration(plane):
+    connection = bring(plane)
+    assert stored(plane).labels[REGISTERED_BY] == "proxy"
+    assert stored(plane).zone == "default"
+    assert plane.run(next_offer(connection)).snapshot.failures == ()
+    (shown,) = plane("GET", "/_proxies").json["items"]
+    assert (shown["name"], shown["mesh"], shown["kind"]) == ("egress-1", "", "ZoneEgress")
+    assert shown["kri"] == "kri_ze__default__egress-1_"
+    assert plane("GET", "/zoneegresses").json["items"][0]["name"] == "egress-1"
+    plane.run(connection.close())
+
+
+def test_an_egress_of_an_operator_is_taken_as_it_is(plane):
+    assert plane("PUT", "/zoneegresses/stored-1", egress("stored-1")).status in (200, 201)
+    assert connect(plane, None, "stored-1", mesh="", shown=zone_token(plane), **EGRESS).registered is False
+    bring(plane, "stored-1")  # the same object, so nothing is written
+    assert REGISTERED_BY not in stored(plane, "stored-1").labels
+    with pytest.raises(Invalid, match="an operator wrote"):
+        bring(plane, "stored-1", document=egress("stored-1", 10003))
+
+
+@pytest.mark.parametrize(
+    ("claims", "error", "text"),
+    [
+        ({"scope": ["ingress", "cp"]}, Forbidden, r"egress is out of token's scope: \[ingress cp\]"),
+        ({"zone": "west"}, Forbidden, "zone from requestor: default is different than in token: west"),
+    ],
+)
+def test_a_token_for_something_else_is_refused(plane, claims, error, text):
+    with pytest.raises(error, match=text):
+        bring(plane, shown=zone_token(plane, **claims))
+
+
+@pytest.mark.parametrize("shown", ["", "rubbish"])
+def test_nobody_is_an_egress_without_a_token(plane, shown):
+    with pytest.raises(Unauthenticated, match="koguma token zone"):
+        bring(plane, "nobody", shown=shown)
+    with pytest.raises(Unauthenticated):
+        connect(plane, None, "nobody", mesh="", shown=shown)  # as where its node was not read
+    refused = {each["name"]: each for each in plane("GET", "/_proxies").json["refused"]}
+    assert "koguma token zone" in refused["nobody"]["hint"]
+
+
+def test_a_token_of_one_sort_is_no_token_of_another(plane):
+    with pytest.raises(Unauthenticated, match="a zone token is needed here"):
+        bring(plane, shown=web_token(plane))
+    with pytest.raises(Unauthenticated, match="a dataplane token is needed here"):
+        connect(plane, dataplane(), shown=zone_token(plane))
+
+
+def test_an_egress_in_another_zone_needs_a_token_for_it(plane):
+    elsewhere = egress("far-1", labels={"kuma.io/zone": "west"})
+    with pytest.raises((Forbidden, Invalid)):
+        bring(plane, "far-1", document=elsewhere)
+    assert stored(plane, "far-1") is None
+
+
+def test_an_egress_that_is_not_stored_and_brings_nothing_is_refused(plane):
+    with pytest.raises(NotFound, match='there is no ZoneEgress "none-1"'):
+        connect(plane, None, "none-1", mesh="", shown=zone_token(plane), **EGRESS)
+
+
+def test_what_an_egress_brings_is_validated_and_is_its_own(plane):
+    with pytest.raises(Invalid) as error:
+        bring(plane, document=egress(port=0))
+    assert [violation.field for violation in error.value.violations] == ["networking.port"]
+    with pytest.raises(Invalid, match='is "egress-1", but'):
+        bring(plane, "egress-2", document=egress("egress-1"))
+
+
+def test_a_revoked_zone_token_ends_the_connection(plane):
+    token = zone_token(plane)
+    connection = bring(plane, "short-1", shown=token)
+    connection.check_access()
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    revocations = {
+        "type": "GlobalSecret",
+        "name": "zone-token-revocations",
+        "data": base64.b64encode(claims["jti"].encode()).decode(),
+    }
+    assert plane("PUT", "/globalsecrets/zone-token-revocations", revocations).status in (200, 201)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        connection.check_access()
+    plane.run(connection.close())
+
+
+def test_an_egress_that_leaves_is_removed(plane, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.05)
+    connection = bring(plane, "gone-1")
+    assert stored(plane, "gone-1") is not None
+    plane.run(connection.close())
+    until(lambda: stored(plane, "gone-1") is None, "it is removed")
+
+
+def test_a_later_run_keeps_the_place_of_an_earlier_one(plane):
+    first = bring(plane, "twice-1", workdir="/one")
+    second = bring(plane, "twice-1", workdir="/two")
+    with pytest.raises(Conflict, match="later run"):
+        bring(plane, "twice-1", workdir="/one")
+    for each in (first, second):
+        plane.run(each.close())
