@@ -45,6 +45,12 @@ def test_a_full_disk_is_answered_with_507_and_shown_to_operators(disk) -> None:
         ready = plane("GET", "/ready")
         assert ready.status == 503
         assert "koguma.db is full" in ready.json["reason"]
+        probe = plane("GET", "/readyz")
+        assert (probe.status, probe.text.splitlines()[-1]) == (500, "readyz check failed")
+        assert "[-]store-room failed: " in probe.text
+        assert plane("GET", "/readyz/store-room").status == 500
+        assert plane("GET", "/readyz?exclude=store-room").text == "ok"
+        assert plane("GET", "/livez").text == "ok"
         checks = {check["name"]: check for check in plane("GET", "/_check").json["checks"]}
         assert checks["store"]["status"] == "error"
         assert "koguma.db is full" in checks["store"]["message"]

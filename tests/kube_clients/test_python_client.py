@@ -7,11 +7,11 @@ import base64
 import itertools
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from kubernetes import client, config, watch
+from kubernetes import client, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError, UnprocessibleEntityError
@@ -20,9 +20,9 @@ from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.configmaplock import ConfigMapLock
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
-from koguma.cli import kubeconfig_file
-from koguma.model.redacted import Redacted
 from tests.control_plane import LocalControlPlane
+from tests.kube_clients.connections import connected, left
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 _numbers = itertools.count(1)
@@ -49,26 +49,6 @@ def planes(request, tmp_path_factory):
         left(one)
         left(two)
     server.drop(url)
-
-
-@contextmanager
-def connected(plane, token):
-    """A client by the file that `koguma kubeconfig` writes."""
-    authority = base64.b64encode((plane.data_dir / "ca.pem").read_bytes()).decode()
-    address = f"https://127.0.0.1:{plane.tls_port}"
-    entry = kubeconfig_file.KubeconfigEntry("koguma", address, authority, Redacted(token), "default")
-    created = kubeconfig_file.content({}, entry, keep_current=False)
-    connection = config.new_client_from_config_dict(created, persist_config=False)
-    yield connection
-    pools = connection.rest_client.pool_manager.pools  # a closed client leaves them to the collector
-    for key in pools.keys():  # noqa: SIM118 - they cannot be iterated
-        pools[key].close()
-
-
-def left(plane):
-    """Return when the server has seen that all clients are gone, so that it stops with nothing open."""
-    while plane.plane._http._runner.server.connections:
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -463,3 +443,69 @@ def test_one_candidate_leads_at_a_time(api, other_api, namespace):
     for one in itertools.chain(*races):
         one.join(20)
         assert not one.is_alive()
+
+
+def at_once(calls):
+    """Run all of them in threads that begin together; the answers or errors, in order."""
+    answers = [None] * len(calls)
+    together = threading.Barrier(len(calls))
+
+    def run(index, call):
+        together.wait()
+        try:
+            answers[index] = call()
+        except ApiException as error:
+            answers[index] = error.status
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_none_of_sixty_parallel_patches_is_lost(api, other_api, namespace):
+    apis = [client.CoreV1Api(each) for each in (api, other_api)]
+    apis[0].create_namespaced_config_map(namespace, {"metadata": {"name": "busy"}, "data": {}})
+    until(lambda: apis[1].list_namespaced_config_map(namespace).items, "the other control plane has it")
+
+    def patch(number):
+        body = {"data": {f"key-{number}": "patched"}}
+        return lambda: apis[number % 2].patch_namespaced_config_map("busy", namespace, body)
+
+    assert all(isinstance(each, client.V1ConfigMap) for each in at_once([patch(n) for n in range(60)]))
+    assert len(apis[0].read_namespaced_config_map("busy", namespace).data) == 60
+
+
+def test_none_of_sixty_parallel_applies_is_lost_and_each_owns_its_field(dynamic, namespace):
+    config_maps = dynamic.resources.get(api_version="v1", kind="ConfigMap")
+
+    def apply(number):
+        body = {"metadata": {"name": "busy"}, "data": {f"key-{number}": "applied"}}
+        return lambda: config_maps.server_side_apply(
+            {"apiVersion": "v1", "kind": "ConfigMap", **body},
+            name="busy",
+            namespace=namespace,
+            field_manager=f"manager-{number}",
+        )
+
+    answers = at_once([apply(number) for number in range(60)])
+    assert not [each for each in answers if isinstance(each, int)]
+    busy = config_maps.get(name="busy", namespace=namespace)
+    assert len(busy.data.to_dict()) == 60
+    assert len({entry.manager for entry in busy.metadata.managedFields}) == 60
+
+
+def test_of_parallel_patches_of_one_revision_one_is_stored(api, namespace):
+    core = client.CoreV1Api(api)
+    seen = core.create_namespaced_config_map(namespace, {"metadata": {"name": "seen"}, "data": {}})
+    version = {"metadata": {"resourceVersion": seen.metadata.resource_version}}
+
+    def patch(number):
+        body = {**version, "data": {f"key-{number}": "patched"}}
+        return lambda: core.patch_namespaced_config_map("seen", namespace, body)
+
+    answers = at_once([patch(number) for number in range(10)])
+    assert answers.count(409) == 9
+    assert len(core.read_namespaced_config_map("seen", namespace).data) == 1

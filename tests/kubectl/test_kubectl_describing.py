@@ -36,7 +36,9 @@ def test_versions_and_resources_are_listed(kube):
     said = json.loads(kube("version", "-o", "json"))
     assert "koguma" in said["serverVersion"]["gitVersion"]
     assert kube("get", "--raw", "/healthz") == "ok"
-    assert "ready" in kube("get", "--raw", "/readyz")
+    assert kube("get", "--raw", "/readyz") == "ok"
+    assert kube("get", "--raw", "/readyz?verbose").endswith("readyz check passed")
+    assert "invalid duration" in kube.refused("get", "--raw", "/api/v1/namespaces?timeout=abc")
 
 
 def test_a_word_for_many_kinds_shows_each_object_once(kube):

@@ -330,7 +330,6 @@ def _system_paths() -> dict[str, Json]:
         "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
         "/healthy": _open(_page("healthy", "It lives.")),
         "/ready": _open(_page("ready", "It can do its work.", 503)),
-        "/readyz": _open(_page("readyz", "It can do its work.", 503)),
         "/metrics": _page("metrics", "Numbers for Prometheus.", 401, 403, media="text/plain"),
         "/_check": _page("check", "What was looked at, and what to do where it is not fine.", 401, 403),
         "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),

@@ -110,7 +110,6 @@ STATE: Final = QueryParameter(
     {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
 )
 PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
-VERBOSE: Final = QueryParameter("verbose", "The answer is the same; Kubernetes' programs ask so.")
 
 # What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
 _COMMON: Final = (SIZE, OFFSET, NAME, FILTER, FORMAT, INCLUDE, MESH)
@@ -152,7 +151,6 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/tokens/_review": _ISSUER,
     "/healthy": NOTHING,
     "/ready": NOTHING,
-    "/readyz": PlainPath({"GET": (VERBOSE,)}),
     "/metrics": NOTHING,
     "/_check": NOTHING,
     "/_proxies": PlainPath({"GET": (MESH, STATE)}),

@@ -106,7 +106,8 @@ class PlainObjects:
             # Without a precondition the last writer wins.
             return draft.revision is None and transactions.replaced_object(context, draft) != before
 
-        return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
+        async with context.writes.turn(kind.name, mesh, name):
+            return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
 
     async def patch(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Change parts of one object: a merge patch or a JSON patch on its plain form."""
@@ -125,7 +126,8 @@ class PlainObjects:
             draft = self._draft(patches.patched(call.media_type, base, change), kind, mesh, name)
             return await self._write(call, draft, before, "patch")
 
-        return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"')
+        async with context.writes.turn(kind.name, mesh, name):
+            return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"')
 
     async def delete(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """Remove one object."""

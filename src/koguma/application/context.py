@@ -9,6 +9,7 @@ from koguma.access.authorizer import Attempt, Authorizer, namespace_of
 from koguma.access.user import User
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.trial_engine import TrialEngine
+from koguma.application.write_queue import WriteQueue
 from koguma.core.incremental import Db
 from koguma.kube.catalog import Catalog
 from koguma.model import kri
@@ -51,6 +52,7 @@ class Context(msgspec.Struct, frozen=True):
     )  # of the local Envoy binary, if there is one
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
+    writes: WriteQueue = msgspec.field(default_factory=WriteQueue)  # turns of the writers of one object
 
     @property
     def state(self) -> State:

@@ -238,7 +238,8 @@ class ControlPlane:
         watches = Watches(context, opened, shown)
         verifier = TokenVerifier(keys, now)
         with_ids = self.settings.gate("ResourceID")
-        kube = KubeForm(context, now, verifier.user, opened, resource_ids=with_ids)
+        readiness = {"started": lambda: self._not_ready, "store-room": lambda: self.store.full}
+        kube = KubeForm(context, now, verifier.user, opened, readiness, resource_ids=with_ids)
         self.metrics.registry.register(Gauges(lambda: self._gauges(len(opened))))
         health = Health(context.access, self.metrics, self._unready, checks)
         description = openapi.encoded(self.kinds)
@@ -251,7 +252,6 @@ class ControlPlane:
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
-            "readyz": (health.ready, True),
             "metrics": (health.metrics, False),
             "_check": (health.check, False),
             "_proxies": (proxies.list, False),

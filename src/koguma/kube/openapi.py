@@ -17,7 +17,7 @@ from koguma.kube.registry import Registry
 from koguma.kube.schemas import Schemas
 from koguma.model.schema import Json
 
-__all__ = ["digest", "v2_document", "v2_protobuf", "v3_document", "v3_index", "v3_roots"]
+__all__ = ["digest", "v2_document", "v2_protobuf", "v3_document", "v3_index", "v3_roots", "v3_url"]
 
 _INFO: Final = {"title": "Koguma", "version": __version__}
 _REF_V2: Final = "#/definitions/"
@@ -40,12 +40,12 @@ def digest(document: bytes) -> str:
 
 def v3_index(digests: Mapping[str, str]) -> Json:
     """Where the documents are: digests by the roots of `v3_roots`."""
-    return {
-        "paths": {
-            root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={digests[root]}"}
-            for root in sorted(digests)
-        }
-    }
+    return {"paths": {root: {"serverRelativeURL": v3_url(root, digests[root])} for root in sorted(digests)}}
+
+
+def v3_url(root: str, digest: str) -> str:
+    """Where a document with this digest is; it never changes there."""
+    return f"/openapi/v3/{root}?hash={digest}"
 
 
 def v3_document(registry: Registry, schemas: Schemas, group: str, version: str) -> Json:

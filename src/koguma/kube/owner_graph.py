@@ -1,8 +1,8 @@
 """Owner graph: which objects own which by ownerReferences, and what garbage collection has to do.
 
-An object whose owners are all gone is deleted. One that is deleted in the foreground waits for dependents
-that block it; one whose dependents are to be orphaned is removed from their references first. Pure: it is
-given objects, and returns the steps to take.
+An object whose owners are all gone is deleted; one with an owner left loses the references to those that are
+gone. One that is deleted in the foreground waits for dependents that block it; one whose dependents are to be
+orphaned is removed from their references first. Pure: it is given objects, and returns the steps to take.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ class RemoveFinalizer(msgspec.Struct, frozen=True):
 
 
 class RemoveOwnerReference(msgspec.Struct, frozen=True):
-    """Remove the references to an owner from an object, which stays (an orphan)."""
+    """Remove the references to an owner from an object, which stays: as an orphan, or for another owner."""
 
     resource: Resource
     owner: str
@@ -111,8 +111,7 @@ class OwnerGraph:
     def _steps(self, resource: Resource) -> Iterator[CollectionStep]:
         meta = resource.meta
         if not meta.deletion_timestamp:
-            if meta.owner_references and not any(self._is_owner(o, resource) for o in meta.owner_references):
-                yield DeleteDependent(resource)
+            yield from self._steps_of_dependent(resource)
             return
         dependents = [self._live[uid] for uid in sorted(self._owned.get(resource.uid, ()))]
         if ORPHAN in meta.finalizers:
@@ -122,10 +121,30 @@ class OwnerGraph:
         elif FOREGROUND in meta.finalizers:
             living = (dependent for dependent in dependents if not dependent.meta.deletion_timestamp)
             yield from (
-                DeleteDependent(dependent, in_foreground=dependent.uid in self._owned) for dependent in living
+                RemoveOwnerReference(dependent, resource.uid)
+                if any(self._is_solid(owner, dependent) for owner in dependent.meta.owner_references)
+                else DeleteDependent(dependent, in_foreground=dependent.uid in self._owned)
+                for dependent in living
             )
             if not any(_blocks(dependent, resource.uid) for dependent in dependents):
                 yield RemoveFinalizer(resource, FOREGROUND)
+
+    def _steps_of_dependent(self, resource: Resource) -> Iterator[CollectionStep]:
+        """What an object that is not being deleted needs, by which of its owners exist."""
+        references = resource.meta.owner_references
+        gone = [owner for owner in references if not self._is_owner(owner, resource)]
+        if not gone:
+            return
+        if len(gone) == len(references):
+            yield DeleteDependent(resource)
+        else:
+            yield RemoveOwnerReference(resource, str(gone[0].get("uid", "")))  # the next one comes after it
+
+    def _is_solid(self, reference: Json, resource: Resource) -> bool:
+        """Whether a reference leads to an owner that stays: it is not waiting for its dependents to go."""
+        owner = self._live.get(str(reference.get("uid", "")))
+        waits = owner is not None and owner.meta.deletion_timestamp and FOREGROUND in owner.meta.finalizers
+        return self._is_owner(reference, resource) and not waits
 
     def _is_owner(self, reference: Json, resource: Resource) -> bool:
         """Whether a reference leads to an existing owner, in the same namespace or in none.

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
@@ -45,6 +45,13 @@ class BadDocument(BadRequest):
             f"{source}:{line}:{column}: {problem}" if source else f"{position}: {problem}",
             violations=[Violation(position, problem, "syntax")],
         )
+
+
+class RepeatedKey(NamedTuple):
+    """A key that its mapping has already, and the line where it stands again."""
+
+    line: int
+    key: str
 
 
 class SourceNode(msgspec.Struct):
@@ -86,11 +93,14 @@ def steps(field: str) -> Iterator[str]:
         yield key or index or name
 
 
-def load(text: str | bytes, source: str = "") -> list[Document]:
-    """All documents of a YAML (or JSON) stream; empty ones are left out."""
+def load(text: str | bytes, source: str = "", repeated: list[RepeatedKey] | None = None) -> list[Document]:
+    """All documents of a YAML (or JSON) stream; empty ones are left out.
+
+    A key given twice is an error; with `repeated`, it is added there, and the last one counts.
+    """
     decoded = _decode(text, source)
     try:
-        return list(_YamlReader(decoded, source).documents())
+        return list(_YamlReader(decoded, source, repeated).documents())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or "cannot be read"
@@ -242,9 +252,10 @@ def _no_constant(word: str) -> Json:
 class _YamlReader:
     """Turns parser events into values and their positions."""
 
-    def __init__(self, text: str, source: str) -> None:
+    def __init__(self, text: str, source: str, repeated: list[RepeatedKey] | None = None) -> None:
         self._events = yaml.parse(text, Loader=yaml.CSafeLoader)
         self._source = source
+        self._repeated = repeated
         self._anchors: dict[str, tuple[Json, SourceNode]] = {}
         self._nodes = 0
 
@@ -304,10 +315,10 @@ class _YamlReader:
             value, node = self._value(next(self._events), depth + 1)
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 merged.extend(self._merge(event, value, node))
-            elif key in values:
-                raise self.bad(event, f'key "{key}" is given twice')
-            else:
-                values[key], nodes[key] = value, node
+                continue
+            if key in values:
+                self._repeat(event, key)
+            values[key], nodes[key] = value, node
         for more, more_node in merged:
             children = more_node.children
             for key, value in more.items():
@@ -316,6 +327,11 @@ class _YamlReader:
         whole = _source_node(start, nodes)
         whole.size += sum(node.size for node in nodes.values())
         return values, whole
+
+    def _repeat(self, event: Any, key: str) -> None:
+        if self._repeated is None:
+            raise self.bad(event, f'key "{key}" is given twice')
+        self._repeated.append(RepeatedKey(event.start_mark.line + 1, key))
 
     def _key(self, event: Any) -> str:
         if not isinstance(event, yaml.ScalarEvent):

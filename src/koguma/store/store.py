@@ -29,6 +29,7 @@ from koguma.store.writer import Writer
 
 WRITE_TIMEOUT_SECONDS = 15.0
 COMPACTION_SECONDS = 3600.0
+COMPACTION_SECONDS_MIN = 1.0
 ROOM_SECONDS = 2.0  # between two checks whether a full store has room again
 RETENTION = timedelta(days=30)
 SHORT_RETENTION = timedelta(hours=1)
@@ -196,16 +197,22 @@ class Store:
         short_kinds: Collection[str] = (),
         retention: timedelta = RETENTION,
         short_retention: timedelta = SHORT_RETENTION,
-        every: float = COMPACTION_SECONDS,
     ) -> None:
-        """Compact every hour and when the store becomes full, until cancelled; run by the owner."""
+        """Compact regularly and when the store becomes full, until cancelled; run by the owner.
+
+        That is every hour, or as often as a shorter retention needs to take effect.
+        """
+        short_retention = min(short_retention, retention)
+        every = min(COMPACTION_SECONDS, max(COMPACTION_SECONDS_MIN, retention.total_seconds() / 4))
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(every):
                     await self._writer.became_full.wait()
             self._writer.became_full.clear()
+            before = self.state.compacted
             try:
                 compacted = await self.compact(short_kinds, retention, short_retention)
-                _logger.info("history compacted", compacted=compacted)
+                if compacted != before:
+                    _logger.info("history compacted", compacted=compacted)
             except Unavailable as error:
                 log_unavailable(_logger, "history not compacted", error)

@@ -39,6 +39,17 @@ def test_a_list_says_of_which_revision_it_is_and_is_sorted_by_name(config_maps):
     assert {(config_maps.namespace, "a"), (config_maps.namespace, "c")} <= set(places)
 
 
+def test_items_of_kubernetes_own_kinds_leave_their_kind_to_the_list(config_maps):
+    config_maps.put("a")
+    item = config_maps.list().json["items"][0]
+    assert next(iter(item)) == "metadata"
+    assert not {"apiVersion", "kind"} & set(item)
+    assert item == {n: v for n, v in config_maps.get("a").items() if n not in ("apiVersion", "kind")}
+    for version in (KUMA, KOGUMA):
+        meshes = config_maps.other(version, "Mesh", "").list().json["items"]
+        assert {(mesh["apiVersion"], mesh["kind"]) for mesh in meshes} == {(version, "Mesh")}
+
+
 def test_a_namespace_that_is_not_there_has_an_empty_list(config_maps):
     listed = config_maps.list()
     assert (listed.status, listed.json["items"]) == (200, [])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.control_plane import LocalControlPlane
 from tests.kube import gnostic
-from tests.kube_client import ANONYMOUS, failure_with_causes
+from tests.kube_client import ANONYMOUS, failure, failure_with_causes
 
 JSON = "application/json"
 V2, V2BETA1 = (
@@ -196,9 +196,60 @@ def test_the_version_is_told_to_everybody(plane):
     assert set(told) >= {"gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"}
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
-def test_health_is_told_to_everybody(plane, path):
-    assert plane("GET", path, **ANONYMOUS).status == 200
+@pytest.mark.parametrize("word", ["healthz", "livez", "readyz"])
+def test_health_is_told_to_everybody(plane, word):
+    answer = plane("GET", f"/{word}", **ANONYMOUS)
+    assert (answer.status, answer.text, answer.headers["Content-Type"]) == (
+        200,
+        "ok",
+        "text/plain; charset=utf-8",
+    )
+    lines = plane("GET", f"/{word}?verbose", **ANONYMOUS).text.splitlines()
+    assert (lines[0], lines[-1]) == ("[+]ping ok", f"{word} check passed")
+    assert plane("GET", f"/{word}/ping", **ANONYMOUS).text == "ok"
+    assert plane("GET", f"/{word}/nothing", **ANONYMOUS).status == 404
+    lines = plane("GET", f"/{word}?verbose&exclude=ping&exclude=nothing", **ANONYMOUS).text.splitlines()
+    assert lines[0] == "[+]ping excluded: ok"
+    assert lines[-2] == 'warn: some health checks cannot be excluded: no matches for "nothing"'
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis", "/apis/kuma.io/v1alpha1/meshes", "/openapi/v3"])
+@pytest.mark.parametrize(
+    ("timeout", "problem"),
+    [
+        ("abc", 'time: invalid duration "abc"'),
+        ("5", 'time: missing unit in duration "5"'),
+        ("1h5x", 'time: unknown unit "x" in duration "1h5x"'),
+        ("-", 'time: invalid duration "-"'),
+    ],
+)
+def test_a_timeout_is_a_duration(plane, path, timeout, problem):
+    answer = plane("GET", f"{path}?timeout={timeout}")
+    assert failure(answer) == (400, "BadRequest")
+    assert answer.json["message"] == f"invalid timeout specified in the request URL - {problem}"
+    for valid in ("32s", "1h1.5m", "0", ".5s", "-1ms", ""):
+        assert plane("GET", f"{path}?timeout={valid}").status == 200
+
+
+@pytest.mark.parametrize("name", ["limit", "timeoutSeconds"])
+def test_numbers_in_a_query_are_numbers(plane, name):
+    for text, problem in (("abc", "invalid syntax"), ("9" * 30, "value out of range")):
+        answer = plane("GET", f"/api/v1/namespaces?{name}={text}")
+        assert failure(answer) == (400, "BadRequest")
+        assert answer.json["message"] == f'strconv.ParseInt: parsing "{text}": {problem}'
+    assert plane("GET", f"/api/v1/namespaces?{name}=-1").status == 200
+
+
+def test_a_document_of_openapi_never_changes_under_its_digest(plane):
+    index = plane("GET", "/openapi/v3").json["paths"]
+    url = index["apis/kuma.io/v1alpha1"]["serverRelativeURL"]
+    answer = plane("GET", url)
+    assert (answer.status, "immutable" in answer.headers["Cache-Control"]) == (200, True)
+    assert "immutable" in plane("GET", url, If_None_Match=answer.headers["ETag"]).headers["Cache-Control"]
+    path = url.partition("?")[0]
+    assert "immutable" not in plane("GET", path).headers["Cache-Control"]
+    moved = plane("GET", f"{path}?hash=0123")
+    assert (moved.status, moved.headers["Location"]) == (301, url)
 
 
 @pytest.mark.parametrize(

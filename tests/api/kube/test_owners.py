@@ -59,9 +59,29 @@ def test_the_last_owner_takes_it_along(config_maps):
     assert config_maps.delete("one").status == 200
     accepted(config_maps.create("later", metadata=owned_by(owners[0])))
     until(lambda: not config_maps.exists("later"))  # then the first deletion has been looked at
-    assert config_maps.exists("child")
+    until(lambda: len(config_maps.get("child")["metadata"]["ownerReferences"]) == 1)
+    assert config_maps.get("child")["metadata"]["ownerReferences"][0]["name"] == "two"
     assert config_maps.delete("two").status == 200
     until(lambda: not config_maps.exists("child"))
+
+
+def test_all_references_to_owners_that_are_gone_go(config_maps):
+    owners = [accepted(config_maps.create(name)) for name in ("one", "two", "three")]
+    dead = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dead", "uid": "never-was"}}
+    child = accepted(config_maps.create("child", metadata=owned_by(dead, *owners)))
+    for name in ("one", "three"):
+        assert config_maps.delete(name).status == 200
+    until(lambda: len(config_maps.get("child")["metadata"]["ownerReferences"]) == 1)
+    assert config_maps.get("child")["metadata"]["ownerReferences"] == owned_by(owners[1])["ownerReferences"]
+    assert config_maps.get("child")["metadata"]["uid"] == child["metadata"]["uid"]
+
+
+def test_an_owner_in_the_foreground_lets_go_what_another_one_owns(config_maps):
+    owners = [accepted(config_maps.create(name)) for name in ("one", "two")]
+    accepted(config_maps.create("child", metadata=owned_by(*owners, blocks=True)))
+    accepted(config_maps.delete("one", {"propagationPolicy": "Foreground"}))
+    until(lambda: not config_maps.exists("one"))
+    assert [owner["name"] for owner in config_maps.get("child")["metadata"]["ownerReferences"]] == ["two"]
 
 
 def test_an_owner_in_another_namespace_is_none(config_maps):

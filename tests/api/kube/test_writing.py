@@ -8,6 +8,7 @@ import yaml
 
 from tests.build import timeout as plain_timeout
 from tests.kube_client import (
+    APPLY,
     KOGUMA,
     PROTOBUF,
     YAML,
@@ -329,6 +330,38 @@ def test_a_patch_with_an_unknown_field_is_invalid(timeouts):
     answer = timeouts.patch("a", {"spec": {"tos": []}}, query={"fieldValidation": "Strict"})
     assert failure(answer) == (422, "Invalid")
     assert [field for field, _ in causes(answer)] == ["spec.tos"]
+
+
+def test_strict_validation_lists_duplicate_and_unknown_fields_together(config_maps):
+    text = b'{"metadata": {"name": "a"}, "data": {"x": "1", "x": "2"}, "colour": "red", "size": 1}'
+    strict = config_maps.send("POST", "", text, {"fieldValidation": "Strict"})
+    assert failure(strict) == (400, "BadRequest")
+    assert strict.json["message"] == (
+        'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: duplicate field'
+        ' "data.x", unknown field "colour", unknown field "size"'
+    )
+    assert len(strict.json["details"]["causes"]) == 3
+    assert not config_maps.exists("a")
+
+
+def test_keys_that_yaml_gives_twice_follow_field_validation(config_maps):
+    text = b"metadata:\n  name: a\ndata:\n  x: '1'\n  y: '0'\n  x: '2'\ncolour: red\n"
+    strict = config_maps.send("POST", "", text, {"fieldValidation": "Strict"}, Content_Type=YAML)
+    assert failure(strict) == (400, "BadRequest")
+    assert strict.json["message"].endswith(
+        'strict decoding error: yaml: unmarshal errors:\n  line 6: key "x" already set in map, unknown field'
+        ' "colour"'
+    )
+    loud = config_maps.send("POST", "", text, Content_Type=YAML)
+    assert (loud.status, loud.json["data"]) == (201, {"x": "2", "y": "0"})
+    assert loud.warnings == ['line 6: key "x" already set in map', 'unknown field "colour"']
+    query = {"fieldValidation": "Ignore", "fieldManager": "tester", "force": "1"}
+    applied = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: '3', x: '4'}\n"
+    quiet = config_maps.patch("a", applied, APPLY, query)
+    assert (accepted(quiet)["data"]["x"], quiet.warnings) == ("4", [])
+    refused = config_maps.patch("a", applied, APPLY, {**query, "fieldValidation": "Strict"})
+    assert failure(refused) == (422, "Invalid")
+    assert 'line 4: key "x" already set in map' in refused.json["message"]
 
 
 def test_of_a_field_that_is_given_twice_the_last_counts(config_maps):

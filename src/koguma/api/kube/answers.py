@@ -97,6 +97,8 @@ class Answers:
         }
         head = b'%b,"items":[' % msgspec.json.encode(list_meta)[:-1]
         items = self.encoder.many(resources, endpoint, call.user)
+        if endpoint.strategic:
+            items = _untyped(items, endpoint)
         if not items:
             return head + b"]}"
         items[0] = head + items[0]
@@ -123,6 +125,13 @@ class Answers:
             with_columns=with_columns,
             version=accepted.api_version,
         )
+
+
+def _untyped(items: Sequence[bytes], endpoint: KubeEndpoint) -> list[bytes]:
+    """Objects without `apiVersion` and `kind`, as they are in lists of Kubernetes' own kinds."""
+    type_ = {"apiVersion": endpoint.api_version, "kind": endpoint.kind_name}
+    start = len(msgspec.json.encode(type_))  # with a closing brace, where the objects have a comma
+    return [b"{" + item[start:] for item in items]
 
 
 class ChunkedList(Payload):

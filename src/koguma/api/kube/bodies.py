@@ -9,9 +9,10 @@ import msgspec
 from koguma.api.call import JSON, JSON_BYTES_ON_LOOP, YAML_BYTES_ON_LOOP, Call, read_beside
 from koguma.kube import protobuf
 from koguma.model import documents
-from koguma.model.documents import BadDocument
+from koguma.model.documents import BadDocument, RepeatedKey
 from koguma.model.errors import BadRequest, UnsupportedMedia
 from koguma.model.schema import Json
+from koguma.model.violation import Violation
 
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 APPLY: Final = "application/apply-patch+yaml"
@@ -21,10 +22,10 @@ BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 class RequestBody(msgspec.Struct, frozen=True):
-    """The value in a body, and the paths of fields that it has more than once; the last one counts."""
+    """The value in a body, and a violation for each field that it has again; the last one counts."""
 
     value: Json
-    repeated: tuple[str, ...] = ()
+    duplicates: tuple[Violation, ...] = ()
 
 
 async def document(call: Call) -> RequestBody:
@@ -57,25 +58,36 @@ def unknown_media(taken: Iterable[str]) -> UnsupportedMedia:
 
 def _json(data: bytes) -> RequestBody:
     try:
-        return RequestBody(*documents.load_lenient_json(data))
+        return _lenient_json(data)
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
+
+
+def _lenient_json(data: bytes) -> RequestBody:
+    value, repeated = documents.load_lenient_json(data)
+    return RequestBody(value, tuple(Violation(at, f'duplicate field "{at}"', "duplicate") for at in repeated))
 
 
 def _json_or_yaml(data: bytes) -> RequestBody:
     with contextlib.suppress(BadDocument):  # most clients send JSON, which is parsed faster
-        return RequestBody(*documents.load_lenient_json(data))
+        return _lenient_json(data)
     return _yaml(data)
 
 
 def _yaml(data: bytes) -> RequestBody:
+    repeated: list[RepeatedKey] = []
     try:
-        loaded = documents.load(data)
+        loaded = documents.load(data, repeated=repeated)
     except BadDocument as error:
         raise BadRequest(f"the body cannot be read: {error.detail}") from None
     if len(loaded) != 1:
         raise BadRequest(f"one document is needed, the body has {len(loaded)}")
-    return RequestBody(loaded[0].value)
+    return RequestBody(loaded[0].value, tuple(map(_yaml_duplicate, repeated)))
+
+
+def _yaml_duplicate(repeated: RepeatedKey) -> Violation:
+    """In the words of Kubernetes, which knows lines of YAML and no paths."""
+    return Violation("", f'line {repeated.line}: key "{repeated.key}" already set in map', "duplicate")
 
 
 async def options(call: Call) -> Json:

@@ -88,7 +88,8 @@ class KubeDeletes:
             return await self._delete(call, found, delete_options)
 
         what = f'{target.endpoint.qualified} "{target.name}"'
-        return await compare_and_swap.retried(attempt, what, lambda: stored() != found)
+        async with self._context.writes.turn(*target.object_name):
+            return await compare_and_swap.retried(attempt, what, lambda: stored() != found)
 
     async def _delete(
         self, call: Call, found: Resource | Unreadable, delete_options: DeleteOptions

@@ -112,7 +112,7 @@ class Finder:
     def at(self, endpoint: KubeEndpoint, revision: int) -> ListSnapshot:
         """The objects as they were at a revision, where a snapshot of it is cached."""
         cached = self._snapshots.get((endpoint.set.stored_as, revision))
-        if cached is not None:
+        if cached is not None and revision >= self._context.state.compacted:
             return cached
         current = self.snapshot(endpoint)
         if current.revision == revision:

@@ -1,6 +1,6 @@
 """The Kubernetes form, put together: endpoints over all kinds, and who answers for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -16,6 +16,7 @@ from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.negotiation import AnswerFormat
 from koguma.api.kube.pages import Pages
+from koguma.api.kube.probes import Probes, Problem
 from koguma.api.kube.reading import KubeReads
 from koguma.api.kube.routes import Handlers
 from koguma.api.kube.target import RequestTarget, check
@@ -39,6 +40,7 @@ class KubeForm:
         clock: Callable[[], datetime],
         verify: Verify,
         watches: OpenWatches,
+        readiness: Mapping[str, Problem],
         *,
         resource_ids: bool = True,
     ) -> None:
@@ -57,6 +59,7 @@ class KubeForm:
             KubeWrites(context, finder, answers, clock),
             KubeDeletes(context, finder, reading, answers),
             self.review,
+            Probes(readiness),
         )
         self.route: Route = routes.kube(lambda: context.catalog.registry, handlers)
 

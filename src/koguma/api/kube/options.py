@@ -1,5 +1,6 @@
 """Options in the query or body of a request: CreateOptions, PatchOptions, DeleteOptions and ListOptions."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,7 +14,11 @@ from koguma.model.violation import Violation
 
 _POLICIES: Final = ("Background", "Foreground", "Orphan")
 MANAGER_LENGTH_MAX: Final = 128
-LIMIT_MAX: Final = 1 << 31
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_DIGITS_MAX: Final = 40
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+", re.ASCII)
+_UNIT: Final = re.compile(r"[^0-9.]+")
+_UNITS: Final = frozenset({"ns", "us", "\u00b5s", "\u03bcs", "ms", "s", "m", "h"})
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
@@ -79,6 +84,7 @@ class DeleteOptions(msgspec.Struct, frozen=True):
 def of_delete(call: Call, body: Json) -> DeleteOptions:
     """The options of a deletion: those of the body before those of the query."""
     query = call.query
+    integer(call, "gracePeriodSeconds")  # nothing here takes time to end
     words = body.get("dryRun") or query.getall("dryRun", [])
     preconditions = body.get("preconditions") or {}
     if not isinstance(words, list) or not isinstance(preconditions, dict):
@@ -111,13 +117,52 @@ def revision(text: Json) -> int | None:
     if text in (None, ""):
         return None
     if not isinstance(text, str) or not (text.isascii() and text.isdigit()) or len(text) > 18:  # noqa: PLR2004 - int64
-        raise BadRequest(f'resourceVersion: Invalid value: "{str(text)[:100]}": must be a number')
+        shown = str(text)[:100]
+        raise BadRequest(
+            f'resourceVersion: Invalid value: "{shown}": strconv.ParseUint: parsing "{shown}": invalid syntax'
+        )
     return int(text)
 
 
 def limit(call: Call) -> int:
     """The limit of a list; 0: none."""
-    text = call.query.get("limit") or "0"
-    if not (text.isascii() and text.isdigit()) or int(text) > LIMIT_MAX:
-        raise BadRequest(f'limit: Invalid value: "{text[:100]}": must be a number')
+    return max(0, integer(call, "limit") or 0)
+
+
+def integer(call: Call, name: str) -> int | None:
+    """A whole number in the query, with the errors of Go's parser, as Kubernetes gives them."""
+    text = call.query.get(name)
+    if not text:
+        return None
+    if not _INTEGER.fullmatch(text):
+        raise BadRequest(f'strconv.ParseInt: parsing "{text[:100]}": invalid syntax')
+    if len(text) > _DIGITS_MAX or not -(1 << 63) <= int(text) < 1 << 63:
+        raise BadRequest(f'strconv.ParseInt: parsing "{text[:100]}": value out of range')
     return int(text)
+
+
+def check_timeout(call: Call) -> None:
+    """Raise where the query has a `timeout` that is no duration of Go's. Our answers come sooner than any."""
+    text = call.query.get("timeout")
+    problem = _duration_problem(text) if text else ""
+    if problem:
+        raise BadRequest(f"invalid timeout specified in the request URL - time: {problem}")
+
+
+def _duration_problem(text: str) -> str:
+    """What Go's parser of durations would say; empty where it takes the text."""
+    quoted, left = f'"{text[:100]}"', text.lstrip("+-") if text[:2] not in ("++", "--", "+-", "-+") else text
+    if left == "0":
+        return ""
+    position = 0
+    while position < len(left):
+        number = _NUMBER.match(left, position)
+        if number is None:
+            return f"invalid duration {quoted}"
+        unit = _UNIT.match(left, number.end())
+        if unit is None:
+            return f"missing unit in duration {quoted}"
+        if unit[0] not in _UNITS:
+            return f'unknown unit "{unit[0][:100]}" in duration {quoted}'
+        position = unit.end()
+    return "" if position else f"invalid duration {quoted}"

@@ -156,10 +156,20 @@ class Pages:
         self._check(call)
         if not path:
             return _page_response(call, self._v3_index)
-        built = self._v3.get("/".join(path))
+        root = "/".join(path)
+        built = self._v3.get(root)
         if built is None:
             raise NotFound("404 page not found")
-        return _page_response(call, built.page)
+        page = built.page
+        digest = call.query.get("hash") if call.has_query else None
+        if not digest:
+            return _page_response(call, page)
+        newest = page.etag.strip('"')
+        if digest != newest:  # of an earlier version of this document
+            return web.Response(status=301, headers={"Location": openapi.v3_url(root, newest)})
+        response = _page_response(call, page)
+        response.headers["Cache-Control"] = "public, immutable, max-age=31536000"
+        return response
 
     @cached_property
     def _v3(self) -> "dict[str, BuiltPage]":

@@ -50,6 +50,7 @@ class KubeReads:
         token = query.get("continue") or ""
         revision = options.revision(query.get("resourceVersion"))
         limit = options.limit(call)
+        options.integer(call, "timeoutSeconds")  # of watches; a list is answered at once
         exact = self._exact(query.get("resourceVersionMatch"), revision, limit, token)
         await self.wait_for_revision(revision)
         chunk = self._finder.chunk(target, matches, limit, token, exact)

@@ -42,15 +42,15 @@ class WriteRequest(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, target=msgspec.structs.replace(self.target, name=name))
 
     def duplicate_field_warnings(self) -> tuple[str, ...]:
-        """Warnings about duplicate fields; raises where they are refused."""
+        """Warnings about duplicate fields, of which the last one counts."""
         if self.options.validation is FieldValidation.IGNORE:
             return ()
-        violations = [
-            Violation(path, f'duplicate field "{path}"', "duplicate") for path in self.body.repeated
-        ]
-        if violations and self.is_strict:
-            raise self._strict(violations, truncated_texts(violation.message for violation in violations))
-        return truncated_texts(violation.message for violation in violations)
+        return truncated_texts(violation.message for violation in self.body.duplicates)
+
+    def check_decoded(self) -> None:
+        """Raise where validation is strict and the body has duplicate fields."""
+        if self.is_strict and self.body.duplicates:
+            raise self._strict(self.body.duplicates, ())
 
     def unknown_field_warnings(self, unknown: Sequence[Violation]) -> tuple[str, ...]:
         """Warnings about fields that do not exist and are not stored; raises where they are refused."""
@@ -58,12 +58,14 @@ class WriteRequest(msgspec.Struct, frozen=True):
             return ()
         texts = truncated_texts(unknown_text(violation) for violation in unknown)
         if self.is_strict:
-            raise self._strict(unknown, texts)
+            raise self._strict((*self.body.duplicates, *unknown), texts)
         return texts
 
-    def _strict(self, violations: Sequence[Violation], texts: Sequence[str]) -> KogumaError:
+    def _strict(self, violations: Sequence[Violation], unknown: Sequence[str]) -> KogumaError:
+        """All duplicate and unknown fields at once, as Kubernetes lists them."""
         if self.call.request.method == "PATCH":
             return Invalid(violations)
+        texts = (*_duplicate_texts(self.body.duplicates), *truncated_texts(unknown))
         kind = self.endpoint.kind_name
         message = f'{kind} in version "{self.endpoint.version}" cannot be handled as a {kind}'
         return BadRequest(f"{message}: strict decoding error: {', '.join(texts)}", violations=violations)
@@ -73,3 +75,11 @@ def unknown_text(violation: Violation) -> str:
     """The warning for an unknown field, in Kubernetes' words, with a "did you mean" hint."""
     _, mark, meant = violation.message.partition("; did you mean ")
     return f'unknown field "{violation.field}"{mark}{meant}'
+
+
+def _duplicate_texts(duplicates: Sequence[Violation]) -> tuple[str, ...]:
+    """Duplicate fields of JSON one by one; those of YAML, which have no path, as one error of its parser."""
+    texts = truncated_texts(violation.message for violation in duplicates)
+    if not duplicates or duplicates[0].field:
+        return texts
+    return ("\n  ".join(("yaml: unmarshal errors:", *texts)),)

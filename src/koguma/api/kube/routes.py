@@ -8,10 +8,11 @@ from aiohttp import web
 
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
-from koguma.api.kube import negotiation, status
+from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import encoded_response
 from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.pages import Pages, addressed
+from koguma.api.kube.probes import Probes
 from koguma.api.kube.reading import KubeReads
 from koguma.api.kube.target import RequestTarget
 from koguma.api.kube.watching import KubeWatches
@@ -33,6 +34,7 @@ class Handlers(msgspec.Struct, frozen=True):
     writing: KubeWrites
     deleting: KubeDeletes
     reviewing: Handler
+    probes: Probes
 
 
 def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
@@ -50,7 +52,6 @@ def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
         ("version",): _described("version", Pages.version, is_open=True),
         ("openapi", "v2"): _described("openapi", Pages.openapi_v2),
         ("openapi", "v3"): _described("openapi", Pages.openapi_v3),
-        **{(word,): _page("health", _ok, is_open=True) for word in ("healthz", "livez")},
     }
     group = _described("discovery", Pages.group)
     version = _described("discovery", Pages.resources)
@@ -74,17 +75,24 @@ def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
                 return objects.route(registry(), "", number, tuple(rest))
             case ("apis", name, number, *rest):
                 return objects.route(registry(), name, number, tuple(rest))
-        return None
+        return handlers.probes.route(segments)
 
     return route
 
 
 def _page(word: str, handler: Handler, *, is_open: bool = False) -> HttpEndpoint:
-    return HttpEndpoint(word, {"GET": handler}, is_open=is_open, error_response=refused)
+    return HttpEndpoint(word, {"GET": _checked(handler)}, is_open=is_open, error_response=refused)
 
 
-async def _ok(_call: Call) -> web.StreamResponse:
-    return web.Response(text="ok")
+def _checked(handler: Handler) -> Handler:
+    """A handler that answers only where the parameter that every request may have is valid."""
+
+    async def checked(call: Call, *parts: Any) -> web.StreamResponse:
+        if call.has_query:
+            options.check_timeout(call)
+        return await handler(call, *parts)
+
+    return checked
 
 
 def refused(error: KogumaError, parts: tuple[Any, ...]) -> web.Response:
@@ -151,7 +159,8 @@ class ObjectRoutes:
 
 
 def _endpoint(word: str, methods: Mapping[str, Handler]) -> HttpEndpoint:
-    return HttpEndpoint(word, methods, error_response=refused)
+    checked = {method: _checked(handler) for method, handler in methods.items()}
+    return HttpEndpoint(word, checked, error_response=refused)
 
 
 async def _no_resource(_call: Call, why: str) -> web.StreamResponse:

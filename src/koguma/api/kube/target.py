@@ -24,6 +24,11 @@ class RequestTarget(msgspec.Struct, frozen=True):
         """The namespace as text: empty for all of them, and for objects without one."""
         return self.namespace or ""
 
+    @property
+    def object_name(self) -> tuple[str, str, str]:
+        """The same for one object, through whichever endpoint it is addressed."""
+        return self.endpoint.set.stored_as, self.where, self.name
+
     def attempt(self, verb: str, name: str | None = None) -> Attempt:
         """The attempt that access rules are asked about."""
         return Attempt(

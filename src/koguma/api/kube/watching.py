@@ -210,10 +210,8 @@ class KubeWatches:
 
 
 def _watch_seconds(call: Call) -> float:
-    text = call.query.get("timeoutSeconds") or ""
-    if text and text.isascii() and text.isdigit() and int(text) > 0:
-        return float(min(int(text), 24 * 3600))
-    return life_seconds()
+    seconds = options.integer(call, "timeoutSeconds") or 0
+    return float(min(seconds, 24 * 3600)) if seconds > 0 else life_seconds()
 
 
 class _BookmarkSchedule:

@@ -6,7 +6,7 @@ A write that loses to a concurrent one is planned again on what is stored then.
 import secrets
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -41,6 +41,14 @@ _GENERATE_NAME_MAX: Final = 58
 
 Stored = Resource | Unreadable | None
 Patch = Callable[[Json, Json], Json]
+
+
+class CommittedWrite(NamedTuple):
+    """A write that was committed, or would be in a dry run; what was stored before it, and its changes."""
+
+    planned: PlannedWrite
+    before: Stored
+    changes: tuple[Change, ...]
 
 
 class KubeWrites:
@@ -136,41 +144,45 @@ class KubeWrites:
         self, request: WriteRequest, plan: Callable[[Stored], PlannedWrite]
     ) -> web.StreamResponse:
         """Commit what `plan` makes of the stored object; plan again where a concurrent write was first."""
-        duplicate_fields = request.duplicate_field_warnings()
         before: Stored = None
 
-        async def attempt() -> web.StreamResponse:
+        async def attempt() -> CommittedWrite:
             nonlocal before
             before = self._stored(request.target)
-            planned = plan(before)
-            planned = msgspec.structs.replace(planned, warnings=(*duplicate_fields, *planned.warnings))
-            return await self._commit(request, planned, before)
+            return await self._commit(request, plan(before), before)
 
         def may_retry() -> bool:
             return _revision(self._stored(request.target)) != _revision(before)
 
         what = f'{request.endpoint.qualified} "{request.target.name}"'
-        return await compare_and_swap.retried(attempt, what, may_retry)
+        async with self._context.writes.turn(*request.target.object_name):
+            committed = await compare_and_swap.retried(attempt, what, may_retry)
+        return await self._answered(request, committed)
 
     def _stored(self, target: RequestTarget) -> Stored:
         return self._finder.find(target.endpoint, target.where, target.name)
 
-    async def _commit(
-        self, request: WriteRequest, planned: PlannedWrite, before: Stored
-    ) -> web.StreamResponse:
-        context, call, is_dry = self._context, request.call, request.options.is_dry
+    async def _commit(self, request: WriteRequest, planned: PlannedWrite, before: Stored) -> CommittedWrite:
+        context, call = self._context, request.call
+        request.check_decoded()
         operations = list(planned.operations(context))
         if not planned.is_gone:
             operations += await transactions.mesh_side_effects(context, [planned.resource])
         transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
         changes = (
             context.store.preview(transaction)
-            if is_dry
+            if request.options.is_dry
             else await tracing.timed("store write", context.store.write(transaction))
         )
+        return CommittedWrite(planned, before, changes)
+
+    async def _answered(self, request: WriteRequest, committed: CommittedWrite) -> web.StreamResponse:
+        call, planned, before = request.call, committed.planned, committed.before
+        is_dry, changes = request.options.is_dry, committed.changes
         change = next(c for c in changes if c.resource.key == planned.resource.key)
         status = 200 if isinstance(before, Resource) else 201
-        warnings = await self._warnings(request, planned, change, changes if is_dry else None)
+        texts = await self._warnings(request, planned, change, changes if is_dry else None)
+        warnings = (*request.duplicate_field_warnings(), *texts)
         if is_dry:
             document = self._dry_run_document(request, change, before)
             return self._answers.document(call, request.endpoint, document, status, warnings)
