@@ -68,8 +68,8 @@ VIRTUAL = {"type": "HostnameGenerator", "port": 80, "protocol": "http"}
 # What an external service may say that cannot be built, and some words of the reason.
 UNBUILT: dict[str, tuple[dict[str, Any], str]] = {
     "an extension that nobody has": (
-        {"extension": {"type": "Lambda", "config": {}}},
-        'no plugin "Lambda" is installed',
+        {"extension": {"type": "Nowhere", "config": {}}},
+        'no plugin "Nowhere" is installed',
     ),
     "endpoints that cannot be mixed": (
         regular(match=VIP, endpoints=[{"address": "a.com", "port": 80}, {"address": "unix:///x"}]),

@@ -230,7 +230,7 @@ def test_automatic_versions_reach_up_to_the_newest(word):
     assert parameters["common_tls_context"]["tls_params"] == {"tls_maximum_protocol_version": "TLSv1_3"}
 
 
-NO_PLUGIN = 'no plugin "Lambda" is installed; install one, or give the service endpoints'
+NO_PLUGIN = 'extension.type: no plugin "Nowhere" is installed beside the control plane; installed are: Lambda'
 VIRTUAL = "port 80: " + external._VIRTUAL_ONLY
 NOWHERE = "endpoints: there are none, so calls have nowhere to go; write one"
 NO_ADDRESS = "is no IP, domain, or unix:// and a path"
@@ -242,10 +242,13 @@ ON_UNIX = [{"address": "unix:///run/x.sock"}]
     ("spec", "problems"),
     [
         (
-            {"match": [VIP], "destination": {"type": "Extension", "extension": {"type": "Lambda"}}},
-            [NO_PLUGIN],
+            {"match": [VIP], "destination": {"type": "Extension", "extension": {"type": "Nowhere"}}},
+            [f"{AT}.{NO_PLUGIN}"],
         ),
-        ({**released(endpoints=[{"address": "<", "port": 0}]), "extension": {"type": "Lambda"}}, [NO_PLUGIN]),
+        (
+            {**released(endpoints=[{"address": "<", "port": 0}]), "extension": {"type": "Nowhere"}},
+            [f"spec.{NO_PLUGIN}"],
+        ),
         ({"match": [VIP]}, [VIRTUAL]),
         (
             {"match": [VIP], "destination": {"endpoints": WHERE}},

@@ -17,7 +17,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 PERMISSION = build.allow_all("everybody")
-BROKEN = build.external_service("broken", extension={"type": "Lambda", "config": {}})
+BROKEN = build.external_service("broken", extension={"type": "Nowhere", "config": {}})
 SPLIT = build.http_route(
     "split",
     build.http_rule(
@@ -91,7 +91,7 @@ def test_a_new_proxy_is_synced_beside_something_that_cannot_be_built(mesh: NewMe
     name = "kri_extsvc_default_default__broken_80"
     shown = mesh.koguma("get", "proxies").stdout
     assert f"web has no cluster {name}:\n" in shown
-    assert 'no plugin "Lambda" is installed' in shown
+    assert 'no plugin "Nowhere" is installed' in shown
     checked = mesh.koguma("check", check=False).stdout
     assert f"cluster {name} cannot be built" in checked
     assert "proxies go without it, and have all else" in checked

@@ -54,8 +54,8 @@ def with_placeholders(context: Context, resource: Resource) -> Resource:
         return resource
     replace = _placeholders(context)
     spec, annotations = resource.spec, resource.annotations
-    if any(part.value for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE)):
-        spec = typed_parts.secrets_replaced(kind.spec, spec, replace)
+    if any(part.value for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, named=kind.named_types)):
+        spec = typed_parts.secrets_replaced(kind.spec, spec, replace, named=kind.named_types)
     applied = annotations.get(LAST_APPLIED)
     if applied is not None:
         annotations = {**annotations, LAST_APPLIED: _copy_replaced(kind, applied, replace)}
@@ -79,7 +79,7 @@ def restored(context: Context, draft: Draft, before: Resource | None) -> Draft:
     if before is None or not _may_hold(draft.kind):
         return draft
     kind, replace = draft.kind, _stored_texts(context, draft.kind, before)
-    spec = typed_parts.secrets_replaced(kind.spec, draft.spec, replace)
+    spec = typed_parts.secrets_replaced(kind.spec, draft.spec, replace, named=kind.named_types)
     annotations = draft.annotations
     if annotations is not None and LAST_APPLIED in annotations:
         applied = _copy_replaced(kind, annotations[LAST_APPLIED], replace)
@@ -91,21 +91,23 @@ def restored_spec(context: Context, kind: Kind, spec: Json, before: Resource) ->
     """The same for a spec alone."""
     if not _may_hold(kind):
         return spec
-    return typed_parts.secrets_replaced(kind.spec, spec, _stored_texts(context, kind, before))
+    replace = _stored_texts(context, kind, before)
+    return typed_parts.secrets_replaced(kind.spec, spec, replace, named=kind.named_types)
 
 
 def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
     """Placeholders that stand for nothing, in what is to be stored."""
     if not _may_hold(kind):
         return
-    for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, "" if kind.inline else "spec"):
+    root = "" if kind.inline else "spec"
+    for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, root, kind.named_types):
         if isinstance(part.value, str) and _is_placeholder(part.value):
             yield Violation(part.path, _UNKNOWN, "placeholder")
 
 
 def _may_hold(kind: Kind) -> bool:
     """Whether objects of a kind can have secret texts, and may be read by who may not read Secrets."""
-    return not kind.admin_only and typed_parts.holds(kind.spec, _SENSITIVE)
+    return not kind.admin_only and typed_parts.holds(kind.spec, _SENSITIVE, kind.named_types)
 
 
 def _placeholders(context: Context) -> Callable[[SecretPart], str]:
@@ -148,7 +150,7 @@ def _stored_texts(context: Context, kind: Kind, stored: Resource) -> Callable[[S
         texts[_purpose(part), placeholder(part)] = part.text
         return part.text
 
-    typed_parts.secrets_replaced(kind.spec, stored.spec, note)
+    typed_parts.secrets_replaced(kind.spec, stored.spec, note, named=kind.named_types)
     _copy_replaced(kind, stored.annotations.get(LAST_APPLIED, ""), note)
     return lambda part: texts.get((_purpose(part), part.text), part.text)
 
@@ -170,7 +172,7 @@ def _copy_replaced(kind: Kind, applied: str, replace: Callable[[SecretPart], str
     except (msgspec.DecodeError, RecursionError):
         return replace(SecretPart(LAST_APPLIED, applied, is_base64=False)) if applied else applied
     spec = document.get("spec") if isinstance(document, dict) else None
-    changed = typed_parts.secrets_replaced(kind.spec, spec, replace)
+    changed = typed_parts.secrets_replaced(kind.spec, spec, replace, named=kind.named_types)
     if changed == spec:
         return applied
     return msgspec.json.encode({**document, "spec": changed}).decode() + "\n"

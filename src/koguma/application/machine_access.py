@@ -33,7 +33,7 @@ def check(context: Context, user: User | None, written: Resource, before: Resour
     `user` is None where the control plane itself writes.
     """
     kind = context.kinds[written.kind]
-    if user is None or not typed_parts.holds(kind.spec, _FILES | _ADDRESSES):
+    if user is None or not typed_parts.holds(kind.spec, _FILES | _ADDRESSES, kind.named_types):
         return
     known = set(_uses(kind, before.spec).values()) if before is not None else set()
     for field, use in _uses(kind, written.spec).items():
@@ -62,9 +62,9 @@ def _uses(kind: Kind, spec: Json) -> dict[str, _Use]:
 
 
 def _named(kind: Kind, spec: Json, root: str) -> Iterator[tuple[str, _Use]]:
-    for file in typed_parts.parts_of(kind.spec, spec, _FILES, root):
+    for file in typed_parts.parts_of(kind.spec, spec, _FILES, root, kind.named_types):
         if file.value not in STREAMS:
             yield file.path, _Use("write", str(file.value))
-    for address in typed_parts.parts_of(kind.spec, spec, _ADDRESSES, root):
+    for address in typed_parts.parts_of(kind.spec, spec, _ADDRESSES, root, kind.named_types):
         if str(address.value).startswith(UNIX):
             yield address.path, _Use("connect to", str(address.value).removeprefix(UNIX))

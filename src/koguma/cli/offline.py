@@ -28,7 +28,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
-_GROUP: Final = "koguma.policies"
+_GROUPS: Final = ("koguma.policies", "koguma.destinations")
 _BUILTIN: Final = "koguma.policies:POLICIES"
 # The kinds that the policy engine reads, beside policies.
 _ENGINE_KINDS: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
@@ -68,7 +68,8 @@ def known_kinds() -> Kinds:
     """The kinds of this program and of installed plugin packages."""
     from importlib import metadata  # noqa: PLC0415 - only here
 
-    if all(entry.value == _BUILTIN for entry in metadata.entry_points(group=_GROUP)):
+    entries = (entry for group in _GROUPS for entry in metadata.entry_points(group=group))
+    if all(entry.value == _BUILTIN for entry in entries):
         return kind_lookup.local_kinds()
     from koguma import kinds, plugins  # noqa: PLC0415 - only where there are any
 

@@ -341,7 +341,7 @@ MASK: Final = "*****"
 
 def masked(spec: Json, kind: Kind) -> Json:
     """The spec with secret values hidden, for logs, diffs and people: by kind, and by the type of a field."""
-    return _mask(spec) if kind.admin_only else typed_parts.masked(kind.spec, spec, MASK)
+    return _mask(spec) if kind.admin_only else typed_parts.masked(kind.spec, spec, MASK, kind.named_types)
 
 
 def masked_document(document: Json, kind: Kind) -> Json:

@@ -21,6 +21,7 @@ from koguma.core.incremental import Db
 from koguma.core.lint import (
     effects,
     external_addresses,
+    external_plugins,
     overlaps,
     permissions,
     ports,
@@ -100,9 +101,14 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     if key.kind == "Dataplane":
         return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
     conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
-    shared = external_addresses.shared(db, key) if key.kind == "MeshExternalService" else ()
+    external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
     denied = permissions.none_allows(db, key.name) if key.kind == "Mesh" else ()
-    return _sorted((*effects.advice(db, key), *conflicts, *shared, *denied))
+    return _sorted((*effects.advice(db, key), *conflicts, *external, *denied))
+
+
+def _of_external_service(db: Db, key: Key) -> Iterator[Problem]:
+    yield from external_addresses.shared(db, key)
+    yield from external_plugins.missing(db, key)
 
 
 def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:

@@ -34,19 +34,25 @@ spec:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
-from koguma.kinds import data_source, external_service_rules, rules, v1_conversions
+from koguma.kinds import data_source, extension_rules, external_service_rules, rules, v1_conversions
 from koguma.kinds.data_source import TlsSource
+from koguma.kinds.destinations import DESTINATIONS
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
+from koguma.model.destination import DestinationPlugin
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Json, Port, Spec, doc
-from koguma.model.typed_parts import PROXY_ADDRESS
+from koguma.model.typed_parts import NAMED_BY, PROXY_ADDRESS
 from koguma.model.violation import Violation, child, item
+
+Plugins = tuple[DestinationPlugin, ...]
 
 _PROTOCOLS: Final = ("tcp", "grpc", "http", "http2")
 _MODES: Final = ("SkipSAN", "SkipCA", "SkipAll", "Secured")
@@ -88,8 +94,10 @@ class MeshExternalServiceVipMatch(Spec):
 class MeshExternalServiceExtension(Spec):
     """A plugin that answers the calls."""
 
-    type: Annotated[str, doc("Which plugin.")]
-    config: Annotated[Json, doc("What the plugin is told.")] = None
+    type: Annotated[str, doc("Which plugin: Lambda, or one of an installed package.")]
+    config: Annotated[
+        Json, doc("What the plugin is told; its fields are the plugin's.", extra={NAMED_BY: "type"})
+    ] = None
 
 
 class MeshExternalServiceDestinationEndpoint(Spec):
@@ -204,7 +212,9 @@ class MeshExternalServiceStatus(Spec):
     ] = None
 
 
-def validate(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[Violation]:
+def _validate(
+    plugins: Plugins, spec: MeshExternalServiceSpec, _context: ValidationContext
+) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; what a plugin takes is the plugin's to say."""
     is_released = isinstance(spec.match, MeshExternalServiceVipMatch)
     yield from external_service_rules.shape_violations(spec, has_list=not is_released)
@@ -220,12 +230,39 @@ def validate(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iter
         yield Violation("spec.extension.type", rules.NOT_EMPTY_MESSAGE, "required")
     if spec.destination is not None and spec.destination.tls is not None:
         yield from tls_violations(spec.destination.tls, "spec.destination.tls")
+    yield from _extension_violations(plugins, spec)
 
 
-def warn(spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[str]:
-    """Matches that take more than they say."""
+def _extension(spec: MeshExternalServiceSpec) -> tuple[MeshExternalServiceExtension | None, str]:
+    """The plugin's section in either shape, and its path."""
+    if spec.destination is not None:
+        return spec.destination.extension, "spec.destination.extension"
+    return spec.extension, "spec.extension"
+
+
+def _extension_violations(plugins: Plugins, spec: MeshExternalServiceSpec) -> Iterator[Violation]:
+    extension, path = _extension(spec)
+    plugin = extension_rules.plugin_of(extension, plugins)
+    if extension is None or plugin is None:
+        return
+    if isinstance(spec.match, MeshExternalServiceVipMatch):
+        protocol = spec.match.protocol or "tcp"
+        yield from extension_rules.protocol_violation(plugin, protocol, "spec.match")
+    else:
+        for index, match in enumerate(spec.match):
+            at = item("spec.match", index)
+            yield from extension_rules.protocol_violation(plugin, match.protocol, at)
+    yield from extension_rules.violations(plugin, extension.config, child(path, "config"))
+
+
+def _warn(plugins: Plugins, spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[str]:
+    """Matches that take more than they say, and what a plugin warns of."""
     if not isinstance(spec.match, MeshExternalServiceVipMatch):
         yield from external_service_rules.warnings(spec.match)
+    extension, path = _extension(spec)
+    plugin = extension_rules.plugin_of(extension, plugins)
+    if extension is not None and plugin is not None:
+        yield from extension_rules.warnings(plugin, extension.config, child(path, "config"))
 
 
 def _match_violations(match: MeshExternalServiceVipMatch) -> Iterator[Violation]:
@@ -294,7 +331,7 @@ def _source_violations(
         yield Violation(child(path, "clientCert"), "must be defined when clientKey is defined", "required")
 
 
-KIND = Kind(
+_KIND: Final = Kind(
     name="MeshExternalService",
     plural="meshexternalservices",
     short="extsvc",
@@ -305,7 +342,15 @@ KIND = Kind(
     sync=BOTH_WAYS,
     system_namespace_only=True,
     v1=v1_conversions.EXTERNAL_SERVICE,
-    validate=validate,
-    warn=warn,
     dns_name=True,
 )
+
+
+def with_extensions(plugins: Plugins) -> Kind:
+    """The kind, whose `extension.type` can name these plugins."""
+    return msgspec.structs.replace(
+        _KIND, extensions=plugins, validate=partial(_validate, plugins), warn=partial(_warn, plugins)
+    )
+
+
+KIND = with_extensions(DESTINATIONS)

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from koguma.kinds.data_source import DataSource, SecureDataSource, TlsSource
 from koguma.model import typed_parts
+from koguma.model.destination import SecretRef
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import child
 
-SOURCES: Final[typed_parts.PartTypes] = frozenset({DataSource, SecureDataSource, TlsSource})
+SOURCES: Final[typed_parts.PartTypes] = frozenset({DataSource, SecretRef, SecureDataSource, TlsSource})
 
 
 class SecretReference(NamedTuple):
@@ -39,13 +40,13 @@ def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:
     if not is_referring(kind):
         return ()
     root = "" if kind.inline else "spec"
-    sources = typed_parts.parts_of(kind.spec, spec, SOURCES, root)
+    sources = typed_parts.parts_of(kind.spec, spec, SOURCES, root, kind.named_types)
     return tuple(reference for source in sources for reference in _named(source.value, source.path))
 
 
 def is_referring(kind: Kind) -> bool:
     """Whether objects of a kind can refer to Secrets."""
-    return typed_parts.holds(kind.spec, SOURCES)
+    return typed_parts.holds(kind.spec, SOURCES, kind.named_types)
 
 
 def _named(source: Mapping[str, Json], path: str) -> Iterator[SecretReference]:

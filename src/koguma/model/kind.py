@@ -15,12 +15,14 @@ import msgspec
 
 from koguma.model import ref_kinds
 from koguma.model.control_plane_info import ControlPlaneInfo
+from koguma.model.destination import DestinationPlugin
 from koguma.model.errors import NotFound
 from koguma.model.legacy_kinds import successor
 from koguma.model.nearest import nearest
 from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, read
+from koguma.model.typed_parts import NamedTypes
 from koguma.model.violation import Violation
 
 
@@ -219,11 +221,17 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     columns: tuple[Column, ...] = ()  # what a table shows beside name, mesh and age
     # Proxies: the value of their label kuma.io/proxy-type, from a spec that was read with `clean`.
     proxy_type: Callable[[Json], str] | None = None
+    extensions: tuple[DestinationPlugin, ...] = ()  # what `extension.type` of its specs can name
 
     @property
     def stored_as(self) -> str:
         """The word for its objects in keys: no two kinds share it."""
         return self.set_name or self.name
+
+    @cached_property
+    def named_types(self) -> NamedTypes:
+        """The types of configurations that a spec can name, for `typed_parts`."""
+        return tuple((plugin.type, plugin.config) for plugin in self.extensions)
 
     @cached_property
     def checker(self) -> Checker:

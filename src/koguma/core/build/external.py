@@ -2,13 +2,13 @@
 
 Two forms of the spec are supported: with `destination`, as Kuma first designed it, and with `endpoints` and
 `tls` beside a single `match`, as Kuma released it. Certificates and keys are in the object itself or in a
-Secret of its mesh. What cannot be built is reported with the field and what to do; nothing else fails by it.
+Secret of its mesh. What leads to a plugin is built by that (`extension`). What cannot be built is reported
+with the field and what to do; nothing else fails by it.
 
 A port on which programs start TLS themselves gets none from the proxy: `tls` is for the other ports. Kuma's
 mode SkipCA is like SkipAll, since Envoy compares no names in a certificate that anybody may have signed.
 """
 
-import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -16,13 +16,12 @@ from typing import Final
 import msgspec
 
 from koguma.core import world
-from koguma.core.build import encoding
+from koguma.core.build import encoding, extension, mesh_secret
 from koguma.core.incremental import Db, question
 from koguma.core.world import Port
 from koguma.envoy import external as envoy
 from koguma.envoy.external import ExternalEndpoint, San, Tls
 from koguma.envoy.snapshot import SECRET, Failure, XdsResource
-from koguma.model import reserved_secrets
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -66,6 +65,7 @@ class ExternalCluster(msgspec.Struct, frozen=True):
     parts: Mapping[str, Json] = {}  # "cluster" and, where it speaks HTTP, "http_options"
     secrets: tuple[XdsResource, ...] = ()
     problem: str = ""
+    body_bytes_max: int = 0  # of a request, as far as a plugin needs it at once; 0: Envoy's default
 
 
 class _ExternalDestination(msgspec.Struct, frozen=True):
@@ -91,7 +91,36 @@ def of(db: Db, service: Key, section: str) -> ExternalCluster | None:
         return ExternalCluster(problem="; ".join(problems))
     if destination.type == "Passthrough":
         return ExternalCluster(_parts(envoy.passthrough(name), port))
+    if destination.type == "Extension":
+        return _extension(db, service, destination, port)
     return _regular(db, service, destination, port)
+
+
+@question
+def body_bytes_max(db: Db, service: Key, section: str) -> int:
+    """How much of a request's body routes to a port hold; apart, since routes change with nothing else."""
+    outside = of(db, service, section)
+    return outside.body_bytes_max if outside else 0
+
+
+def _extension(db: Db, service: Key, destination: _ExternalDestination, port: Port) -> ExternalCluster:
+    name, path = encoding.kri(db, service, port.section), child(destination.path, "extension")
+    section = destination.fields.get("extension") or {}
+    built = extension.of(db, service, section, port, name, path)
+    if built.problems:
+        return ExternalCluster(problem="; ".join(built.problems))
+    parts = _parts(built.cluster, port)
+    if "http_options" in parts:
+        parts = {**parts, "http_options": {**parts["http_options"], **built.http_options}}
+    encoded = [
+        encoding.encoded(db, SECRET, each, data, origin=str(service)) for each, data in built.secrets.items()
+    ]
+    refused = [each.name for each in encoded if isinstance(each, Failure)]
+    if refused:  # without the reason, which may repeat what is secret
+        text = f"its plugin made secrets that Envoy cannot read: {', '.join(refused)}"
+        return ExternalCluster(problem=f"{path}: {text}")
+    secrets = tuple(each for each in encoded if isinstance(each, XdsResource))
+    return ExternalCluster(parts, secrets, body_bytes_max=built.body_bytes_max)
 
 
 def _destination(spec: Json) -> _ExternalDestination:
@@ -102,6 +131,13 @@ def _destination(spec: Json) -> _ExternalDestination:
         return _ExternalDestination("spec", "Extension", {"extension": spec["extension"]})
     is_released = isinstance(spec.get("match"), Mapping) or spec.get("endpoints") or spec.get("tls")
     return _ExternalDestination("spec", "Regular" if is_released else "Passthrough", spec)
+
+
+def extension_of(spec: Json) -> tuple[Json, str]:
+    """The section that names a plugin, and its path; None where the destination is no plugin."""
+    destination = _destination(spec)
+    path = child(destination.path, "extension")
+    return (destination.fields.get("extension") if destination.type == "Extension" else None), path
 
 
 def _parts(cluster: Json, port: Port) -> Mapping[str, Json]:
@@ -117,8 +153,7 @@ def _problems(spec: Json, destination: _ExternalDestination, port: Port) -> Iter
             yield f"{at}: does not go with type {destination.type}; take it away, or choose another type"
     match destination.type:
         case "Extension":
-            plugin = (destination.fields.get("extension") or {}).get("type") or ""
-            yield f'no plugin "{plugin}" is installed; install one, or give the service endpoints'
+            pass
         case "Passthrough":
             # The original destination would be the virtual address: the proxy would call itself in a loop.
             types = {
@@ -250,12 +285,9 @@ def _sources(db: Db, service: Key, tls_spec: Json, at: str) -> _Sources:
 def _text(db: Db, service: Key, source: Json) -> tuple[str, str]:
     """The text of a data source, in any of its forms; or what is wrong with it."""
     name, text = _chosen(source)
-    if name and reserved_secrets.is_reserved(name):  # stored before that was refused, or past the API
-        return "", f'"{name}" {reserved_secrets.MESSAGE}'
     if name:
-        data = _secret(db, service.mesh, service.zone, name)
-        missing = f'there is no Secret "{name}" in mesh "{service.mesh}"; write it, or name another one'
-        return ("", missing) if data is None else (data, "")
+        problem = mesh_secret.problem(db, service.mesh, service.zone, name)
+        return "" if problem else mesh_secret.text(db, service.mesh, service.zone, name) or "", problem
     return text, "" if text else "names no Secret and holds nothing itself"
 
 
@@ -267,29 +299,9 @@ def _chosen(source: Json) -> tuple[str, str]:
         case "InsecureInline":
             return "", (source.get("insecureInline") or {}).get("value") or ""
         case None:
-            text = source.get("inlineString") or _decoded(source.get("inline") or "")
+            text = source.get("inlineString") or mesh_secret.decoded(source.get("inline") or "")
             return source.get("secret") or "", text
     return "", ""  # a file or variable of the control plane, which users must not read
-
-
-@question
-def _secret(db: Db, mesh: str, zone: str, name: str) -> str | None:
-    """The data of a Secret: of the service's zone first, then of this zone, then of any other."""
-    here = world.control_plane(db).zone
-    keys = [key for key in world.BY_KIND.keys(db, ("Secret", mesh)) if key.name == name]
-    for key in sorted(keys, key=lambda key: (key.zone != zone, key.zone != here, key)):
-        resource = world.RESOURCES.get(db, key)
-        if resource is not None:
-            return _decoded(resource.spec.get("data") or "")
-    return None
-
-
-def _decoded(text: str) -> str:
-    """The text of base64 data. PEM is ASCII; what is around it may be anything."""
-    try:
-        return base64.b64decode(text).decode(errors="replace")
-    except ValueError:
-        return ""
 
 
 def _secret_name(db: Db, service: Key) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from koguma.core import items
 from koguma.core import routes as route_rules
-from koguma.core.build import backends, encoding, overlay_merge
+from koguma.core.build import backends, encoding, external, overlay_merge
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db
@@ -47,6 +47,7 @@ def routes(
         split, backend_ports = backends.split(db, None, original.destination, original)
         needed |= dict.fromkeys(backend_ports)
         default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
+        default = _with_body_limit(db, default, backend_ports)
         built += [_with_overlays(route, overlays) for route in default]
     return built, tuple(needed)
 
@@ -74,7 +75,16 @@ def _candidate(
         encoding.kri(db, origin, ""), candidate.match, conf.get("filters") or [], split, mirror
     )
     needed |= dict.fromkeys(backend_ports)
-    return built
+    return _with_body_limit(db, built, backend_ports)
+
+
+def _with_body_limit(db: Db, routes: list[Data], ports: Iterable[BackendPort]) -> list[Data]:
+    """Routes that hold as much of a request's body as the plugins of external services need."""
+    outside = (port for port in ports if port.destination.kind == "MeshExternalService")
+    limit = max((external.body_bytes_max(db, port.destination, port.section) for port in outside), default=0)
+    if not limit:
+        return routes
+    return [{**each, "request_body_buffer_limit": limit} if "route" in each else each for each in routes]
 
 
 def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:

@@ -32,6 +32,7 @@ NOT_BUILT: Final = "KG015"
 NO_PERMISSION: Final = "KG016"
 OVERLAP: Final = "KG017"
 SHARED_ADDRESSES: Final = "KG018"
+NO_PLUGIN: Final = "KG019"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -54,6 +55,7 @@ CODES: Final[Mapping[str, str]] = {
     NO_PERMISSION: "mTLS without a permission",
     OVERLAP: "policies of different kinds that set the same field",
     SHARED_ADDRESSES: "external services with overlapping addresses",
+    NO_PLUGIN: "an external service whose plugin is not installed",
 }
 
 

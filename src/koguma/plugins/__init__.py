@@ -1,4 +1,7 @@
-"""Plugins: the policies of installed packages, which come through the entry point `koguma.policies`.
+"""Plugins: policies and destinations of installed packages, which come through entry points.
+
+Policies come through `koguma.policies`, destinations of MeshExternalServices through `koguma.destinations`
+(`destinations` reads those).
 
 A plugin is trusted code that an operator installed; nothing is ever loaded through the API. A mistake in one
 must still not take the control plane along. What cannot be loaded, or is no proper record, is left out with a
@@ -7,7 +10,7 @@ reads an object that its policy can no longer read as one that says nothing.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Final
 
@@ -22,11 +25,11 @@ from koguma.model.phase import Phase
 from koguma.model.schema import UNKNOWN, Json, Spec
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation
+from koguma.plugins import destinations, entry_points
+from koguma.plugins.entry_points import Warn
 
-GROUP: Final = "koguma.policies"
+GROUP: Final = entry_points.POLICIES
 BUILTIN: Final = "koguma.policies:POLICIES"  # our own come through the same door, first
-
-Warn = Callable[[str], None]
 
 
 class LoadedKinds(msgspec.Struct, frozen=True):
@@ -38,48 +41,33 @@ class LoadedKinds(msgspec.Struct, frozen=True):
 
 def installed() -> Sequence[metadata.EntryPoint]:
     """The entry points of all installed packages."""
-    return tuple(metadata.entry_points(group=GROUP))
+    return tuple(
+        entry for group in (GROUP, entry_points.DESTINATIONS) for entry in metadata.entry_points(group=group)
+    )
 
 
 def load(kinds: Iterable[Kind], entries: Iterable[metadata.EntryPoint], warn: Warn) -> LoadedKinds:
-    """These kinds and the policies of the entry points, less those for which `warn` is called."""
-    known = list(kinds)
+    """These kinds with what the entry points offer, less what `warn` is called for."""
+    every = sorted(entries, key=lambda each: (each.value != BUILTIN, each.name, each.value))
+    of_destinations = [entry for entry in every if entry.group == entry_points.DESTINATIONS]
+    known = destinations.with_destinations(kinds, of_destinations, warn)
     foreign: set[str] = set()
-    for entry in sorted(entries, key=lambda each: (each.value != BUILTIN, each.name, each.value)):
+    for entry in (entry for entry in every if entry.group != entry_points.DESTINATIONS):
         if entry.value == BUILTIN:
             known += entry.load()
             continue
-        for kind in _offered(entry, warn):
+        for kind in entry_points.offered(entry, Kind, warn):
             found = list(problems(kind, known))
             if found:
-                warn(f"{_where(entry)}: {_called(kind)} is left out: {'; '.join(found)}")
+                warn(f"{entry_points.place(entry)}: {_called(kind)} is left out: {'; '.join(found)}")
             else:
-                known.append(_refusing(kind, _where(entry)))
+                known.append(_refusing(kind, entry_points.place(entry)))
                 foreign.add(kind.name)
     return LoadedKinds(Kinds(known), frozenset(foreign))
 
 
-def _where(entry: metadata.EntryPoint) -> str:
-    package = f"package {entry.dist.name}" if entry.dist else "package without a name"
-    return f'{package}, entry point "{entry.name}" ({entry.value})'
-
-
 def _called(kind: object) -> str:
     return f'policy "{kind.name}"' if isinstance(kind, Kind) else "one entry"
-
-
-def _offered(entry: metadata.EntryPoint, warn: Warn) -> Collection[Any]:
-    """What an entry point leads to: one record, or several."""
-    try:
-        loaded = entry.load()
-        return (loaded,) if isinstance(loaded, Kind) else tuple(loaded)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is that package's alone
-        warn(f"{_where(entry)}: cannot be loaded: {_said(error)}")
-        return ()
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
 
 
 _PATTERNS: Final = {"name": r"[A-Z][A-Za-z0-9]*", "plural": r"[a-z][a-z0-9]*", "short": r"[a-z]+"}
@@ -137,7 +125,7 @@ def _wrong_types(kind: Any) -> Iterator[str]:
         openapi.encoded(Kinds([kind]))
         _singular, _plural = kind.display_names
     except Exception as error:  # noqa: BLE001 - a record can be wrong in many ways
-        yield f"it cannot be described: {_said(error)}"
+        yield f"it cannot be described: {entry_points.described(error)}"
 
 
 def _taken(kind: Kind, known: Iterable[Kind]) -> Iterator[str]:
@@ -206,7 +194,7 @@ def _refusing(kind: Kind, where: str) -> Kind:
     """The same policy, whose own mistakes refuse the object that they are made about."""
 
     def failure(hook: str, error: Exception) -> Violation:
-        mistake = f"{kind.name} cannot judge this object: its {hook} raised {_said(error)}"
+        mistake = f"{kind.name} cannot judge this object: its {hook} raised {entry_points.described(error)}"
         return Violation("" if kind.inline else "spec", f"{mistake}; tell the makers of {where}", "plugin")
 
     def clean(spec: Json) -> Json:
@@ -268,7 +256,7 @@ def _forgiving(kind: Kind, failed: Callable[[str, str], None]) -> Kind:
             spec = kind.clean(written)
             wrong = next((v for v in kind.checker(spec, "spec") if v.rule != UNKNOWN), None)
         except Exception as error:  # noqa: BLE001 - stored under an earlier version of the plugin, perhaps
-            failed(kind.name, _said(error))
+            failed(kind.name, entry_points.described(error))
             return {}
         if wrong is not None:
             failed(kind.name, f"a stored object no longer fits: {wrong.field}: {wrong.message}")
@@ -279,6 +267,6 @@ def _forgiving(kind: Kind, failed: Callable[[str, str], None]) -> Kind:
         try:
             yield from kind.warn(spec, context)
         except Exception as error:  # noqa: BLE001 - that of a plugin
-            failed(kind.name, _said(error))
+            failed(kind.name, entry_points.described(error))
 
     return msgspec.structs.replace(kind, clean=clean, warn=warn)
