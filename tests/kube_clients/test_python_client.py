@@ -509,3 +509,20 @@ def test_of_parallel_patches_of_one_revision_one_is_stored(api, namespace):
     answers = at_once([patch(number) for number in range(10)])
     assert answers.count(409) == 9
     assert len(core.read_namespaced_config_map("seen", namespace).data) == 1
+
+
+def test_a_deleted_namespace_does_not_come_back_by_another_control_plane(api, other_api, namespace):
+    core, other_core = client.CoreV1Api(api), client.CoreV1Api(other_api)
+    config_map = client.V1ConfigMap(metadata=meta("late"))
+    core.create_namespaced_config_map(namespace, config_map)
+    core.delete_namespace(namespace)
+    for each in (core, other_core):
+        until(lambda: namespace not in names(core.list_namespace()) + names(other_core.list_namespace()))
+        with pytest.raises(ApiException) as refused:
+            each.create_namespaced_config_map(namespace, config_map)
+        assert refused.value.status == 404
+        assert f'namespaces \\"{namespace}\\" not found' in refused.value.body
+
+
+def names(found):
+    return [each.metadata.name for each in found.items]

@@ -149,6 +149,8 @@ def test_a_namespace_goes_after_everything_that_is_in_it(kube_everywhere):
     kube("delete", "ns", here, "--wait=false")
     until(lambda: kube("get", "cm,mt,secret", "-o", "name") == "secret/held", "the rest is gone")
     assert kube.run("get", "ns", here).rows[1][:2] == [here, "Terminating"]
+    kube("wait", f"ns/{here}", "--for=condition=NamespaceFinalizersRemaining", "--timeout=20s")
+    assert "secrets. has 1 resource instances" in str(kube.get("ns", here)["status"]["conditions"])
     refused = kube.refused("create", "cm", "late")
     assert f"unable to create new content in namespace {here} because it is being terminated" in refused
     with kube.runs("delete", "ns", here) as waits:
@@ -156,7 +158,10 @@ def test_a_namespace_goes_after_everything_that_is_in_it(kube_everywhere):
         kube("patch", "secret", "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
         assert waits.ends() == 0
     assert f'namespaces "{here}" not found' in kube.refused("get", "ns", here)
-    assert kube("create", "cm", "again") == "configmap/again created"  # the first write makes it anew
+    assert f'namespaces "{here}" not found' in kube.refused("create", "cm", "late")
+    assert kube.run("get", "ns", here).code == 1  # a client that did not notice has not made it anew
+    kube("create", "ns", here)
+    kube("create", "cm", "again")
 
 
 def test_namespaces_that_others_rely_on_stay(kube):

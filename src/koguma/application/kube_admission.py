@@ -91,8 +91,9 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             namespaces.check_new(self.context, draft.name)
         if not endpoint.namespaced:
             return ()
-        what = f'{endpoint.qualified} "{draft.name}"'
-        return tuple(namespaces.required_namespace(self.context, draft.namespace or "", what))
+        what, name = f'{endpoint.qualified} "{draft.name}"', draft.namespace or ""
+        required = namespaces.required_namespace(self.context, name, what)
+        return (*namespaces.still_there(self.context, name), *required)
 
     def _ours(self, written: DecodedObject) -> PlannedWrite:
         before = self.before

@@ -1,10 +1,12 @@
 """Namespaces: how they come into being, and which ones users may not create or delete.
 
-The first write into a namespace creates it, in either form. Those called `mesh-<mesh>` are created and
-deleted with their mesh.
+The first write into a namespace creates it, in either form. A client of the Kubernetes form that did not
+notice that a namespace was deleted does not bring it back, though: for a while its writes get a 404, as they
+would from Kubernetes. Namespaces called `mesh-<mesh>` are created and deleted with their mesh.
 """
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -17,10 +19,12 @@ from koguma.model import forms
 from koguma.model.errors import Forbidden, NotFound
 from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation
-from koguma.store.contract import Ensure, Operation
+from koguma.store.contract import Ensure, Op, Operation, Require, rfc3339
 
 NAMESPACE: Final = core.NAMESPACE.stored_as
 TERMINATING: Final = "Terminating"
+# Longer than the slowest back-off of usual controllers (16 minutes), which write from what they remember.
+DELETED_FOR: Final = timedelta(hours=1)
 
 
 def namespace_key(name: str) -> Key:
@@ -64,6 +68,31 @@ def required_namespace(context: Context, name: str, what: str) -> Iterator[Opera
         text = f'namespaces "{name}" not found: there is no mesh "{mesh}"'
         raise NotFound(text, violations=[Violation("metadata.namespace", text, "missing")])
     yield Ensure(new_namespace(name))  # also where it exists: it may be deleted before this is committed
+
+
+def still_there(context: Context, name: str) -> Iterator[Operation]:
+    """For a new object of the Kubernetes form: its namespace must not be deleted before this is committed."""
+    if context.state.get(namespace_key(name)) is not None:
+        yield Require(namespace_key(name), _not_found(name))
+
+
+async def check_not_deleted(context: Context, name: str, now: datetime) -> None:
+    """Raise NotFound where a namespace does not exist and was deleted a short time ago.
+
+    The log of the store knows it, so that all control planes agree, and after a restart too. A log that
+    keeps its history for a shorter time forgets it earlier.
+    """
+    is_missing = bool(name) and context.state.get(namespace_key(name)) is None
+    if not is_missing or namespaced_names.mesh_of(name) is not None:
+        return
+    for last in await context.store.history(namespace_key(name), 1):
+        if last.op is Op.DELETE and last.time > rfc3339(now - DELETED_FOR):
+            raise _not_found(name, f": it was deleted at {last.time}; create it before you write into it")
+
+
+def _not_found(name: str, hint: str = "") -> NotFound:
+    text = f'namespaces "{name}" not found{hint}'
+    return NotFound(text, violations=[Violation("metadata.namespace", text, "missing")])
 
 
 def mesh_suffixes(context: Context) -> set[str]:

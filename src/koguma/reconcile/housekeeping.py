@@ -15,8 +15,9 @@ from koguma.application import compare_and_swap, kube_admission, namespaces
 from koguma.application.context import Context
 from koguma.application.namespaces import NAMESPACE
 from koguma.core.identity import DEFAULT_NAMESPACE
-from koguma.kube import namespaced_names
+from koguma.kube import namespace_conditions, namespaced_names
 from koguma.kube.kinds.core import FINALIZER  # ours, on every namespace: its content goes before it does
+from koguma.kube.namespace_conditions import RemainingObject
 from koguma.kube.owner_graph import (
     FOREGROUND,
     CollectionStep,
@@ -36,7 +37,18 @@ from koguma.model.errors import (
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.reconcile.following import follow
-from koguma.store.contract import Change, Delete, Ensure, Op, Operation, Put, RequireEmpty, Transaction
+from koguma.runtime.clock import now
+from koguma.store.contract import (
+    Change,
+    Delete,
+    Ensure,
+    Op,
+    Operation,
+    Put,
+    RequireEmpty,
+    Transaction,
+    rfc3339,
+)
 from koguma.store.watch import Watch
 
 RETRY_SECONDS: Final = 1.0
@@ -152,11 +164,14 @@ class Housekeeper:
             if namespace is not None:
                 self._retries |= not await self._empty(namespace)
 
-    async def _do(self, step: CollectionStep) -> bool:
+    async def _do(self, step: CollectionStep, failures: list[str] | None = None) -> bool:
+        """Whether it is done; `failures` get the reason why it never will be, as things are."""
         try:
             operations = self._operations(step)
         except (Forbidden, Invalid) as error:
             _log.warning("an object cannot be removed", about=str(step.resource.key), reason=str(error))
+            if failures is not None:
+                failures.append(f"{step.resource.key}: {error}")
             return False
         return await self._write(operations)
 
@@ -189,19 +204,43 @@ class Housekeeper:
     async def _empty(self, namespace: Resource) -> bool:
         """Delete what is in a namespace, then the namespace; whether all of that is done."""
         name, state = namespace.name, self._context.state
-        inside = [resource for resource in state.all() if resource.namespace == name]
-        for resource in inside:
+        failures: list[str] = []
+        for resource in self._inside(name):
             if not resource.meta.deletion_timestamp:
-                await self._do(DeleteDependent(resource))
+                await self._do(DeleteDependent(resource), failures)
         inside_broken = [key for key in state.unreadable if key.namespace == name]
         if inside_broken:
             await self._write([Delete(key) for key in inside_broken])
+        if left := self._inside(name):
+            return await self._report(namespace, left, failures)
         held = [each for each in (namespace.spec or {}).get("finalizers") or () if each != FINALIZER]
         if held or namespace.meta.finalizers:
             spec = {**(namespace.spec or {}), "finalizers": held}
             return await self._write([Put(msgspec.structs.replace(namespace, spec=spec), namespace.revision)])
-        left = Conflict(f"namespace {name} is not empty yet")
-        return await self._write([RequireEmpty(name, left), Delete(namespace.key, namespace.revision)])
+        left_over = Conflict(f"namespace {name} is not empty yet")
+        return await self._write([RequireEmpty(name, left_over), Delete(namespace.key, namespace.revision)])
+
+    def _inside(self, name: str) -> list[Resource]:
+        return [resource for resource in self._context.state.all() if resource.namespace == name]
+
+    async def _report(self, namespace: Resource, left: Sequence[Resource], failures: Sequence[str]) -> bool:
+        """Say in the status of a namespace what is still in it; False, since it has to be looked at again."""
+        status = namespace.status or {}
+        remaining = (RemainingObject(self._resource_of(each), each.meta.finalizers) for each in left)
+        conditions = namespace_conditions.conditions(
+            status.get("conditions") or (), remaining, failures, rfc3339(now())
+        )
+        reported = msgspec.structs.replace(namespace, status={**status, "conditions": conditions})
+        if reported != namespace:
+            await self._write([Put(reported, namespace.revision)])
+        return False
+
+    def _resource_of(self, resource: Resource) -> str:
+        catalog = self._context.catalog
+        if catalog.kind(resource.kind) is None:
+            return resource.kind
+        endpoint = catalog.stored(resource.kind)
+        return f"{endpoint.plural}.{endpoint.group}"
 
     async def _write(self, operations: Sequence[Operation]) -> bool:
         """Whether it is done; somebody else may have been first, or something holds it."""

@@ -1,7 +1,11 @@
 """Namespaces: they come with the first write, and what is in them goes before they do."""
 
+from datetime import timedelta
+
 import pytest
 
+from koguma.application import namespaces
+from tests.control_plane import LocalControlPlane
 from tests.kube_client import (
     CORE,
     JSON_PATCH,
@@ -9,6 +13,7 @@ from tests.kube_client import (
     PROTOBUF,
     accepted,
     causes,
+    config_maps_in,
     failure,
     protobuf_body,
     timeout_spec,
@@ -63,8 +68,128 @@ def test_a_deleted_namespace_takes_what_is_in_it_along(timeouts, config_maps, sp
     assert not timeouts.exists("a")
     assert not config_maps.exists("a")
     assert timeouts.plane("GET", f"/meshes/default/meshtimeouts/a.{timeouts.namespace}").status == 404
-    assert accepted(config_maps.create("a"))["metadata"]["namespace"] == timeouts.namespace
+
+
+def test_a_deleted_namespace_does_not_come_back_with_a_client_that_did_not_notice(
+    timeouts, config_maps, spaces
+):
+    name = timeouts.namespace
+    accepted(config_maps.create("a"))
+    accepted(spaces.delete(name))
+    until(lambda: not spaces.exists(name))
+    leases = timeouts.other("coordination.k8s.io/v1", "Lease")
+    for answer in (
+        config_maps.create("a"),
+        config_maps.create("a", query={"dryRun": "All"}),
+        config_maps.apply("a"),
+        timeouts.create("a", spec=timeout_spec()),
+        timeouts.other(KOGUMA).apply("a", spec=timeout_spec()),
+        leases.replace(leases.document("a", spec={})),  # a kind that an update creates
+    ):
+        assert failure(answer) == (404, "NotFound")
+        assert answer.json["message"].startswith(f'namespaces "{name}" not found: it was deleted at 20')
+    assert failure(config_maps.patch("a", {"data": {}})) == (404, "NotFound")
+    assert not spaces.exists(name)
+    accepted(spaces.create(name))
+    accepted(config_maps.create("a"))
+
+
+def test_the_plain_form_makes_a_deleted_namespace_again(timeouts, spaces):
+    accepted(spaces.create(timeouts.namespace))
+    accepted(spaces.delete(timeouts.namespace))
+    until(lambda: not spaces.exists(timeouts.namespace))
+    name = f"a.{timeouts.namespace}"
+    document = {"type": "MeshTimeout", "mesh": "default", "name": name, "spec": timeout_spec()}
+    document["labels"] = {"k8s.kuma.io/namespace": timeouts.namespace}
+    assert timeouts.plane("PUT", f"/meshes/default/meshtimeouts/{name}", document).status == 201
     assert spaces.get(timeouts.namespace)["status"] == {"phase": "Active"}
+    accepted(timeouts.create("b", spec=timeout_spec()))
+
+
+def test_a_restart_does_not_forget_that_a_namespace_was_deleted(tmp_path):
+    for is_first in (True, False):
+        with LocalControlPlane(tmp_path, store=f"sqlite:///{tmp_path / 'koguma.db'}") as plane:
+            config_maps = config_maps_in(plane, "team")
+            if is_first:
+                accepted(config_maps.create("a"))
+                delete_namespace(config_maps)
+            assert failure(config_maps.create("a")) == (404, "NotFound")
+
+
+def delete_namespace(config_maps):
+    spaces = config_maps.other(kind="Namespace", namespace="")
+    accepted(spaces.delete(config_maps.namespace))
+    until(lambda: not spaces.exists(config_maps.namespace))
+
+
+def test_what_was_deleted_long_ago_is_made_by_the_first_write(timeouts, config_maps, spaces, monkeypatch):
+    monkeypatch.setattr(namespaces, "DELETED_FOR", timedelta(0))
+    accepted(spaces.create(timeouts.namespace))
+    accepted(spaces.delete(timeouts.namespace))
+    until(lambda: not spaces.exists(timeouts.namespace))
+    accepted(config_maps.create("a"))
+
+
+def test_while_it_ends_its_conditions_say_what_is_left(timeouts, config_maps, spaces):
+    name = timeouts.namespace
+    accepted(timeouts.create("held", metadata=HELD, spec=timeout_spec()))
+    accepted(config_maps.create("held", metadata=HELD))
+    accepted(config_maps.create("free"))
+    accepted(spaces.delete(name))
+
+    def conditions():
+        return {each["type"]: each for each in spaces.get(name)["status"].get("conditions", ())}
+
+    def left():
+        return conditions().get("NamespaceContentRemaining", {}).get("message", "")
+
+    until(
+        lambda: left().endswith(
+            "configmaps. has 1 resource instances, meshtimeouts.kuma.io has 1 resource instances"
+        )
+    )
+    assert spaces.get(name)["status"]["phase"] == "Terminating"
+    facts = {type_: (each["status"], each["reason"]) for type_, each in conditions().items()}
+    assert facts == {
+        "NamespaceDeletionDiscoveryFailure": ("False", "ResourcesDiscovered"),
+        "NamespaceDeletionGroupVersionParsingFailure": ("False", "ParsedGroupVersions"),
+        "NamespaceDeletionContentFailure": ("False", "ContentDeleted"),
+        "NamespaceContentRemaining": ("True", "SomeResourcesRemain"),
+        "NamespaceFinalizersRemaining": ("True", "SomeFinalizersRemain"),
+    }
+    finalizer = HELD["finalizers"][0]
+    held = f"Some content in the namespace has finalizers remaining: {finalizer} in 2 resource instances"
+    assert conditions()["NamespaceFinalizersRemaining"]["message"] == held
+    accepted(config_maps.patch("held", {"metadata": {"finalizers": None}}))
+    until(lambda: "configmaps" not in left())
+    accepted(timeouts.patch("held", {"metadata": {"finalizers": None}}))
+    until(lambda: not spaces.exists(name))
+
+
+def test_a_status_of_a_namespace_comes_with_its_labels_and_annotations(spaces, config_maps):
+    name = config_maps.namespace
+    space = accepted(spaces.create(name, metadata={"labels": {"a": "1"}, "annotations": {"x": "1"}}))
+    condition = {"type": "Seen", "status": "True", "reason": "Seen", "message": "by a test"}
+    change = {
+        "metadata": {"labels": {"b": "2"}, "annotations": {"x": None, "y": "2"}},
+        "spec": {"finalizers": ["example.com/ignored"]},
+        "status": {"conditions": [condition]},
+    }
+    patched = accepted(spaces.patch(f"{name}/status", change))
+    assert patched["metadata"]["labels"] == {"a": "1", "b": "2", "kubernetes.io/metadata.name": name}
+    assert patched["metadata"]["annotations"] == {"y": "2"}
+    assert patched["spec"] == space["spec"]
+    assert patched["status"] == {"phase": "Active", "conditions": [condition]}
+    document = {
+        **patched,
+        "metadata": {**patched["metadata"], "labels": {"c": "3"}},
+        "status": {"phase": "Active"},
+    }
+    replaced = accepted(spaces.replace(document, part="status"))
+    assert replaced["metadata"]["labels"] == {"c": "3", "kubernetes.io/metadata.name": name}
+    assert replaced["status"] == {"phase": "Active"}
+    wrong = spaces.patch(f"{name}/status", {"metadata": {"labels": {"not a label": "x"}}})
+    assert failure(wrong) == (422, "Invalid")
 
 
 @pytest.mark.parametrize("policy", ["Foreground", "Orphan", "Background"])

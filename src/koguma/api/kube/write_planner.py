@@ -17,7 +17,7 @@ from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
-from koguma.kube import codec, pruning, server_side_apply
+from koguma.kube import codec, namespaced_names, pruning, server_side_apply
 from koguma.kube.codec import DecodedObject
 from koguma.kube.server_side_apply import FieldManager
 from koguma.model.errors import Conflict, Invalid
@@ -57,6 +57,8 @@ class WritePlanner:
             document = {**live, **{name: document.get(name) for name in (*_WHOLE, part)}}
         decoded = codec.read(document, request.endpoint, target.where, target.name)
         _check_seen(before, decoded)
+        if target.subresource == STATUS and namespaced_names.is_native(request.endpoint.kind):
+            return self._status_with_metadata(request, before, decoded)
         if target.subresource == STATUS:
             return self._status(request, before, live, decoded)
         if target.subresource == FINALIZE:
@@ -131,6 +133,18 @@ class WritePlanner:
             kind, access = request.endpoint.kind_name, self._context.access
             user, where = request.call.user, request.target.where
             escalation.check(access, user, kind, where, draft.spec, name=draft.name, before=old)
+
+    def _status_with_metadata(
+        self, request: WriteRequest, before: Resource, written: DecodedObject
+    ) -> PlannedWrite:
+        """A status of one of Kubernetes' own kinds: the labels and annotations beside it are written, too."""
+        whole = msgspec.structs.replace(request.target, subresource="")
+        known = msgspec.structs.replace(written, unknown=())
+        planned = self._owned(msgspec.structs.replace(request, target=whole), known, before, None)
+        live = self._shown.document(planned.resource, request.endpoint)
+        with_status = self._status(request, planned.resource, live, written)
+        warnings = (*with_status.warnings, *planned.warnings)
+        return msgspec.structs.replace(with_status, expect=before.revision, warnings=warnings)
 
     def _status(
         self, request: WriteRequest, before: Resource, live: Json, written: DecodedObject

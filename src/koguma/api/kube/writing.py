@@ -20,7 +20,7 @@ from koguma.api.kube.request import WriteRequest
 from koguma.api.kube.status import TargetedError
 from koguma.api.kube.target import RequestTarget, check, check_writable
 from koguma.api.kube.write_planner import WritePlanner
-from koguma.application import advice, compare_and_swap, transactions
+from koguma.application import advice, compare_and_swap, namespaces, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import PlannedWrite
 from koguma.core.admission import Admitted
@@ -64,6 +64,7 @@ class KubeWrites:
         self._context = context
         self._finder = finder
         self._answers = answers
+        self._clock = clock
         self._planner = WritePlanner(context, answers.encoder, clock)
 
     async def create(self, call: Call, target: RequestTarget) -> web.StreamResponse:
@@ -149,7 +150,10 @@ class KubeWrites:
         async def attempt() -> CommittedWrite:
             nonlocal before
             before = self._stored(request.target)
-            return await self._commit(request, plan(before), before)
+            planned = plan(before)
+            if before is None and request.endpoint.namespaced:
+                await namespaces.check_not_deleted(self._context, request.target.where, self._clock())
+            return await self._commit(request, planned, before)
 
         def may_retry() -> bool:
             return _revision(self._stored(request.target)) != _revision(before)
