@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -68,6 +69,26 @@ class Authority:
         context = ssl.create_default_context(cadata=self.pem[0])
         context.load_cert_chain(file)
         return context
+
+    def server(self, folder: Path, *names: str) -> ssl.SSLContext:
+        """TLS of a server with a certificate for these names and addresses."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        leaf = self._sign(
+            key, x509.Name([]), lambda builder: builder.add_extension(alternatives, critical=True)
+        )
+        file = folder / "server.pem"
+        file.write_text(pem_of(leaf) + pem_of(key))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:

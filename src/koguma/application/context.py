@@ -21,6 +21,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.runtime.background import Background
+from koguma.runtime.outgoing_calls import OutgoingCalls
 from koguma.store.contract import Unreadable
 from koguma.store.state import State
 from koguma.store.store import Store
@@ -50,6 +51,7 @@ class Context(msgspec.Struct, frozen=True):
     patch_checks: Callable[[], PatchChecks | None] = lambda: (
         None
     )  # of the local Envoy binary, if there is one
+    calls: OutgoingCalls = msgspec.field(default_factory=OutgoingCalls)  # to hosts that objects name
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
     writes: WriteQueue = msgspec.field(default_factory=WriteQueue)  # turns of the writers of one object

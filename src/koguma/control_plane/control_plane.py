@@ -54,10 +54,11 @@ from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
 from koguma.reconcile.housekeeping import Housekeeper
 from koguma.reconcile.services import ServiceGenerator
-from koguma.runtime import data_directory, garbage_collection
+from koguma.runtime import allowed_hosts, data_directory, garbage_collection
 from koguma.runtime.background import Background
 from koguma.runtime.checks import Check
 from koguma.runtime.clock import now
+from koguma.runtime.outgoing_calls import OutgoingCalls
 from koguma.runtime.settings import Settings
 from koguma.store import Store, key_file_of, log_at
 from koguma.store.keys import KeyCommand, KeyFile
@@ -81,6 +82,7 @@ class ControlPlane:
         self.store = Store(log, now, background=self.background)
         self.catalogs = LiveCatalog()
         self.metrics = Metrics()
+        self._calls = OutgoingCalls(allowed_hosts.of(settings.outgoing_hosts))
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,6 +163,7 @@ class ControlPlane:
             await self._http.stop()
         if self._tracer is not None:
             await self._tracer.stop()
+        await self._calls.close()
         await self.store.close()
         await self.background.stop()
 
@@ -188,6 +191,7 @@ class ControlPlane:
             background=self.background,
             patch_checks=lambda: self._patch_checks,
             catalogs=self.catalogs,
+            calls=self._calls,
         )
         return context, TokenKeys(lambda: self.store.state)
 

@@ -21,7 +21,7 @@ from koguma.model.errors import Invalid
 from koguma.model.redacted import SHOWN, masked_url
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
-from koguma.runtime import data_directory
+from koguma.runtime import allowed_hosts, data_directory
 
 ENV_PREFIX: Final = "KOGUMA_"
 ADDRESSES_MIN: Final = 256  # of a range of virtual addresses
@@ -136,6 +136,13 @@ class Settings(Spec):
             " names."
         ),
     ] = True
+    outgoing_hosts: Annotated[
+        tuple[str, ...],
+        doc(
+            "Hosts that the control plane may call where stored objects say so (webhooks): names, *.NAME,"
+            " addresses and ranges, each with or without :PORT; none by default."
+        ),
+    ] = ()
     feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 
@@ -225,6 +232,7 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("storeKeyCommand", "does not go with storeKeyFile: give one of them", "pair")
     yield from _traces_violations(settings.traces_endpoint)
     yield from _range_violations(settings)
+    yield from _outgoing_violations(settings.outgoing_hosts)
     roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}
     for index, binding in enumerate(settings.access.bindings):
         if binding.role not in roles:
@@ -246,6 +254,14 @@ def _traces_violations(address: str) -> Iterator[Violation]:
     if not fits:
         shown = masked_url(address)
         yield Violation("tracesEndpoint", f'"{shown}" is no collector; write http://HOST:4318', "address")
+
+
+def _outgoing_violations(hosts: tuple[str, ...]) -> Iterator[Violation]:
+    for index, text in enumerate(hosts):
+        try:
+            allowed_hosts.parse(text)
+        except ValueError as error:
+            yield Violation(f"outgoingHosts[{index}]", str(error), "host")
 
 
 def _range_violations(settings: Settings) -> Iterator[Violation]:
