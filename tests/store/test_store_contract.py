@@ -5,6 +5,7 @@ import random
 import uuid
 
 import pytest
+from msgspec.structs import replace
 from store_cases import changes_after, contents, deletes, drained, key, make_resource, puts, transaction_of
 
 from koguma.model.errors import (
@@ -57,6 +58,21 @@ async def test_a_write_that_changes_nothing_makes_no_revision(store, clock) -> N
     assert again.resource == created.resource
     assert store.state.revision == 1
     assert await changes_after(store, 1) == []
+
+
+async def test_a_write_in_a_newer_storage_version_is_stored_and_is_no_new_generation(opened, clock) -> None:
+    store = await opened()
+    older = make_resource("a", kind="widgets.example.com", mesh="", stored_version="example.com/v1")
+    await store.write(puts(older))
+    newer = replace(older, spec={"other": 1}, stored_version="example.com/v2")
+    clock.advance(hours=1)
+    (change,) = await store.write(transaction_of(Put(newer, 1, is_migration=True)))
+    assert (change.op, change.resource.generation, change.resource.revision) == (Op.UPDATE, 1, 2)
+    (again,) = await store.write(transaction_of(Put(newer, 2, is_migration=True)))
+    assert again.op is Op.UNCHANGED
+    await store.close()
+    stored = (await opened()).state.get(newer.key)
+    assert (stored.stored_version, stored.spec) == ("example.com/v2", {"other": 1})
 
 
 async def test_values_that_python_takes_for_equal_are_still_a_change(store) -> None:

@@ -70,6 +70,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int = 1
     revision: int = 0
     meta: Meta = NO_META
+    # The group and version in which spec and status are stored, for kinds that have had several; else empty.
+    stored_version: str = ""
 
     @property
     def key(self) -> Key:

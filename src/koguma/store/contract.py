@@ -21,10 +21,14 @@ class StoreUnusable(KogumaError):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Store this object if the stored revision is `expect` (compare-and-swap). 0: absent; None: any."""
+    """Store this object if the stored revision is `expect` (compare-and-swap). 0: absent; None: any.
+
+    `is_migration`: it is the stored object in another storage version, so that its generation stays.
+    """
 
     resource: Resource
     expect: int | None = None
+    is_migration: bool = False
 
 
 class Delete(msgspec.Struct, frozen=True):

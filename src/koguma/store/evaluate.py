@@ -147,7 +147,10 @@ class _Evaluation:
         if isinstance(stored, Resource):
             if _is_unchanged(stored, new):
                 return self._change(Op.UNCHANGED, stored)
-            return self._staged_change(Op.UPDATE, key, self._updated(stored, new))
+            updated = self._updated(stored, new)
+            if put.is_migration:
+                updated = replace(updated, generation=stored.generation)
+            return self._staged_change(Op.UPDATE, key, updated)
         op = Op.CREATE if stored is None else Op.UPDATE
         return self._staged_change(op, key, self._created(new))
 
@@ -242,7 +245,7 @@ def _is_same_object(stored: Resource, other: Resource) -> bool:
 
 
 def _is_unchanged(stored: Resource, new: Resource) -> bool:
-    """Whether a write would change nothing."""
+    """Whether a write would change nothing: a write in a newer storage version does."""
     return (
         stored.core_name == new.core_name
         and stored.labels == new.labels
@@ -250,6 +253,7 @@ def _is_unchanged(stored: Resource, new: Resource) -> bool:
         and is_same(stored.spec, new.spec)
         and is_same(stored.status, new.status)
         and stored.meta == new.meta
+        and stored.stored_version == new.stored_version
     )
 
 

@@ -54,7 +54,7 @@ class _Body(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     modification_time: str
     generation: int
     meta: Meta = NO_META
-    stored_as: str = ""  # version of the schema of the spec; empty: the first one
+    stored_as: str = ""  # version of the schema of the spec; empty: the kind's first one
 
 
 _encode = msgspec.json.Encoder().encode
@@ -88,6 +88,7 @@ def encoded(change: Change) -> Row:
                 resource.modification_time,
                 resource.generation,
                 resource.meta,
+                resource.stored_version,
             )
         )
     except (TypeError, ValueError, RecursionError) as error:
@@ -128,7 +129,7 @@ def _error(row: Row, cause: Exception) -> str:
 
 def _resource(row: Row) -> Resource:
     body = _decode(row.body)
-    if body.stored_as:
+    if body.stored_as and not _is_custom(row.kind):
         raise ValueError(f'it was written in version "{body.stored_as}", which is not known here any more')
     name = row.name
     return Resource(
@@ -148,7 +149,13 @@ def _resource(row: Row) -> Resource:
         generation=body.generation,
         revision=row.revision,
         meta=body.meta,
+        stored_version=intern(body.stored_as),
     )
+
+
+def _is_custom(kind: str) -> bool:
+    """Whether objects are of a custom resource, `plural.group`, whose definition knows its versions."""
+    return "." in kind and kind[0].islower()
 
 
 def _without_body(row: Row) -> Resource:
