@@ -78,3 +78,55 @@ def test_a_range_of_ones_own_and_one_of_ipv6(tmp_path):
             {"ip": "10.77.0.1", "type": "Kuma", "hostname": "db.ext.svc.local"},
             {"ip": "fd00:fd00::a4d:1", "type": "Kuma", "hostname": "db.ext.svc.local"},
         ]
+
+
+def warned(response):
+    return [warning for warning in response.json["warnings"] if "KG020" in warning]
+
+
+def test_a_host_name_of_two_services_is_reported_on_both_whichever_way_they_are_written(tmp_path):
+    with LocalControlPlane(tmp_path) as plane:
+        create(plane, "db", "cache")
+        addresses(plane, 2)
+        clash = {**external("new"), "spec": external("db")["spec"]}
+        expected = (
+            'spec.match[0].value: MeshExternalService "new" and MeshExternalService "db" claim the host name'
+            ' "db.ext.svc.local": it leads to MeshExternalService "db"; choose another name for one of them'
+            " (KG020)"
+        )
+        dry = plane("PUT", f"{URL}/new?dryRun=All", clash)
+        assert warned(dry) == [expected]
+        kube = {
+            "apiVersion": "kuma.io/v1alpha1",
+            "kind": "MeshExternalService",
+            "metadata": {"name": "new", "namespace": "kuma-system", "labels": {"kuma.io/mesh": "default"}},
+            "spec": clash["spec"],
+        }
+        path = "/apis/kuma.io/v1alpha1/namespaces/kuma-system/meshexternalservices"
+        made = plane("POST", path, kube)
+        assert made.status == 201
+        assert "KG020" in made.headers["Warning"]
+        assert plane("DELETE", f"{path}/new").status == 200
+        assert warned(plane("PUT", f"{URL}/new", clash)) == [expected]
+        # the one that has the name is warned of too, and so is the HostnameGenerator that gives a taken one
+        assert warned(plane("PUT", f"{URL}/db", external("db"))) == [expected.partition(": ")[2]]
+        generator = {
+            "type": "HostnameGenerator",
+            "name": "taken",
+            "spec": {"selector": {"meshService": {"matchLabels": {}}}, "template": "db.ext.svc.local"},
+        }
+        service = {"type": "MeshService", "name": "web", "mesh": "default", "spec": {"ports": [{"port": 80}]}}
+        assert plane("PUT", "/meshes/default/meshservices/web", service).status == 201
+        (warning,) = warned(plane("PUT", "/hostnamegenerators/taken", generator))
+        assert 'MeshService "web" and MeshExternalService "db" claim' in warning
+        addresses(plane, 3)
+        statuses = {each["name"]: each["status"] for each in plane("GET", URL).json["items"]}
+        assert [name for name, status in statuses.items() if status.get("conditions")] == ["new"]
+        assert statuses["new"]["conditions"] == [
+            {
+                "type": "HostnamesAvailable",
+                "status": "False",
+                "reason": "Collision",
+                "message": '"db.ext.svc.local": Hostname collision with MeshExternalService: db',
+            }
+        ]

@@ -52,6 +52,7 @@ def test_a_name_is_reported_with_who_gave_it():
                 "conditions": [{"type": "Generated", "status": "True", "reason": "Generated", "message": ""}],
             }
         ],
+        "conditions": [],
     }
 
 

@@ -76,6 +76,7 @@ def _can_have_problems(context: Context, key: Key) -> bool:
     return context.kinds[key.kind].policy is not None or key.kind in (
         *world.DESTINATION_KINDS,
         "Dataplane",
+        "HostnameGenerator",
         "Mesh",
     )
 

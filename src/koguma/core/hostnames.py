@@ -14,7 +14,7 @@ that tag, `<service>.mesh`, unless the mesh's `meshServices.mode` is Exclusive. 
 it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +29,7 @@ from koguma.model.schema import Json
 from koguma.model.template import Template, TemplateError
 
 GENERATED: Final = "Generated"  # type of the condition, and the reason why it holds
+AVAILABLE: Final = "HostnamesAvailable"  # type of the condition about names in a spec
 COLLISION: Final = "Collision"
 TEMPLATE_ERROR: Final = "TemplateError"
 INVALID: Final = "InvalidHostname"
@@ -72,6 +73,8 @@ class HostnameClaim(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     is_legacy: bool = False  # the name of a service tag, as in Kuma 2.13
+    holder: Key | None = None  # who has the name, where it is another destination
+    lost: str = ""  # the name that the holder has
 
 
 class DestinationClaims(msgspec.Struct, frozen=True):
@@ -234,7 +237,35 @@ def _keys(db: Db, kind: str, mesh: str) -> tuple[Key, ...]:
 
 
 def _collided(claim: HostnameClaim, holder: Key, holder_claims: DestinationClaims) -> HostnameClaim:
-    return _refused(claim, COLLISION, f"Hostname collision with {holder.kind}: {holder_claims.core_name}")
+    message = f"Hostname collision with {holder.kind}: {holder_claims.core_name}"
+    refused = _refused(claim, COLLISION, message)
+    return msgspec.structs.replace(refused, holder=holder, lost=claim.hostname)
+
+
+class HostnameCollision(msgspec.Struct, frozen=True):
+    """A name that two destinations claim; `generator` is that of the one that does not get it, if any."""
+
+    hostname: str
+    holder: Key
+    loser: Key
+    generator: str
+    slot: str
+
+
+@question
+def collisions(db: Db, mesh: str) -> Mapping[Key, tuple[HostnameCollision, ...]]:
+    """The collisions of a mesh, by each of the two destinations.
+
+    The legacy name of a service tag is not asked for by anybody, so its loss is none.
+    """
+    by_key: dict[Key, list[HostnameCollision]] = {}
+    for loser, settled in of_mesh(db, mesh).items():
+        for claim in settled:
+            if claim.holder is not None and not claim.is_legacy:
+                collision = HostnameCollision(claim.lost, claim.holder, loser, claim.generator, claim.slot)
+                by_key.setdefault(loser, []).append(collision)
+                by_key.setdefault(claim.holder, []).append(collision)
+    return {key: tuple(found) for key, found in by_key.items()}
 
 
 @question
@@ -262,11 +293,23 @@ def records(
 
 
 def reported(claims: tuple[HostnameClaim, ...]) -> dict[str, Json]:
-    """The part of a status about host names: those from generators, and a condition per generator."""
+    """The part of a status about host names: those of generators, and conditions about all of them."""
     generated = sorted((claim for claim in claims if claim.generator), key=lambda claim: claim.generator)
+    refused = [c for c in claims if not c.generator and not c.is_legacy and not c.hostname]
     return {
         "addresses": [_address(claim) for claim in generated if claim.hostname],
         "hostnameGenerators": [_report(claim) for claim in generated],
+        "conditions": [_unavailable(refused)] if refused else [],
+    }
+
+
+def _unavailable(refused: Sequence[HostnameClaim]) -> Json:
+    """The condition of a destination with names in its spec that DNS does not answer with it."""
+    return {
+        "type": AVAILABLE,
+        "status": "False",
+        "reason": refused[0].reason,
+        "message": "; ".join(f'"{claim.slot}": {claim.message}' for claim in refused),
     }
 
 

@@ -28,6 +28,7 @@ from koguma.core.lint import (
     proxies,
     references,
     selection,
+    shared_hostnames,
     ties,
 )
 from koguma.core.lint.effects import warning
@@ -100,7 +101,9 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
         return _unreadable(db, key)
     if key.kind == "Dataplane":
         return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
-    conflicts = ports.conflicts(db, key) if key.kind in world.DESTINATION_KINDS else ()
+    if key.kind == "HostnameGenerator":
+        return _sorted((*effects.advice(db, key), *shared_hostnames.of_generator(db, key)))
+    conflicts = _of_destination(db, key) if key.kind in world.DESTINATION_KINDS else ()
     external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
     denied = permissions.none_allows(db, key.name) if key.kind == "Mesh" else ()
     return _sorted((*effects.advice(db, key), *conflicts, *external, *denied))
@@ -109,6 +112,11 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
 def _of_external_service(db: Db, key: Key) -> Iterator[Problem]:
     yield from external_addresses.shared(db, key)
     yield from external_plugins.missing(db, key)
+
+
+def _of_destination(db: Db, key: Key) -> Iterator[Problem]:
+    yield from ports.conflicts(db, key)
+    yield from shared_hostnames.of_destination(db, key)
 
 
 def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:

@@ -46,6 +46,7 @@ from koguma.kinds.destinations import DESTINATIONS
 from koguma.kinds.rules import UInt32
 from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
+from koguma.model.condition import Condition
 from koguma.model.destination import DestinationPlugin
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Json, Port, Spec, doc
@@ -209,6 +210,9 @@ class MeshExternalServiceStatus(Spec):
     addresses: Annotated[tuple[HostnameAddress, ...] | None, doc("Its host names.")] = None
     hostname_generators: Annotated[
         tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
+    ] = None
+    conditions: Annotated[
+        tuple[Condition, ...] | None, doc("Names of its matches that DNS does not answer, and why.")
     ] = None
 
 

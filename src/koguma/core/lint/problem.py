@@ -33,6 +33,7 @@ NO_PERMISSION: Final = "KG016"
 OVERLAP: Final = "KG017"
 SHARED_ADDRESSES: Final = "KG018"
 NO_PLUGIN: Final = "KG019"
+SHARED_HOSTNAME: Final = "KG020"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -56,6 +57,7 @@ CODES: Final[Mapping[str, str]] = {
     OVERLAP: "policies of different kinds that set the same field",
     SHARED_ADDRESSES: "external services with overlapping addresses",
     NO_PLUGIN: "an external service whose plugin is not installed",
+    SHARED_HOSTNAME: "a host name that several services claim",
 }
 
 
