@@ -40,7 +40,9 @@ class Pair(NamedTuple):
         return self.key.private_bytes(serialization.Encoding.PEM, form, secrecy).decode()
 
 
-def made(name: str, names: tuple[str, ...] = (), authority: Pair | None = None) -> Pair:
+def made(
+    name: str, names: tuple[str, ...] = (), authority: Pair | None = None, *, is_expired: bool = False
+) -> Pair:
     """A certificate for some names; without an authority it is one itself."""
     now, key = datetime.now(UTC), ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -49,7 +51,7 @@ def made(name: str, names: tuple[str, ...] = (), authority: Pair | None = None) 
         .issuer_name(authority.certificate.subject if authority else subject)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + timedelta(minutes=-1 if is_expired else 60 * 24))
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
     )
     if names:

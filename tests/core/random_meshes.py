@@ -121,6 +121,30 @@ def _multi_zone_service(random: Random) -> dict[str, Any]:
 
 
 def _external_service(random: Random) -> dict[str, Any]:
+    spec = _matching_spec(random) if random.random() < 0.5 else _released_spec(random)
+    return _named(random.choice(SERVICES), spec=spec, status=_status(random, 2))
+
+
+def _matching_spec(random: Random) -> dict[str, Any]:
+    possible = [
+        {"type": "InternalVIP", "value": "a.ext.test", "port": 80, "protocol": "http"},
+        {"type": "Domain", "value": "a.test", "port": 80, "protocol": "http"},
+        {"type": "Domain", "value": "b.a.test", "port": 80, "protocol": "grpc"},
+        {"type": "Domain", "value": "*.a.test", "port": 443, "protocol": "tls"},
+        {"type": "Domain", "value": "c.test", "port": 81, "protocol": "tcp"},
+        {"type": "IP", "value": "10.1.2.3", "port": 80, "protocol": "http"},
+        {"type": "IP", "value": "fd00::1", "port": 443, "protocol": "tls"},
+        {"type": "CIDR", "value": "10.1.0.0/16", "port": 81, "protocol": "tcp"},
+        {"type": "CIDR", "value": "10.0.0.0/8", "port": 80, "protocol": "http2"},
+    ]
+    spec: dict[str, Any] = {"match": random.sample(possible, random.randint(1, 4))}
+    if random.random() < 0.6:
+        endpoint = {"address": random.choice(["1.1.1.1", "a.com", "unix:///run/a.sock"])}
+        spec["destination"] = {"type": "Regular", "endpoints": [endpoint]}
+    return spec
+
+
+def _released_spec(random: Random) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "match": {"type": "HostnameGenerator", "port": 80, "protocol": random.choice(["http", "tcp"])},
         "endpoints": [{"address": random.choice(["1.1.1.1", "a.com"]), "port": 80}],
@@ -128,7 +152,7 @@ def _external_service(random: Random) -> dict[str, Any]:
     if random.random() < 0.3:
         source = {"type": "Secret", "secretRef": {"kind": "Secret", "name": "ca"}}
         spec["tls"] = {"enabled": True, "verification": {"caCert": source}}
-    return _named(random.choice(SERVICES), spec=spec, status=_status(random, 2))
+    return spec
 
 
 def _generator(random: Random) -> dict[str, Any]:

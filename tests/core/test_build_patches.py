@@ -117,7 +117,7 @@ def test_without_patches_nothing_is_asked_and_bundles_are_the_same_objects():
     mine = rules.class_of(db, key)
     own = inbound.resources(db, key)
     assert patches.over(db, mine, [(patches.INBOUND, own)])[0] is own
-    assert snapshot.of(db, key).bundles[1] is own
+    assert snapshot.of(db, key).bundles[2] is own
     assert snapshot.touching(db, key) == {}
 
 
@@ -128,7 +128,7 @@ def test_a_bundle_in_which_no_patch_means_anything_is_the_same_object():
     own = inbound.resources(db, key)
     assert patches.applied(db, found, own, patches.INBOUND) is own
     assert patches.touching(db, found, own, patches.INBOUND) == {}
-    assert snapshot.of(db, key).bundles[1] is own
+    assert snapshot.of(db, key).bundles[2] is own
 
 
 def test_proxies_that_share_a_bundle_share_the_patched_one():

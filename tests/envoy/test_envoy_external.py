@@ -129,7 +129,7 @@ def test_each_protocol_has_its_own_options(protocol, version):
 
 
 def test_calls_that_pass_through_go_to_where_they_were_going():
-    cluster = external.passthrough("x")
+    cluster = external.original_destination("x")
     assert (cluster["type"], cluster["lb_policy"]) == ("ORIGINAL_DST", "CLUSTER_PROVIDED")
     assert "load_assignment" not in cluster
 
@@ -289,7 +289,7 @@ def everything():
             yield external.cluster(f"regular-{index}-{number}", endpoints, tls)
     for protocol in ("tcp", "http", "http2", "grpc"):
         options = external.http_options(protocol)
-        cluster = external.passthrough(f"passthrough-{protocol}")
+        cluster = external.original_destination(f"passthrough-{protocol}")
         if options is not None:
             typed = {"@type": f"type.googleapis.com/{HTTP_OPTIONS}", **options}
             cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: typed}

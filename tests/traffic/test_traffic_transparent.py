@@ -7,8 +7,6 @@ calls. Nobody binds a service's address or has a port for an outbound: the kerne
 """
 
 import contextlib
-import json
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,15 +16,15 @@ import pytest
 
 from tests import build
 from tests.authority import Authority
-from tests.http_client import Response
-from tests.live_mesh import KOGUMA, LiveMesh, Process, Sidecar
-from tests.netns import Namespace, Network, readable_by_others
+from tests.hub_mesh import HUB, PROXY, HubMesh
+from tests.live_mesh import KOGUMA, Sidecar
+from tests.netns import Network
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PROXY, EXCLUDED = 5678, 4321
-HUB, HUB6, WEB = "10.9.1.1", "fd09:1::1", "10.9.1.2"
+EXCLUDED = 4321
+HUB6, WEB = "fd09:1::1", "10.9.1.2"
 BACKEND, BACKEND6 = "10.9.2.2", "fd09:2::2"
 SERVED, UNDESCRIBED, UNREDIRECTED = 8080, 9090, 9091
 BY_NAME, BY_TAG = "backend.svc.mesh.local", "backend.mesh"
@@ -57,54 +55,6 @@ try:
 except OSError:
     print("closed")
 """
-
-
-class HubMesh(LiveMesh):
-    """A mesh whose control plane runs on hub."""
-
-    def __init__(self, directory: Path, network: Network, hub: Namespace) -> None:
-        super().__init__(directory)
-        self._network, self._hub = network, hub
-
-    def start_control_plane(self) -> None:
-        words = (
-            *("--api-port", str(self.api), "--api-tls-port", str(self.tls), "--log-format", "json"),
-            *("--dp-port", str(self.dp), "--xds-port", str(self.xds)),
-            *("--dp-host", "0.0.0.0", "--hostnames", HUB),
-        )
-        command = self._hub.within(KOGUMA, "cp", "run", *words)
-        self.control_plane: Process = self._network.start_process("cp", command, self.environment)
-        self.control_plane.wait_for_output("is ready: ")
-
-    def request(self, method: str, path: str, body: Any = None, **_: str) -> Response:
-        text = "" if body is None else json.dumps(body)
-        answer = self._hub.call(method, "127.0.0.1", self.api, path, text)
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        return Response(answer.status, headers, answer.text.encode())
-
-    def proxy(self, machine: Namespace, name: str, *flags: str, uid: int = PROXY) -> Sidecar:
-        """Redirect a machine's traffic, and run a proxy on it, as a user of its own unless it becomes one."""
-        home = self._network.home(PROXY)
-        (home / "token").write_text(self.service_token(name, *_service(flags)))
-        shutil.copy(self.directory / "cp" / "ca.pem", home)
-        for each in home.iterdir():
-            each.chmod(0o600)
-            shutil.chown(each, PROXY, PROXY)
-        words = (
-            *("--transparent-proxy", "--name", name, "--cp-address", f"https://{HUB}:{self.dp}"),
-            *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
-            *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
-        )
-        first = () if uid else readable_by_others(self.directory)
-        command = machine.within(*first, KOGUMA, "dp", "run", *words, *flags, uid=uid)
-        sidecar = self._network.start_process(name, command, self.environment, Sidecar)
-        sidecar.workdir = home / "w"
-        return sidecar
-
-
-def _service(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """What flags say after --service."""
-    return flags[flags.index("--service") + 1 :][:1] if "--service" in flags else ()
 
 
 class Machines:

@@ -212,8 +212,12 @@ def _external_port(match: Json) -> Port:
 def _ports(resource: Resource) -> Iterator[Port]:
     spec = resource.spec
     if resource.kind == "MeshExternalService":
-        # Several matches of one port are several ways to call it.
-        yield from dict.fromkeys(_external_port(match) for match in external_matches(spec))
+        # Several matches of one port are several ways to call it; it speaks the protocol of the first.
+        by_number: dict[int, Port] = {}
+        for match in external_matches(spec):
+            port = _external_port(match)
+            by_number.setdefault(port.number, port)
+        yield from by_number.values()
         return
     for port in spec.get("ports") or ():
         number, name = port.get("port") or 0, port.get("name") or ""

@@ -36,6 +36,11 @@ def not_on_routes(log: Data, names: Iterable[str]) -> Data:
     return _filtered(log, f"!has(xds.route_name) || !(xds.route_name in [{_listed(names)}])")
 
 
+def on_virtual_host(log: Data, name: str) -> Data:
+    """The access log, for requests of one virtual host only."""
+    return _filtered(log, f"has(xds.virtual_host_name) && xds.virtual_host_name == {_text(name)}")
+
+
 def from_caller(log: Data, caller: Caller) -> Data:
     """The access log, for some callers only; the listener needs `caller_filter`."""
     conditions = [

@@ -22,6 +22,7 @@ from koguma.envoy.proto_json import Data
 
 SYSTEM_CA: Final = "/etc/ssl/certs/ca-certificates.crt"
 UNIX: Final = "unix://"
+HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 VERSIONS: Final = ("TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3")
 
 _CONNECT_TIMEOUT: Final = "5s"
@@ -126,14 +127,21 @@ def cluster(name: str, endpoints: Sequence[ExternalEndpoint], tls: Tls | None = 
     return data if tls is None else {**data, **_sockets(endpoints, tls)}
 
 
-def passthrough(name: str) -> Data:
-    """A cluster that forwards to the original destination."""
+def original_destination(name: str) -> Data:
+    """A cluster that calls the original destination of a connection."""
     return {
         "name": name,
         "type": "ORIGINAL_DST",
         "lb_policy": "CLUSTER_PROVIDED",
         "connect_timeout": _CONNECT_TIMEOUT,
     }
+
+
+def unknown_destination(name: str) -> Data:
+    """The same for calls of any protocol: requests leave in the version of HTTP in which they came."""
+    versions: Data = {"http_protocol_options": {}, "http2_protocol_options": {}}
+    options = proto_json.typed(HTTP_OPTIONS, use_downstream_protocol_config=versions)
+    return {**original_destination(name), "typed_extension_protocol_options": {HTTP_OPTIONS: options}}
 
 
 def http_options(protocol: str) -> Data | None:

@@ -47,6 +47,11 @@ def passthrough(direction: str, family: int) -> str:
     return f"_kuma_passthrough_{direction}_ipv{family}"
 
 
+def is_redirected(name: str) -> bool:
+    """Whether a listener or its routes are for redirected calls to all of the outside."""
+    return name.startswith("_kuma_passthrough_outbound_")
+
+
 def permission(section: str) -> str:
     """The RBAC filter of an inbound, sent apart (ECDS) so that it acts at once."""
     return f"_kuma_permission_{section}"

@@ -8,7 +8,7 @@ weight, so that its share of requests fails and the mistake is seen.
 import msgspec
 
 from koguma.core import world
-from koguma.core.build import encoding
+from koguma.core.build import encoding, external
 from koguma.core.incremental import Db
 from koguma.core.world import Destination, Pairs, Port, pairs
 from koguma.envoy.routes import Backend, BackendSplit
@@ -85,7 +85,13 @@ def resolved(db: Db, ref: Json, origin: Key, original: OriginalDestination) -> B
 
 
 def _can_take(db: Db, key: Key, port: Port, original: OriginalDestination) -> bool:
-    """Whether a port speaks HTTP where requests are routed, and has a name that Envoy can use."""
+    """Whether a port speaks HTTP where requests are routed, and has a name that Envoy can use.
+
+    An external service that sends calls on to where they were addressed can take no calls to others: they
+    would come back to this very proxy.
+    """
+    if key != original.destination and external.is_passthrough(db, key):
+        return False
     speaks_protocol = not original.is_http or port.protocol in world.HTTP_PROTOCOLS
     return speaks_protocol and bool(encoding.kri(db, key, port.section))
 

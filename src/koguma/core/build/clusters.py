@@ -16,12 +16,11 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
 from koguma.core.world import Pairs
 from koguma.envoy import proto_json
+from koguma.envoy.external import HTTP_OPTIONS
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, XdsResource
 from koguma.model.overlay import MachineAccess, OverlayContext
 from koguma.model.resource import Key
-
-HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
@@ -192,6 +191,9 @@ def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failu
         text = outside.problem if outside else "it has no such port"
         return (Failure(CLUSTER, name, text, str(spec.destination)),)
     parts = overlay_merge.with_overlays(outside.parts, spec.overlays.overlays)
+    if external.is_passthrough(db, spec.destination):
+        # There is one endpoint, the original destination. Envoy refuses any other load balancing for it.
+        parts = {**parts, "cluster": {**parts["cluster"], "lb_policy": "CLUSTER_PROVIDED"}}
     data = _cluster_data(parts, is_http="http_options" in outside.parts, transport=None)
     needs = [each.id for each in outside.secrets]
     resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))

@@ -49,6 +49,10 @@ _PEM: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 _VIRTUAL_ONLY: Final = (
     "calls to a virtual address need somewhere to go; give the destination type Regular and endpoints"
 )
+LOOP: Final = (
+    "calls go on to where they were addressed, which would be this very listener; give the destination type"
+    " Regular and endpoints"
+)
 _MIXED: Final = (
     "domains and unix sockets cannot be endpoints of one service, since Envoy resolves all or none of them;"
     " write two services, and a route that splits calls between them"
@@ -90,7 +94,10 @@ def of(db: Db, service: Key, section: str) -> ExternalCluster | None:
     if problems:
         return ExternalCluster(problem="; ".join(problems))
     if destination.type == "Passthrough":
-        return ExternalCluster(_parts(envoy.passthrough(name), port))
+        # Requests for other hosts of the same port may go through a cluster for tcp, in any version of HTTP.
+        is_tcp = port.protocol == "tcp"
+        cluster = envoy.unknown_destination(name) if is_tcp else envoy.original_destination(name)
+        return ExternalCluster(_parts(cluster, port))
     if destination.type == "Extension":
         return _extension(db, service, destination, port)
     return _regular(db, service, destination, port)
@@ -121,6 +128,13 @@ def _extension(db: Db, service: Key, destination: _ExternalDestination, port: Po
         return ExternalCluster(problem=f"{path}: {text}")
     secrets = tuple(each for each in encoded if isinstance(each, XdsResource))
     return ExternalCluster(parts, secrets, body_bytes_max=built.body_bytes_max)
+
+
+@question
+def is_passthrough(db: Db, service: Key) -> bool:
+    """Whether calls go on to where they were addressed; False for what is no MeshExternalService."""
+    resource = world.RESOURCES.get(db, service) if service.kind == "MeshExternalService" else None
+    return resource is not None and _destination(resource.spec).type == "Passthrough"
 
 
 def _destination(spec: Json) -> _ExternalDestination:

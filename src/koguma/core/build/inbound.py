@@ -12,7 +12,6 @@ import msgspec
 from koguma.core import match
 from koguma.core.build import (
     added_resources,
-    clusters,
     encoding,
     endpoints,
     inbound_listener,
@@ -29,6 +28,7 @@ from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db, question
 from koguma.envoy import filters, names, proto_json, snapshot
 from koguma.envoy import routes as envoy_routes
+from koguma.envoy.external import HTTP_OPTIONS
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, XdsResource
 from koguma.model import tags
@@ -238,8 +238,8 @@ def _service_address(inbound: InboundNetworking) -> Data:
 def _cluster(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
     cluster: Data = dict(parts["cluster"])
     if spec.is_http:
-        options = proto_json.typed(clusters.HTTP_OPTIONS, **parts["http_options"])
-        cluster["typed_extension_protocol_options"] = {clusters.HTTP_OPTIONS: options}
+        options = proto_json.typed(HTTP_OPTIONS, **parts["http_options"])
+        cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: options}
     return cluster
 
 

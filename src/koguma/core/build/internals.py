@@ -1,4 +1,4 @@
-"""Internals: what Envoy gets for the proxy itself: readiness, admin, DNS, agent settings, passthrough."""
+"""Internals: what Envoy gets for the proxy itself: readiness, admin, DNS, agent settings, redirection."""
 
 import hashlib
 import json
@@ -7,28 +7,25 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import rules, world
+from koguma.core import rules
 from koguma.core.build import (
     added_resources,
     encoding,
     endpoints,
     network,
     overlay_merge,
-    overlays,
     passthrough,
     resource_template,
     skeletons,
-    tls,
+    whole_overlays,
 )
 from koguma.core.build.network import Networking, NodeMetadata
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.rules import ProxyClass
 from koguma.envoy import names, proto_json, snapshot
 from koguma.envoy.bootstrap import ADMIN_SOCKET
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, XdsResource
-from koguma.model.overlay import KumaDp, OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -79,50 +76,17 @@ def resources(db: Db, proxy: Key, records: Records) -> Bundle:
     if networking is None or proxy_class is None:
         return encoding.bundled(())
     networking = networking.with_redirection_of(node)
-    policy_overlays = (
-        overlays.whole(db, proxy_class, _where(db, proxy, networking, node))
-        if _has_rules(db, proxy_class)
-        else overlays.PolicyOverlays()
-    )
+    policy_overlays = whole_overlays.of(db, proxy, proxy_class, networking, node)
     parts, origin = overlay_merge.with_overlays({}, policy_overlays.overlays), str(proxy)
     return encoding.bundled(
         (
             *_agent_resources(db, networking, node, records, parts.get("settings") or {}),
-            *passthrough.resources(db, proxy, networking, node, parts.get("passthrough")),
+            *passthrough.inbound_resources(db, proxy, networking, node),
             *added_resources.clusters(db, parts, origin),
             *added_resources.listeners(db, parts, origin),
             *policy_overlays.failures,
         )
     )
-
-
-@question
-def _has_rules(db: Db, proxy_class: ProxyClass) -> bool:
-    """Whether policies have entries about the proxies of a class as a whole; one answer to read for each."""
-    return bool(rules.whole_proxy(db, proxy_class))
-
-
-def _where(db: Db, proxy: Key, networking: Networking, node: NodeMetadata) -> OverlayContext:
-    """What the hooks of policies get to know about the proxy itself."""
-    return OverlayContext(
-        "",
-        proxy.mesh,
-        proxy.zone,
-        encoding.kri(db, proxy, ""),
-        service=network.own_service(db, proxy),
-        address=networking.address,
-        workdir=node.workdir,
-        has_mtls=tls.mtls(db, proxy.mesh) is not None,
-        kuma_dp=_kuma_dp(db, proxy, node),
-    )
-
-
-def _kuma_dp(db: Db, proxy: Key, node: NodeMetadata) -> KumaDp | None:
-    known = world.proxy(db, proxy)
-    if known is None or node.is_own_agent:
-        return None
-    socket = node.kuma_metrics_socket(proxy.mesh, known.core_name)
-    return KumaDp(socket, node.metrics_certificate, node.metrics_key)
 
 
 def _agent_resources(

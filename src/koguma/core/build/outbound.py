@@ -13,7 +13,7 @@ import msgspec
 from koguma.core.build import outbound_clusters, outbound_listeners, outbound_rules, outbound_shards
 from koguma.core.build.clusters import ClientContext, LoadAssignmentSpec
 from koguma.core.build.outbound_clusters import Required
-from koguma.core.build.outbound_listeners import ListenerShard, OutboundPort
+from koguma.core.build.outbound_listeners import ListenerShard, ListenerSpec, OutboundPort
 from koguma.core.build.outbound_rules import ShardRules
 from koguma.core.build.skeletons import ListenerBinding
 from koguma.core.group import Group
@@ -30,6 +30,7 @@ class Outbounds(msgspec.Struct, frozen=True):
 
     bundle: Bundle
     load_assignments: Group[Group[LoadAssignmentSpec]]
+    matched: Group[ListenerSpec] = Group(())  # called by domains or addresses that they match
 
 
 @question
@@ -52,7 +53,8 @@ def resources(
     clusters = [_joined_clusters(db, batch, client) for batch in _cluster_batches(db, proxy_class, required)]
     bundles = (*(each.bundle for each in listeners), *(each.bundle for each in clusters))
     load_assignments = Group(chain.from_iterable(each.load_assignments for each in clusters))
-    return Outbounds(outbound_shards.joined(bundles), load_assignments)
+    matched = Group(chain.from_iterable(each.matched for each in listeners))
+    return Outbounds(outbound_shards.joined(bundles), load_assignments, matched)
 
 
 @question
@@ -64,7 +66,8 @@ def _joined_listeners(
 ) -> ListenerShard:
     shards = [outbound_listeners.listeners(db, rules, ports, client, binding) for rules, ports in batch]
     required = tuple(chain.from_iterable(shard.required for shard in shards))
-    return ListenerShard(outbound_shards.joined(tuple(shard.bundle for shard in shards)), required)
+    matched = tuple(chain.from_iterable(shard.matched for shard in shards))
+    return ListenerShard(outbound_shards.joined(tuple(shard.bundle for shard in shards)), required, matched)
 
 
 @question

@@ -14,6 +14,7 @@ from koguma.core.build import (
     added_resources,
     backends,
     encoding,
+    external,
     logs,
     outbound_routes,
     outbound_shards,
@@ -52,6 +53,9 @@ class OutboundPort(msgspec.Struct, frozen=True, cache_hash=True):
     section: str
     addresses: Addresses
     subset: Pairs = ()
+    is_matched: bool = (
+        False  # whether it is called by domains or addresses of its own too (redirected_chains)
+    )
 
 
 class ListenerSpec(msgspec.Struct, frozen=True):
@@ -71,11 +75,13 @@ class ListenerSpec(msgspec.Struct, frozen=True):
     reads_machine: bool = True  # whether direct responses may be files and variables of the proxy's machine
 
 
-class _FilterChain(msgspec.Struct, frozen=True):
-    """The parts of a listener's filter chain, its routes or failures, and the backends that it needs."""
+class PortHandling(msgspec.Struct, frozen=True):
+    """How calls to a port are handled: its filter chain, routes where that is HTTP, and their backends."""
 
+    name: str
     parts: overlay_merge.Parts
-    resources: tuple[XdsResource | Failure, ...]
+    routes: tuple[Data, ...]
+    failures: tuple[Failure, ...]
     backends: tuple[BackendPort, ...]
 
 
@@ -91,6 +97,7 @@ class ListenerShard(msgspec.Struct, frozen=True):
 
     bundle: Bundle
     required: tuple[tuple[int, Required], ...]
+    matched: tuple[ListenerSpec, ...] = ()  # the ports that are called by domains or addresses of their own
 
 
 @question
@@ -104,17 +111,20 @@ def listeners(
     """The listeners of some ports, with their routes."""
     built: list[XdsResource | Failure] = []
     required: dict[int, dict[RequiredCluster, None]] = {}
+    matched: dict[ListenerSpec, None] = {}
     for port in ports:
         port_rules = shard_rules.of(port.destination, port.section)
         spec = _listener_spec(db, port_rules, shard_rules.whole, client, port.subset)
         outbound = listener(db, spec, port.addresses, binding)
         built += outbound.resources
+        if port.is_matched:
+            matched[spec] = None
         for backend in outbound.backends:
             keys = tuple(name for name, _ in backend.subset)
             cluster = RequiredCluster(backend.destination, backend.section, keys)
             required.setdefault(outbound_shards.shard_number(backend.destination), {})[cluster] = None
     by_shard = tuple((number, Group(clusters)) for number, clusters in required.items())
-    return ListenerShard(encoding.bundled(built), by_shard)
+    return ListenerShard(encoding.bundled(built), by_shard, tuple(matched))
 
 
 def _listener_spec(
@@ -148,25 +158,39 @@ def _overlays(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
 
 @question
 def listener(db: Db, spec: ListenerSpec, addresses: Addresses, binding: ListenerBinding) -> OutboundListener:
-    """The listener of a port on local addresses, with its routes."""
-    # The filter chain is no question of its own: most ports are called on one set of addresses only.
-    filter_chain = _filter_chain(db, spec)
-    return OutboundListener(_with_listener(db, spec, addresses, filter_chain, binding), filter_chain.backends)
+    """The listener of a port on local addresses, with its routes; without addresses only what it needs."""
+    # How calls are handled is no question of its own: most ports are called on one set of addresses only.
+    port_handling = handling(db, spec)
+    if port_handling is None:
+        has_port = world.port(db, spec.destination, spec.section) is not None
+        nameless = (encoding.nameless(snapshot.LISTENER, spec.destination),) if has_port else ()
+        return OutboundListener(nameless, ())
+    if not addresses:
+        return OutboundListener(port_handling.failures, port_handling.backends)
+    if external.is_passthrough(db, spec.destination):
+        name, origin = port_handling.name, str(spec.destination)
+        return OutboundListener((Failure(snapshot.LISTENER, name, external.LOOP, origin),), ())
+    return OutboundListener(
+        _with_listener(db, spec, addresses, port_handling, binding), port_handling.backends
+    )
 
 
 def _with_listener(
-    db: Db, spec: ListenerSpec, addresses: Addresses, filter_chain: _FilterChain, binding: ListenerBinding
+    db: Db, spec: ListenerSpec, addresses: Addresses, port_handling: PortHandling, binding: ListenerBinding
 ) -> tuple[XdsResource | Failure, ...]:
-    name = _name(db, spec)
-    parts = filter_chain.parts
-    if not parts:
-        return filter_chain.resources
+    name, parts, origin = port_handling.name, port_handling.parts, str(spec.destination)
     data = skeletons.listener(name, addresses, "OUTBOUND", {"kuma.io/unified-name": name}, binding)
     data["filter_chains"] = [{"filters": skeletons.chain(parts)}]
-    needs = _cluster_ids(db, filter_chain.backends) if "tcp" in parts else ((snapshot.ROUTES, name),)
+    needs = cluster_ids(db, port_handling.backends)
+    routes: tuple[XdsResource | Failure, ...] = ()
+    if spec.protocol != "tcp":
+        host = envoy_routes.virtual_host(name, port_handling.routes)
+        config = envoy_routes.route_configuration(name, [host])
+        routes = (encoding.encoded(db, snapshot.ROUTES, name, config, needs, origin),)
+        needs = ((snapshot.ROUTES, name),)
     needs = (*needs, *added_resources.needed(parts))
-    resource = encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(spec.destination))
-    return *added_resources.clusters(db, parts), *filter_chain.resources, resource
+    resource = encoding.encoded(db, snapshot.LISTENER, name, data, needs, origin)
+    return *added_resources.clusters(db, parts), *routes, *port_handling.failures, resource
 
 
 def _name(db: Db, spec: ListenerSpec) -> str:
@@ -175,21 +199,21 @@ def _name(db: Db, spec: ListenerSpec) -> str:
     return names.subset(name, spec.subset) if name and spec.subset else name
 
 
-def _cluster_ids(db: Db, backend_ports: Iterable[BackendPort]) -> tuple[Id, ...]:
+def cluster_ids(db: Db, backend_ports: Iterable[BackendPort]) -> tuple[Id, ...]:
+    """The clusters of these backends."""
     clusters = {encoding.kri(db, port.destination, port.section) for port in backend_ports}
     return tuple((snapshot.CLUSTER, name) for name in sorted(clusters))
 
 
-def _filter_chain(db: Db, spec: ListenerSpec) -> _FilterChain:
-    port = world.port(db, spec.destination, spec.section)
+def handling(db: Db, spec: ListenerSpec) -> PortHandling | None:
+    """How calls to a port are handled; None where it is not there, or has no name that Envoy can use."""
     name = _name(db, spec)
-    if port is None or not name:
-        nameless = (encoding.nameless(snapshot.LISTENER, spec.destination),) if port else ()
-        return _FilterChain({}, nameless, ())
-    return _tcp_chain(db, spec, name) if spec.protocol == "tcp" else _http_chain(db, spec, name)
+    if not name or world.port(db, spec.destination, spec.section) is None:
+        return None
+    return _of_connections(db, spec, name) if spec.protocol == "tcp" else _of_requests(db, spec, name)
 
 
-def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
+def _of_connections(db: Db, spec: ListenerSpec, name: str) -> PortHandling:
     conf = items.conf(db, spec.tcp_entries) if spec.tcp_entries else {}
     origin = spec.tcp_entries[-1].policy if spec.tcp_entries else spec.destination
     original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
@@ -197,7 +221,7 @@ def _tcp_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     policy_overlays = dict(spec.route_overlays).get(origin, spec.overlays)
     skeleton = {"tcp": skeletons.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
     parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
-    return _FilterChain(parts, policy_overlays.failures, backend_ports)
+    return PortHandling(name, parts, (), policy_overlays.failures, backend_ports)
 
 
 def _tcp_target(split: envoy_routes.BackendSplit) -> Data:
@@ -223,11 +247,10 @@ def _tcp_subset(backend: envoy_routes.Backend) -> Data:
     return {"metadata_match": {"filter_metadata": {"envoy.lb": dict(backend.subset)}}}
 
 
-def _http_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
+def _of_requests(db: Db, spec: ListenerSpec, name: str) -> PortHandling:
     route_overlays = dict(spec.route_overlays)
     skeleton = {"hcm": skeletons.hcm(name), "http_filters": skeletons.http_filters(spec.protocol)}
-    by_route_name = {encoding.kri(db, key, ""): overlays for key, overlays in route_overlays.items()}
-    parts = logs.with_logs(overlay_merge.with_overlays(skeleton, spec.overlays.overlays), by_route_name)
+    parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     original = OriginalDestination(spec.destination, spec.section, subset=spec.subset)
     routes, backend_ports = outbound_routes.routes(
         db, original, spec.http_entries, spec.overlays, route_overlays
@@ -235,10 +258,13 @@ def _http_chain(db: Db, spec: ListenerSpec, name: str) -> _FilterChain:
     refused: tuple[Failure, ...] = ()
     if not spec.reads_machine:
         routes, refused = outbound_routes.without_machine_data(routes)
-    config = envoy_routes.route_configuration(name, [envoy_routes.virtual_host(name, routes)])
-    needs = _cluster_ids(db, backend_ports)
-    resource = encoding.encoded(db, snapshot.ROUTES, name, config, needs, str(spec.destination))
     failures = dict.fromkeys(
         failure for each in (spec.overlays, *route_overlays.values()) for failure in each.failures
     )
-    return _FilterChain(parts, (resource, *failures, *refused), backend_ports)
+    parts = logs.with_logs(parts, overlays_by_route_name(db, spec))
+    return PortHandling(name, parts, tuple(routes), (*failures, *refused), backend_ports)
+
+
+def overlays_by_route_name(db: Db, spec: ListenerSpec) -> dict[str, PolicyOverlays]:
+    """What policies say about the routes to a port, by the name of the route in Envoy."""
+    return {encoding.kri(db, key, ""): overlays for key, overlays in spec.route_overlays}

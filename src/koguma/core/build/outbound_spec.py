@@ -6,12 +6,21 @@ Proxies with equal specs share their outbound part (`outbound`).
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from koguma.core import hostnames, rules, vips, world
-from koguma.core.build import hooks, network, outbound, overlays
+from koguma.core import external_matches, hostnames, rules, vips, world
+from koguma.core.build import (
+    hooks,
+    network,
+    outbound,
+    overlay_merge,
+    overlays,
+    passthrough,
+    whole_overlays,
+)
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.network import Networking, NodeMetadata
 from koguma.core.build.outbound import Outbounds
 from koguma.core.build.outbound_listeners import OutboundPort
+from koguma.core.build.passthrough import OutboundRedirection
 from koguma.core.build.skeletons import ListenerBinding
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -29,6 +38,7 @@ class OutboundSpec(NamedTuple):
     ports: Group[OutboundPort]
     client: ClientContext
     binding: ListenerBinding
+    redirection: OutboundRedirection | None = None
 
     def outbounds(self, db: Db) -> Outbounds:
         """The resources with which it calls others."""
@@ -59,8 +69,20 @@ def likely(db: Db, proxy: Key) -> OutboundSpec | None:
 def _spec(
     db: Db, proxy: Key, proxy_class: ProxyClass, networking: Networking, node: NodeMetadata
 ) -> OutboundSpec:
+    networking = networking.with_redirection_of(node)
     ports, binding = _ports(db, proxy, proxy_class, networking, node)
-    return OutboundSpec(proxy_class, ports, _client(db, proxy, proxy_class, node), binding)
+    redirection = _redirection(db, proxy, proxy_class, networking, node)
+    return OutboundSpec(proxy_class, ports, _client(db, proxy, proxy_class, node), binding, redirection)
+
+
+def _redirection(
+    db: Db, proxy: Key, proxy_class: ProxyClass, networking: Networking, node: NodeMetadata
+) -> OutboundRedirection | None:
+    if not networking.redirect_outbound:
+        return None
+    policy_overlays = whole_overlays.of(db, proxy, proxy_class, networking, node)
+    parts = overlay_merge.with_overlays({}, policy_overlays.overlays)
+    return passthrough.redirection(db, proxy.mesh, networking, node, parts.get("passthrough"))
 
 
 def _ports(
@@ -72,7 +94,6 @@ def _ports(
     or removes one, as when a proxy calls a service through a second port. A virtual address leads to the same
     service through all proxies of a machine; the agent tries the port of an outbound when it starts.
     """
-    networking = networking.with_redirection_of(node)
     if networking.redirect_outbound or node.binds_outbounds:
         binding = ListenerBinding(is_bound=not networking.redirect_outbound, is_shared=True)
         of_class = proxy_class.mesh, proxy_class.zone, proxy_class.namespace, proxy_class.reach
@@ -101,14 +122,18 @@ def virtual_ports(
     is_bound: bool,  # noqa: FBT001 - arguments of questions are positional
     has_ipv6: bool,  # noqa: FBT001 - the same
 ) -> Group[OutboundPort]:
-    """The ports that proxies with this reach call on virtual addresses; asked once for all of them."""
+    """The ports that proxies with this reach call on virtual addresses; asked once for all of them.
+
+    Where all calls are redirected, external services are called by domains and addresses that they match too.
+    """
     ports = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
         numbers = _port_numbers(db, destination, section, is_bound=is_bound)
         ips = vips.of_families(vips.of(db, destination), has_ipv6=has_ipv6)
         addresses = tuple((ip, number) for ip in ips for number in numbers)
-        if addresses:
-            ports.append(OutboundPort(destination, section, addresses))
+        is_matched = not is_bound and bool(external_matches.on_port(db, destination, section))
+        if addresses or is_matched:
+            ports.append(OutboundPort(destination, section, addresses, is_matched=is_matched))
     return Group(ports)
 
 

@@ -1,17 +1,18 @@
 """Snapshot: everything that one Envoy gets but secrets. Start reading here.
 
-A snapshot has four bundles: what the proxy needs to call others, which all proxies with an equal
-`OutboundSpec` share; its inbounds; its internals; and the endpoints of what it calls. Keys and certificates
+A snapshot has five bundles. What the proxy needs to call others, where redirected calls to the outside go,
+and the endpoints of what it calls are shared by all proxies with an equal `OutboundSpec`; its inbounds and
+its internals are its own. Keys and certificates
 are no part of the build: whoever serves the snapshot adds them. It is put together from two answers, one for
 the proxy and one that it shares, so that a change of what thousands share runs no question of each of them
 (`snapshot_watcher`).
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koguma.core import hostnames
-from koguma.core.build import clusters, inbound, internals, outbound_spec, patches
+from koguma.core.build import clusters, encoding, inbound, internals, outbound_spec, passthrough, patches
 from koguma.core.build.internals import Records
 from koguma.core.build.outbound_listeners import OutboundPort
 from koguma.core.build.outbound_spec import OutboundSpec
@@ -19,6 +20,8 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
+
+_NOTHING: Final = encoding.bundled(())
 
 
 class OwnBundles(NamedTuple):
@@ -28,25 +31,40 @@ class OwnBundles(NamedTuple):
     bundles: tuple[Bundle, ...]
 
 
+class SharedBundles(NamedTuple):
+    """The bundles of all proxies with an equal spec."""
+
+    outbounds: Bundle
+    redirected: Bundle  # for calls to domains and addresses outside the mesh
+    endpoints: Bundle
+
+
 def of(db: Db, proxy: Key) -> Snapshot | None:
     """Everything that a proxy's Envoy gets but secrets; None where it, or its mesh, cannot be read."""
     bundles = own(db, proxy)
     return None if bundles is None else whole(bundles, shared(db, bundles.outbound_spec))
 
 
-def whole(own_bundles: OwnBundles, shared_bundles: tuple[Bundle, Bundle]) -> Snapshot:
+def whole(own_bundles: OwnBundles, shared_bundles: SharedBundles) -> Snapshot:
     """A snapshot from its two halves."""
-    outbounds, endpoints = shared_bundles
-    return Snapshot((outbounds, *own_bundles.bundles, endpoints))
+    outbounds, redirected, endpoints = shared_bundles
+    return Snapshot((outbounds, redirected, *own_bundles.bundles, endpoints))
 
 
 @question
-def shared(db: Db, spec: OutboundSpec) -> tuple[Bundle, Bundle]:
+def shared(db: Db, spec: OutboundSpec) -> SharedBundles:
     """What all proxies with this spec get: how they call others, and the endpoints of these."""
     outbounds, client = spec.outbounds(db), spec.client
     endpoints = clusters.assignments(db, outbounds.load_assignments, client.zone, client.affinity)
-    (patched,) = patches.over(db, spec.proxy_class, ((patches.OUTBOUND, outbounds.bundle),))
-    return patched, endpoints
+    outbound, redirected = patches.over(db, spec.proxy_class, _shared(db, spec))
+    return SharedBundles(outbound, redirected, endpoints)
+
+
+def _shared(db: Db, spec: OutboundSpec) -> tuple[tuple[str, Bundle], ...]:
+    """What proxies share before patches, each bundle with what it is for."""
+    outbounds, redirection = spec.outbounds(db), spec.redirection
+    redirected = passthrough.outbound(db, redirection, outbounds.matched) if redirection else _NOTHING
+    return (patches.OUTBOUND, outbounds.bundle), (patches.INTERNAL, redirected)
 
 
 @question
@@ -61,7 +79,7 @@ def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     spec = outbound_spec.of(db, proxy)
     if spec is None:
         return {}
-    bundles = (patches.OUTBOUND, spec.outbounds(db).bundle), *_own(db, proxy)  # nobody patches endpoints
+    bundles = (*_shared(db, spec), *_own(db, proxy))  # nobody patches endpoints
     return patches.touching_any(db, spec.proxy_class, bundles)
 
 

@@ -119,7 +119,8 @@ class SnapshotWatcher:
         first, second = self._watched[one].snapshot, self._watched[other].snapshot
         if first is None or second is None or not first.bundles or not second.bundles:
             return False
-        return first.bundles[0] is second.bundles[0] and first.bundles[-1] is second.bundles[-1]
+        places = (0, 1, -1)  # of the shared bundles (`snapshot.whole`)
+        return all(first.bundles[place] is second.bundles[place] for place in places)
 
     def _leave(self, proxy: Key, spec: OutboundSpec) -> None:
         del self._sharing[spec][proxy]

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
 
+from koguma.envoy import names
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Snapshot, XdsResource
 from koguma.xds.protocol.delta import WILDCARD_TYPES
 from koguma.xds.protocol.type_state import TypeState
@@ -49,19 +50,24 @@ class Dependencies:
     def _blocker(self, resource: XdsResource) -> Availability | None:
         """Why a resource cannot be sent at all: REJECTED or FAILED; None where nothing blocks it."""
         # Separate from waiting: routes ask whether their listener is pending, which asks about its routes.
-        states = {self.availability(need): None for need in resource.needs if not self._is_optional(need)}
+        needs = (need for need in resource.needs if not self._is_optional(resource, need))
+        states = {self.availability(need): None for need in needs}
         return next(
             (state for state in (Availability.REJECTED, Availability.FAILED) if state in states),
             None,
         )
 
-    def _is_optional(self, need: Id) -> bool:
+    def _is_optional(self, resource: XdsResource, need: Id) -> bool:
         """Whether a proxy works without it: only calls to a cluster that is missing get a 503.
 
         A rejected cluster does block: an earlier version worked, or a fix will come, and until then the
-        previous routes lead to something.
+        previous routes lead to something. Not so where calls to all of the outside would wait for it.
         """
-        return need[0] == CLUSTER and self.availability(need) is Availability.FAILED
+        if need[0] != CLUSTER:
+            return False
+        is_shared = names.is_redirected(resource.name)
+        missing = (Availability.FAILED, Availability.REJECTED) if is_shared else (Availability.FAILED,)
+        return self.availability(need) in missing
 
     def availability(self, id_: Id) -> Availability:
         """Whether one resource is ready for what references it."""

@@ -1,0 +1,348 @@
+"""Calls to the outside by programs behind real Envoys: every match, destination and protocol.
+
+    web ──── hub
+
+The control plane runs on hub, and all servers of the outside. The mesh lets nothing out but what
+MeshExternalServices match. A program on web knows nothing of all that: it calls addresses, and names hosts.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.core.external_servers import AUTHORITY, STRANGER, Pair, made
+from tests.hub_mesh import HUB, PROXY, HubMesh
+from tests.live_mesh import KOGUMA
+from tests.netns import Network
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+HUB6 = "fd09:1::1"
+NOWHERE, NOWHERE6 = "198.51.100.7", "2001:db8:7::7"  # nobody is there: only a proxy can answer
+PROTOCOLS = ("tcp", "tls", "http", "http2", "grpc")
+CA = {"inlineString": AUTHORITY.pem}
+
+
+# The table.
+
+
+class Case(NamedTuple):
+    """A match, a destination and a protocol, on a port of its own."""
+
+    match: str
+    destination: str
+    protocol: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.match}-{self.destination}-{self.protocol}".lower()
+
+    @property
+    def host(self) -> str:
+        """What a program names; nothing where it has an address only."""
+        if self.match in ("InternalVIP", "Domain", "wildcard"):
+            return f"{'a.' if self.match == 'wildcard' else ''}{self.name}.outside.test"
+        return ""
+
+    @property
+    def address(self) -> str:
+        """What a program calls."""
+        if self.match == "InternalVIP":
+            return self.host
+        v4, v6 = (HUB, HUB6) if self.destination == "passthrough" else (NOWHERE, NOWHERE6)
+        return v6 if self.match.endswith("6") else v4
+
+    @property
+    def value(self) -> str:
+        match self.match:
+            case "wildcard":
+                return f"*.{self.name}.outside.test"
+            case "CIDR" | "CIDR6":
+                return f"{self.address}/{120 if self.match == 'CIDR6' else 24}"
+            case "IP" | "IP6":
+                return self.address
+        return self.host
+
+    @property
+    def service(self) -> dict[str, Any]:
+        type_ = "Domain" if self.match == "wildcard" else self.match.removesuffix("6")
+        match = {"type": type_, "value": self.value, "port": self.port, "protocol": self.protocol}
+        spec: dict[str, Any] = {"match": [match]}
+        if self.destination != "passthrough":
+            port = endpoint(self.destination, self.protocol)
+            tls = {"tls": {"enabled": True, "caCert": CA}} if self.destination == "secure" else {}
+            spec["destination"] = {
+                "type": "Regular",
+                "endpoints": [{"address": HUB, "port": port}],
+                **tls,
+            }
+        return external_service(self.name, spec)
+
+    @property
+    def refused_at(self) -> str:
+        """The field for which a service is refused; empty where it is legal."""
+        if self.match == "wildcard" and self.destination != "passthrough":
+            return "spec.match[0].value"
+        if self.match == "InternalVIP" and self.destination == "passthrough":
+            return "spec.match[0].type"
+        if self.destination == "secure" and self.protocol == "tls":
+            return "spec.match[0].protocol"
+        return ""
+
+    @property
+    def call(self) -> dict[str, Any]:
+        return {"protocol": self.protocol, "address": self.address, "port": self.port, "host": self.host}
+
+    @property
+    def answered_by(self) -> str:
+        if self.destination == "passthrough":
+            return self.name
+        return f"{self.destination}-{self.protocol}"
+
+
+def endpoint(destination: str, protocol: str) -> int:
+    """The port of the server to which services of a destination and protocol lead."""
+    return (21000 if destination == "regular" else 22000) + PROTOCOLS.index(protocol)
+
+
+def external_service(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "MeshExternalService", "mesh": "default", "name": name, "spec": spec}
+
+
+MATCHES = ("InternalVIP", "Domain", "wildcard", "CIDR", "CIDR6", "IP", "IP6")
+TABLE = [
+    Case(match, destination, protocol, 23000 + number)
+    for number, (match, destination, protocol) in enumerate(
+        (match, destination, protocol)
+        for match in MATCHES
+        for destination in ("regular", "secure", "passthrough")
+        for protocol in PROTOCOLS
+    )
+]
+LEGAL = [case for case in TABLE if not case.refused_at]
+ILLEGAL = [case for case in TABLE if case.refused_at]
+
+
+# The outside.
+
+
+class Certified(NamedTuple):
+    """A server with TLS, and what comes of calls to it by a service that trusts the CA of the test."""
+
+    certificate: Pair
+    status: int = 200
+    server: Mapping[str, Any] = MappingProxyType({})
+    tls: Mapping[str, Any] = MappingProxyType({})
+
+
+CLIENT = made("client", (), AUTHORITY)
+OWN_CERTIFICATE = {
+    "clientCert": {"inlineString": CLIENT.pem},
+    "clientKey": {"inlineString": CLIENT.key_pem},
+}
+GOOD = made("good", (HUB, "good.outside.test"), AUTHORITY)
+CERTIFIED = {
+    "good": Certified(GOOD),
+    "by-name": Certified(GOOD, tls={"verification": {"subjectAltNames": ["good.outside.test"]}}),
+    "wrong-name": Certified(made("wrong", ("wrong.outside.test",), AUTHORITY), 503),
+    "wrong-name-skipped": Certified(
+        made("wrong", ("wrong.outside.test",), AUTHORITY), tls={"verification": {"skip": True}}
+    ),
+    "strange-ca": Certified(made("strange", (HUB,), STRANGER), 503),
+    "strange-ca-names-skipped": Certified(
+        made("strange", (HUB,), STRANGER), 503, tls={"verification": {"skip": True}}
+    ),
+    "expired": Certified(made("expired", (HUB,), AUTHORITY, is_expired=True), 503),
+    "asks": Certified(GOOD, server={"asks": True}, tls=OWN_CERTIFICATE),
+    "asks-in-vain": Certified(GOOD, 503, {"asks": True}),
+    "only-1-2": Certified(GOOD, server={"version": "1.2"}),
+    "only-1-3": Certified(GOOD, server={"version": "1.3"}),
+    "only-1-3-too-new": Certified(GOOD, 503, {"version": "1.3"}, {"version": {"max": "TLSv1_2"}}),
+}
+
+
+def certified_port(name: str) -> int:
+    return 24000 + list(CERTIFIED).index(name)
+
+
+def servers(socket: Path) -> list[dict[str, Any]]:
+    """All servers of the outside."""
+    found = [
+        {"name": case.answered_by, "protocol": case.protocol, "port": case.port}
+        for case in LEGAL
+        if case.destination == "passthrough"
+    ]
+    for destination in ("regular", "secure"):
+        for protocol in PROTOCOLS:
+            port = endpoint(destination, protocol)
+            found.append({"name": f"{destination}-{protocol}", "protocol": protocol, "port": port})
+    for each in found:
+        if each["protocol"] == "tls" or each["name"].startswith("secure-"):
+            each["certificate"] = "good.pem"
+    found += [
+        {
+            "name": name,
+            "protocol": "http",
+            "port": certified_port(name),
+            "certificate": f"{name}.pem",
+            **each.server,
+        }
+        for name, each in CERTIFIED.items()
+    ]
+    found.append({"name": "kafka", "protocol": "tls", "port": 9092, "certificate": "good.pem"})
+    found.append({"name": "outside", "protocol": "http", "port": 80})
+    found.append({"name": "second", "protocol": "http", "port": 8000})
+    found.append({"name": "on-a-socket", "protocol": "http", "path": str(socket)})
+    return found
+
+
+# The machines.
+
+
+class Machines:
+    """A machine with a proxy, one with all of the outside, and the mesh."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.hub, self.web = network.namespace("hub"), network.namespace("web")
+        network.connect(self.hub, self.web, "10.9.1", "fd09:1")
+        for number in range(1, 4):  # brokers of a many-host service
+            self.hub.run("ip", "address", "add", f"10.9.7.{number}/32", "dev", "lo")
+        self.socket = network.home(PROXY) / "outside.sock"
+        outside = directory.parent / "outside"
+        outside.mkdir()
+        (outside / "ca.pem").write_text(AUTHORITY.pem)
+        for name, each in CERTIFIED.items():
+            (outside / f"{name}.pem").write_text(each.certificate.pem + each.certificate.key_pem)
+        (outside / "servers.json").write_text(json.dumps(servers(self.socket)))
+        script = str(HERE / "outside_servers.py")
+        self.hub.start("outside", sys.executable, script, str(outside), until_output="serves")
+        self.hub.start_name_server("outside.test", HUB, HUB)
+        self.web.use_name_servers(HUB)
+        self.mesh = HubMesh(directory, network, self.hub)
+        self.mesh.start_control_plane()
+        self.mesh.apply({"type": "Mesh", "name": "default", **CLOSED})
+        self.web.run(KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY))
+        web = ("--service", "web", "--address", "10.9.1.2", "--user", str(PROXY))
+        self.proxy = self.mesh.proxy(self.web, "web-1", *web, uid=0)
+        self.proxy.wait_for_output("is ready")
+
+    def calls(self, *calls: dict[str, Any]) -> list[Any]:
+        """What programs on web get."""
+        words = (sys.executable, str(HERE / "outside_callers.py"))
+        return json.loads(self.web.run(*words, stdin=json.dumps(calls)).stdout)
+
+    def call(self, **call: Any) -> Any:
+        (answer,) = self.calls({"protocol": "http", "port": 80, "host": "", "address": HUB, **call})
+        return answer
+
+
+CLOSED = {"networking": {"outbound": {"passthrough": False}}}
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    directory = tmp_path_factory.mktemp("external")
+    with Network(directory) as network:
+        yield Machines(network, directory / "mesh")
+
+
+def kri(name: str, port: int) -> str:
+    return f"kri_extsvc_default_default__{name}_{port}"
+
+
+def test_every_legal_match_destination_and_protocol_carries_traffic(machines: Machines):
+    machines.mesh.apply_only(*(case.service for case in LEGAL))
+    by_name = next(case for case in LEGAL if case.match == "InternalVIP")
+    until(lambda: machines.web.resolve(by_name.host) != "", "virtual addresses have names")
+    answers = machines.calls(*(case.call for case in LEGAL))
+    shown = {
+        case.name: answer.get("server") if isinstance(answer, dict) else answer
+        for case, answer in zip(LEGAL, answers, strict=True)
+    }
+    assert shown == {case.name: case.answered_by for case in LEGAL}
+    used = machines.proxy.stats(r"^cluster\.kri_extsvc_.*\.upstream_cx_total$")
+    stats = {f"cluster.{kri(case.name, case.port)}.upstream_cx_total" for case in LEGAL}
+    assert {name for name, count in used.items() if count} == stats, "one cluster per port, named by KRI"
+
+
+def test_what_is_illegal_is_refused_with_the_path_of_the_field(machines: Machines):
+    for case in ILLEGAL:
+        path = f"/meshes/default/meshexternalservices/{case.name}"
+        answer = machines.mesh.request("PUT", path, case.service)
+        assert answer.status == 400, case.name
+        assert case.refused_at in [each["field"] for each in answer.json["invalid_parameters"]], case.name
+
+
+def test_nothing_else_is_let_out(machines: Machines):
+    machines.mesh.apply_only(*(case.service for case in LEGAL))
+    chosen = {(case.match, case.protocol): case for case in LEGAL if case.destination == "passthrough"}
+    domain, ranged = chosen["Domain", "http"], chosen["IP", "tcp"]
+    calls = {
+        "another host": {**domain.call, "host": "b.outside.test"},
+        "the same host on another port": {**domain.call, "port": 80},
+        "another server name": {**chosen["wildcard", "tls"].call, "host": "b.outside.test"},
+        "the wildcard without anything": {
+            **chosen["wildcard", "tls"].call,
+            "host": chosen["wildcard", "tls"].host[2:],
+        },
+        "another address": {**ranged.call, "address": "10.9.7.1"},
+        "another protocol": {**domain.call, "protocol": "tcp"},
+    }
+    answers = dict(zip(calls, machines.calls(*calls.values()), strict=True))
+    assert answers == {**dict.fromkeys(calls, "closed"), "another host": 503}
+
+
+def test_tls_that_the_proxy_starts_is_checked(machines: Machines):
+    services = [
+        external_service(
+            name,
+            {
+                "match": [
+                    {"type": "Domain", "value": f"{name}.outside.test", "port": 80, "protocol": "http"}
+                ],
+                "destination": {
+                    "type": "Regular",
+                    "endpoints": [{"address": HUB, "port": certified_port(name)}],
+                    "tls": {"enabled": True, "caCert": CA, **each.tls},
+                },
+            },
+        )
+        for name, each in CERTIFIED.items()
+    ]
+    machines.mesh.apply_only(*services)
+    call = {"protocol": "http", "address": NOWHERE, "port": 80}
+    answers = machines.calls(*({**call, "host": f"{name}.outside.test"} for name in CERTIFIED))
+    shown = {
+        name: 200 if isinstance(answer, dict) and answer["server"] == name else answer
+        for name, answer in zip(CERTIFIED, answers, strict=True)
+    }
+    assert shown == {name: each.status for name, each in CERTIFIED.items()}
+
+
+def test_a_unix_socket_is_called_by_a_domain(machines: Machines):
+    destination = {"type": "Regular", "endpoints": [{"address": f"unix://{machines.socket}"}]}
+    match = {"type": "Domain", "value": "socket.outside.test", "port": 80, "protocol": "http"}
+    machines.mesh.apply_only(external_service("on-a-socket", {"match": [match], "destination": destination}))
+    assert machines.call(host="socket.outside.test", address=NOWHERE)["server"] == "on-a-socket"
+
+
+def test_a_thick_client_finds_each_of_many_hosts_behind_a_wildcard(machines: Machines):
+    match = {"type": "Domain", "value": "*.kafka.outside.test", "port": 9092, "protocol": "tls"}
+    machines.mesh.apply_only(external_service("kafka", {"match": [match]}))
+    brokers = {f"b{number}.kafka.outside.test": f"10.9.7.{number}" for number in range(1, 4)}
+    answers = machines.calls(
+        *({"protocol": "tls", "address": at, "port": 9092, "host": host} for host, at in brokers.items())
+    )
+    assert [(each["sni"], each["at"]) for each in answers] == list(brokers.items())
+    (other,) = machines.calls(
+        {"protocol": "tls", "address": "10.9.7.1", "port": 9092, "host": "b.kafka.elsewhere.test"}
+    )
+    assert other == "closed"
