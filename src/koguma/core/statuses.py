@@ -143,8 +143,7 @@ def plan(
     db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, history: AddressHistory, now: datetime
 ) -> StatusPlan:
     """The changes that lead from the stored statuses of a mesh to the desired ones; none where they agree."""
-    keys = [key for kind in world.DESTINATION_KINDS for key in world.BY_KIND.keys(db, (kind, mesh))]
-    vip_plan = vips.plan(db, keys, ranges, history, now)
+    vip_plan = vips.plan(db, _served(db, mesh), ranges, history, now)
     changes, problems = [], list(vip_plan.problems)
     for key, assigned in vip_plan.assigned.items():
         resource = world.RESOURCES.get(db, key)
@@ -161,6 +160,14 @@ def plan(
                 msgspec.structs.replace(resource, status=desired_status(resource, known, (), proxies))
             )
     return StatusPlan(tuple(changes), vip_plan.used, tuple(sorted(problems)), vip_plan.other_meshes)
+
+
+def _served(db: Db, mesh: str) -> Iterator[Key]:
+    """The destinations of a mesh; external services of other zones keep what their own zone reports."""
+    for kind in world.DESTINATION_KINDS:
+        for key, resource in world.BY_KIND.items(db, (kind, mesh)):
+            if not world.is_of_another_zone(db, resource):
+                yield key
 
 
 def is_recount(before: Resource, after: Resource) -> bool:

@@ -114,7 +114,7 @@ def of_families(addresses: Sequence[str], *, has_ipv6: bool) -> tuple[str, ...]:
 def required_names(db: Db, destination: Key) -> tuple[str, ...]:
     """The names for which a destination needs addresses: itself, or its host names, each once, in order."""
     resource = world.RESOURCES.get(db, destination)
-    if resource is None:
+    if resource is None or world.is_of_another_zone(db, resource):
         return ()
     if destination.kind != "MeshExternalService":
         return (ITSELF,)

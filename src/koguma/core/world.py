@@ -185,11 +185,23 @@ def _destination_ref(ref: Json) -> DestinationRef:
 
 @question
 def destination(db: Db, key: Key) -> Destination | None:
-    """The destination under a key of one of the destination kinds."""
+    """The destination under a key of one of the destination kinds; None where it is not served here."""
     resource = RESOURCES.get(db, key)
-    if resource is None:
+    if resource is None or is_of_another_zone(db, resource):
         return None
     return Destination(resource.key, resource.core_name, pairs(resource.labels), tuple(_ports(resource)))
+
+
+def is_of_another_zone(db: Db, resource: Resource) -> bool:
+    """Whether this is a MeshExternalService of another zone: one that a zone made is reachable only there.
+
+    Services of other zones are called through their ingresses; what an external service names is outside of
+    the mesh, as that zone sees it.
+    """
+    zone = resource.zone or resource.labels.get(labels.ZONE)
+    here = control_plane(db)
+    is_external = resource.kind == "MeshExternalService"
+    return is_external and not here.is_global and bool(zone) and zone != here.zone
 
 
 def port(db: Db, key: Key, section: str) -> Port | None:
