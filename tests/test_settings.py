@@ -98,6 +98,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "mesh_external_service_cidr",
             "mesh_multi_zone_service_cidr",
             "virtual_ipv6_cidr",
+            "outgoing_services",
             "feature_gates",
             "traces_endpoint",
             "traces_ratio",

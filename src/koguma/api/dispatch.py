@@ -67,7 +67,9 @@ class Dispatch:
         access: Authorizer,
         metrics: Metrics,
         tracer: Tracer | None = None,
+        served: Callable[[], object] = lambda: None,
     ) -> None:
+        """`served` gives another object when paths may lead elsewhere than before."""
         self._routes = routes
         self._authenticator = authenticator
         self._access = access
@@ -76,7 +78,9 @@ class Dispatch:
         self._log = structlog.get_logger("koguma.api")
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._routes_by_path: dict[str, RouteMatch] = {}  # a cache; kinds do not change in a process
+        self._served = served
+        self._routed = served()  # what the cache below is about
+        self._routes_by_path: dict[str, RouteMatch] = {}
 
     def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
         """Answer one request, within a trace span where tracing is on."""
@@ -105,8 +109,10 @@ class Dispatch:
         parts: tuple[Any, ...] = ()
         try:
             endpoint, parts = self._route(request)
+            routed = self._routed
             response = await self._answer(call, endpoint, parts)
-            self._cache_route(request.path, endpoint, parts, response.status)
+            if routed is self._routed:
+                self._cache_route(request.path, endpoint, parts, response.status)
         except KogumaError as error:
             response = self._error_response(call, endpoint, parts, error)
         except ConnectionError:
@@ -132,6 +138,10 @@ class Dispatch:
                 "the path has an encoded slash (%2F). No name has a slash in it, and as a separator it would"
                 " lead elsewhere: write / between the parts of the path"
             )
+        served = self._served()
+        if served is not self._routed:
+            self._routed = served
+            self._routes_by_path.clear()
         cached = self._routes_by_path.get(path)
         if cached is not None:
             return cached

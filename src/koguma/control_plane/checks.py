@@ -10,6 +10,7 @@ from koguma.core import services, world
 from koguma.core.problems import of_proxies
 from koguma.core.services import ReconcileProblem
 from koguma.identity import certificates
+from koguma.kube.kinds import apiregistration
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import masked_url
 from koguma.runtime.checks import Check
@@ -56,6 +57,7 @@ class HealthChecks:
             *self._services(),
             *await self._dataplanes(),
             *self._secret_references(),
+            *self._aggregated_servers(),
             *proxies,
             *self._background(),
         ]
@@ -123,6 +125,13 @@ class HealthChecks:
         for reference in lapsed[:_SHOWN_MAX]:
             yield Check("secrets", "warning", str(reference), secret_access.LAPSED_HINT)
         yield from _more("secrets", len(lapsed) - _SHOWN_MAX)
+
+    def _aggregated_servers(self) -> Iterator[Check]:
+        for service in self._context.state.listed(apiregistration.API_SERVICE.stored_as):
+            condition = apiregistration.condition(service.status) or {}
+            if condition.get("status") == "False":
+                text = f"{service.key} is not available: {condition.get('message')}"
+                yield Check("aggregation", "warning", text, "docs/aggregation.md says what a server needs")
 
     async def _dataplanes(self) -> Sequence[Check]:
         """Problems of Dataplanes; most of those are written by no person, who would get them as warnings."""

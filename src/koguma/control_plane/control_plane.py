@@ -52,9 +52,10 @@ from koguma.model import duration
 from koguma.model.errors import KogumaError
 from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
+from koguma.reconcile.aggregated_servers import AggregatedServers
 from koguma.reconcile.housekeeping import Housekeeper
 from koguma.reconcile.services import ServiceGenerator
-from koguma.runtime import allowed_hosts, data_directory, garbage_collection
+from koguma.runtime import allowed_hosts, data_directory, garbage_collection, service_addresses
 from koguma.runtime.background import Background
 from koguma.runtime.checks import Check
 from koguma.runtime.clock import now
@@ -82,7 +83,9 @@ class ControlPlane:
         self.store = Store(log, now, background=self.background)
         self.catalogs = LiveCatalog()
         self.metrics = Metrics()
-        self._calls = OutgoingCalls(allowed_hosts.of(settings.outgoing_hosts))
+        self._calls = OutgoingCalls(
+            allowed_hosts.of(settings.outgoing_hosts), service_addresses.by_host(settings.outgoing_services)
+        )
         self.ports: dict[str, int] = {}
         self._not_ready = "starting"
         self._tasks: list[asyncio.Task[None]] = []
@@ -243,7 +246,9 @@ class ControlPlane:
         verifier = TokenVerifier(keys, now)
         with_ids = self.settings.gate("ResourceID")
         readiness = {"started": lambda: self._not_ready, "store-room": lambda: self.store.full}
-        kube = KubeForm(context, now, verifier.user, opened, readiness, resource_ids=with_ids)
+        servers = AggregatedServers(context, now)
+        self._run("aggregated servers", servers.run)
+        kube = KubeForm(context, now, verifier.user, opened, readiness, servers, resource_ids=with_ids)
         self.metrics.registry.register(Gauges(lambda: self._gauges(len(opened))))
         health = Health(context.access, self.metrics, self._unready, checks)
         description = openapi.encoded(self.kinds)
@@ -268,9 +273,16 @@ class ControlPlane:
         variable = (
             routes.objects(self.kinds, objects, watches),
             routes.inspect(self.kinds, Inspect(context), proxies),
-            kube.route,
+            *kube.routes,
         )
-        return Dispatch((fixed, *variable), authenticator, context.access, self.metrics, self._tracer)
+        return Dispatch(
+            (fixed, *variable),
+            authenticator,
+            context.access,
+            self.metrics,
+            self._tracer,
+            kube.current_pages,
+        )
 
     def _checks(self, context: Context, engine: LiveEngine, identity: ServerIdentity) -> Checks:
         checks = HealthChecks(

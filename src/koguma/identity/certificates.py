@@ -60,20 +60,37 @@ def make_authority(key: Redacted, now: datetime) -> KeyPair:
 
 def make_server(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyPair:
     """A server certificate for DNS names and IP addresses, valid for a year but no longer than the CA."""
+    alternative = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    return _issued(authority, "Koguma control plane", ExtendedKeyUsageOID.SERVER_AUTH, alternative, now)
+
+
+def make_client(authority: KeyPair, name: str, now: datetime) -> KeyPair:
+    """A client certificate for a common name, valid for a year but no longer than the CA."""
+    return _issued(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, None, now)
+
+
+def _issued(
+    authority: KeyPair,
+    name: str,
+    usage: x509.ObjectIdentifier,
+    alternative: x509.SubjectAlternativeName | None,
+    now: datetime,
+) -> KeyPair:
     ca, ca_key = _leaf(authority.certificate), _signing_key(authority.key)
     key = make_key()
     private = _signing_key(key)
     not_after = min(now + SERVER_LIFETIME, ca.not_valid_after_utc)
     builder = (
-        _builder(_common_name("Koguma control plane"), ca.subject, private, now, not_after)
+        _builder(_common_name(name), ca.subject, private, now, not_after)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
         )
     )
+    if alternative is not None:
+        builder = builder.add_extension(alternative, critical=False)
     return KeyPair(_pem(builder.sign(ca_key, hashes.SHA256())), key)
 
 

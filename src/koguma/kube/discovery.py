@@ -5,9 +5,10 @@ in which version they are stored (`storageVersionHash`). Parts of objects have n
 has no stored version; it still has a `resourceID`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from koguma.kube.aggregation import RemoteVersion, discovered, merged_groups
 from koguma.kube.operations import subresource_verbs
 from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.kube.schemas import group_version_kind
@@ -25,15 +26,16 @@ def core_versions(registry: Registry, address: str = "") -> Json:
     }
 
 
-def groups(registry: Registry) -> Json:
+def groups(registry: Registry, remotes: Sequence[RemoteVersion] = ()) -> Json:
     """`/apis`: all groups but the core one."""
-    named = [_group(name, versions) for name, versions in registry.groups().items() if name]
+    merged = merged_groups(registry.groups(), remotes)
+    named = [_group(name, versions) for name, versions in merged.items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
 
 
-def group(registry: Registry, name: str) -> Json | None:
+def group(registry: Registry, name: str, remotes: Sequence[RemoteVersion] = ()) -> Json | None:
     """`/apis/<group>`; None if there is no such group."""
-    versions = registry.groups().get(name)
+    versions = merged_groups(registry.groups(), remotes).get(name)
     if not name or versions is None:
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
@@ -92,16 +94,27 @@ def _identity(endpoint: KubeEndpoint, *, resource_ids: bool) -> dict[str, Json]:
     return {key: value for key, value in entries.items() if value}
 
 
-def aggregated(registry: Registry, form: str, *, core: bool, resource_ids: bool) -> Json:
+def aggregated(
+    registry: Registry,
+    form: str,
+    *,
+    core: bool,
+    resource_ids: bool,
+    remotes: Sequence[RemoteVersion] = (),
+) -> Json:
     """`/api` (core) and `/apis` (all others) with their resources, in a version of the aggregated form."""
+    by_version = {(remote.service.group, remote.service.version): remote for remote in remotes}
+
+    def shown(name: str, version: str) -> Json:
+        remote = by_version.get((name, version))
+        return discovered(remote) if remote else _version(registry, name, version, resource_ids=resource_ids)
+
     items = [
         {
             "metadata": {"name": name} if name else {},
-            "versions": [
-                _version(registry, name, version, resource_ids=resource_ids) for version in versions
-            ],
+            "versions": [shown(name, version) for version in versions],
         }
-        for name, versions in registry.groups().items()
+        for name, versions in merged_groups(registry.groups(), remotes).items()
         if core is not bool(name)
     ]
     return {

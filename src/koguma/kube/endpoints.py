@@ -37,7 +37,7 @@ def _native(kind: Kind) -> KubeEndpoint:
         namespaced=kind.namespaced,
         verbs=_NO_COLLECTION if is_namespace else ALL_VERBS,
         short_names=_SHORT_NAMES.get(kind.name, ()),
-        subresources=("status", "finalize") if is_namespace else (),
+        subresources=("status", "finalize") if is_namespace else ("status",) if kind.status else (),
         strategic=True,
     )
 

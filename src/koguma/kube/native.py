@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from koguma.kube import field_errors, namespaced_names
-from koguma.kube.kinds import coordination, core, events, parts, rbac
+from koguma.kube.kinds import apiregistration, coordination, core, events, parts, rbac
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -14,6 +14,7 @@ _RBAC: Final = (rbac.ROLE, rbac.CLUSTER_ROLE, rbac.ROLE_BINDING, rbac.CLUSTER_RO
 _Messages = Callable[[str], Iterator[str]]
 _NAMES: Final[Mapping[str, _Messages]] = {
     core.NAMESPACE.stored_as: parts.label_messages,
+    apiregistration.API_SERVICE.stored_as: parts.segment_messages,
     **{kind.stored_as: parts.segment_messages for kind in _RBAC},
 }
 _MADE_BY_UPDATE: Final = frozenset(kind.stored_as for kind in (coordination.LEASE, events.EVENT, *_RBAC))

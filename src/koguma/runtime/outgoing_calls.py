@@ -8,6 +8,7 @@ and time and size of a response are limited.
 
 import asyncio
 import ssl
+import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,9 +18,13 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
+from multidict import CIMultiDict
 
 from koguma.model.errors import KogumaError
+from koguma.model.redacted import Redacted
+from koguma.runtime import service_addresses
 from koguma.runtime.allowed_hosts import AllowedHosts, plain_address
+from koguma.runtime.service_addresses import ServiceAddress
 
 SETTING: Final = "outgoingHosts"
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -38,10 +43,18 @@ class CallFailed(KogumaError):
 class OutgoingCalls:
     """The client; made once, closed at the end."""
 
-    def __init__(self, allowed: AllowedHosts | None = None) -> None:
+    def __init__(
+        self, allowed: AllowedHosts | None = None, services: Mapping[str, ServiceAddress] | None = None
+    ) -> None:
         self._allowed = allowed or AllowedHosts()  # nothing
+        self._services = services or {}
+        self._identity: tuple[str, Redacted] | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._tls_contexts: OrderedDict[bytes, ssl.SSLContext] = OrderedDict()
+        self._tls_contexts: OrderedDict[tuple[bytes, str], ssl.SSLContext] = OrderedDict()
+
+    def identify(self, certificate: str, key: Redacted) -> None:
+        """Use a client certificate where a call is to show who we are."""
+        self._identity = (certificate, key)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -66,7 +79,7 @@ class OutgoingCalls:
         except TimeoutError:
             raise CallFailed(f"no answer within {timeout_seconds:g}s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise CallFailed(_reason(error)) from error
+            raise CallFailed(reason_of(error)) from error
 
     async def _posted(self, url: str, body: bytes, ca_bundle: bytes) -> bytes:
         async with self.open("POST", url, body, headers=_JSON, ca_bundle=ca_bundle) as response:
@@ -83,22 +96,29 @@ class OutgoingCalls:
         *,
         headers: Mapping[str, str] | None = None,
         ca_bundle: bytes = b"",
+        identifies_us: bool = False,
+        answer_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response whose body is still to be read; the caller limits time and size.
 
-        CallFailed where the address is not allowed; aiohttp's errors where it cannot be reached.
+        CallFailed where the address is not allowed; aiohttp's errors where it cannot be reached, TimeoutError
+        where the response has not begun after `answer_seconds`. `identifies_us`: with our client certificate.
         """
         self._check(url)
         if self._session is None:
             self._session = self._new_session()
-        async with self._session.request(
-            method,
-            url,
-            data=body,
-            headers={**_IDENTITY, **(headers or {})},
-            ssl=self._tls(ca_bundle),
-            allow_redirects=False,
-        ) as response:
+        sent = CIMultiDict(_IDENTITY)
+        sent.extend(headers or {})
+        async with asyncio.timeout(answer_seconds):
+            response = await self._session.request(
+                method,
+                url,
+                data=body,
+                headers=sent,
+                ssl=self._tls(ca_bundle, self._identity if identifies_us else None),
+                allow_redirects=False,
+            )
+        async with response:
             try:
                 yield response
             except BaseException:
@@ -123,7 +143,7 @@ class OutgoingCalls:
 
     def _new_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            resolver=_CheckedResolver(self._allowed),
+            resolver=_CheckedResolver(self._allowed, self._services),
             use_dns_cache=False,
             limit=_CONNECTIONS_MAX,
             limit_per_host=_CONNECTIONS_PER_HOST_MAX,
@@ -136,16 +156,27 @@ class OutgoingCalls:
             auto_decompress=False,
         )
 
-    def _tls(self, ca_bundle: bytes) -> ssl.SSLContext:
+    def _tls(self, ca_bundle: bytes, identity: tuple[str, Redacted] | None) -> ssl.SSLContext:
         """The TLS context of a CA bundle; connections are shared by requests that have the same one."""
-        context = self._tls_contexts.get(ca_bundle)
+        cached = (ca_bundle, identity[0] if identity else "")
+        context = self._tls_contexts.get(cached)
         if context is None:
             context = _tls_context(ca_bundle)
+            if identity is not None:
+                _load_identity(context, *identity)
             if len(self._tls_contexts) >= _TLS_CONTEXTS_MAX:
                 self._tls_contexts.popitem(last=False)
-            self._tls_contexts[ca_bundle] = context
-        self._tls_contexts.move_to_end(ca_bundle)
+            self._tls_contexts[cached] = context
+        self._tls_contexts.move_to_end(cached)
         return context
+
+
+def _load_identity(context: ssl.SSLContext, certificate: str, key: Redacted) -> None:
+    """Load a client certificate; Python reads one only from a file, which is gone at once."""
+    with tempfile.NamedTemporaryFile("w", prefix="koguma-") as file:  # readable by our own user alone
+        file.write(certificate + key.reveal())
+        file.flush()
+        context.load_cert_chain(file.name)
 
 
 async def limited_body(response: aiohttp.ClientResponse, bytes_max: int = RESPONSE_BYTES_MAX) -> bytes:
@@ -166,22 +197,33 @@ def _abort(response: aiohttp.ClientResponse) -> None:
 
 def not_allowed(host: str, port: int) -> CallFailed:
     """The error for a host that the operator did not allow."""
+    setting = service_addresses.SETTING if service_addresses.is_service(host) else SETTING
     return CallFailed(
         f'the control plane may not call "{host}" on port {port}: its operator allows that with the setting'
-        f" {SETTING}"
+        f" {setting}"
     )
 
 
 class _CheckedResolver(AbstractResolver):
-    """Resolves names, and gives only addresses that may be called."""
+    """Resolves names, and gives only addresses that may be called. Of services the operator says where."""
 
-    def __init__(self, allowed: AllowedHosts) -> None:
+    def __init__(self, allowed: AllowedHosts, services: Mapping[str, ServiceAddress]) -> None:
         self._allowed = allowed
+        self._services = services
         self._inner = ThreadedResolver()
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
         """The addresses of a host that are allowed."""
-        results = await self._inner.resolve(host, port, family)  # type: ignore[arg-type]
+        service = self._services.get(host)
+        if service is not None:
+            found = await self._inner.resolve(service.host, service.port, family)  # type: ignore[arg-type]
+            return [{**result, "hostname": host} for result in found]
+        try:
+            results = await self._inner.resolve(host, port, family)  # type: ignore[arg-type]
+        except OSError:
+            if service_addresses.is_service(host):
+                raise not_allowed(host, port) from None
+            raise
         allowed = set(self._allowed.addresses(host, port, [result["host"] for result in results]))
         if not allowed:
             raise not_allowed(host, port)
@@ -204,7 +246,8 @@ def _tls_context(ca_bundle: bytes) -> ssl.SSLContext:
     return context
 
 
-def _reason(error: aiohttp.ClientError | OSError) -> str:
+def reason_of(error: aiohttp.ClientError | OSError) -> str:
+    """Why a call failed, for people."""
     match error:
         case aiohttp.InvalidURL():
             return "the address cannot be read"

@@ -7,7 +7,7 @@ reference are derived from it.
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from koguma.model.errors import Invalid
 from koguma.model.redacted import SHOWN, masked_url
 from koguma.model.schema import Checker, Duration, Json, Spec, doc, read
 from koguma.model.violation import Violation
-from koguma.runtime import allowed_hosts, data_directory
+from koguma.runtime import allowed_hosts, data_directory, service_addresses
 
 ENV_PREFIX: Final = "KOGUMA_"
 ADDRESSES_MIN: Final = 256  # of a range of virtual addresses
@@ -143,6 +143,13 @@ class Settings(Spec):
             " addresses and ranges, each with or without :PORT; none by default."
         ),
     ] = ()
+    outgoing_services: Annotated[
+        tuple[str, ...],
+        doc(
+            "Where the services are that webhooks and APIServices name: NAMESPACE/NAME=HOST:PORT; none by"
+            " default."
+        ),
+    ] = ()
     feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 
@@ -232,7 +239,8 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("storeKeyCommand", "does not go with storeKeyFile: give one of them", "pair")
     yield from _traces_violations(settings.traces_endpoint)
     yield from _range_violations(settings)
-    yield from _outgoing_violations(settings.outgoing_hosts)
+    yield from _outgoing_violations("outgoingHosts", settings.outgoing_hosts, allowed_hosts.parse)
+    yield from _outgoing_violations("outgoingServices", settings.outgoing_services, service_addresses.parse)
     roles = {*BUILTIN_ROLES, *(role.name for role in settings.access.roles)}
     for index, binding in enumerate(settings.access.bindings):
         if binding.role not in roles:
@@ -256,12 +264,14 @@ def _traces_violations(address: str) -> Iterator[Violation]:
         yield Violation("tracesEndpoint", f'"{shown}" is no collector; write http://HOST:4318', "address")
 
 
-def _outgoing_violations(hosts: tuple[str, ...]) -> Iterator[Violation]:
-    for index, text in enumerate(hosts):
+def _outgoing_violations(
+    setting: str, entries: tuple[str, ...], parse: Callable[[str], object]
+) -> Iterator[Violation]:
+    for index, text in enumerate(entries):
         try:
-            allowed_hosts.parse(text)
+            parse(text)
         except ValueError as error:
-            yield Violation(f"outgoingHosts[{index}]", str(error), "host")
+            yield Violation(f"{setting}[{index}]", str(error), "host")
 
 
 def _range_violations(settings: Settings) -> Iterator[Violation]:

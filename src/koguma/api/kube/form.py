@@ -18,6 +18,7 @@ from koguma.api.kube.negotiation import AnswerFormat
 from koguma.api.kube.pages import Pages
 from koguma.api.kube.probes import Probes, Problem
 from koguma.api.kube.reading import KubeReads
+from koguma.api.kube.remote import RemoteRequests
 from koguma.api.kube.routes import Handlers
 from koguma.api.kube.target import RequestTarget, check
 from koguma.api.kube.watching import KubeWatches
@@ -27,6 +28,7 @@ from koguma.application.context import Context
 from koguma.kube import codec
 from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.schema import Json
+from koguma.reconcile.aggregated_servers import AggregatedServers
 
 Verify = Callable[[str], User]
 
@@ -41,13 +43,15 @@ class KubeForm:
         verify: Verify,
         watches: OpenWatches,
         readiness: Mapping[str, Problem],
+        servers: AggregatedServers,
         *,
         resource_ids: bool = True,
     ) -> None:
         self._context = context
         self._verify = verify
         self._resource_ids = resource_ids
-        self._pages = Pages(context, context.catalog, resource_ids=resource_ids)
+        self._servers = servers
+        self._pages = Pages(context, context.catalog, servers.remotes, resource_ids=resource_ids)
         answers = Answers(KubeEncoder(context), clock)
         finder = Finder(context)
         reading = KubeReads(context, finder, answers)
@@ -61,13 +65,18 @@ class KubeForm:
             self.review,
             Probes(readiness),
         )
-        self.route: Route = routes.kube(lambda: context.catalog.registry, handlers)
+        self.routes: tuple[Route, ...] = (
+            routes.remote(servers.find, RemoteRequests(context)),
+            routes.kube(lambda: context.catalog.registry, handlers),
+        )
 
     def current_pages(self) -> Pages:
         """The pages that describe what is served now."""
-        current = self._context.catalog
-        if self._pages.catalog is not current:
-            self._pages = Pages(self._context, current, resource_ids=self._resource_ids, before=self._pages)
+        current, remotes = self._context.catalog, self._servers.remotes
+        if self._pages.catalog is not current or self._pages.remotes is not remotes:
+            self._pages = Pages(
+                self._context, current, remotes, resource_ids=self._resource_ids, before=self._pages
+            )
         return self._pages
 
     async def review(self, call: Call, target: RequestTarget) -> web.StreamResponse:

@@ -17,6 +17,7 @@ from koguma.api.kube import negotiation
 from koguma.api.kube.target import RequestTarget
 from koguma.application.context import Context
 from koguma.kube import discovery, openapi
+from koguma.kube.aggregation import RemoteVersion
 from koguma.kube.catalog import Catalog
 from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.model.errors import Forbidden, NotAcceptable, NotFound
@@ -66,16 +67,24 @@ def _are_same(some: Sequence[KubeEndpoint], others: Sequence[KubeEndpoint]) -> b
 
 
 class Pages:
-    """Handlers of the documents that describe one catalog; another catalog has other pages.
+    """Handlers of the documents that describe one catalog, and what other servers serve beside it.
 
-    Documents that are the same as in the pages `before` are not built again.
+    Where one of them changes, there are other pages. Documents that are the same as in the pages `before` are
+    not built again.
     """
 
     def __init__(
-        self, context: Context, catalog: Catalog, *, resource_ids: bool, before: "Pages | None" = None
+        self,
+        context: Context,
+        catalog: Catalog,
+        remotes: tuple[RemoteVersion, ...],
+        *,
+        resource_ids: bool,
+        before: "Pages | None" = None,
     ) -> None:
         self._context = context
         self._registry = catalog.registry
+        self.remotes = remotes
         self.catalog = catalog  # its schemas are built at the first request for them
         self._before = before.built_v3 if before else {}
         self._resource_ids = resource_ids
@@ -98,7 +107,7 @@ class Pages:
 
     async def groups(self, call: Call) -> web.StreamResponse:
         """`/apis`."""
-        return self._root(call, "apis", lambda: discovery.groups(self._registry))
+        return self._root(call, "apis", lambda: discovery.groups(self._registry, self.remotes))
 
     def _root(self, call: Call, word: str, plain: Callable[[], Json]) -> web.StreamResponse:
         self._check(call)
@@ -128,7 +137,9 @@ class Pages:
     def _aggregated(self, root: str, version: str) -> DiscoveryPage:
         def build() -> Json:
             core = root == "api"
-            return discovery.aggregated(self._registry, version, core=core, resource_ids=self._resource_ids)
+            return discovery.aggregated(
+                self._registry, version, core=core, resource_ids=self._resource_ids, remotes=self.remotes
+            )
 
         content_type = f"{JSON};g={_DISCOVERY_GROUP};v={version};as=APIGroupDiscoveryList"
         return msgspec.structs.replace(
@@ -138,9 +149,11 @@ class Pages:
     async def group(self, call: Call, name: str) -> web.StreamResponse:
         """`/apis/<group>`."""
         self._check(call)
-        return _page_response(
-            call, self._cached_page(("group", name), lambda: discovery.group(self._registry, name))
-        )
+
+        def make() -> Json:
+            return discovery.group(self._registry, name, self.remotes)
+
+        return _page_response(call, self._cached_page(("group", name), make))
 
     async def resources(self, call: Call, group: str, version: str) -> web.StreamResponse:
         """`/apis/<group>/<version>` and `/api/v1`."""
@@ -191,6 +204,11 @@ class Pages:
     @cached_property
     def _v3_index(self) -> DiscoveryPage:
         digests = {root: openapi.digest(built.page.body) for root, built in self._v3.items()}
+        digests |= {
+            f"apis/{remote.service.api_version}": remote.openapi_digest
+            for remote in self.remotes
+            if remote.openapi_digest
+        }
         return _page(msgspec.json.encode(openapi.v3_index(digests)))
 
     async def openapi_v2(self, call: Call) -> web.StreamResponse:

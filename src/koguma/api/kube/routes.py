@@ -14,14 +14,17 @@ from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.pages import Pages, addressed
 from koguma.api.kube.probes import Probes
 from koguma.api.kube.reading import KubeReads
+from koguma.api.kube.remote import RemoteRequests
 from koguma.api.kube.target import RequestTarget
 from koguma.api.kube.watching import KubeWatches
 from koguma.api.kube.writing import KubeWrites
+from koguma.kube.aggregation import RemoteVersion
 from koguma.kube.registry import Registry
 from koguma.model.errors import KogumaError, NotFound
 
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 PageHandler = Callable[..., Awaitable[web.StreamResponse]]  # a method of Pages
+_REMOTE_METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 _ROOT: Final = 2  # segments of `/apis/<group>/<version>` after `apis`
 
 
@@ -37,8 +40,24 @@ class Handlers(msgspec.Struct, frozen=True):
     probes: Probes
 
 
+def remote(find: Callable[[str, str], RemoteVersion | None], requests: RemoteRequests) -> Route:
+    """The paths of groups and versions that other servers serve."""
+    forwarded = _endpoint("remote", dict.fromkeys(_REMOTE_METHODS, requests.forward))
+    document = _page("openapi", requests.openapi)
+
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
+        match segments:
+            case ("openapi", "v3", "apis", name, number) if served := find(name, number):
+                return document, (served,)
+            case ("apis", name, number, *rest) if served := find(name, number):
+                return forwarded, (served, *rest)
+        return None
+
+    return route
+
+
 def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
-    """All paths of the Kubernetes form."""
+    """All paths of the Kubernetes form that this control plane serves itself."""
 
     def _described(word: str, page: PageHandler, *, is_open: bool = False) -> HttpEndpoint:
         async def handler(call: Call, *parts: str) -> web.StreamResponse:

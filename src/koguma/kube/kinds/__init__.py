@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koguma.kube.kinds import coordination, core, events, rbac, reviews
+from koguma.kube.kinds import apiregistration, coordination, core, events, rbac, reviews
 from koguma.model.kind import Kind
 
 NATIVE_KINDS: Final[tuple[Kind, ...]] = (
@@ -17,6 +17,7 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     rbac.CLUSTER_ROLE,
     rbac.ROLE_BINDING,
     rbac.CLUSTER_ROLE_BINDING,
+    apiregistration.API_SERVICE,
 )
 
 # Reviews, which are answered and not stored, by kind: their storage sets have no Kind, so it is listed here.
