@@ -90,6 +90,7 @@ CASES = {
     "ca-of-another": Case(STRANGE, by(IP, caCert=CA), UNKNOWN_CA),
     "skip": Case(LOCALHOST, by(IP, caCert=CA, verification={"skip": True}), {}),
     "skip-keeps-the-ca": Case(STRANGE, by(IP, caCert=CA, verification={"skip": True}), UNKNOWN_CA),
+    "skip-keeps-the-systems-cas": Case(ADDRESSED, by(IP, verification={"skip": True}), UNKNOWN_CA),
     "skip-san": Case(LOCALHOST, kumas(mode="SkipSAN", caCert=CA), {}),
     "skip-san-keeps-the-ca": Case(STRANGE, kumas(mode="SkipSAN", caCert=CA), UNKNOWN_CA),
     "skip-ca": Case(STRANGE, kumas(mode="SkipCA", caCert=CA), {}),

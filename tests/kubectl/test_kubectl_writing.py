@@ -13,6 +13,21 @@ IDLE = "jsonpath={.spec.to[0].default.idleTimeout}"
 VALIDATES_ON_THE_SERVER = 27  # the first whose default is that the server judges
 
 
+FIRST_SHAPE = {
+    "match": [{"type": "InternalVIP", "value": "mongo.ext.svc.local", "port": 27017, "protocol": "tcp"}],
+    "destination": {
+        "type": "Regular",
+        "endpoints": [{"address": "10.0.0.1"}, {"address": "unix:///run/mongo.sock"}],
+        "tls": {"enabled": True, "verification": {"skip": True, "subjectAltNames": ["mongo"]}},
+    },
+}
+RELEASED_SHAPE = {
+    "match": {"type": "HostnameGenerator", "port": 27017, "protocol": "tcp"},
+    "endpoints": [{"address": "10.0.0.1", "port": 27017}],
+    "tls": {"enabled": True, "verification": {"mode": "SkipSAN", "subjectAltNames": [{"value": "mongo"}]}},
+}
+
+
 def idle(kube):
     return kube("get", "mt", "slow", "-o", IDLE)
 
@@ -37,6 +52,25 @@ def test_client_side_apply_creates_changes_and_leaves_alone(kube_everywhere):
     assert int(after["metadata"]["resourceVersion"]) > int(before["metadata"]["resourceVersion"])
     assert after["spec"] == timeout(idle="7s")["spec"]
     assert kube("delete", "-f", "-", stdin=changed).startswith('meshtimeout.kuma.io "slow" deleted')
+
+
+@pytest.mark.parametrize("spec", [FIRST_SHAPE, RELEASED_SHAPE], ids=["first", "released"])
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client", "server"])
+def test_both_shapes_of_an_external_service_go_round(kube, spec, how):
+    document = {
+        "apiVersion": "kuma.io/v1alpha1",
+        "kind": "MeshExternalService",
+        "metadata": {"name": "mongo", "namespace": "kuma-system", "labels": {"kuma.io/mesh": "default"}},
+        "spec": spec,
+    }
+    kube.applied(document, *how)
+    found = json.loads(kube("get", "extsvc", "mongo", "-n", "kuma-system", "-o", "json"))
+    assert found["spec"] == spec
+    kube.applied(document, *how)
+    assert kube.run("diff", "-f", "-", *how, stdin=json.dumps(document)).code == 0
+    again = json.loads(kube("get", "extsvc", "mongo", "-n", "kuma-system", "-o", "json"))
+    assert again["metadata"]["generation"] == 1
+    kube("delete", "extsvc", "mongo", "-n", "kuma-system")
 
 
 def test_a_server_side_dry_run_warns_as_apply_does(kube):
