@@ -40,6 +40,9 @@ def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlP
     document["spec"] = spec
     if kind.status is not None:
         document["status"] = resource.status or {}
+    if endpoint.view is not None:
+        type_ = {"apiVersion": endpoint.api_version, "kind": endpoint.kind_name}
+        return {**type_, **endpoint.view.show(document)}
     return document
 
 

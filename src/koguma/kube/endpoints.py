@@ -3,9 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from koguma.kube import namespaced_names
-from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events
-from koguma.kube.registry import ALL_VERBS, KOGUMA, KUMA, READ_VERBS, Converter, KubeEndpoint, StorageSet
+from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events, services, workloads
+from koguma.kube.registry import (
+    ALL_VERBS,
+    IDENTITY,
+    KOGUMA,
+    KUMA,
+    READ_VERBS,
+    Converter,
+    KubeEndpoint,
+    StorageSet,
+    View,
+)
 from koguma.model.forms import API_VERSION
 from koguma.model.kind import Kind, Kinds
 
@@ -14,7 +26,24 @@ _SHORT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "ConfigMap": ("cm",),
     "ServiceAccount": ("sa",),
     "Event": ("ev",),
+    "CronJob": ("cj",),
+    "DaemonSet": ("ds",),
+    "Deployment": ("deploy",),
+    "Endpoints": ("ep",),
+    "Ingress": ("ing",),
+    "Node": ("no",),
+    "PersistentVolume": ("pv",),
+    "PersistentVolumeClaim": ("pvc",),
+    "Pod": ("po",),
+    "ReplicaSet": ("rs",),
+    "ReplicationController": ("rc",),
+    "Service": ("svc",),
+    "StatefulSet": ("sts",),
 }
+# What `kubectl get all` shows, as in Kubernetes: what runs, and how it is called.
+_IN_ALL: Final = frozenset(
+    ("CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "ReplicationController", "Service")
+) | {"StatefulSet"}
 _NO_COLLECTION: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 # The words for all kinds, and for all policies, by group: with one word for both, `kubectl get kuma` would
 # show every object twice, and `kubectl delete kuma` would miss what it has just deleted.
@@ -24,7 +53,10 @@ _CATEGORIES: Final = {KUMA: ("kuma", "kuma-policies"), KOGUMA: ("koguma", "kogum
 def native() -> tuple[KubeEndpoint, ...]:
     """Kubernetes' own kinds, and what is asked and not stored."""
     stored = tuple(_native(kind) for kind in NATIVE_KINDS)
-    return (*stored, _newer_events(), *(_review(kind) for kind in REVIEW_KINDS.values()))
+    reviews = (_review(kind) for kind in REVIEW_KINDS.values())
+    empty = (_empty(kind) for kind in workloads.EMPTY_KINDS)
+    older = (_older(*each) for each in workloads.OLDER_VERSIONS)
+    return (*stored, _newer_events(), *reviews, *empty, *older)
 
 
 def _native(kind: Kind) -> KubeEndpoint:
@@ -55,6 +87,27 @@ def _newer_events() -> KubeEndpoint:
     )
 
 
+def _empty(kind: Kind) -> KubeEndpoint:
+    return KubeEndpoint(
+        group=kind.group,
+        version="v1",
+        plural=kind.plural,
+        set=_native_set(kind),
+        namespaced=kind.namespaced,
+        verbs=READ_VERBS,
+        short_names=_SHORT_NAMES.get(kind.name, ()),
+        categories=("all",) if kind.name in _IN_ALL else (),
+        strategic=True,
+    )
+
+
+def _older(group: str, version: str, kind: Kind) -> KubeEndpoint:
+    newest = _empty(kind)
+    return msgspec.structs.replace(
+        newest, group=group, version=version, short_names=(), categories=(), converter=IDENTITY
+    )
+
+
 def _native_set(kind: Kind) -> StorageSet:
     version = f"{kind.group}/v1" if kind.group else "v1"
     return StorageSet(kind.storage_prefix, version, kind.name, kind)
@@ -72,8 +125,30 @@ def _review(kind: Kind) -> KubeEndpoint:
 
 
 def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[KubeEndpoint, ...]:
-    """Every kind of ours, as `kuma.io/v1alpha1` and as `koguma.io/v1`."""
-    return tuple(endpoint for kind in kinds for endpoint in _ours(kind, convert(kind)))
+    """Every kind of ours, as `kuma.io/v1alpha1` and as `koguma.io/v1`; MeshServices also as Services."""
+    served = tuple(endpoint for kind in kinds for endpoint in _ours(kind, convert(kind)))
+    return (*served, *(_services(endpoint) for endpoint in served if _is_of_services(endpoint)))
+
+
+def _is_of_services(endpoint: KubeEndpoint) -> bool:
+    return (endpoint.group, endpoint.kind_name) == (KUMA, "MeshService")
+
+
+def _services(stored: KubeEndpoint) -> KubeEndpoint:
+    """The view of MeshServices as Kubernetes' Services: another endpoint of the same set."""
+    kind = services.SERVICE
+    return KubeEndpoint(
+        group=kind.group,
+        version="v1",
+        plural=kind.plural,
+        set=stored.set,
+        namespaced=stored.namespaced,
+        verbs=READ_VERBS,
+        short_names=_SHORT_NAMES[kind.name],
+        categories=("all",),
+        view=View(kind, services.shown, f"it is a {stored.kind_name}: write {stored.qualified}"),
+        strategic=True,
+    )
 
 
 def _ours(kind: Kind, converter: Converter) -> Iterator[KubeEndpoint]:

@@ -41,7 +41,12 @@ _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 _OURS: Final = (KUMA, KOGUMA, REST_GROUP)
 # Kubernetes' own kinds: which group, which of its resources.
 _SEEN: Final = (
-    ("", ("configmaps", "events", "namespaces", "resourcequotas", "serviceaccounts")),
+    ("", ("configmaps", "events", "namespaces", "resourcequotas", "serviceaccounts", "services")),
+    ("", ("endpoints", "persistentvolumeclaims", "pods", "replicationcontrollers")),
+    ("apps", ("daemonsets", "deployments", "replicasets", "statefulsets")),
+    ("batch", ("cronjobs", "jobs")),
+    ("extensions", ("ingresses",)),
+    ("networking.k8s.io", ("ingresses",)),
     ("coordination.k8s.io", ("leases",)),
     ("events.k8s.io", ("events",)),
 )

@@ -78,8 +78,19 @@ def _same(spec: Json) -> Json:
 IDENTITY: Final = Converter(_same, _same)
 
 
+class View(msgspec.Struct, frozen=True):
+    """How an endpoint that is only read shows the objects of its set as another kind."""
+
+    kind: Kind
+    show: Convert  # a document in the storage version to one without `apiVersion` and `kind`
+    instead: str  # what to write, for those who try to write here
+
+
 class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
-    """One group, version and plural (an APIResource); `converter` is None only for the storage version."""
+    """One group, version and plural (an APIResource).
+
+    Endpoints of other versions than the storage version have a `converter`, or are a `view`.
+    """
 
     group: str  # empty: the core group
     version: str
@@ -91,12 +102,18 @@ class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     categories: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()  # "status", "finalize"
     converter: Converter | None = None
+    view: View | None = None
     strategic: bool = False  # takes strategic merge patches, as Kubernetes' own kinds do
 
     @property
     def kind_name(self) -> str:
         """The `kind` of its objects."""
-        return self.set.kind_name
+        return self.view.kind.name if self.view else self.set.kind_name
+
+    @property
+    def shown_kind(self) -> Kind:
+        """The kind as which its objects are shown."""
+        return self.view.kind if self.view else self.kind
 
     @property
     def kind(self) -> Kind:
@@ -145,7 +162,9 @@ class Registry:
         if known != endpoint.set:
             raise ValueError(f"{what} name a set that stands for other objects: {known.kind_name}")
         is_alias = endpoint.set.kind is not None and endpoint.api_version != endpoint.set.version
-        if is_alias and endpoint.converter is None:
+        if endpoint.view and set(endpoint.verbs) - set(READ_VERBS):
+            raise ValueError(f"{what} are a view, so they can only be read")
+        if is_alias and endpoint.converter is None and endpoint.view is None:
             raise ValueError(
                 f"{what} are stored as {endpoint.set.version}, and there is no converter from it"
             )

@@ -24,6 +24,8 @@ _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ),
     ("v1", "Secret"): ("type",),
     ("v1", "Namespace"): ("status.phase",),
+    ("v1", "Service"): ("spec.clusterIP", "spec.type"),
+    ("v1", "Pod"): ("spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase"),
 }
 NAMES: Final = ("metadata.name", "metadata.namespace")
 

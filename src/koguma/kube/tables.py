@@ -108,7 +108,7 @@ def _cell(column: TableColumn, row: TableObject) -> str | int:
 
 def _spec(document: Json, endpoint: KubeEndpoint) -> Json:
     """What columns read: the spec in the storage version, of our own kinds normalized by `clean`."""
-    kind = endpoint.kind
+    kind = endpoint.shown_kind
     if kind.at_root:
         return endpoint.conversion.to_storage({n: value for n, value in document.items() if n not in _OUTER})
     try:
@@ -151,7 +151,7 @@ def partial_list(
 
 def columns(endpoint: KubeEndpoint) -> tuple[TableColumn, ...]:
     """The columns of an endpoint's tables, from left to right."""
-    kind = endpoint.kind
+    kind = endpoint.shown_kind
     if kind.stored_as == events.EVENT.stored_as:
         return _EVENT
     own = [_of_kind(column) for column in kind.columns or ((shared.TARGET,) if kind.policy else ())]

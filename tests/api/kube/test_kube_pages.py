@@ -14,11 +14,15 @@ V2, V2BETA1 = (
 )
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 GROUPS = [
+    "apps",
     "authentication.k8s.io",
     "authorization.k8s.io",
+    "batch",
     "coordination.k8s.io",
     "events.k8s.io",
+    "extensions",
     "kuma.io",
+    "networking.k8s.io",
     "rbac.authorization.k8s.io",
     "koguma.io",
 ]
@@ -82,8 +86,13 @@ def test_the_same_objects_have_one_id_and_others_another(plane):
     assert reviews == hashlib.sha256(b"/registry/tokenreviews").hexdigest()
     sets = {found for found in ids.values() if found}
     aliases = sum(
-        version in ("koguma.io/v1", "events.k8s.io/v1") for version, name in ids if ids[version, name]
+        version in ("koguma.io/v1", "events.k8s.io/v1", "extensions/v1beta1", "batch/v1beta1")
+        for version, name in ids
+        if ids[version, name]
     )
+    assert ids["v1", "services"] == ids["kuma.io/v1alpha1", "meshservices"]
+    assert ids["extensions/v1beta1", "ingresses"] == ids["networking.k8s.io/v1", "ingresses"]
+    aliases += 1  # services
     assert len(sets) == sum(bool(found) for found in ids.values()) - aliases
 
 

@@ -1,5 +1,7 @@
 """Request target: what a path of the Kubernetes form addresses, as Kubernetes' RequestInfo says it."""
 
+from typing import Final
+
 import msgspec
 
 from koguma.access.authorizer import Attempt, denied
@@ -7,8 +9,11 @@ from koguma.access.user import User
 from koguma.api import plain
 from koguma.application.context import Context
 from koguma.kube import namespaced_names
+from koguma.kube.kinds import workloads
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import Forbidden, NotAllowed
+
+_WHY_NOT: Final = ": {}"
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
@@ -48,7 +53,12 @@ def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
     if not namespaced_names.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
         raise NotAllowed(plain.read_only_reason(endpoint.kind, context))
     if verb not in endpoint.verbs:
-        raise NotAllowed("the server does not allow this method on the requested resource")
+        why = _WHY_NOT.format(endpoint.view.instead) if endpoint.view else _empty_reason(endpoint)
+        raise NotAllowed(f"the server does not allow this method on the requested resource{why}")
+
+
+def _empty_reason(endpoint: KubeEndpoint) -> str:
+    return _WHY_NOT.format(workloads.EMPTY) if endpoint.kind in workloads.EMPTY_KINDS else ""
 
 
 def check(context: Context, user: User, target: RequestTarget, verb: str, name: str | None = None) -> None:

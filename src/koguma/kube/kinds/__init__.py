@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koguma.kube.kinds import apiregistration, coordination, core, events, rbac, reviews
+from koguma.kube.kinds import apiregistration, coordination, core, events, rbac, reviews, services
 from koguma.model.kind import Kind
 
 NATIVE_KINDS: Final[tuple[Kind, ...]] = (
@@ -34,4 +34,7 @@ REVIEW_KINDS: Final[Mapping[str, Kind]] = {
 }
 
 # The kinds of endpoints in another version than the storage version, by `apiVersion` and `kind`.
-ALIAS_KINDS: Final[Mapping[tuple[str, str], Kind]] = {("events.k8s.io/v1", "Event"): events.NEWER}
+ALIAS_KINDS: Final[Mapping[tuple[str, str], Kind]] = {
+    ("events.k8s.io/v1", "Event"): events.NEWER,
+    ("v1", "Service"): services.SERVICE,
+}
