@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import tomllib
 from importlib import metadata
 from pathlib import Path
 from urllib.error import HTTPError
@@ -29,6 +28,7 @@ from koguma.policies import POLICIES
 from tests import build
 from tests.core import port_confs
 from tests.error_lines import ERRORS
+from tests.installed_packages import install, install_example
 from tests.live_mesh import LiveMesh
 from tests.waiting import until
 
@@ -284,15 +284,6 @@ def test_what_a_plugin_can_no_longer_read_stops_nobody_else(plugin, record, expe
     assert why in failures["MeshSmall"]
 
 
-def install(site, name, entry_points):
-    """What a package manager leaves behind, as far as it is looked at."""
-    folder = site / f"{name.replace('-', '_')}-1.0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [f"{key} = {value}" for key, value in entry_points.items()]
-    (folder / "entry_points.txt").write_text("\n".join(["[koguma.policies]", *lines, ""]))
-
-
 class Running:
     """`koguma cp run` in a process of its own that finds packages in these folders."""
 
@@ -342,8 +333,7 @@ class Running:
 def example_site(tmp_path):
     """The example, installed as its pyproject says."""
     folder = tmp_path / "site"
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    install(folder, project["name"], project["entry-points"]["koguma.policies"])
+    install_example(folder, EXAMPLE)
     return folder
 
 

@@ -29,7 +29,8 @@ ARN = "arn:aws:lambda:us-west-2:123456789012:function:"
 KEY, SECRET = "AKIDTHUMBNAILS", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 NEW_KEY, NEW_SECRET = "AKIDNEWER", "another/secret+ofAWS"
 TOKEN = "a/session+token=="
-NAMES = ("thumbnails", "raw", "later", "secure", "missing")
+NAMES = ("thumbnails", "raw", "later", "secure", "own", "missing")
+OWN_KEY, OWN_SECRET = "AKIDMACHINE", "the/secret+of-the-machine"
 
 
 def credentials(name: str, key: str = KEY, secret: str = SECRET) -> Any:
@@ -92,8 +93,12 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LambdaMesh]:
     with contextlib.ExitStack() as stack:
         for service in (aws, aws_tls):
             stack.callback(service.stop)
-        mesh = stack.enter_context(LambdaMesh(directory))
+        mesh = LambdaMesh(directory)
+        # What Envoy finds by itself, without asking a cloud that is not there.
+        mesh.environment |= {"AWS_EC2_METADATA_DISABLED": "true"}
+        mesh.environment |= {"AWS_ACCESS_KEY_ID": OWN_KEY, "AWS_SECRET_ACCESS_KEY": OWN_SECRET}
         mesh.aws, mesh.aws_tls = aws, aws_tls
+        stack.enter_context(mesh)
         mesh.start()
         yield mesh
 
@@ -107,12 +112,12 @@ def event_of(response: Response) -> Event:
 def test_a_request_becomes_an_event_and_the_answer_a_response(mesh: LambdaMesh):
     path = "/pictures/1?size=2&name=a%20b"
     event = event_of(
-        mesh.web.call("thumbnails", path=path, Authorization="Bearer of-the-program", X_Mine="1")
+        mesh.web.call("thumbnails", path=path, Authorization="Bearer of-the-program", X_Amz_Date="today")
     )
     assert (event["method"], event["raw_path"]) == ("GET", path)
     assert event["query_string_parameters"] == {"size": "2", "name": "a%20b"}
     assert event["headers"]["authorization"] == "Bearer of-the-program"
-    assert event["headers"]["x-mine"] == "1"
+    assert event["headers"]["x-amz-date"] == "today"
     assert mesh.aws.refused == []
     headers = dict(mesh.aws.calls[-1]["headers"])
     assert headers["x-amz-security-token"] == TOKEN
@@ -151,6 +156,14 @@ def test_an_asynchronous_call_is_taken_and_not_waited_for(mesh: LambdaMesh):
     assert mesh.web.call("later", path="/x").status == 202
     call = mesh.aws.calls[-1]
     assert (call["mode"], call["event"]["raw_path"]) == ("Event", "/x")
+
+
+def test_without_a_secret_the_credentials_of_the_machine_sign(mesh: LambdaMesh):
+    mesh.apply_and_wait(mesh.function("own", credentials=None))
+    assert mesh.web.call("own").status == 403
+    assert mesh.aws.refused.pop() == "The security token included in the request is invalid."
+    mesh.aws.keys[OWN_KEY] = OWN_SECRET
+    assert mesh.web.call("own").status == 201
 
 
 def test_tls_to_the_endpoint_is_verified(mesh: LambdaMesh):
@@ -258,6 +271,6 @@ def test_credentials_are_in_no_dump_and_in_no_log(mesh: LambdaMesh):
     ]
     assert "aws_request_signing" in shown[0]
     assert "aws_request_signing" in shown[1]
-    for text, secret in itertools.product(shown, (SECRET, NEW_SECRET, TOKEN)):
+    for text, secret in itertools.product(shown, (SECRET, NEW_SECRET, OWN_SECRET, TOKEN)):
         assert secret not in text
         assert base64.b64encode(secret.encode()).decode().rstrip("=")[:-1] not in text

@@ -16,6 +16,7 @@ from koguma.core.build import network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
+from koguma.core.lint import external_plugins
 from koguma.core.meta import kri
 from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import PortRules, ProxyClass
@@ -48,8 +49,10 @@ def layout(db: Db, key: Key) -> Json:
         }
         for inbound in proxy.inbounds
     ]
-    outbounds = [_outbound(db, port) for port in rules.ports(db, _class(db, key))]
+    ports = rules.ports(db, _class(db, key))
+    outbounds = [_outbound(db, port) for port in ports]
     warnings = [problem.text for problem in problems.of_object(db, key)]
+    warnings += _unbuilt(db, ports)
     return {
         "kri": kri(db, key),
         "labels": dict(proxy.labels),
@@ -57,6 +60,13 @@ def layout(db: Db, key: Key) -> Json:
         "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
         **({"warnings": warnings} if warnings else {}),
     }
+
+
+def _unbuilt(db: Db, ports: Iterable[PortRules]) -> Iterator[str]:
+    """What a proxy calls in vain, since the plugin that it leads to is not installed."""
+    called = dict.fromkeys(port.destination for port in ports)
+    for destination in (key for key in called if key.kind == "MeshExternalService"):
+        yield from (f"{destination}: {problem.text}" for problem in external_plugins.missing(db, destination))
 
 
 def _state(db: Db, key: Key, section: str) -> dict[str, Json]:

@@ -128,7 +128,7 @@ def build(config: LambdaConfig, port: DestinationPort) -> DestinationParts:
         cluster=external.cluster(port.name, (endpoint,), tls),
         # Whatever programs speak: HTTP/1.1 is what every stand-in and VPC endpoint of Lambda takes.
         http_options={"explicit_http_config": {"http_protocol_options": {}}},
-        http_filters=(_RESTORE, _event(config, host), _UNSIGN, _sign(arn["region"], host, keys)),
+        http_filters=(_RESTORE, _event(config, host), _sign(arn["region"], host, keys)),
         body_bytes_max=_EVENT_BYTES_MAX,
     )
 
@@ -200,7 +200,8 @@ def _event(config: LambdaConfig, host: str) -> Data:
     """The filter that makes the event and unpacks the function's answer.
 
     It signs, too, and shows its credentials in Envoy's configuration dump. So it gets none that matter, and
-    the next filters sign again.
+    the next filter signs again, in place of its signature and of an `authorization` that the program wrote,
+    which is part of the event.
     """
     return proto_json.extension(
         "envoy.filters.http.aws_lambda",
@@ -211,18 +212,6 @@ def _event(config: LambdaConfig, host: str) -> Data:
         host_rewrite=host,
         credentials={"access_key_id": "unused", "secret_access_key": "unused"},
     )
-
-
-# Signing adds headers and replaces none. An `authorization` that the program wrote is part of the event.
-_UNSIGN: Final[Data] = proto_json.extension(
-    "envoy.filters.http.header_mutation",
-    "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
-    mutations={
-        "request_mutations": [
-            {"remove": name} for name in ("authorization", "x-amz-date", "x-amz-security-token")
-        ]
-    },
-)
 
 
 def _sign(region: str, host: str, keys: Data) -> Data:
