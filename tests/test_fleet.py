@@ -20,6 +20,7 @@ from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ProxyStatus, Rejection
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import CORE, KubeClient, accepted
 from tests.proxy_connections import connect, next_offer, web_token
 from tests.waiting import until
 
@@ -95,6 +96,16 @@ def test_a_dataplane_that_may_not_be_stored_keeps_its_proxy_out(plane, brings, w
     text = "; ".join(f"{found.field} {found.message}" for found in refused.value.violations)
     assert words in text
     assert stored(plane) is None
+
+
+def test_a_full_quota_keeps_new_proxies_out_and_known_ones_in(plane):
+    quotas = KubeClient(plane, "mesh-default", CORE, "ResourceQuota")
+    accepted(quotas.create("q", spec={"hard": {"count/dataplanes.koguma.io": "1"}}))
+    connect(plane, dataplane())
+    with pytest.raises(Forbidden, match="exceeded quota: q, requested: count/dataplanes"):
+        connect(plane, dataplane("web-2"), name="web-2")
+    assert stored(plane, "web-2") is None
+    connect(plane, dataplane())
 
 
 def test_nobody_is_let_in_without_a_token_that_is_for_it(plane):

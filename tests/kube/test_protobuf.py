@@ -472,6 +472,7 @@ FORMS = {
 WRAPPERS = {
     ProtobufType.STRING_LIST: {1: ProtobufField("items", label=FieldLabel.REPEATED)},
     ProtobufType.JSON: {1: ProtobufField("raw", ProtobufType.BASE64)},
+    ProtobufType.QUANTITY: {1: ProtobufField("text")},
     ProtobufType.TIME: {
         1: ProtobufField("seconds", ProtobufType.INT64),
         2: ProtobufField("nanos", ProtobufType.INT32),
@@ -538,6 +539,8 @@ def plain(form):
             return st.binary(max_size=6).map(base64.b64encode).map(bytes.decode).map(lambda b: (b, b))
         case ProtobufType.STRING_LIST:
             return st.lists(TEXT, max_size=2).map(lambda texts: ({"items": texts}, texts))
+        case ProtobufType.QUANTITY:
+            return TEXT.map(lambda text: ({"text": text}, text or "0"))
         case ProtobufType.JSON:
             return st.just(({"raw": base64.b64encode(b'{"f:a":{}}').decode()}, {"f:a": {}}))
         case _:

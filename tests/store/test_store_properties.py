@@ -1,6 +1,7 @@
 """Properties of any history: the log alone gives the state, and a watch sees exactly the rest of it."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from store_cases import Clock, changes_after, contents, make_resource
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.resource import Resource
 from koguma.store import Delete, DeleteMesh, Op, Put, Require, State, Store, Transaction
-from koguma.store.contract import Change
+from koguma.store.contract import Change, Place
 from koguma.store.memory import MemoryLog
 
 KINDS = ("Mesh", "MeshTimeout", "Dataplane")
@@ -64,6 +65,10 @@ def snapshot(state: State) -> tuple[int, list[Resource], dict[str, str]]:
         f"{one.kind}/{one.mesh}/{one.core_name}": state.named(one.kind, one.mesh, one.core_name).name
         for one in state.all()
     }
+    counts: dict[str, Counter[Place]] = {}
+    for key in state.stored_keys():
+        counts.setdefault(key.kind, Counter())[Place(key.mesh, key.zone, key.namespace)] += 1
+    assert {kind: dict(state.counts(kind)) for kind in counts} == counts
     return state.revision, list(state.all()), names
 
 

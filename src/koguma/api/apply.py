@@ -16,7 +16,7 @@ from koguma.access.authorizer import WRITE_VERBS
 from koguma.api import plain
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import PlainObjects
-from koguma.application import advice, compare_and_swap, transactions
+from koguma.application import advice, compare_and_swap, quota, transactions
 from koguma.application.context import Context
 from koguma.application.transactions import MeshSecretName
 from koguma.application.write_access import WriteAccess
@@ -153,6 +153,7 @@ class Apply:
         pruned = self._pruned(call, request, index_by_key) if request.prune else []
         for resource in pruned:
             written += transactions.delete(self._context, resource, resource.revision)
+        written.append(quota.requirement(self._context))
         return admitted_objects, written, pruned
 
     def _put(

@@ -9,7 +9,7 @@ from aiohttp import web
 from koguma.api import lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.plain_encoder import PlainEncoder
-from koguma.application import advice, compare_and_swap, inline_secrets, transactions
+from koguma.application import advice, compare_and_swap, inline_secrets, quota, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
@@ -175,6 +175,7 @@ class PlainObjects:
         admitted, operations = transactions.put(context, access, draft, before, field_validation(call))
         _check_preconditions(call, before)
         operations += await transactions.mesh_side_effects(context, [admitted.resource])
+        operations.append(quota.requirement(context))
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)
         (warnings,) = await advice.write_warnings(context, [admitted], changes if is_dry else None)

@@ -13,7 +13,7 @@ from koguma.application import namespaces, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation
-from koguma.kube import field_errors, namespaced_names, native
+from koguma.kube import field_errors, namespaced_names, native, quota
 from koguma.kube.codec import DecodedObject
 from koguma.kube.registry import KubeEndpoint
 from koguma.model import labels
@@ -148,7 +148,8 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             status=before.status if before else native.first_status(kind),
         )
         revision = before.revision if before else _unreadable_revision(self.context, resource.key)
-        return PlannedWrite(resource, revision)
+        warnings = quota.warnings(spec, self.context.catalog.registry) if quota.is_quota(resource) else ()
+        return PlannedWrite(resource, revision, (), tuple(warnings))
 
 
 def _in_its_mesh(written: DecodedObject, before: Resource | None) -> Draft:

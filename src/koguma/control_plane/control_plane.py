@@ -54,6 +54,7 @@ from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
 from koguma.reconcile.aggregated_servers import AggregatedServers
 from koguma.reconcile.housekeeping import Housekeeper
+from koguma.reconcile.quotas import QuotaStatuses
 from koguma.reconcile.services import ServiceGenerator
 from koguma.runtime import allowed_hosts, data_directory, garbage_collection, service_addresses
 from koguma.runtime.background import Background
@@ -133,6 +134,7 @@ class ControlPlane:
         short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
         self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
         self._run("housekeeping", Housekeeper(context).run)
+        self._run("statuses of quotas", QuotaStatuses(context, now).run)
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
         self._tasks.append(

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from koguma.access.user import SYSTEM, User
-from koguma.application import compare_and_swap, transactions
+from koguma.application import compare_and_swap, quota, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation, is_stored
@@ -132,6 +132,7 @@ class Registration:
             msgspec.structs.replace(each, resource=dataplane) if isinstance(each, Put) else each
             for each in plan.operations
         )
+        operations = (*operations, quota.requirement(self._context))
         await self._context.store.write(Transaction(operations, SYSTEM, "proxy connected"))
         return self._context.state.get(dataplane.key) or dataplane
 

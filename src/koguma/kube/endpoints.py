@@ -39,6 +39,7 @@ _SHORT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "ReplicationController": ("rc",),
     "Service": ("svc",),
     "StatefulSet": ("sts",),
+    "ResourceQuota": ("quota",),
 }
 # What `kubectl get all` shows, as in Kubernetes: what runs, and how it is called.
 _IN_ALL: Final = frozenset(

@@ -45,6 +45,7 @@ _INT_OR_STRING: Final[ProtobufMessage] = {
     2: ProtobufField("intVal", ProtobufType.INT32, FieldLabel.EXPLICIT),
     3: ProtobufField("strVal", ProtobufType.STRING, FieldLabel.EXPLICIT),
 }
+_WRAPPED_TEXT: Final[ProtobufMessage] = {1: ProtobufField("text")}
 _WRAPPED_LIST: Final[ProtobufMessage] = {1: ProtobufField("items", label=FieldLabel.REPEATED)}
 _WRAPPED_BYTES: Final[ProtobufMessage] = {1: ProtobufField("raw", ProtobufType.BYTES)}
 
@@ -153,6 +154,8 @@ class _BodyReader:
             case ProtobufType.JSON:
                 raw = self.message(data, _WRAPPED_BYTES, path).get("raw")
                 return None if raw is None else documents.load_json(raw, path)
+            case ProtobufType.QUANTITY:
+                return self.message(data, _WRAPPED_TEXT, path).get("text", "0")
             case ProtobufType.INT_OR_STRING:
                 return _int_or_string(self.message(data, _INT_OR_STRING, path), path)
             case _:

@@ -25,6 +25,7 @@ class ProtobufType(Enum):
     TIME = auto()  # to the second
     MICRO_TIME = auto()
     INT_OR_STRING = auto()
+    QUANTITY = auto()  # a message around a text
     JSON = auto()  # a message around JSON text
 
 
@@ -289,6 +290,26 @@ def _object(spec: ProtobufMessage, status: ProtobufMessage | None = None) -> Pro
     return table if status is None else {**table, 3: ProtobufField("status", status)}
 
 
+_RESOURCE_QUOTA: Final = _object(
+    {
+        1: ProtobufField("hard", ProtobufType.QUANTITY, _MAP),
+        2: ProtobufField("scopes", label=_REPEATED),
+        3: ProtobufField(
+            "scopeSelector",
+            {
+                1: ProtobufField(
+                    "matchExpressions",
+                    {**_strings("scopeName", "operator"), 3: ProtobufField("values", label=_REPEATED)},
+                    _REPEATED,
+                )
+            },
+        ),
+    },
+    {
+        1: ProtobufField("hard", ProtobufType.QUANTITY, _MAP),
+        2: ProtobufField("used", ProtobufType.QUANTITY, _MAP),
+    },
+)
 _SUBJECT_ACCESS_REVIEW: Final = _object(_SUBJECT_ACCESS_SPEC, _ACCESS_STATUS)
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io/v1", "authorization.k8s.io/v1"
 _RBAC = "rbac.authorization.k8s.io/v1"
@@ -296,6 +317,7 @@ KINDS: Final[Mapping[tuple[str, str], ProtobufMessage]] = {
     ("v1", "ConfigMap"): _CONFIG_MAP,
     ("v1", "Event"): _CORE_EVENT,
     ("v1", "Namespace"): _NAMESPACE,
+    ("v1", "ResourceQuota"): _RESOURCE_QUOTA,
     ("v1", "Secret"): _SECRET,
     ("v1", "ServiceAccount"): _SERVICE_ACCOUNT,
     (_AUTHENTICATION, "SelfSubjectReview"): {

@@ -6,14 +6,24 @@ here is a plain value; the rules are in `evaluate`.
 """
 
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from koguma.model.errors import KogumaError
 from koguma.model.resource import Key, Resource
+
+
+class Place(NamedTuple):
+    """Where objects are: a key without its kind and its name."""
+
+    mesh: str
+    zone: str
+    namespace: str
 
 
 class StoreUnusable(KogumaError):
@@ -85,7 +95,38 @@ class DeleteMesh(msgspec.Struct, frozen=True):
     mesh: str
 
 
-Requirement = Require | RequireNone | RequireAbsent | RequireEmpty
+class StateView(Protocol):
+    """What an evaluation reads: a State, or one with changes that are not in the log yet."""
+
+    revision: int
+
+    def entry(self, key: Key) -> "Resource | Unreadable | None":
+        """The object under a key, readable or not."""
+
+    def key_named(self, kind: str, mesh: str, core_name: str) -> Key | None:
+        """The key of the object with a core name."""
+
+    def stored_keys(self) -> Iterator[Key]:
+        """The keys of all stored objects."""
+
+    def resources(self, kind: str) -> Iterator[Resource]:
+        """The readable objects of a kind, in any order."""
+
+    def counts(self, kind: str) -> Mapping[Place, int]:
+        """The number of objects of a kind, readable or not, in each place that has some."""
+
+
+class RequireOfChanges(msgspec.Struct, frozen=True):
+    """A rule about all changes of the transaction so far and the state below them; `check` raises its error.
+
+    It is asked again whenever the transaction is evaluated, so that it holds for the state that is committed,
+    also where several control planes write.
+    """
+
+    check: Callable[[StateView, "Sequence[Change]"], None]
+
+
+Requirement = Require | RequireNone | RequireAbsent | RequireEmpty | RequireOfChanges
 Operation = Put | Delete | Ensure | Restore | DeleteMesh | Requirement
 
 

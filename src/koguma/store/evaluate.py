@@ -5,9 +5,10 @@ changes. A `StagedState` overlays changes that are not yet in the log, so that s
 batch can be evaluated on top of each other.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -20,13 +21,16 @@ from koguma.store.contract import (
     Ensure,
     Op,
     Operation,
+    Place,
     Put,
     Require,
     RequireAbsent,
     RequireEmpty,
     Requirement,
     RequireNone,
+    RequireOfChanges,
     Restore,
+    StateView,
     Transaction,
     Unreadable,
     rfc3339,
@@ -34,21 +38,6 @@ from koguma.store.contract import (
 from koguma.store.state import Entry
 
 NewUid = Callable[[], str]
-
-
-class StateView(Protocol):
-    """What an evaluation reads: a State, or a StagedState over one."""
-
-    revision: int
-
-    def entry(self, key: Key) -> Entry | None:
-        """The object under a key, readable or not."""
-
-    def key_named(self, kind: str, mesh: str, core_name: str) -> Key | None:
-        """The key of the object with a core name."""
-
-    def stored_keys(self) -> Iterator[Key]:
-        """The keys of all stored objects."""
 
 
 class StagedState:
@@ -74,6 +63,20 @@ class StagedState:
         yield from (key for key in self._below.stored_keys() if key not in self._entries)
         yield from (key for key, entry in self._entries.items() if entry is not None)
 
+    def resources(self, kind: str) -> Iterator[Resource]:
+        """The readable objects of a kind, in any order."""
+        yield from (each for each in self._below.resources(kind) if each.key not in self._entries)
+        yield from (each for key, each in self._entries.items() if key.kind == kind and each is not None)
+
+    def counts(self, kind: str) -> Mapping[Place, int]:
+        """The number of objects of a kind, readable or not, in each place that has some."""
+        counts: Counter[Place] = Counter(self._below.counts(kind))
+        for key, entry in self._entries.items():
+            if key.kind == kind:
+                was_there = self._below.entry(key) is not None
+                counts[Place(key.mesh, key.zone, key.namespace)] += (entry is not None) - was_there
+        return +counts
+
     def apply(self, change: Change, key: Key) -> None:
         """Add a change; `key` is that of its resource, since computing it again would be slow."""
         resource = change.resource
@@ -91,13 +94,17 @@ class StagedState:
 def evaluate(view: StateView, transaction: Transaction, now: datetime, new_uid: NewUid) -> tuple[Change, ...]:
     """One change for each Put and Delete, with the next revisions; raises if an operation fails."""
     evaluation = _Evaluation(view, transaction, now, new_uid)
-    return tuple(change for operation in transaction.ops for change in evaluation.changes(operation))
+    for operation in transaction.ops:
+        evaluation.results += evaluation.changes(operation)
+    return tuple(evaluation.results)
 
 
 class _Evaluation:
     """The evaluation of one transaction."""
 
     def __init__(self, view: StateView, transaction: Transaction, now: datetime, new_uid: NewUid) -> None:
+        self.results: list[Change] = []
+        self._below = view
         self._staged = StagedState(view)
         self._transaction = transaction
         self._time = rfc3339(now)
@@ -132,6 +139,9 @@ class _Evaluation:
                 holds = all(key.namespace != namespace for key in staged.stored_keys())
             case RequireNone(kind=kind, mesh=mesh, error=error):
                 holds = all((key.kind, key.mesh) != (kind, mesh) for key in staged.stored_keys())
+            case RequireOfChanges(check=check):
+                check(self._below, self.results)
+                return
             case unknown:
                 assert_never(unknown)
         if not holds:

@@ -5,11 +5,12 @@ equal logs give equal states.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from koguma.model.resource import Key, Resource
-from koguma.store.contract import Change, Op, Unreadable
+from koguma.store.contract import Change, Op, Place, Unreadable
 from koguma.store.log import LogSnapshot
 
 Entry = Resource | Unreadable
@@ -28,12 +29,15 @@ class State:
         self._indexes: dict[str, _KindIndex] = {}
         self._unreadable: dict[Key, Unreadable] = {}
         self._names: dict[tuple[str, str], dict[str, Key]] = {}  # by kind and mesh, then by core name
+        self._counts: dict[str, Counter[Place]] = {}  # by kind: how many are stored in each place
         for resource in snapshot.resources:
             key = resource.key
+            self._count(key, 1)
             self._index(resource.kind).put(key, resource)
             self._add_name(key, resource.core_name)
         for unreadable in snapshot.unreadable:
             self._unreadable[unreadable.key] = unreadable
+            self._count(unreadable.key, 1)
             self._add_name(unreadable.key, unreadable.core_name)
 
     def get(self, key: Key) -> Resource | None:
@@ -84,6 +88,15 @@ class State:
             yield from index.objects
         yield from self._unreadable
 
+    def resources(self, kind: str) -> Iterator[Resource]:
+        """The readable objects of a kind, in any order."""
+        index = self._indexes.get(kind)
+        return iter(index.objects.values() if index else ())
+
+    def counts(self, kind: str) -> Mapping[Place, int]:
+        """The number of objects of a kind, readable or not, in each place that has some."""
+        return self._counts.get(kind, {})
+
     def apply(self, change: Change) -> None:
         """Apply the next change of the log."""
         assert change.revision == self.revision + 1, f"{change.revision} cannot follow {self.revision}"
@@ -92,6 +105,7 @@ class State:
         before = self.entry(key)
         if before is not None and (change.op is Op.DELETE or before.core_name != resource.core_name):
             self._remove_name(key, before.core_name)
+        self._count(key, (change.op is not Op.DELETE) - (before is not None))
         self._unreadable.pop(key, None)
         if change.op is Op.DELETE:
             self._index(key.kind).remove(key)
@@ -103,6 +117,16 @@ class State:
             else:
                 self._index(key.kind).put(key, resource)
         self.revision = change.revision
+
+    def _count(self, key: Key, difference: int) -> None:
+        if difference:
+            place, counts = (
+                Place(key.mesh, key.zone, key.namespace),
+                self._counts.setdefault(key.kind, Counter()),
+            )
+            counts[place] += difference
+            if not counts[place]:
+                del counts[place]
 
     def _add_name(self, key: Key, core_name: str) -> None:
         names = self._names.setdefault((key.kind, key.mesh), {})

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma.api.kube.target import RequestTarget
+from koguma.application.quota import QuotaExceeded
 from koguma.model import errors
 from koguma.model.errors import KogumaError
 from koguma.model.resource import Resource
@@ -111,6 +112,8 @@ def _message(error: KogumaError, target: RequestTarget | None, reason: str) -> s
             return f'{endpoint.qualified} "{name}" not found'
         case "AlreadyExists":
             return f'{endpoint.qualified} "{name}" already exists'
+        case "Forbidden" if isinstance(error, QuotaExceeded):
+            return f'{endpoint.qualified} "{name}" is forbidden: {error.detail}'
         case "Conflict" if not error.violations:
             return f'Operation cannot be fulfilled on {endpoint.qualified} "{name}": {error.detail}'
     if error.violations and error.detail == errors.NotFound().detail:

@@ -20,7 +20,7 @@ from koguma.api.kube.request import WriteRequest
 from koguma.api.kube.status import TargetedError
 from koguma.api.kube.target import RequestTarget, check, check_writable
 from koguma.api.kube.write_planner import WritePlanner
-from koguma.application import advice, compare_and_swap, namespaces, transactions
+from koguma.application import advice, compare_and_swap, namespaces, quota, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import PlannedWrite
 from koguma.core.admission import Admitted
@@ -172,6 +172,7 @@ class KubeWrites:
         operations = list(planned.operations(context))
         if not planned.is_gone:
             operations += await transactions.mesh_side_effects(context, [planned.resource])
+        operations.append(quota.requirement(context))
         transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
         changes = (
             context.store.preview(transaction)

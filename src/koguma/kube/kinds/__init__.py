@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koguma.kube.kinds import apiregistration, coordination, core, events, rbac, reviews, services
+from koguma.kube.kinds import apiregistration, coordination, core, events, quota, rbac, reviews, services
 from koguma.model.kind import Kind
 
 NATIVE_KINDS: Final[tuple[Kind, ...]] = (
@@ -11,6 +11,7 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     core.CONFIG_MAP,
     core.SECRET,
     core.SERVICE_ACCOUNT,
+    quota.RESOURCE_QUOTA,
     events.EVENT,
     coordination.LEASE,
     rbac.ROLE,
