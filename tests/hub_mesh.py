@@ -36,6 +36,11 @@ class HubMesh(LiveMesh):
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return Response(answer.status, headers, answer.text.encode())
 
+    def koguma_on_hub(self, *words: str) -> str:
+        """What a command of the operator prints on hub."""
+        environment = [f"{name}={self.environment[name]}" for name in ("KOGUMA_ADDRESS", "KOGUMA_DATA_DIR")]
+        return self._hub.run("env", *environment, KOGUMA, *words, check=False).stdout
+
     def proxy(self, machine: Namespace, name: str, *flags: str, uid: int = PROXY) -> Sidecar:
         """Redirect a machine's traffic, and run a proxy on it, as a user of its own unless it becomes one."""
         home = self._network.home(PROXY)

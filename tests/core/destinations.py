@@ -36,7 +36,8 @@ def stored_external(name, *hostnames, status=None, **more):
 
 def internal_vip(hostname, port=443, kind="InternalVIP"):
     """A match of a MeshExternalService."""
-    return {"type": kind, "value": hostname, "port": port, "protocol": "tcp"}
+    protocol = "tls" if kind == "Domain" else "tcp"
+    return {"type": kind, "value": hostname, "port": port, "protocol": protocol}
 
 
 def stored_multi_zone(name, *vips, matches=None, **more):

@@ -118,6 +118,29 @@ def test_a_mesh_external_service_without_virtual_addresses_reports_nothing():
     assert reported(stored("MeshExternalService", "db", {"match": match})) is None
 
 
+def test_external_services_report_what_disrupts_their_traffic():
+    first = stored("MeshExternalService", "first", {"match": [addressed("10.1.0.0/16", "CIDR")]})
+    second = stored("MeshExternalService", "second", {"match": [addressed("10.1.2.3", "IP")]})
+    message = "first and second have overlapping IPs 10.1.2.3, which can disrupt your traffic."
+    condition = {"type": "Overlapping", "status": "True", "reason": "Overlapping", "message": message}
+    assert reported(first, second) == reported(second, first) == {"conditions": [condition]}
+    assert [(each.about.name, each.message) for each in plan(database(first, second)).problems] == [
+        ("first", message)
+    ]
+    elsewhere = msgspec.structs.replace(second, zone="west")
+    assert reported(first, elsewhere) is None
+    on_tcp = {**internal_vip("a.com", kind="Domain"), "protocol": "tcp"}
+    whole = stored("MeshExternalService", "whole", {"match": [on_tcp]})
+    (condition,) = reported(whole)["conditions"]
+    assert condition["type"] == "WholePortTaken"
+    assert "takes all traffic on port 443" in condition["message"]
+    assert [each.rule for each in plan(database(whole)).problems] == ["port"]
+
+
+def addressed(value, kind):
+    return {"type": kind, "value": value, "port": 80, "protocol": "tcp"}
+
+
 def test_a_multi_zone_service_reports_the_services_of_its_own_mesh():
     there = [
         stored_service("web", namespace="ns"),

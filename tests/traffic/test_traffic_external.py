@@ -346,3 +346,38 @@ def test_a_thick_client_finds_each_of_many_hosts_behind_a_wildcard(machines: Mac
         {"protocol": "tls", "address": "10.9.7.1", "port": 9092, "host": "b.kafka.elsewhere.test"}
     )
     assert other == "closed"
+
+
+OVERLAP = "first and second have overlapping IPs 10.9.7.1, which can disrupt your traffic."
+
+
+def test_what_may_disrupt_traffic_is_said_everywhere(machines: Machines):
+    first, second, tcp = (
+        {"type": "CIDR", "value": "10.9.7.0/24", "port": 9092, "protocol": "tls"},
+        {"type": "IP", "value": "10.9.7.1", "port": 9092, "protocol": "tls"},
+        {"type": "Domain", "value": "db.outside.test", "port": 5432, "protocol": "tcp"},
+    )
+    warnings = machines.mesh.apply_only(
+        external_service("first", {"match": [first]}),
+        external_service("second", {"match": [second, tcp]}),
+    )
+    takes = "takes all traffic on port 5432"
+    assert sum(OVERLAP in text for text in warnings) == 1, "once for both"
+    assert sum(takes in text for text in warnings) == 1
+    linted = machines.mesh.koguma_on_hub("lint", "--live")
+    assert (linted.count(OVERLAP), linted.count(takes)) == (1, 1)
+    plain = "/meshes/default/meshexternalservices"
+    kube = "/apis/kuma.io/v1alpha1/namespaces/mesh-default/meshexternalservices"
+    for path in (plain, kube):
+        for name, expected in (("first", {"Overlapping"}), ("second", {"Overlapping", "WholePortTaken"})):
+            until(lambda at=f"{path}/{name}", of=expected: conditions(machines, at).keys() == of, name)
+            assert conditions(machines, f"{path}/{name}")["Overlapping"] == OVERLAP
+    logged = [line for line in machines.mesh.control_plane.output.splitlines() if OVERLAP in line]
+    assert len(logged) == 1, "once, and not in every round"
+    machines.mesh.apply_only(external_service("second", {"match": [second]}))
+    until(lambda: not conditions(machines, f"{plain}/second"), "what is corrected is said no longer")
+
+
+def conditions(machines: Machines, path: str) -> dict[str, str]:
+    status = machines.mesh.request("GET", path).json.get("status") or {}
+    return {each["type"]: each["message"] for each in status.get("conditions") or ()}

@@ -7,9 +7,11 @@ import msgspec
 
 from koguma.core import world
 from koguma.core.incremental import Db, question
-from koguma.model import ip_range
+from koguma.model import ip_range, whole_port
 from koguma.model.ip_range import IpRange
 from koguma.model.resource import Key
+from koguma.model.schema import Json
+from koguma.model.whole_port import TypePortProtocol
 
 
 class ExternalMatch(msgspec.Struct, frozen=True):
@@ -29,16 +31,21 @@ def of(db: Db, service: Key) -> tuple[ExternalMatch, ...]:
     if resource is None or service.kind != "MeshExternalService":
         return ()
     matches = []
+    written = [type_port_protocol(match) for match in world.external_matches(resource.spec)]
     for index, match in enumerate(world.external_matches(resource.spec)):
-        port, protocol = match.get("port") or 0, match.get("protocol") or "tcp"
-        type_, value = match.get("type") or "", match.get("value") or ""
+        (type_, port, protocol), value = written[index], match.get("value") or ""
         addresses = ip_range.parsed(type_, value)
-        if type_ == "Domain" and value:
+        if type_ == "Domain" and value and not whole_port.is_idle(written[index], written):
             domain = value.lower().removesuffix(".")
             matches.append(ExternalMatch(index, port, protocol, domain=domain))
         elif addresses is not None:
             matches.append(ExternalMatch(index, port, protocol, addresses=addresses))
     return tuple(matches)
+
+
+def type_port_protocol(match: Json) -> TypePortProtocol:
+    """What a match says beside its value."""
+    return match.get("type") or "", match.get("port") or 0, match.get("protocol") or "tcp"
 
 
 def on_port(db: Db, service: Key, section: str) -> tuple[ExternalMatch, ...]:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import hostnames, vips, workloads, world
+from koguma.core import external_warnings, hostnames, vips, workloads, world
 from koguma.core.address_history import AddressHistory, UsedAddresses
 from koguma.core.build import endpoints, network, tls
 from koguma.core.hostnames import HostnameClaim
@@ -86,6 +86,7 @@ class Facts(msgspec.Struct, frozen=True):
     is_mtls_on: bool = False
     services: tuple[Key, ...] = ()
     problems: tuple[ReconcileProblem, ...] = ()
+    conditions: tuple[Json, ...] = ()
 
 
 @question
@@ -93,7 +94,14 @@ def facts(db: Db, destination: Key) -> Facts:
     """What there is to report on a destination or workload, except addresses and connections of proxies."""
     is_called = destination.kind in world.DESTINATION_KINDS
     known = _facts(db, destination, hostnames.of(db, destination) if is_called else ())
-    return msgspec.structs.replace(known, problems=tuple(_hostname_problems(destination, known.names)))
+    problems = _hostname_problems(destination, known.names)
+    if destination.kind != "MeshExternalService":
+        return msgspec.structs.replace(known, problems=tuple(problems))
+    return msgspec.structs.replace(
+        known,
+        problems=(*problems, *external_warnings.problems(db, destination)),
+        conditions=tuple(external_warnings.conditions(db, destination)),
+    )
 
 
 def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:
@@ -197,6 +205,7 @@ def desired_status(
         proxies = known.proxies or ()
         return {**before, COUNTS: _counts(known, proxies, connected.n_connected(proxies))}
     status = {**_addresses(resource, addresses), **hostnames.reported(known.names)}
+    status["conditions"] = [*status["conditions"], *known.conditions]
     if known.proxies is not None:
         status["tls"] = {"status": _tls(before, known, connected.certified)}
         status[COUNTS] = _counts(known, known.proxies, connected.n_connected(known.proxies))

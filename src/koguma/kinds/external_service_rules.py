@@ -6,12 +6,12 @@ has no original destination, so InternalVIP needs Regular or Extension; where pr
 (`protocol: tls`) the proxy cannot start it too; and one port of one place speaks one protocol.
 """
 
-import ipaddress
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any, Final
 
 from koguma.kinds import rules
+from koguma.model import ip_range, whole_port
 from koguma.model.violation import Violation, child, item
 
 _DESTINATION: Final = "spec.destination"
@@ -84,22 +84,14 @@ def _value_problem(match: Any) -> str:
             name = match.value.removeprefix("*.")
             return "" if rules.is_dns_name(name) else 'must be a domain, which may begin with "*."'
         case "IP":
-            return "" if rules.is_ip(match.value) else "must be an IP address"
+            return "" if ip_range.parsed("IP", match.value) else "must be an IP address"
         case _:
-            return "" if _network(match) is not None else "must be a range of addresses, such as 10.1.0.0/16"
+            is_range = ip_range.parsed("CIDR", match.value) is not None
+            return "" if is_range else "must be a range of addresses, such as 10.1.0.0/16"
 
 
 def _is_wildcard(match: Any) -> bool:
     return match.type == "Domain" and bool(match.value.startswith("*"))
-
-
-def _network(match: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    if match.type not in ("IP", "CIDR") or (match.type == "CIDR" and "/" not in match.value):
-        return None
-    try:
-        return ipaddress.ip_network(match.value, strict=False)
-    except ValueError:
-        return None
 
 
 def _overlap_violations(matches: Sequence[Any]) -> Iterator[Violation]:
@@ -116,10 +108,10 @@ def _overlap_violations(matches: Sequence[Any]) -> Iterator[Violation]:
 
 def _overlap(one: Any, other: Any) -> bool:
     """Whether some calls fit both matches."""
-    network, other_network = _network(one), _network(other)
-    if network is not None and other_network is not None:
-        return network.version == other_network.version and network.overlaps(other_network)
-    if network is not None or other_network is not None:
+    addresses, others = (ip_range.parsed(match.type, match.value) for match in (one, other))
+    if addresses is not None and others is not None:
+        return ip_range.common(addresses, others) is not None
+    if addresses is not None or others is not None:
         return False
     return bool(
         _covers(one.value.lower(), other.value.lower()) or _covers(other.value.lower(), one.value.lower())
@@ -160,12 +152,5 @@ def _endpoint_violations(endpoint: Any, path: str) -> Iterator[Violation]:
 
 
 def warnings(matches: Sequence[Any]) -> Iterator[str]:
-    """TCP carries no name: where a port has only domains, all of its traffic is taken."""
-    for index, match in enumerate(matches):
-        alone = all(other.type == "Domain" for other in matches if other.port == match.port)
-        if match.type == "Domain" and match.protocol == "tcp" and alone:
-            yield (
-                f"{item('spec.match', index)}: a tcp connection does not say which domain it is for, so this"
-                f" takes all traffic on port {match.port}; choose tls, http, http2 or grpc, or match"
-                " addresses"
-            )
+    """Matches that take more than they say."""
+    return whole_port.warnings([(match.type, match.port, match.protocol) for match in matches])

@@ -212,7 +212,7 @@ class MeshExternalServiceStatus(Spec):
         tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
     ] = None
     conditions: Annotated[
-        tuple[Condition, ...] | None, doc("Names of its matches that DNS does not answer, and why.")
+        tuple[Condition, ...] | None, doc("What disrupts its traffic, and names that DNS does not answer.")
     ] = None
 
 

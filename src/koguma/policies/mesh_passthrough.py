@@ -18,12 +18,11 @@ spec:
 ```
 """
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-from koguma.model import columns, target_ref
+from koguma.model import columns, ip_range, target_ref
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import Overlay, OverlayContext, PolicyHooks
 from koguma.model.phase import Phase
@@ -102,19 +101,8 @@ def _match(match: AppendMatch, path: str) -> Iterator[Violation]:
     yield from fields.port(match.port, child(path, "port"))
     if match.type == "Domain":
         yield from _domain(match, path)
-    elif not _is_network(match.value, single=match.type == "IP"):
+    elif ip_range.parsed(match.type, match.value) is None:
         yield Violation(child(path, "value"), f"provided {match.type} has incorrect value", "address")
-
-
-def _is_network(text: str, *, single: bool) -> bool:
-    try:
-        if single:
-            ipaddress.ip_address(text)
-        else:
-            ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return single or "/" in text
 
 
 def _domain(match: AppendMatch, path: str) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from koguma.core import services, world
-from koguma.core.build import endpoints, network
+from koguma.core.build import endpoints, external, network
 from koguma.core.build.network import InboundAddress, InboundNetworking
 from koguma.core.incremental import Db
 from koguma.core.lint.problem import OUTBOUND_TO_NOWHERE, SAME_ADDRESS, Problem
@@ -81,7 +81,9 @@ def dangling_outbounds(db: Db, proxy: Resource) -> Iterator[Problem]:
     networking = proxy.spec.get("networking") or {}
     for index, outbound in enumerate(networking.get("outbound") or ()):
         ref = world.outbound_ref(outbound)
-        reason = _reason(db, proxy.key, ref, outbound.get("tags") or {}) if ref else ""
+        if ref is None:
+            continue
+        reason = _reason(db, proxy.key, ref, outbound.get("tags") or {}) or _loop(db, proxy, ref)
         if reason:
             message = f"the outbound on port {outbound.get('port')} of {proxy.key} leads nowhere: {reason}"
             yield Problem(OUTBOUND_TO_NOWHERE, message, (proxy.key,), path=item("networking.outbound", index))
@@ -121,6 +123,19 @@ def _advice(db: Db, mesh: str, ref: DestinationRef) -> str:
     known = names | {name for _, name in _generated_services(db, mesh)}
     near = difflib.get_close_matches(ref.name, sorted(known), n=1)
     return f'did you mean "{near[0]}"?' if near else "start a proxy that serves it, or correct the name"
+
+
+def _loop(db: Db, proxy: Resource, ref: DestinationRef) -> str:
+    """Why a service that sends calls on to where they were addressed cannot be called on an own port.
+
+    With a transparent proxy an outbound only says what may be called.
+    """
+    proxying = (proxy.spec.get("networking") or {}).get("transparentProxying") or {}
+    namespace = ref.namespace or proxy.key.namespace
+    found = world.referenced(db, proxy.key.mesh, ref.kind, ref.name, namespace, proxy.key.zone, ref.labels)
+    if proxying.get("redirectPortOutbound") or not any(external.is_passthrough(db, key) for key in found[:1]):
+        return ""
+    return f"{found[0]}: {external.LOOP}"
 
 
 def _no_port(db: Db, service: Key, number: int) -> str:
